@@ -175,10 +175,12 @@ enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 // returns cached memory to the driver, also that of the process's other heaps.
 //
 // stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy
-// default stream. A thread's own default stream (0x2) is refused, because that handle means a
-// different stream on every thread. Before a stream is destroyed, call gpuheap_stream_ended,
-// unless the heap was opened for unannounced_streams. address: receives the address; null on
-// failure, and for 0 bytes, which need no free.
+// default stream. A thread's own default stream (0x2) is the calling thread's. Its end is not
+// announced, and its thread uses no memory of the heap in destructors of thread-local variables.
+// Other threads enqueue work in its order on the legacy default stream. A heap over a pool of the
+// driver refuses it. Before any other stream is destroyed, call gpuheap_stream_ended, unless the
+// heap was opened for unannounced_streams.
+// address: receives the address; null on failure, and for 0 bytes, which need no free.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
                                      void *stream,

@@ -73,10 +73,12 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 /// returns cached memory to the driver, also that of the process's other heaps.
 ///
 /// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy
-/// default stream. A thread's own default stream (0x2) is refused, because that handle means a
-/// different stream on every thread. Before a stream is destroyed, call gpuheap_stream_ended,
-/// unless the heap was opened for unannounced_streams. address: receives the address; null on
-/// failure, and for 0 bytes, which need no free.
+/// default stream. A thread's own default stream (0x2) is the calling thread's. Its end is not
+/// announced, and its thread uses no memory of the heap in destructors of thread-local variables.
+/// Other threads enqueue work in its order on the legacy default stream. A heap over a pool of the
+/// driver refuses it. Before any other stream is destroyed, call gpuheap_stream_ended, unless the
+/// heap was opened for unannounced_streams.
+/// address: receives the address; null on failure, and for 0 bytes, which need no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -142,7 +144,7 @@ pub unsafe extern "C" fn gpuheap_free_on(
         // SAFETY: the stream is alive.
         let stream = unsafe { heap.live_stream(stream) }?;
         // SAFETY: the caller ordered the stream after all other work on the memory.
-        unsafe { heap.take(address)?.free_on_unchecked(stream) }.map_err(Failure::after_free)
+        unsafe { heap.take(address)?.free_on_unchecked(&stream) }.map_err(Failure::after_free)
     })
 }
 

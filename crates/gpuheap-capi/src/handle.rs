@@ -5,12 +5,12 @@ use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use gpuheap::{Block, Device, Heap, Stream};
+use gpuheap::{Block, Device, Heap};
 use gpuheap_driver::CUstream;
 
 use crate::blocks::Blocks;
 use crate::entry::{Failure, gpuheap_status};
-use crate::streams::Streams;
+use crate::streams::{Given, Streams};
 
 /// A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
 ///
@@ -42,7 +42,7 @@ impl gpuheap_heap {
     /// [`gpuheap_close`](crate::gpuheap_close).
     ///
     /// Closing the handle retires the foreign streams of every holder of the heap
-    /// ([`Heap::retire_all`]): their [`Stream`]s refuse work afterwards. The closing caller ensures
+    /// ([`Heap::retire_all`]): their streams refuse work afterwards. The closing caller ensures
     /// that the driver's streams get no more work on memory allocated before.
     pub fn new(device: &Device, heap: &Heap) -> *mut gpuheap_heap {
         gpuheap_heap::with_streams(device, heap, false)
@@ -132,10 +132,10 @@ impl Open {
     pub(crate) unsafe fn allocate(&self, bytes: u64, stream: *mut c_void) -> Result<u64, Failure> {
         // SAFETY: the caller keeps the contract of `Streams::get`.
         let found = unsafe { self.stream(stream) }?;
-        let block = match self.heap.allocate(bytes, found) {
+        let block = match self.heap.allocate(bytes, &found) {
             Err(_) if found.is_retired() => {
                 // SAFETY: the caller keeps the contract of `Streams::get`.
-                self.heap.allocate(bytes, unsafe { self.stream_anew(stream, found.id()) }?)?
+                self.heap.allocate(bytes, &*unsafe { self.stream_anew(stream, found.id()) }?)?
             }
             allocated => allocated?,
         };
@@ -163,7 +163,7 @@ impl Open {
     ///
     /// The stream satisfies the contract of [`Streams::get`].
     #[inline]
-    pub(crate) unsafe fn stream(&self, raw: *mut c_void) -> Result<&Stream, Failure> {
+    pub(crate) unsafe fn stream(&self, raw: *mut c_void) -> Result<Given<'_>, Failure> {
         // SAFETY: the caller keeps the contract of `Streams::get`.
         Ok(unsafe { self.streams.get(&self.device, &self.heap, CUstream(raw as usize)) }?)
     }
@@ -173,7 +173,7 @@ impl Open {
     /// # Safety
     ///
     /// The stream satisfies the contract of [`Streams::get`].
-    pub(crate) unsafe fn live_stream(&self, raw: *mut c_void) -> Result<&Stream, Failure> {
+    pub(crate) unsafe fn live_stream(&self, raw: *mut c_void) -> Result<Given<'_>, Failure> {
         // SAFETY: the caller keeps the contract of `Streams::get`.
         let found = unsafe { self.stream(raw) }?;
         if !found.is_retired() {
@@ -189,7 +189,7 @@ impl Open {
     ///
     /// The stream satisfies the contract of [`Streams::get`].
     #[cold]
-    unsafe fn stream_anew(&self, raw: *mut c_void, id: u64) -> Result<&Stream, Failure> {
+    unsafe fn stream_anew(&self, raw: *mut c_void, id: u64) -> Result<Given<'_>, Failure> {
         self.streams.supersede(CUstream(raw as usize), id);
         // SAFETY: the caller keeps the contract of `Streams::get`.
         unsafe { self.stream(raw) }
@@ -290,7 +290,7 @@ mod tests {
         // SAFETY: the stream is alive to the end of the test.
         assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
         // SAFETY: the stream is alive to the end of the test.
-        let found: &Stream = unsafe { open.stream(pointer) }.ok().unwrap();
+        let found = unsafe { open.stream(pointer) }.ok().unwrap();
         let alive = std::sync::Arc::downgrade(&open.streams.find(raw).unwrap());
         heap.retire_all().unwrap();
         // Another thread may do this between this thread's search and its question. SAFETY: the

@@ -3,8 +3,12 @@
 //! The driver is asked once which stream a handle means. One question is enough because the program
 //! announces the end of a stream: until then its handle means no other stream. If streams may end
 //! unannounced, the driver is asked at every use.
+//!
+//! A thread's own default stream is in no table, because its handle means another stream on each
+//! thread. It is made anew at each use: this takes one driver call.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,6 +49,26 @@ struct Found {
     stream: *const Stream,
 }
 
+/// Stream of a handle.
+pub(crate) enum Given<'a> {
+    /// A stream of the table.
+    Known(&'a Stream),
+    /// The calling thread's own default stream.
+    Own(Stream),
+}
+
+impl Deref for Given<'_> {
+    type Target = Stream;
+
+    #[inline]
+    fn deref(&self) -> &Stream {
+        match self {
+            Given::Known(stream) => stream,
+            Given::Own(stream) => stream,
+        }
+    }
+}
+
 impl Found {
     const NOTHING: Found = Found { version: 0, raw: CUstream::NULL, stream: ptr::null() };
 }
@@ -68,10 +92,14 @@ impl Streams {
         device: &Device,
         heap: &Heap,
         raw: CUstream,
-    ) -> Result<&Stream, Error> {
+    ) -> Result<Given<'_>, Error> {
+        if raw == CUstream::PER_THREAD {
+            // SAFETY: a thread has this stream until it ends, which heaps notice by themselves.
+            return unsafe { device.foreign_stream(raw) }.map(Given::Own);
+        }
         if self.unannounced {
             // SAFETY: the caller keeps this function's contract.
-            return unsafe { self.ask(device, heap, raw) };
+            return unsafe { self.ask(device, heap, raw) }.map(Given::Known);
         }
         let version = self.version.0.load(Ordering::Acquire);
         // Handles are addresses, so their lowest bits do not differ.
@@ -80,13 +108,13 @@ impl Streams {
         if found.version == version && found.raw == raw {
             // SAFETY: the version shows that this table found the stream and has not forgotten it.
             // The caller does not forget it while the result is used.
-            return Ok(unsafe { &*found.stream });
+            return Ok(Given::Known(unsafe { &*found.stream }));
         }
         // SAFETY: the caller keeps this function's contract.
         let found = unsafe { self.search(device, raw) }?;
         FOUND.with(|recent| recent[place].set(found));
         // SAFETY: just found, and the caller does not forget the stream while the result is used.
-        Ok(unsafe { &*found.stream })
+        Ok(Given::Known(unsafe { &*found.stream }))
     }
 
     /// Returns the stream of a handle; `None` if it was never used with this heap.

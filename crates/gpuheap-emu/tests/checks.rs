@@ -126,6 +126,27 @@ fn a_block_over_a_live_one_is_found_and_both_are_named() {
     expect(&[], |scene| tell(scene, 1024, false));
 }
 
+/// A blocking stream waits for the legacy default stream. A host that waits for the blocking stream
+/// does not: seen on an H200, driver 580.
+#[test]
+fn a_wait_for_a_blocking_stream_leaves_out_the_legacy_stream() {
+    let wait = |scene: &Scene, by_event: bool| {
+        scene.fill(CUstream::LEGACY);
+        let own = CUstream::PER_THREAD;
+        let mut event = CUevent::NULL;
+        assert!(call!(scene.gpu, cuEventCreate(&mut event, 0)).is_success());
+        assert!(call!(scene.gpu, cuEventRecord(event, own)).is_success());
+        let waited = match by_event {
+            true => call!(scene.gpu, cuEventSynchronize(event)),
+            false => call!(scene.gpu, cuStreamSynchronize(own)),
+        };
+        assert!(waited.is_success());
+        scene.fill(scene.one);
+    };
+    expect(&[FindingKind::Unordered], |scene| wait(scene, false));
+    expect(&[], |scene| wait(scene, true));
+}
+
 #[test]
 fn unordered_writes_are_found_and_name_both() {
     expect(&[FindingKind::Unordered], |scene| {

@@ -12,9 +12,8 @@
 //!
 //! A fence is recorded when another stream wants a block, not at every free: recording one costs
 //! 140 ns on an H200, and most blocks are reused by their own stream. A wait for the fence may
-//! therefore cover work enqueued after the free. Two kinds of stream are fenced at every free,
-//! because the heap cannot name them later: a stream that may end unannounced, and a thread's own
-//! default stream.
+//! therefore cover work enqueued after the free. A stream that may end unannounced is fenced at
+//! every free, because the heap cannot name it later.
 //!
 //! A stream keeps few fences. If it has too many, some that are reached are forgotten. If none is
 //! reached, the newest fence is recorded again, and then covers the later frees too. A stream that
@@ -38,8 +37,10 @@ use crate::stuck::Stuck;
 
 /// Guard by which a heap keeps a stream alive.
 pub trait StreamGuard: Send {
-    /// Returns `true` if the program has dropped the stream. A default stream is never abandoned. A
-    /// foreign stream is abandoned when the program announces its end.
+    /// Returns `true` if the program has dropped the stream. The legacy default stream is never
+    /// abandoned. A thread's own default stream is abandoned once the thread has ended and the
+    /// program has dropped the stream. A foreign stream is abandoned when the program announces its
+    /// end.
     fn is_abandoned(&self) -> bool;
 
     /// Returns `true` if the stream is foreign: made, and later destroyed, by other code.
@@ -257,12 +258,12 @@ impl Order {
         }
         let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
         // A transient stream must not inherit a slot whose blocks may be freed while the stream
-        // cannot be named. A per-thread default stream therefore takes no used slot. An unannounced
-        // stream takes only the slot of another unannounced one, whose blocks are freed by now.
+        // cannot be named. It takes only the slot of another transient one, whose blocks are freed
+        // by now.
         let spare =
             self.spare.iter().rposition(|slot| self.streams[*slot].transient == unannounced);
         let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());
-        let spare = spare.filter(|_| raw != StreamHandle::PER_THREAD && !is_retired);
+        let spare = spare.filter(|_| !is_retired);
         let slot = spare.map(|at| self.spare.swap_remove(at)).unwrap_or_else(|| {
             self.streams.push(StreamState::default());
             self.streams.len() - 1
@@ -273,7 +274,7 @@ impl Order {
         // is unknown: memory freed on it is reused only after a wait for the whole device.
         let retired = is_retired;
         let guard = guard.filter(|_| !retired);
-        let transient = unannounced || retired || raw == StreamHandle::PER_THREAD;
+        let transient = unannounced || retired;
         self.streams[slot] = StreamState {
             id,
             raw,
@@ -797,11 +798,11 @@ fn together<R>(source: &mut dyn MemorySource, calls: impl FnOnce(&mut dyn Memory
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Model;
+    use crate::testing::{Model, Unannounced};
 
     /// Returns a transient stream and an ordinary one.
     fn streams(order: &mut Order, model: &mut Model) -> (StreamRef, StreamRef) {
-        let transient = order.stream(1, StreamHandle::PER_THREAD, || None, model);
+        let transient = order.stream(1, StreamHandle(10), Unannounced::guard, model);
         (transient, order.stream(2, StreamHandle(20), || None, model))
     }
 

@@ -1,12 +1,26 @@
 //! Names of streams and of frees within a heap.
 
-/// Handle by which the driver names a stream.
+/// Handle of a stream: the driver's, or the number of the thread whose own default stream it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StreamHandle(pub usize);
 
 impl StreamHandle {
-    /// Handle of the calling thread's own default stream, equal on every thread.
-    pub const PER_THREAD: StreamHandle = StreamHandle(2);
+    /// Bit that marks the number of a thread. No handle of the driver has it, because handles are
+    /// small numbers or addresses of the process.
+    const THREAD: usize = 1 << (usize::BITS - 1);
+
+    /// Returns the handle of a thread's own default stream. The driver's handle for it is equal on
+    /// every thread, so it does not tell which thread's stream is meant.
+    pub fn of_thread(number: u64) -> StreamHandle {
+        StreamHandle(number as usize | StreamHandle::THREAD)
+    }
+
+    /// Returns the number of the thread whose own default stream this is; `None` for another
+    /// stream.
+    pub fn thread(self) -> Option<u64> {
+        let marked = self.0 & StreamHandle::THREAD != 0;
+        marked.then_some((self.0 & !StreamHandle::THREAD) as u64)
+    }
 }
 
 /// A stream within a heap, identified by the driver's id for it. A handle alone is not enough:

@@ -1,11 +1,13 @@
 //! A memory source and policies for tests, and the number of cases that a test runs.
 
+use std::sync::Arc;
+
 use proptest::prelude::ProptestConfig;
 
 pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
 use crate::{
-    BlockRef, Cached, Environment, Forecast, Order, Policy, RunningStats, Segment, Shortage,
-    SourceError, Split, Stitched, StreamHandle, StreamRef, Stuck,
+    BlockRef, Cached, Environment, Forecast, Moments, Order, Policy, RunningStats, Segment,
+    Shortage, SourceError, Split, Stitched, StreamGuard, StreamHandle, StreamRef, Stuck,
 };
 
 /// Returns `many`, or an eighth of it under Miri, which runs the tests a thousand times slower.
@@ -25,6 +27,47 @@ pub fn cases(cases: u32) -> ProptestConfig {
         };
     }
     ProptestConfig { cases, ..ProptestConfig::default() }
+}
+
+/// Guard of a stream that ends unannounced, so that each of its frees is fenced at once.
+#[derive(Default)]
+pub struct Unannounced(Arc<Moments>);
+
+impl Unannounced {
+    /// Returns a guard for [`Order::stream`].
+    pub fn guard() -> Option<Box<dyn StreamGuard>> {
+        Some(Box::<Unannounced>::default())
+    }
+}
+
+impl StreamGuard for Unannounced {
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+
+    fn is_foreign(&self) -> bool {
+        true
+    }
+
+    fn is_unannounced(&self) -> bool {
+        true
+    }
+
+    fn is_retired(&self) -> bool {
+        false
+    }
+
+    fn moments(&self) -> &Arc<Moments> {
+        &self.0
+    }
+
+    fn completed(&self) -> u64 {
+        0
+    }
+
+    fn refuse_work(&self) {}
+
+    fn complete(&self) {}
 }
 
 /// `split` without stream order: a test policy whose blocks all belong to its first stream.

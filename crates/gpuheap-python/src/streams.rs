@@ -9,6 +9,8 @@
 //!   after the heap was told of the stream's end.
 //! * A stream given as a number may end at any time. The driver is asked at each use, and each free
 //!   records an event.
+//!
+//! A thread's own default stream (2) needs neither: a heap notices the end of the thread.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -100,6 +102,11 @@ impl Streams {
         let (handle, is_object) = handle_of(given)?;
         if CUstream(handle) == CUstream::NULL || CUstream(handle) == CUstream::LEGACY {
             return Ok(default.clone());
+        }
+        if CUstream(handle) == CUstream::PER_THREAD {
+            // In no table, because the handle means another stream on each thread.
+            // SAFETY: a thread has this stream until it ends, which heaps notice by themselves.
+            return call(py, || unsafe { default.device().foreign_stream(CUstream(handle)) });
         }
         let known = self.lock();
         if let Some(entry) = known.by_handle.get(&handle)

@@ -156,6 +156,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod thread_cache;
+mod thread_stream;
 mod track;
 
 #[cfg(feature = "arrays")]

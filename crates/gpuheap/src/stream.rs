@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver, check};
-use gpuheap_pool::{Completed, Moments, SourceError};
+use gpuheap_pool::{Completed, Moments, SourceError, StreamHandle};
 
-use crate::device::{Context, Device};
+use crate::device::{Context, ContextError, Device};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::thread_cache;
+use crate::thread_stream::{self, Own, Owner};
 
 /// A stream of one device. Clones are the same stream.
 ///
@@ -22,8 +23,16 @@ use crate::thread_cache;
 /// [unannounced](Device::unannounced_stream) one. A retired stream [refuses](Stream::is_retired)
 /// all further work. The host and other streams can still wait for its earlier work.
 ///
-/// A thread's own default stream (`CU_STREAM_PER_THREAD`) cannot be a `Stream`: its handle means a
-/// different stream on each thread, and a `Stream` may be sent to any thread.
+/// # A thread's own default stream
+///
+/// The handle `CU_STREAM_PER_THREAD` (0x2) means another stream on each thread. A `Stream` made of
+/// it is the default stream of the thread that made it, on every thread and after that thread's
+/// end. On other threads, the legacy default stream takes its place: what is enqueued there runs
+/// after all earlier work of the thread's stream, and before all its later work. The legacy default
+/// stream also waits for all other streams that were not made as non-blocking, and they for it.
+/// While one of them is capturing a graph, the `Stream` counts as capturing on other threads.
+/// [`raw`](Stream::raw) says which handle the calling thread uses. Heaps over a pool of the driver
+/// ([`PoolKind::Driver`](crate::PoolKind::Driver)) refuse the stream.
 #[derive(Clone)]
 pub struct Stream {
     /// Held by the program's clones but not by heaps: a heap thus sees that the last clone was
@@ -33,12 +42,17 @@ pub struct Stream {
 
 struct InUse {
     handle: Arc<Handle>,
+    /// Thread whose own default stream this is.
+    owner: Option<Arc<Owner>>,
 }
 
 /// The driver's stream, destroyed with the last reference.
 struct Handle {
     context: Arc<Context>,
+    /// Handle that every thread uses; `CU_STREAM_PER_THREAD` for a thread's own default stream.
     raw: CUstream,
+    /// Number of the thread whose own default stream this is.
+    thread: Option<u64>,
     id: u64,
     origin: Origin,
     /// Progress: the work of the stream that is known to have completed.
@@ -78,11 +92,16 @@ enum Origin {
 struct StreamGuard {
     handle: Arc<Handle>,
     in_use: Weak<InUse>,
+    /// Thread whose own default stream this is.
+    owner: Option<Weak<Owner>>,
 }
 
 impl gpuheap_pool::StreamGuard for StreamGuard {
     fn is_abandoned(&self) -> bool {
-        self.handle.origin == Origin::Owned && self.in_use.strong_count() == 0
+        match &self.owner {
+            Some(owner) => owner.strong_count() == 0,
+            None => self.handle.origin == Origin::Owned && self.in_use.strong_count() == 0,
+        }
     }
 
     fn is_foreign(&self) -> bool {
@@ -134,7 +153,9 @@ impl Device {
     }
 
     /// Wraps a foreign stream, given by the driver's handle (`CUstream` and `cudaStream_t` are the
-    /// same). The stream is not destroyed here. The handle 0 is the legacy default stream.
+    /// same). The stream is not destroyed here. The handle 0 is the legacy default stream. The
+    /// handle `CU_STREAM_PER_THREAD` (0x2) is the calling thread's own default stream, for which
+    /// [`Stream`] has a chapter. Heaps notice its end by themselves.
     ///
     /// # Safety
     ///
@@ -147,7 +168,8 @@ impl Device {
     /// arrays is [`retire_all`](crate::Heap::retire_all).
     ///
     /// After a heap was told, the handle is used for no more work on memory that was allocated
-    /// before, unless that memory is freed on another stream after the work.
+    /// before, unless that memory is freed on another stream after the work. The end of a thread's
+    /// own default stream is the destruction of the thread's thread-local variables.
     ///
     /// Any use of the handle of a stream that ended untold is undefined behavior, also a use by a
     /// heap. The driver may crash. If the driver has given the handle to a new stream, memory is
@@ -155,8 +177,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `raw` is a thread's own default stream (`CU_STREAM_PER_THREAD`), which [`Stream`] explains;
-    /// the stream is of another context than the device's primary one; a driver error.
+    /// The stream is of another context than the device's primary one, or is capturing a graph;
+    /// `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
         unsafe { Stream::foreign(self.context().clone(), raw, false) }
@@ -221,11 +243,7 @@ impl Stream {
             return Stream::legacy(context);
         }
         if raw == CUstream::PER_THREAD {
-            return Err(ErrorKind::StreamUnusable.error(
-                "CU_STREAM_PER_THREAD (0x2) means another stream on every thread, so memory cannot \
-                 be kept in its order; use a stream of your own, or 0 for the legacy default stream"
-                    .to_owned(),
-            ));
+            return Stream::of_this_thread(context);
         }
         let mut of = CUcontext::NULL;
         {
@@ -249,31 +267,50 @@ impl Stream {
     fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
         // Made first, so that the stream is destroyed if its id cannot be queried.
         let (retired, is_retired) = (RwLock::new(None), AtomicBool::new(false));
+        let (thread, completed) = (None, Arc::default());
         let mut handle =
-            Handle { context, raw, id: 0, origin, completed: Arc::default(), retired, is_retired };
+            Handle { context, raw, thread, id: 0, origin, completed, retired, is_retired };
         let mut id = 0;
         {
             let _current = handle.context.enter_aside()?;
             // Querying its id would break the capture (H200, driver 580).
             if handle.context.is_capturing_inside(raw)? {
-                return Err(ErrorKind::Capturing.error(format!(
-                    "the stream {:#x} is capturing a graph, and the driver says which stream a handle \
-                     stands for only before or after; use the heap on the stream before the capture \
-                     begins, which it then knows",
-                    raw.0
-                )));
+                return Err(capturing(raw));
             }
             // SAFETY: the pointer is valid for the call and the stream is alive.
             let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
             check("cuStreamGetId", asked)?;
         }
         handle.id = id;
-        Ok(Stream { inner: Arc::new(InUse { handle: Arc::new(handle) }) })
+        Ok(Stream { inner: Arc::new(InUse { handle: Arc::new(handle), owner: None }) })
     }
 
-    /// Returns the driver's handle.
+    /// Returns the calling thread's own default stream.
+    fn of_this_thread(context: Arc<Context>) -> Result<Stream, Error> {
+        let Own { owner, id, completed } = thread_stream::own(&context)?;
+        let handle = Handle {
+            context,
+            raw: CUstream::PER_THREAD,
+            thread: Some(owner.thread),
+            id,
+            origin: Origin::Default,
+            completed,
+            retired: RwLock::new(None),
+            is_retired: AtomicBool::new(false),
+        };
+        Ok(Stream { inner: Arc::new(InUse { handle: Arc::new(handle), owner: Some(owner) }) })
+    }
+
+    /// Returns the driver's handle by which the calling thread enqueues work in this stream's
+    /// order.
+    ///
+    /// It is the same on every thread, except for a thread's own default stream: that is
+    /// `CU_STREAM_PER_THREAD` on its thread, and on all others the legacy default stream, which
+    /// [orders](Stream#a-threads-own-default-stream) work after and before the stream's. So use the
+    /// handle on the thread that asked for it.
+    #[inline]
     pub fn raw(&self) -> CUstream {
-        self.handle().raw
+        self.handle().raw_here()
     }
 
     /// Returns the driver's id of the stream, which no other stream of the process ever has.
@@ -303,10 +340,10 @@ impl Stream {
         if self.context().is_capturing(self.raw())? {
             return Err(SourceError::Capturing.into());
         }
-        if alive.is_some() {
-            // The wait is for an event, because a foreign stream may end meanwhile.
-            let Handle { context, raw, completed, .. } = self.handle();
-            let event = Event::record(context, *raw, false, completed)?;
+        if alive.is_some() || self.handle().thread.is_some() {
+            // The wait is for an event, because a foreign stream may end meanwhile. For a thread's
+            // own default stream, only an event covers what it waits for on the legacy one.
+            let event = self.handle().record(false)?;
             drop(alive);
             event.synchronize()?;
             self.note_completed(event.moment());
@@ -323,7 +360,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns `true` if all work enqueued so far has completed. Does not wait.
+    /// Returns `true` if all work enqueued so far has completed. Does not wait. For a thread's own
+    /// default stream, the legacy default stream is queried: `false` is also returned while any
+    /// other stream that was not made as non-blocking has work.
     ///
     /// # Errors
     ///
@@ -336,14 +375,19 @@ impl Stream {
             Asked::Retired(Retired::Completed) => return Ok(true),
             Asked::Retired(Retired::Unknown) => return Err(self.refused()),
         };
-        if self.context().is_capturing(self.raw())? {
+        let raw = match self.handle().thread {
+            // A query of the stream leaves out what it waits for on the legacy default stream.
+            Some(_) => CUstream::LEGACY,
+            None => self.handle().raw,
+        };
+        if self.context().is_capturing(raw)? {
             return Err(SourceError::Capturing.into());
         }
         let moment = self.context().moments.begin();
         let asked = {
             let _current = self.context().enter()?;
             // SAFETY: the stream is alive.
-            unsafe { self.context().driver().cuStreamQuery(self.raw()) }
+            unsafe { self.context().driver().cuStreamQuery(raw) }
         };
         drop(alive);
         if asked == CUresult::ERROR_NOT_READY {
@@ -423,8 +467,8 @@ impl Stream {
 
     fn record_as(&self, timed: bool) -> Result<Event, Error> {
         let _alive = self.accept_work()?;
-        let Handle { context, raw, id, completed, .. } = &*self.inner.handle;
-        let event = Event::record(context, *raw, timed, completed)?;
+        let Handle { context, id, completed, .. } = self.handle();
+        let event = self.handle().record(timed)?;
         thread_cache::marked(
             context.number(),
             *id,
@@ -503,11 +547,10 @@ impl Stream {
         *retired = Some(match handle.origin {
             Origin::Unannounced => Retired::Unknown,
             _ => {
-                if handle.context.is_capturing(handle.raw)? {
+                if handle.context.is_capturing(handle.raw_here())? {
                     return Err(SourceError::Capturing.into());
                 }
-                let Handle { context, raw, completed, .. } = &**handle;
-                Retired::At(Arc::new(Event::record(context, *raw, false, completed)?))
+                Retired::At(Arc::new(handle.record(false)?))
             }
         });
         handle.is_retired.store(true, Ordering::Release);
@@ -564,7 +607,21 @@ impl Stream {
 
     pub(crate) fn guard(&self) -> Box<dyn gpuheap_pool::StreamGuard> {
         let in_use = Arc::downgrade(&self.inner);
-        Box::new(StreamGuard { handle: self.inner.handle.clone(), in_use })
+        let owner = self.inner.owner.as_ref().map(Arc::downgrade);
+        Box::new(StreamGuard { handle: self.inner.handle.clone(), in_use, owner })
+    }
+
+    /// Returns the handle in the form that a heap's stream order stores.
+    pub(crate) fn stored_handle(&self) -> StreamHandle {
+        match self.handle().thread {
+            Some(thread) => StreamHandle::of_thread(thread),
+            None => StreamHandle(self.handle().raw.0),
+        }
+    }
+
+    /// Returns `true` if this is a thread's own default stream.
+    pub(crate) fn is_of_a_thread(&self) -> bool {
+        self.handle().thread.is_some()
     }
 
     /// Returns `true` if the stream may end without announcement.
@@ -585,6 +642,17 @@ impl Stream {
 }
 
 impl Handle {
+    /// Returns the driver's handle for the calling thread.
+    #[inline]
+    fn raw_here(&self) -> CUstream {
+        self.thread.map_or(self.raw, thread_stream::handle)
+    }
+
+    /// Records an event at the current point of the stream.
+    fn record(&self, timed: bool) -> Result<Event, ContextError> {
+        Event::record(&self.context, self.raw_here(), timed, &self.completed)
+    }
+
     fn is_foreign(&self) -> bool {
         matches!(self.origin, Origin::Foreign | Origin::Unannounced)
     }
@@ -602,6 +670,17 @@ impl Handle {
         }
         self.is_retired.store(true, Ordering::Release);
     }
+}
+
+/// Refuses a capturing stream whose id is not known yet.
+#[cold]
+pub(crate) fn capturing(raw: CUstream) -> Error {
+    ErrorKind::Capturing.error(format!(
+        "the stream {:#x} is capturing a graph, and the driver says which stream a handle stands for \
+         only before or after; use the heap on the stream before the capture begins, which it then \
+         knows",
+        raw.0
+    ))
 }
 
 /// Source of the answer to a query about a stream.

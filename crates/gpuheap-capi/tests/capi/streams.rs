@@ -158,6 +158,40 @@ fn the_end_of_streams_that_do_not_matter_changes_nothing() {
     client.assert_all_returned("no matter");
 }
 
+/// The emulator's device is so small that each thread reuses the memory of the one before.
+#[test]
+fn a_threads_own_default_stream_is_another_one_on_each_thread() {
+    let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
+    for ((pool, schedule), unannounced) in cases.flat_map(|case| [(case, false), (case, true)]) {
+        let device = crate::support::device(72 << 20, schedule);
+        let client = match unannounced {
+            false => Client::new(&device, pool),
+            true => Client::with_unannounced_streams(&device, pool, false),
+        };
+        let own = CUstream::PER_THREAD;
+        if pool == PoolKind::Driver {
+            // Refused, because the driver may hang over it once the thread has ended.
+            assert_eq!(client.allocate(1 << 20, own).unwrap_err(), Status::Refused);
+            continue;
+        }
+        for round in 0..6 {
+            let memory = std::thread::scope(|scope| {
+                let allocating = scope.spawn(|| {
+                    let memory = client.allocate(40 << 20, own).unwrap();
+                    memory.fill(&device, round, own);
+                    memory
+                });
+                allocating.join().unwrap()
+            });
+            // Another thread's, which does not wait for the one above.
+            let other = client.allocate(1 << 20, own).unwrap();
+            other.fill(&device, round, own);
+            assert_eq!((client.free(memory), client.free(other)), (Status::Ok, Status::Ok));
+        }
+        client.assert_all_returned(pool.name());
+    }
+}
+
 /// Memory of a stream that ended unannounced goes to other streams. The emulator's device is so
 /// small that they must reuse that memory.
 #[test]

@@ -47,8 +47,7 @@ impl Call<'_> {
             }
             return Ok(());
         }
-        self.begin(index);
-        let clock = self.clock_of(index);
+        let clock = self.clock_of_event(index);
         // The record is set first, because the work that marks it may be done at once.
         let op = OpRef { stream: index, id: self.state.next_op };
         if let Some(found) = self.state.events.get_mut(event.0) {

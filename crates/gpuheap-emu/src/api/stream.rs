@@ -56,8 +56,7 @@ impl Call<'_> {
         self.refuse_while_recording(index)?;
         let tail = self.state.tail_of(index);
         self.complete_all(tail);
-        // The default stream's rule holds for the wait as well: measured.
-        self.begin(index);
+        self.begin_wait(index);
         self.host_waits_for_stream(index);
         let (context, device) = (self.context_of(index), self.device_of_stream(index));
         self.release_idle(device);
@@ -70,7 +69,7 @@ impl Call<'_> {
         for op in self.state.tail_of(index) {
             self.query(Some(op))?;
         }
-        self.begin(index);
+        self.begin_wait(index);
         self.host_waits_for_stream(index);
         Ok(())
     }
@@ -94,7 +93,7 @@ impl Call<'_> {
         }
         let Some(record) = &found.recorded else { return Ok(()) };
         let op = record.op;
-        self.begin(index);
+        self.begin_wait(index);
         self.stream_waits_for(index, event);
         // The work is of this stream, or of a destroyed stream that had this index and has no work
         // left.

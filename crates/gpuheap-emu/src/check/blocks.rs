@@ -79,9 +79,6 @@ impl Call<'_> {
             return;
         }
         let stream = self.stream_of_block(note);
-        if let Some(stream) = stream {
-            self.begin(stream);
-        }
         self.find_unordered_reuse(note, stream);
         let lane = stream.and_then(|stream| self.lane(stream));
         let calls = self.state.calls.total;
@@ -120,16 +117,15 @@ impl Call<'_> {
 
     /// Finds memory that is handed out while earlier work may still use it.
     fn find_unordered_reuse(&mut self, note: &BlockNote, stream: Option<u32>) {
-        let Some(stream) = stream.filter(|stream| !self.state.captures.is_recording(*stream))
-        else {
-            return;
-        };
+        let Some(stream) = stream else { return };
+        // The heap enqueues nothing here, so the stream's own clock is not changed.
+        let Some(clock) = self.clock_of_new_work(stream) else { return };
         let ranges = self.physical_ranges(note.address, note.room);
         let calls = self.state.calls.total;
         let Some(checker) = &self.state.checker else { return };
-        let Some((lane, clock)) = checker.streams.get(&stream) else { return };
+        let Some((lane, _)) = checker.streams.get(&stream) else { return };
         let found = ranges.into_iter().find_map(|(offset, physical, length)| {
-            let conflict = checker.ranges.conflict(physical, length, clock, true)?;
+            let conflict = checker.ranges.conflict(physical, length, &clock, true)?;
             Some((note.address + offset, physical, conflict))
         });
         if let Some((address, physical, conflict)) = found {

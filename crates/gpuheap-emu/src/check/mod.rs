@@ -24,13 +24,23 @@ impl Call<'_> {
     /// Begins new work of a stream. The work comes after all that the host knows and, by the
     /// default stream's rule, after the work of other streams.
     pub(crate) fn begin(&mut self, stream: u32) {
-        let state = &mut *self.state;
-        if state.captures.is_recording(stream) {
-            return;
+        let Some(before) = self.clock_of_new_work(stream) else { return };
+        if let Some((lane, clock)) = self.lane_and_clock(stream) {
+            *clock = before;
+            clock.step(*lane);
         }
-        let Some(checker) = &mut state.checker else { return };
-        let Some(found) = state.streams.at(stream) else { return };
-        let mut before = checker.host.clone();
+    }
+
+    /// Returns the clock of all that would happen before new work of a stream; `None` if the stream
+    /// records a graph.
+    pub(crate) fn clock_of_new_work(&mut self, stream: u32) -> Option<Clock> {
+        if self.state.captures.is_recording(stream) {
+            return None;
+        }
+        let mut before = self.lane_and_clock(stream)?.1.clone();
+        let state = &*self.state;
+        let (checker, found) = (state.checker.as_ref()?, state.streams.at(stream)?);
+        before.join(&checker.host);
         if found.is_blocking() {
             if found.kind == StreamKind::Legacy
                 && let Some(gone) = checker.gone.get(&found.context)
@@ -48,9 +58,32 @@ impl Call<'_> {
                 }
             }
         }
-        let (lane, clock) = checker.stream(stream, found.id, found.kind);
-        clock.join(&before);
-        clock.step(*lane);
+        Some(before)
+    }
+
+    /// Begins a wait for a stream, a query of it, or a wait of it. The legacy default stream waits
+    /// for other streams like new work. Another stream does not wait for the legacy one: seen on an
+    /// H200, driver 580.
+    pub(crate) fn begin_wait(&mut self, stream: u32) {
+        if self.state.streams.at(stream).is_some_and(|found| found.kind == StreamKind::Legacy) {
+            self.begin(stream);
+        } else {
+            self.lane_and_clock(stream);
+        }
+    }
+
+    /// Returns the clock of an event that is recorded on a stream. An event waits for the legacy
+    /// default stream like new work, but a wait for its stream does not wait for the event: seen on
+    /// an H200, driver 580. So the stream's own clock is not changed.
+    pub(crate) fn clock_of_event(&mut self, stream: u32) -> Option<Box<Clock>> {
+        self.begin_wait(stream);
+        self.clock_of_new_work(stream).map(Box::new)
+    }
+
+    fn lane_and_clock(&mut self, stream: u32) -> Option<&mut (Lane, Clock)> {
+        let state = &mut *self.state;
+        let found = state.streams.at(stream)?;
+        Some(state.checker.as_mut()?.stream(stream, found.id, found.kind))
     }
 
     /// Returns the clock of all that happened before the stream's next work.

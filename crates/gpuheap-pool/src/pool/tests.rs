@@ -7,7 +7,7 @@ use crate::stream::StreamHandle;
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Clock, IgnoresStreams, LARGE_DEVICE, Model};
+use crate::testing::{Clock, IgnoresStreams, LARGE_DEVICE, Model, Unannounced};
 use crate::testing::{cases, fewer};
 
 #[derive(Clone, Debug)]
@@ -100,10 +100,9 @@ impl World {
         model.immediate = immediate;
         let streams = (0..STREAMS)
             .map(|n| {
-                // The last stream is a thread's own default stream, fenced at every free.
-                let raw =
-                    if n == STREAMS - 1 { StreamHandle::PER_THREAD } else { StreamHandle(n + 10) };
-                order.stream(100 + n as u64, raw, || None, &mut model)
+                // The last stream ends unannounced, so it is fenced at every free.
+                let guard = || if n == STREAMS - 1 { Unannounced::guard() } else { None };
+                order.stream(100 + n as u64, StreamHandle(n + 10), guard, &mut model)
             })
             .collect();
         World {

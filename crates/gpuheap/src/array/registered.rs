@@ -75,7 +75,7 @@ impl Target {
 
     /// Page-locks the vector and returns the device's address; 0 for zero bytes.
     fn lock_pages(&self, host: u64, bytes: usize) -> Result<u64, Error> {
-        self.heap.check_device(&self.stream)?;
+        self.heap.check_stream(&self.stream)?;
         let context = self.stream.context();
         context.check_alive()?;
         if !context.info().host_register {

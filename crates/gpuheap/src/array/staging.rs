@@ -81,7 +81,7 @@ impl<'a> Slots<'a> {
     /// Returns `true` if copies on `stream` can go through the slots. A stream of another device,
     /// which used the array last, cannot use them.
     pub(super) fn serve(&self, stream: &Stream) -> bool {
-        self.heap.check_device(stream).is_ok()
+        self.heap.check_stream(stream).is_ok()
     }
 
     /// Copies `source` to the device's memory at `to`, in the order of `stream`. Returns when all

@@ -62,7 +62,7 @@ impl Inner {
         kind.check(self.context.info())?;
         let _time = measure::memory_management();
         let store = self.store(kind);
-        store.check_device(stream)?;
+        store.check_stream(stream)?;
         stream.refuse_retired()?;
         let cache = match stream.is_unannounced() {
             true => None,

@@ -155,10 +155,10 @@ impl Block {
     ///
     /// # Errors
     ///
-    /// If `stream` is of another device, the block is freed on its own stream. If the two streams
-    /// cannot be ordered, because both are capturing a graph or the driver fails, the block stays
-    /// with the heap: its memory is counted as live and not reused. After any other driver error,
-    /// the block is freed, or counted as pending, all the same.
+    /// If the heap refuses `stream`, as one of another device, the block is freed on its own
+    /// stream. If the two streams cannot be ordered, because both are capturing a graph or the
+    /// driver fails, the block stays with the heap: its memory is counted as live and not reused.
+    /// After any other driver error, the block is freed, or counted as pending, all the same.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
         // A block's own stream is of its own device. A foreign one may have been retired and
         // wrapped again.
@@ -166,7 +166,7 @@ impl Block {
             return self.give_back(None);
         }
         let heap = self.heap()?;
-        heap.store(MemoryKind::Device).check_device(stream)?;
+        heap.store(MemoryKind::Device).check_stream(stream)?;
         self.given_back = true;
         heap.free_ordered(MemoryKind::Device, self.lease, stream)?;
         measure::note_freed(self.lease.bytes);
@@ -204,7 +204,7 @@ impl Block {
                 return Ok(());
             }
         }
-        self.heap()?.store(MemoryKind::Device).check_device(stream)?;
+        self.heap()?.store(MemoryKind::Device).check_stream(stream)?;
         self.give_back(Some(stream))
     }
 

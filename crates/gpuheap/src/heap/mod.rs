@@ -223,7 +223,7 @@ impl Heap {
     /// error: the heap then still needs the stream, which has to live until a later call succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
-        self.check_device(stream)?;
+        self.check_stream(stream)?;
         if !stream.is_foreign() {
             return Ok(());
         }
@@ -500,8 +500,8 @@ impl Heap {
         self.handle.pool == PoolKind::Driver
     }
 
-    pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
-        self.handle.device.check_device(stream)
+    pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
+        self.handle.device.check_stream(stream)
     }
 
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {

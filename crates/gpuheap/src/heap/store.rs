@@ -17,7 +17,6 @@ use crate::heap::policies::Parts;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
-use crate::source::handle;
 use crate::stream::Stream;
 use crate::sync::{Biased, Locked};
 use crate::thread_cache::{Kept, ThreadCache};
@@ -257,10 +256,14 @@ impl Store {
         }
     }
 
-    /// Refuses a stream of another device, which has no order with this heap's memory.
-    pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
+    /// Refuses a stream that has no order with this heap's memory: one of another device, and, if
+    /// the memory comes from a pool of the driver, a thread's own default stream.
+    pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
         if stream.context().is_same(&self.context) {
-            return Ok(());
+            return match self.pool == PoolKind::Driver && stream.is_of_a_thread() {
+                true => Err(of_a_thread()),
+                false => Ok(()),
+            };
         }
         // A context from before a reset has the same handle as the one after it.
         self.context.check_alive()?;
@@ -318,10 +321,23 @@ impl Store {
     }
 }
 
+#[cold]
+fn of_a_thread() -> Error {
+    // H200, driver 580: freeing memory of a driver's pool hung once the thread had ended on whose
+    // own default stream it had been allocated.
+    ErrorKind::StreamUnusable.error(
+        "a heap over a pool of the driver cannot use a thread's own default stream \
+         (CU_STREAM_PER_THREAD), because the driver may hang when the memory is freed after the \
+         thread's end; use a stream of your own, or another pool, such as stitched"
+            .to_owned(),
+    )
+}
+
 impl State {
     pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
         let guard = || Some(stream.guard());
-        let found = self.order.stream(stream.id(), handle(stream.raw()), guard, &mut *self.source);
+        let found =
+            self.order.stream(stream.id(), stream.stored_handle(), guard, &mut *self.source);
         // Closes the caches of streams whose end was noticed meanwhile.
         self.close_ended();
         found

@@ -10,10 +10,11 @@ pub(crate) use ordered::{OrderedSource, POOL_STEP};
 pub(crate) use plain::PlainSource;
 
 use gpuheap_driver::{CUresult, CUstream};
-use gpuheap_pool::{SourceError, StreamHandle, StreamRef};
+use gpuheap_pool::{SourceError, StreamRef};
 
 use crate::device::HostBorrowed;
 use crate::error::failure;
+use crate::thread_stream;
 
 /// Returns `Ok` for success, or else the failure of `function` as an error of a source.
 fn check(function: &'static str, code: CUresult) -> Result<(), SourceError> {
@@ -26,12 +27,8 @@ impl From<HostBorrowed> for SourceError {
     }
 }
 
-/// Returns the driver's handle of a stream that a heap knows.
+/// Returns the driver's handle, for the calling thread, of a stream that a heap knows.
 pub(crate) fn raw(stream: StreamRef) -> CUstream {
-    CUstream(stream.raw().0)
-}
-
-/// Converts a stream's handle to the form that a heap's stream order stores.
-pub(crate) fn handle(stream: CUstream) -> StreamHandle {
-    StreamHandle(stream.0)
+    let handle = stream.raw();
+    handle.thread().map_or(CUstream(handle.0), thread_stream::handle)
 }

@@ -370,13 +370,12 @@ impl Drop for Vmm {
 #[cfg(test)]
 #[cfg(feature = "emulator")]
 mod tests {
-    use gpuheap_driver::CUstream;
     use gpuheap_emu::{Fault, FaultPlan, Options, Profile};
-    use gpuheap_pool::{MemorySource, Order, PoolKind, Split};
+    use gpuheap_pool::{MemorySource, Order, PoolKind, Split, StreamHandle};
 
     use super::*;
     use crate::kind::MemoryKind;
-    use crate::source::{PlainSource, handle};
+    use crate::source::PlainSource;
     use crate::tests::failing::{fail_each_call, with_failing_call};
     use crate::{Device, Error, Heap};
 
@@ -415,7 +414,7 @@ mod tests {
     fn what_is_created_counts_as_reserved() {
         let device = device();
         let mut source = source(&device);
-        let stream = Order::default().stream(1, handle(CUstream::NULL), || None, &mut source);
+        let stream = Order::default().stream(1, StreamHandle(0), || None, &mut source);
         let plain = source.take(3 * MIB, stream).unwrap();
         assert_eq!(source.reserved(), Ok(4 * MIB));
         round(source.pages().unwrap()).unwrap();

@@ -7,7 +7,7 @@ use gpuheap::{
     Advice, Device, DeviceArray, Error, ErrorKind, Heap, Location, MemoryKind, PoolKind, Stream,
     Target, Tracking,
 };
-use gpuheap_driver::{CUgraph, CUresult, CUstream, CUstreamCaptureMode, check};
+use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
 use ndarray::{Array1, s};
 
 /// A device of 1 GiB, with its heap and target.
@@ -275,9 +275,14 @@ const CASES: &[Case] = &[
         let unified = wsl2().target.kind(MemoryKind::Unified).filled(3, 1_u8).unwrap();
         failed(unified.advise(Advice::ReadMostly).and(unified.prefetch(Location::Device)))
     }),
-    (ErrorKind::StreamUnusable, "CU_STREAM_PER_THREAD", || {
-        // SAFETY: refused, so never used.
-        failed(unsafe { Bench::new().device.foreign_stream(CUstream::PER_THREAD) })
+    (ErrorKind::StreamUnusable, "was retired", || {
+        let bench = Bench::new();
+        let own = bench.device.stream().unwrap();
+        // SAFETY: the stream lives until the end of this function.
+        let stream = unsafe { bench.device.foreign_stream(own.raw()) }.unwrap();
+        drop(bench.heap.allocate(1, &stream).unwrap());
+        bench.heap.retire(&stream).unwrap();
+        failed(stream.record())
     }),
     (ErrorKind::Capturing, "is capturing a graph", || {
         let bench = Bench::new();

@@ -24,6 +24,8 @@ mod reclaim_steps;
 mod siblings;
 mod support;
 mod sweep;
+#[cfg(feature = "arrays")]
+mod thread_streams;
 mod threads;
 #[cfg(feature = "arrays")]
 mod waits;

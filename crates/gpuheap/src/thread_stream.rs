@@ -1,0 +1,102 @@
+//! Threads' own default streams (`CU_STREAM_PER_THREAD`).
+//!
+//! The driver has one handle for all of them, which means the calling thread's. On another thread
+//! the legacy default stream takes the place of the stream: its work waits for all earlier work of
+//! the stream, and all later work of the stream waits for it. Events count as such work, and the
+//! rule still holds for what a thread that has ended left in its stream (H200, driver 580).
+//!
+//! A query of the stream, or a wait of the host for it, leaves out the work that it waits for on
+//! the legacy default stream. An event recorded on it does not, and neither does a query of the
+//! legacy default stream (H200, driver 580). Completion is only ever learnt from these two.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+use gpuheap_driver::{CUstream, check};
+use gpuheap_pool::Completed;
+
+use crate::device::Context;
+use crate::error::{Error, ErrorKind};
+use crate::stream::capturing;
+use crate::sync::this_thread;
+
+/// Thread with a default stream of its own. Alive until the thread has ended and no
+/// [`Stream`](crate::Stream) of it is left.
+pub(crate) struct Owner {
+    /// Number of the thread, which no other thread ever has.
+    pub(crate) thread: u64,
+}
+
+/// The calling thread's own default stream in one context.
+#[derive(Clone)]
+pub(crate) struct Own {
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) id: u64,
+    /// Progress of the stream, shared by all objects for it.
+    pub(crate) completed: Arc<Completed>,
+}
+
+/// State of a thread that has used its own default stream.
+struct Here {
+    owner: Arc<Owner>,
+    /// The streams that were asked for, by context.
+    streams: RefCell<Vec<(Weak<Context>, Own)>>,
+}
+
+thread_local! {
+    /// Created after the driver's own state of the thread, so it is destroyed before that.
+    static HERE: Here = Here {
+        owner: Arc::new(Owner { thread: this_thread() }),
+        streams: RefCell::default(),
+    };
+}
+
+/// Returns the handle by which the calling thread enqueues work in the order of a thread's own
+/// default stream: the stream's on that thread, or else the legacy default stream's. While a thread
+/// ends, the driver may have given up its stream, so the legacy one is used then too.
+pub(crate) fn handle(thread: u64) -> CUstream {
+    if thread == this_thread() && HERE.try_with(|_| ()).is_ok() {
+        CUstream::PER_THREAD
+    } else {
+        CUstream::LEGACY
+    }
+}
+
+/// Returns the calling thread's own default stream.
+pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
+    let _current = context.enter_aside()?;
+    // A call on the stream: before it, `HERE` must not be touched.
+    let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
+    let known = HERE.try_with(|here| {
+        let streams = here.streams.borrow();
+        let same = |of: &Weak<Context>| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context));
+        streams.iter().find(|(of, _)| same(of)).map(|(_, own)| own.clone())
+    });
+    match known {
+        Ok(Some(own)) => return Ok(own),
+        Ok(None) if is_capturing => return Err(capturing(CUstream::PER_THREAD)),
+        Ok(None) => {}
+        Err(_) => return Err(ending()),
+    }
+    let mut id = 0;
+    // SAFETY: the pointer is valid for the call, and a thread always has this stream.
+    let asked = unsafe { context.driver().cuStreamGetId(CUstream::PER_THREAD, &mut id) };
+    check("cuStreamGetId", asked)?;
+    let made = HERE.try_with(|here| {
+        let own = Own { owner: here.owner.clone(), id, completed: Arc::default() };
+        let mut streams = here.streams.borrow_mut();
+        streams.retain(|(of, _)| of.strong_count() > 0);
+        streams.push((Arc::downgrade(context), own.clone()));
+        own
+    });
+    made.map_err(|_| ending())
+}
+
+#[cold]
+fn ending() -> Error {
+    ErrorKind::StreamUnusable.error(
+        "the thread is ending, and its own default stream (CU_STREAM_PER_THREAD) with it; use 0, \
+         the legacy default stream, in destructors of thread-local variables"
+            .to_owned(),
+    )
+}

@@ -1,0 +1,243 @@
+//! Threads' own default streams: one handle, another stream on each thread.
+
+use std::sync::mpsc;
+use std::thread;
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, Device, ErrorKind, Heap, PoolKind, Stream};
+use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
+
+use crate::support::{
+    Witness, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
+};
+
+const MIB: u64 = 1 << 20;
+
+const SCHEDULES: [Schedule; 4] =
+    [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1), Schedule::Seeded(2)];
+
+/// Returns the calling thread's own default stream.
+fn own(device: &Device) -> Stream {
+    // SAFETY: a thread always has this stream; no test uses it while its thread ends.
+    unsafe { device.foreign_stream(CUstream::PER_THREAD) }.unwrap()
+}
+
+/// Runs `work` on a thread that has ended when this returns.
+fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+/// Runs a test for each pool and schedule, on a device so small that memory is reused.
+fn for_each(test: impl Fn(&Device, &Heap)) {
+    for pool in PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver) {
+        for schedule in SCHEDULES {
+            let device = device(72 << 20, schedule);
+            let heap = heap(&device, pool);
+            test(&device, &heap);
+            assert_all_returned(&device, &heap, &format!("{pool}, {schedule:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_heap_over_a_pool_of_the_driver_refuses_it() {
+    let device = device(72 << 20, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Driver);
+    let (own, ordinary) = (own(&device), device.stream().unwrap());
+    let refused = |error: gpuheap::Error| {
+        assert_eq!(error.kind(), ErrorKind::StreamUnusable, "{error}");
+        assert!(error.to_string().contains("use a stream of your own"), "{error}");
+    };
+    refused(heap.allocate(MIB, &own).unwrap_err());
+    // The block is freed on its own stream.
+    refused(heap.allocate(MIB, &ordinary).unwrap().free_on(&own).unwrap_err());
+    assert_all_returned(&device, &heap, "driver");
+}
+
+fn allocate_filled(device: &Device, heap: &Heap, stream: &Stream, tag: u8) -> Block {
+    let block = heap.allocate(40 * MIB, stream).unwrap();
+    fill(device, &block, tag, stream);
+    block
+}
+
+#[test]
+fn a_stream_is_the_one_of_its_thread_on_every_thread() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let (one, again) = (own(&device), own(&device));
+    assert_eq!((one.id(), one.raw()), (again.id(), CUstream::PER_THREAD));
+    // SAFETY: a thread always has this stream.
+    let unannounced = unsafe { device.unannounced_stream(CUstream::PER_THREAD) }.unwrap();
+    assert_eq!(unannounced.id(), one.id());
+    let other = on_a_thread(|| {
+        assert_eq!(one.raw(), CUstream::LEGACY);
+        let other = own(&device);
+        assert_eq!(other.raw(), CUstream::PER_THREAD);
+        other
+    });
+    assert_ne!(other.id(), one.id());
+    assert_eq!((other.raw(), one.raw()), (CUstream::LEGACY, CUstream::PER_THREAD));
+    let third = on_a_thread(|| own(&device).id());
+    assert!(third != other.id() && third != one.id(), "an id is never used again");
+}
+
+#[test]
+fn memory_of_an_ended_thread_goes_to_other_streams() {
+    for_each(|device, heap| {
+        let stream = device.stream().unwrap();
+        for tag in 1..6 {
+            let mut witness = Witness::new(device, 2);
+            let block = on_a_thread(|| allocate_filled(device, heap, &own(device), tag));
+            drop(block);
+            let block = allocate_filled(device, heap, &stream, tag + 100);
+            witness.see(&block, tag + 100, &stream);
+            drop(block);
+            witness.check();
+        }
+    });
+}
+
+#[test]
+fn a_stream_takes_work_after_its_thread_has_ended() {
+    for_each(|device, heap| {
+        let other = device.stream().unwrap();
+        for tag in 1..4 {
+            let mut witness = Witness::new(device, 4);
+            let (stream, block) = on_a_thread(|| {
+                let stream = own(device);
+                let block = allocate_filled(device, heap, &stream, tag);
+                (stream, block)
+            });
+            witness.see(&block, tag, &stream);
+            fill(device, &block, tag + 10, &stream);
+            witness.see(&block, tag + 10, &stream);
+            drop(block);
+            let block = allocate_filled(device, heap, &other, tag + 20);
+            witness.see(&block, tag + 20, &other);
+            drop(block);
+            assert!(!stream.is_retired());
+            stream.synchronize().unwrap();
+            witness.check();
+        }
+    });
+}
+
+/// Each thread allocates on its own default stream, and frees what the other one allocated, in the
+/// other's order or in the order of its own stream too.
+#[test]
+fn threads_free_what_other_threads_allocated() {
+    for_each(|device, heap| {
+        let (to_first, first) = mpsc::channel::<(Block, u8)>();
+        let (to_second, second) = mpsc::channel::<(Block, u8)>();
+        let work = |send: mpsc::Sender<_>, receive: mpsc::Receiver<(Block, u8)>, base: u8| {
+            let stream = own(device);
+            let mut witness = Witness::new(device, 64);
+            for round in 0..8 {
+                let tag = base + round;
+                let block = heap.allocate(u64::from(round % 3 + 1) * 4 * MIB, &stream).unwrap();
+                fill(device, &block, tag, &stream);
+                witness.see(&block, tag, &stream);
+                send.send((block, tag)).unwrap();
+                let (theirs, _) = receive.recv().unwrap();
+                match round % 2 {
+                    0 => drop(theirs),
+                    _ => theirs.free_on(&stream).unwrap(),
+                }
+            }
+            witness.check();
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| work(to_second, first, 1));
+            scope.spawn(|| work(to_first, second, 101));
+        });
+    });
+}
+
+/// The stream's own thread, after another one enqueued work in its order.
+#[test]
+fn a_wait_covers_work_that_another_thread_enqueued() {
+    for is_done in [false, true] {
+        for schedule in SCHEDULES {
+            let device = device(1 << 30, schedule);
+            let heap = heap(&device, PoolKind::Split);
+            let (stream, other) = (own(&device), device.stream().unwrap());
+            let block = heap.allocate(MIB, &stream).unwrap();
+            on_a_thread(|| fill(&device, &block, 1, &stream));
+            match is_done {
+                true => while !stream.is_done().unwrap() {},
+                false => stream.synchronize().unwrap(),
+            }
+            // No order but that of the host.
+            fill(&device, &block, 2, &other);
+            other.synchronize().unwrap();
+            drop(block);
+            assert_all_returned(&device, &heap, "a wait");
+        }
+    }
+}
+
+#[test]
+fn an_array_goes_from_a_threads_stream_to_another() {
+    for schedule in SCHEDULES {
+        let device = device(1 << 30, schedule);
+        let heap = heap(&device, PoolKind::Split);
+        let stream = device.stream().unwrap();
+        let (array, first) = on_a_thread(|| {
+            let first = own(&device);
+            (heap.on(&first).filled(100_000, 3_u8).unwrap(), first)
+        });
+        let copy = array.copy_to(&heap.on(&stream)).unwrap();
+        let mine = copy.copy_to(&heap.on(&own(&device))).unwrap();
+        let back = mine.copy_to(&heap.on(&first)).unwrap();
+        drop((array, copy, mine));
+        assert_eq!(back.to_vec().unwrap(), vec![3; 100_000]);
+        drop((back, first));
+        assert_all_returned(&device, &heap, "an array");
+    }
+}
+
+#[test]
+fn a_thread_may_capture_its_own_default_stream() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let stream = own(&device);
+    drop(heap.allocate(MIB, &stream).unwrap());
+    let relaxed = CUstreamCaptureMode::RELAXED;
+    // SAFETY: the stream is alive.
+    let begun = device.with_current(|gpu| unsafe {
+        check("begin", gpu.cuStreamBeginCapture_v2(CUstream::PER_THREAD, relaxed))
+    });
+    begun.unwrap().unwrap();
+    assert!(stream.is_capturing().unwrap());
+    assert_eq!(own(&device).id(), stream.id(), "known before the capture");
+    drop(heap.allocate(MIB, &stream).unwrap());
+    on_a_thread(|| {
+        assert!(stream.is_capturing().unwrap());
+        assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::Capturing);
+        assert!(!own(&device).is_capturing().unwrap(), "another stream");
+    });
+    let mut graph = CUgraph::NULL;
+    // SAFETY: the pointer is valid, and the graph is this test's.
+    let ended = device.with_current(|gpu| unsafe {
+        check("end", gpu.cuStreamEndCapture(CUstream::PER_THREAD, &mut graph)).unwrap();
+        check("destroy", gpu.cuGraphDestroy(graph))
+    });
+    ended.unwrap().unwrap();
+    drop(stream);
+    assert_all_returned(&device, &heap, "a capture");
+}
+
+/// A use of the handle on another thread is of that thread's stream, which nothing orders.
+#[test]
+fn the_checks_tell_the_streams_of_threads_apart() {
+    if on_real_gpu() {
+        return;
+    }
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let stream = own(&device);
+    let block = heap.allocate(MIB, &stream).unwrap();
+    fill(&device, &block, 1, &stream);
+    assert_no_findings(&device, "its own thread");
+    on_a_thread(|| fill(&device, &block, 2, &own(&device)));
+    assert_eq!(device.emulator().unwrap().findings().unwrap().len(), 1);
+}
