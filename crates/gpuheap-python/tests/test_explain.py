@@ -30,6 +30,27 @@ def test_texts_of_libraries_are_known(text, program):
     assert found.cause.split()[0] in str(found)
 
 
+@pytest.mark.parametrize(
+    "error, cause, fix",
+    [
+        ("_driver.LogicError: cuMemAlloc failed: invalid device context", "no current context", "context.push()"),
+        ("_driver.LogicError: cuMemFree failed: invalid device context", "freed on a thread", "before context.pop()"),
+        ("AttributeError: module 'pycuda.driver' has no attribute 'mem_free'", "no mem_free", "memory.free()"),
+        (
+            "UserWarning: device_allocation in out-of-thread context could not be cleaned up",
+            "freed on a thread",
+            "before context.pop()",
+        ),
+        ("PyCUDA ERROR: The context stack was not empty upon module cleanup.", "without popping", "in a finally"),
+        ("_driver.MemoryError: cuMemAlloc failed: out of memory", "no memory left", "gpuheap status"),
+    ],
+)
+def test_texts_of_pycuda_have_each_its_cause(error, cause, fix):
+    found = gpuheap.explain(f"pycuda.{error}" if error.startswith("_") else error)
+    assert found.program == "PyCUDA" and not found.from_documentation
+    assert cause in found.cause and fix in found.fix
+
+
 def test_an_error_of_ours_has_its_evidence():
     heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
     with pytest.raises(gpuheap.OutOfMemory) as caught:

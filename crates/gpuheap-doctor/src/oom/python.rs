@@ -171,23 +171,51 @@ pub(super) fn jax(text: &str) -> Option<Explanation> {
     ]))
 }
 
-/// Explains PyCUDA, which frees an object on the thread that drops it.
+/// Explains PyCUDA, where a context is current only on the thread that pushed it.
 pub(super) fn pycuda(text: &str) -> Option<Explanation> {
+    let is_pycuda = text.contains("pycuda");
+    let known = |cause: &str, fix: &str| {
+        let mut found = explanation("PyCUDA", cause, fix);
+        found.from_documentation = false;
+        Some(found)
+    };
     if text.contains("out-of-thread context could not be cleaned up")
-        || (text.contains("invalid device context") && text.contains("pycuda"))
         || text.contains("cuMemFree failed: invalid device context")
     {
-        let mut found = explanation(
-            "PyCUDA",
+        return known(
             "an object was freed on a thread on which its context is not current, so that its memory \
              stays until the process ends",
             "del the arrays before context.pop(), on the thread that made them",
         );
-        found.from_documentation = false;
-        return Some(found);
+    }
+    if is_pycuda && text.contains("has no attribute 'mem_free'") {
+        return known(
+            "there is no mem_free: mem_alloc returns an object that frees its own memory",
+            "memory.free() in the place of mem_free(memory), before context.pop()",
+        );
+    }
+    if text.contains("The context stack was not empty upon module cleanup") {
+        return known(
+            "a thread pushed a context and ended without popping it",
+            "context.pop() in a finally, on the thread that pushed the context",
+        );
+    }
+    if is_pycuda && text.contains("failed: invalid device context") {
+        return known(
+            "the thread has no current context; pycuda.autoinit makes one current only on the thread \
+             that imports it",
+            "pycuda.autoinit.context.push() at the thread's start, and .pop() in a finally",
+        );
     }
     text.contains("cuMemAlloc failed: out of memory").then(|| {
-        explanation("PyCUDA", "the driver has no memory left for the request", "gpuheap status")
+        let mut found = explanation(
+            "PyCUDA",
+            "the driver has no memory left for the request",
+            "gpuheap status",
+        );
+        // Seen in PyCUDA 2026.1, whose exceptions name their module.
+        found.from_documentation = !text.contains("pycuda._driver.MemoryError");
+        found
     })
 }
 
