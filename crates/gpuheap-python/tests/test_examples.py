@@ -16,13 +16,13 @@ PACKAGE = Path(gpuheap.__file__).parents[1]
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are not beside the tests")
 
 
-def run(*arguments):
+def run(*arguments, path=PACKAGE):
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
     )
 
 
@@ -88,3 +88,87 @@ def test_group_sums():
     done = run(EXAMPLES / "group_sums.py")
     assert done.returncode == 0, done.stderr
     lines(done.stdout, "18 MiB in ", "group 0:", "group 4:", "the same on the host: True")
+
+
+def needs(library):
+    """Skips the test without the library, by its name, or without a driver."""
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    try:
+        gpuheap.Device("cuda:0")
+    except gpuheap.DriverError as error:
+        pytest.skip(f"no driver: {error}")
+
+
+def test_thread_memory_pycuda_as_printed():
+    needs("pycuda.driver")
+    done = run(EXAMPLES / "thread_memory_pycuda_as_printed.py")
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "-- as_printed",
+        "LogicError: cuMemAlloc failed: invalid device context",
+        "PyCUDA: the thread has no current context",
+        "fix: pycuda.autoinit.context.push()",
+        "left on the device: 0 MiB",
+        "-- with_the_context_pushed",
+        "has no attribute 'mem_free'",
+        "PyCUDA: there is no mem_free",
+        "fix: memory.free()",
+        "-- without_mem_free",
+        "UserWarning: device_allocation in out-of-thread context could not be cleaned up",
+        "PyCUDA: an object was freed on a thread",
+        "fix: del the arrays before context.pop()",
+        "left on the device: 64 MiB",
+        "-- whole",
+        "left on the device: 0 MiB",
+    )
+    assert "None" not in done.stdout
+    whole = done.stdout.partition("-- whole")[2]
+    assert "PyCUDA" not in whole and "Warning" not in whole
+
+
+def test_thread_memory_pycuda():
+    needs("pycuda.driver")
+    done = run(EXAMPLES / "thread_memory_pycuda.py")
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "before",
+        "PyCUDA warns: device_allocation in out-of-thread context",
+        "result 4.0, left on the device: 64 MiB",
+        "after",
+        "inside: 64 MiB of thread loader",
+        "result 4.0, left on the device: 0 MiB",
+        "live in the heap: 0 bytes",
+    )
+    assert "warns" not in done.stdout.partition("after")[2]
+
+
+def test_thread_memory_numba():
+    needs("numba.cuda")
+    done = run("-W", "ignore", EXAMPLES / "thread_memory_numba.py")
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "before",
+        "left on the device: 64 MiB",
+        "after",
+        "live in the heap: 0 bytes",
+        "left on the device: 0 MiB",
+    )
+
+
+def test_thread_memory_cupy_with_a_fake_of_cupy():
+    needs("gpuheap")
+    fakes = Path(__file__).parent / "fakes"
+    done = run(EXAMPLES / "thread_memory_cupy.py", path=os.pathsep.join(map(str, (fakes, PACKAGE))))
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "kept by the pool: 64 MiB",
+        "after free_all_blocks(): 0 MiB",
+        "kept by the pool: 0 MiB; live in the heap: 0 bytes",
+        "kept by the heap: 64 MiB",
+        "after flush(): 0 MiB",
+        "gpuheap: the request is larger than the limit",
+    )
