@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gpuheap::{Fit, Limits, MemoryKind, PoolKind, Size};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString};
@@ -44,6 +45,18 @@ pub(crate) struct Heap {
 
 #[pymethods]
 impl Heap {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // The collector does not know who else holds the heap; the objects then stay.
+        match Arc::strong_count(&self.owner) {
+            1 => self.owner.streams.traverse(&visit),
+            _ => Ok(()),
+        }
+    }
+
+    fn __clear__(&self) {
+        self.owner.streams.clear();
+    }
+
     #[new]
     #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track="off", zero_on_alloc=None, zero_on_free=None))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuheap::{Block, Error};
+use gpuheap_driver::CUstream;
 
 use crate::exchange::Lent;
 use crate::lines::RecordId;
 use crate::owner::Owner;
 use crate::scope::Charge;
+use crate::streams::still_means;
 
 /// A block with what has to come before its free. Returned when dropped.
 pub(crate) struct Memory {
@@ -63,14 +65,20 @@ impl Memory {
 }
 
 /// Puts what comes on `stream` behind the work of `other`: by an event, or where a capture of a
-/// graph forbids that, by waiting on the host.
+/// graph forbids that, by waiting on the host. The work of a stream that has ended may still run
+/// and cannot be named, so that waits for the whole device.
 fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error> {
-    // A stream that ended has no work left that could use the memory.
-    if other.is_retired() {
-        return Ok(());
+    if has_ended(other) {
+        return other.device().synchronize();
     }
     let ordered = other.record().and_then(|event| stream.wait(&event));
     ordered.or_else(|_| other.synchronize())
+}
+
+fn has_ended(stream: &gpuheap::Stream) -> bool {
+    let is_default = stream.raw().0 <= CUstream::PER_THREAD.0;
+    let means = || matches!(still_means(stream), Ok(None | Some(true)));
+    stream.is_retired() || (!is_default && !means())
 }
 
 impl Lent for Arc<Memory> {

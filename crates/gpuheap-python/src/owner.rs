@@ -174,19 +174,19 @@ impl Owner {
     }
 }
 
-/// Permission of this thread's requests to take the interpreter's lock, until it is dropped.
-struct MayAttach;
+/// Permission of this thread's requests to take the interpreter's lock, until it is dropped. It
+/// has what was permitted before: a finaliser that the collector runs may allocate.
+struct MayAttach(bool);
 
 impl MayAttach {
     fn begin() -> MayAttach {
-        MAY_ATTACH.set(true);
-        MayAttach
+        MayAttach(MAY_ATTACH.replace(true))
     }
 }
 
 impl Drop for MayAttach {
     fn drop(&mut self) {
-        MAY_ATTACH.set(false);
+        MAY_ATTACH.set(self.0);
     }
 }
 

@@ -1,23 +1,21 @@
 //! Streams: the heap's own, and those of other libraries.
 //!
-//! Memory is freed in the order of a stream, so a heap needs a foreign stream for as long as it has
-//! memory that was allocated on it. A handle says nothing about the life of its stream: the driver
-//! may give it to another one. Two ways around this:
+//! A handle says nothing about the life of its stream: the driver may give it to another one. An
+//! object (`__cuda_stream__`) says no more, because many are views of a stream that another object
+//! keeps. So each free on a foreign stream records an event, and a heap needs the stream no longer
+//! than there is memory that was allocated on it. As long, the table holds the object: it may be
+//! what keeps the stream alive.
 //!
-//! * A stream given as an object (`__cuda_stream__`) is held by the heap. While the object lives,
-//!   its handle means this stream. [`Streams::sweep`] releases objects that only the table holds,
-//!   after the heap was told of the stream's end.
-//! * A stream given as a number may end at any time. The driver is asked at each use, and each free
-//!   records an event.
-//!
-//! A thread's own default stream (2) needs neither: a heap notices the end of the thread.
+//! A thread's own default stream (2) needs no object: a heap notices the end of the thread.
 
+use std::collections::hash_map;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::Error;
 use gpuheap_driver::{CUstream, check};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 use rustc_hash::FxHashMap;
@@ -79,8 +77,18 @@ struct Known {
 
 struct Entry {
     stream: gpuheap::Stream,
-    /// Object that keeps the stream alive; `None` for a stream that was given as a number.
+    /// Object that may keep the stream alive; `None` for a stream that was given as a number.
     owner: Option<Py<PyAny>>,
+}
+
+/// How the table knows a handle.
+enum KnownBy {
+    /// By the object that is given again.
+    ThisObject,
+    /// By another object, which the table holds.
+    Object,
+    /// By a number.
+    Number,
 }
 
 impl Streams {
@@ -108,72 +116,116 @@ impl Streams {
             // SAFETY: a thread has this stream until it ends, which heaps notice by themselves.
             return call(py, || unsafe { default.device().foreign_stream(CUstream(handle)) });
         }
-        let known = self.lock();
-        if let Some(entry) = known.by_handle.get(&handle)
-            && !entry.stream.is_retired()
-            && (entry.owner.is_some() || call(py, || still_means(&entry.stream))?)
+        if let Some((stream, known)) = self.known(handle, given)
+            && !stream.is_retired()
         {
-            return Ok(entry.stream.clone());
-        }
-        drop(known);
-        let device = default.device();
-        let stream = call(py, || {
-            if is_object {
-                // SAFETY: the object keeps the stream alive, and the table keeps the object until
-                // the heap was told of the stream's end.
-                unsafe { device.foreign_stream(CUstream(handle)) }
-            } else {
-                // SAFETY: the stream is alive in the calls that it is given to, as the
-                // documentation of numbers says; a Python program that passes another number is
-                // wrong about its own memory.
-                unsafe { device.unannounced_stream(CUstream(handle)) }
+            let is_known = match known {
+                KnownBy::ThisObject => true,
+                // A stream that is capturing a graph does not tell its id.
+                KnownBy::Object => call(py, || still_means(&stream))?.unwrap_or(true),
+                KnownBy::Number => call(py, || still_means(&stream))?.unwrap_or(false),
+            };
+            if is_known {
+                return Ok(stream);
             }
-        })?;
-        let owner = is_object.then(|| given.clone().unbind());
-        let mut known = self.lock();
-        let old = known.by_handle.insert(handle, Entry { stream: stream.clone(), owner });
-        known.entered += 1;
-        let full = known.entered >= Streams::SWEEP;
-        drop(known);
-        if let Some(old) = old
-            && !old.stream.is_retired()
-            && old.stream.id() != stream.id()
-        {
-            call_detached(py, || heap.retire(&old.stream))?;
         }
-        if full {
+        // SAFETY: the stream is alive in this call, and while there is memory of it, as the
+        // documentation of streams says. The table holds an object for as long. A Python program
+        // that destroys the stream before is wrong about its own memory.
+        let made = call(py, || unsafe { default.device().unannounced_stream(CUstream(handle)) })?;
+        let owner = is_object.then(|| given.clone().unbind());
+        let (old, is_full) = {
+            let mut known = self.lock();
+            known.entered += 1;
+            let entry = Entry { stream: made.clone(), owner };
+            (known.by_handle.insert(handle, entry), known.entered >= Streams::SWEEP)
+        };
+        if let Some(old) = old
+            && old.stream.id() != made.id()
+        {
+            self.retire(py, heap, old)?;
+        }
+        if is_full {
             self.sweep(py, heap)?;
         }
-        Ok(stream)
+        Ok(made)
     }
 
-    /// Releases the streams whose objects only the table holds.
+    /// Returns the stream that a handle meant when it was given first.
+    fn known(&self, handle: usize, given: &Bound<'_, PyAny>) -> Option<(gpuheap::Stream, KnownBy)> {
+        let known = self.lock();
+        let entry = known.by_handle.get(&handle)?;
+        let by = match &entry.owner {
+            Some(owner) if owner.is(given) => KnownBy::ThisObject,
+            Some(_) => KnownBy::Object,
+            None => KnownBy::Number,
+        };
+        Some((entry.stream.clone(), by))
+    }
+
+    /// Releases the streams that no memory needs, and whose objects only the table holds. If the
+    /// heap cannot be told of one, it stays, and the first such error is returned.
     pub(crate) fn sweep(&self, py: Python<'_>, heap: &gpuheap::Heap) -> PyResult<()> {
-        let mut ended = Vec::new();
-        {
+        let ended: Vec<Entry> = {
             let mut known = self.lock();
             known.entered = 0;
-            known.by_handle.retain(|_, entry| {
-                let is_held = match &entry.owner {
-                    // SAFETY: the object is alive, and the interpreter's lock is held.
-                    Some(owner) => unsafe { ffi::Py_REFCNT(owner.as_ptr()) > 1 },
-                    None => true,
-                };
-                if !is_held {
-                    ended.push((entry.stream.clone(), entry.owner.take()));
-                }
-                is_held
-            });
+            known.by_handle.extract_if(|_, entry| entry.is_unneeded()).map(|(_, of)| of).collect()
+        };
+        let mut told = Ok(());
+        for entry in ended {
+            told = told.and(self.retire(py, heap, entry));
         }
-        for (stream, owner) in ended {
-            call_detached(py, || heap.retire(&stream))?;
-            drop(owner);
-        }
-        Ok(())
+        told
     }
 
+    /// Tells the heap that it needs the stream no longer, and then releases its object. If that
+    /// fails, the entry goes back into the table.
+    fn retire(&self, py: Python<'_>, heap: &gpuheap::Heap, entry: Entry) -> PyResult<()> {
+        if entry.stream.is_retired() {
+            return Ok(());
+        }
+        let told = call_detached(py, || heap.retire(&entry.stream));
+        if told.is_err() {
+            let handle = entry.stream.raw().0;
+            // A newer stream of this handle stays; the object then lives as long as the process.
+            match self.lock().by_handle.entry(handle) {
+                hash_map::Entry::Vacant(place) => drop(place.insert(entry)),
+                hash_map::Entry::Occupied(_) => std::mem::forget(entry),
+            }
+        }
+        told
+    }
+
+    /// Calls `visit` for each object that the table holds.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Another thread may have the lock while the collector runs: nothing is visited then, and
+        // the next collection finds the cycle.
+        let Ok(known) = self.known.try_lock() else { return Ok(()) };
+        known.by_handle.values().try_for_each(|entry| visit.call(&entry.owner))
+    }
+
+    /// Releases all objects: nothing but them holds the heap.
+    pub(crate) fn clear(&self) {
+        let known = std::mem::take(&mut *self.lock());
+        drop(known);
+    }
+
+    /// Locks the table. No Python code may run under the lock: the interpreter may switch to a
+    /// thread that waits for it. To make an exception, or to end an object, is such code.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Returns whether no memory needs the stream, and only the table has its object.
+    fn is_unneeded(&mut self) -> bool {
+        let is_held = match &self.owner {
+            // SAFETY: the object is alive, and the interpreter's lock is held.
+            Some(owner) => unsafe { ffi::Py_REFCNT(owner.as_ptr()) > 1 },
+            None => false,
+        };
+        !is_held && !self.stream.has_clones()
     }
 }
 
@@ -210,19 +262,18 @@ pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
     )))
 }
 
-/// Returns whether the handle of a stream that was given as a number still means that stream.
-fn still_means(stream: &gpuheap::Stream) -> Result<bool, Error> {
-    // A stream that is capturing a graph does not tell its id, and the question would break the
-    // capture.
+/// Returns whether the handle of a stream still means that stream; `None` while it is capturing a
+/// graph, because the question would break the capture.
+pub(crate) fn still_means(stream: &gpuheap::Stream) -> Result<Option<bool>, Error> {
     if stream.is_capturing()? {
-        return Ok(false);
+        return Ok(None);
     }
     let mut id = 0;
-    // SAFETY: the pointer is valid for the call, and the stream is alive in this call, as the
-    // documentation of numbers says.
+    // SAFETY: the pointer is valid for the call. A handle whose stream has ended is refused by the
+    // driver, or means another stream.
     let asked = stream
         .device()
         .with_current(|driver| unsafe { driver.cuStreamGetId(stream.raw(), &mut id) })?;
     check("cuStreamGetId", asked)?;
-    Ok(id == stream.id())
+    Ok(Some(id == stream.id()))
 }

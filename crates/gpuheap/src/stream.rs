@@ -407,6 +407,12 @@ impl Stream {
         self.handle().is_retired()
     }
 
+    /// Returns `true` if there are clones of this object: in the program's hands, or in arrays that
+    /// were last used on the stream.
+    pub fn has_clones(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1
+    }
+
     /// Returns `true` if the stream is capturing a graph: enqueued work is recorded and does not
     /// run. It is also `true` for the legacy default stream while a stream is capturing that it
     /// would have to wait for. It is `false` for a [retired](Stream::is_retired) stream.

@@ -1,0 +1,144 @@
+"""Streams of other libraries: objects that own a stream, views of one, and numbers."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+
+import gpuheap
+
+driver = pytest.importorskip("cuda.bindings.driver")
+
+
+def check(answer):
+    assert answer[0] == driver.CUresult.CUDA_SUCCESS, answer
+    return answer[1] if len(answer) > 1 else None
+
+
+class View:
+    """An object of a stream that somebody else destroys, as torch.cuda.current_stream() makes."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __cuda_stream__(self):
+        return (0, self.handle)
+
+
+@pytest.fixture
+def make(driver_heap):
+    """Makes streams with the driver's own functions, and destroys those that are left."""
+    check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+    made = []
+
+    def make():
+        made.append(int(check(driver.cuStreamCreate(1))))
+        return made[-1]
+
+    def end(handle):
+        made.remove(handle)
+        check(driver.cuStreamDestroy(handle))
+
+    make.end = end
+    yield make
+    gc.collect()
+    driver_heap.flush()
+    for handle in list(made):
+        end(handle)
+    check(driver.cuDevicePrimaryCtxRelease(0))
+
+
+def test_memory_is_not_handed_out_while_a_views_stream_works_on_it(driver_heap, make):
+    # The checks of the emulated driver see the race.
+    handle = make()
+    buffer = driver_heap.alloc(1 << 20, View(handle))
+    address = buffer.ptr
+    for _ in range(12):
+        driver_heap.alloc(100, View(make())).free()
+    check(driver.cuMemsetD8Async(address, 7, 1 << 20, handle))
+    buffer.free()
+    other = View(make())
+    taken = driver_heap.alloc(1 << 20, other)
+    check(driver.cuMemsetD8Async(taken.ptr, 8, 1 << 20, other.handle))
+    taken.free()
+
+
+def test_arrays_of_a_view_can_be_used_after_many_streams(driver_heap, make):
+    array = driver_heap.array([1, 2, 3], stream=View(make()))
+    for _ in range(12):
+        driver_heap.alloc(100, View(make())).free()
+    assert (array + 1).to_list() == [2, 3, 4]
+
+
+def test_an_object_lives_as_long_as_memory_of_its_stream(driver_heap, make):
+    class Owner(View):
+        def __del__(self):
+            make.end(self.handle)
+
+    owner = Owner(make())
+    gone = weakref.ref(owner)
+    buffer = driver_heap.alloc(1000, owner)
+    del owner
+    for _ in range(12):
+        driver_heap.alloc(100, View(make())).free()
+    assert gone() is not None
+    buffer.free()
+    driver_heap.flush()
+    assert gone() is None
+
+
+def test_a_consumers_stream_may_end_before_its_tensor(driver_heap, make):
+    buffer, handle = driver_heap.alloc(1000), make()
+    capsule = buffer.__dlpack__(stream=handle)
+    make.end(handle)
+    del capsule
+    buffer.free()
+    assert driver_heap.stats()["live"] == 0
+
+
+def test_threads_are_told_of_a_stream_that_ended(driver_heap, make):
+    # Making the exception runs Python code. Under a lock of the table's, the threads hung.
+    handle = make()
+    driver_heap.alloc(10, handle).free()
+    make.end(handle)
+
+    def work():
+        for _ in range(500):
+            with pytest.raises(gpuheap.Error):
+                driver_heap.alloc(10, handle)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_stream_that_holds_its_heap_is_collected(driver_heap, make):
+    heap = gpuheap.Heap("cuda:0")
+    view = View(make())
+    view.heap = heap
+    heap.alloc(100, view).free()
+    gone = weakref.ref(view)
+    del view, heap
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_threads_own_stream_is_another_one_on_each_thread(driver_heap):
+    buffers = []
+
+    def work():
+        buffers.append(driver_heap.alloc(1 << 20, 2))
+        buffers[-1].fill(1)
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    driver_heap.alloc(1 << 20, 2).free()
+    while buffers:
+        buffers.pop().free()
+    assert driver_heap.stats()["live"] == 0
