@@ -17,6 +17,10 @@
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
 //! call of the heap lets it go, because it may wait for the device. The core never asks for the
 //! lock while it holds a lock of its own, so a thread may hold a foreign lock and free memory.
+//!
+//! A free-threaded interpreter is asked to turn the lock on. Counts of references decide which
+//! streams only the heap holds and which buffers a scope may free, and without the lock another
+//! thread may change a count between the look and the decision.
 
 mod addresses;
 mod array;
@@ -40,7 +44,7 @@ mod torch;
 use pyo3::prelude::*;
 
 /// Entries of the module; `gpuheap` re-exports what is public.
-#[pymodule]
+#[pymodule(gil_used = true)]
 mod _gpuheap {
     #[pymodule_export]
     use crate::array::{Array, from_dlpack};
