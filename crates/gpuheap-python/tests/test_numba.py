@@ -81,6 +81,16 @@ assert cuda.current_context().get_memory_info().free < before
 """, manager=None)
 
 
+def test_its_own_error_is_explained():
+    run("""
+try:
+    cuda.device_array(1 << 40, np.uint8)
+except Exception as error:
+    found = gpuheap.explain(error)
+assert found.program == "Numba" and not found.from_documentation, found
+""", manager=None)
+
+
 def test_install_in_the_program():
     run("""
 import gpuheap.numba

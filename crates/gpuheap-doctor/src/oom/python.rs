@@ -219,13 +219,16 @@ pub(super) fn pycuda(text: &str) -> Option<Explanation> {
     })
 }
 
-/// Explains Numba: `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`.
+/// Explains Numba: `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`, where numba-cuda
+/// 0.30 has `[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]`.
 pub(super) fn numba(text: &str) -> Option<Explanation> {
     text.contains("results in CUDA_ERROR_OUT_OF_MEMORY").then(|| {
-        explanation(
+        let mut found = explanation(
             "Numba",
             "the device is full; Numba frees late, and has freed what waited before it failed",
             "gpuheap status",
-        )
+        );
+        found.from_documentation = !text.contains("[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]");
+        found
     })
 }
