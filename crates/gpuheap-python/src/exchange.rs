@@ -434,6 +434,13 @@ impl<M: Managed> Foreign<M> {
         Ok(Described { address, shape, kind, is_read_only: managed.flags() & READ_ONLY != 0 })
     }
 
+    /// Returns the device that a described tensor is on, as DLPack names it.
+    pub(crate) fn device(&self) -> (i32, i32) {
+        // SAFETY: a capsule of this name has such a tensor, by the protocol.
+        let tensor = unsafe { &*self.0 }.tensor();
+        (tensor.device_type, tensor.device_id)
+    }
+
     /// Returns what ends the tensor once it is consumed.
     pub(crate) fn end(&self) -> End<M> {
         End(self.0)

@@ -265,3 +265,32 @@ def test_the_cuda_array_interface_is_consumed(heap):
     assert gone() is not None
     b.free()
     assert gone() is None
+
+
+def test_the_capsules_own_device_counts(heap, driver_heap):
+    # The object names the heap's device, and its capsule is of another.
+    theirs = Theirs(heap.array([7, 8, 9]).__dlpack__(), device=(2, 0))
+    with pytest.raises(BufferError, match=r"\(12, 0\)"):
+        gpuheap.from_dlpack(theirs, driver_heap)
+    theirs.capsule = None
+
+
+def test_a_sequence_is_not_believed_to_be_as_long_as_it_says(heap):
+    class Long:
+        def __len__(self):
+            return 2**62
+
+        def __getitem__(self, at):
+            return 1
+
+    array = heap.zeros(4)
+    for shape in (range(10**15), range(2**62), Long()):
+        with pytest.raises(ValueError, match="64"):
+            array.reshape(shape)
+        with pytest.raises(ValueError, match="64"):
+            gpuheap.from_dlpack(Interface(heap.zeros(1, "int64"), shape=shape), heap)
+
+
+def test_empty_arrays_of_huge_axes_are_empty_lists(heap):
+    assert heap.zeros((0, 2**62)).to_list() == []
+    assert heap.zeros((2, 0, 2**60)).to_list() == [[], []]

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::Array;
-use super::source::MOST_AXES;
+use super::source::{MOST_AXES, numbers_of};
 use super::window::{Held, Window, length};
 use crate::buffer::Buffer;
 use crate::exchange::{
@@ -130,7 +130,10 @@ fn of_capsule<M: Managed>(
     let tensor = exchange::peek::<M>(capsule)?;
     let end = tensor.end();
     // An error leaves the capsule as it was, and its own end frees the memory.
-    let array = wrapped(capsule.py(), owner, tensor.describe()?, stream, move || end.call())?;
+    let described = tensor.describe()?;
+    // The object named a device too, but the memory is on this one.
+    check_device(owner, tensor.device())?;
+    let array = wrapped(capsule.py(), owner, described, stream, move || end.call())?;
     tensor.consume(capsule)?;
     Ok(array)
 }
@@ -149,7 +152,7 @@ fn of_interface(
             PyBufferError::new_err(format!("__cuda_array_interface__ has no {name:?}"))
         })
     };
-    let shape: Vec<usize> = needed("shape")?.extract()?;
+    let shape: Vec<usize> = numbers_of(&needed("shape")?)?;
     let typestr: String = needed("typestr")?.extract()?;
     let (address, is_read_only): (u64, bool) = needed("data")?.extract()?;
     let Some(kind) = Kind::parse(&typestr) else { return Err(unknown_type(&typestr)) };
@@ -157,7 +160,7 @@ fn of_interface(
         return Err(PyBufferError::new_err("the memory has a mask, which arrays have not"));
     }
     if let Some(strides) = entry("strides")? {
-        let strides: Vec<i64> = strides.cast::<PyTuple>()?.extract()?;
+        let strides: Vec<i64> = numbers_of(strides.cast::<PyTuple>()?)?;
         check_strides(&shape, &strides, kind.size())?;
     }
     if let Some(theirs) = entry("stream")? {

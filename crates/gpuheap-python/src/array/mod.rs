@@ -294,13 +294,22 @@ impl Array {
 
     /// The bytes of the elements, in row-major order. Waits.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.bytes(py)?))
+        let bytes = self.bytes(py)?;
+        // Not `new`, which panics where the host has no memory.
+        PyBytes::new_with(py, bytes.len(), |to| {
+            to.copy_from_slice(&bytes);
+            Ok(())
+        })
     }
 
     /// A NumPy array with the elements. Waits. Needs NumPy.
     fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let numpy = py.import("numpy")?;
-        let bytes = PyByteArray::new(py, &self.bytes(py)?);
+        let read = self.bytes(py)?;
+        let bytes = PyByteArray::new_with(py, read.len(), |to| {
+            to.copy_from_slice(&read);
+            Ok(())
+        })?;
         numpy.getattr("ndarray")?.call1((self.shape(py)?, self.dtype(), bytes))
     }
 
@@ -404,12 +413,9 @@ impl Array {
         let window = self.window(py)?;
         let first = (shape.len() == 1).then(|| shape.get_item(0)).transpose()?;
         let asked: Vec<isize> = match first {
-            Some(first) if !first.hasattr(intern!(py, "__index__"))? => first.extract()?,
-            _ => shape.extract()?,
+            Some(first) if !first.hasattr(intern!(py, "__index__"))? => source::numbers_of(&first)?,
+            _ => source::numbers_of(shape)?,
         };
-        if asked.len() > source::MOST_AXES {
-            return Err(PyValueError::new_err("an array has at most 64 axes"));
-        }
         self.sharing(py, window.shaped(index::reshaped(window.len(), &asked)?))
     }
 
@@ -664,6 +670,10 @@ fn listed(py: Python<'_>, shape: &[usize], kind: Kind, bytes: &[u8]) -> PyResult
     let Some((&first, inner)) = shape.split_first() else {
         return kind::item(py, kind, bytes);
     };
+    if first == 0 {
+        // The product of the other lengths may be larger than any number.
+        return PyList::empty(py).into_py_any(py);
+    }
     let row = length(inner) * kind.size();
     let rows = (0..first).map(|at| listed(py, inner, kind, &bytes[at * row..(at + 1) * row]));
     PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)?.into_py_any(py)

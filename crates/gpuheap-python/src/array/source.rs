@@ -193,6 +193,22 @@ fn too_many_axes(axes: usize) -> PyErr {
     ))
 }
 
+/// Reads at most as many numbers as an array has axes. What a sequence says of its length is not
+/// believed: memory for it would be asked for before the first number.
+pub(crate) fn numbers_of<T>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>>
+where
+    T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>,
+{
+    let mut numbers = Vec::new();
+    for number in given.try_iter()?.take(MOST_AXES + 1) {
+        numbers.push(number?.extract().map_err(Into::into)?);
+    }
+    if numbers.len() > MOST_AXES {
+        return Err(too_many_axes(numbers.len()));
+    }
+    Ok(numbers)
+}
+
 /// Reads a shape: a length, or a sequence of lengths.
 pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let py = given.py();
