@@ -134,3 +134,37 @@ def test_files_that_are_no_trace_are_refused(tmp_path):
     (tmp_path / "empty.csv").write_text("Thread,Time\n")
     with pytest.raises(ValueError, match="empty.csv"):
         gpuheap.replay(tmp_path / "empty.csv")
+
+
+def test_odd_exceptions_are_read():
+    class Odd(RuntimeError):
+        exceptions = ["timeout"]
+
+        def __getattr__(self, name):
+            raise ValueError(name)
+
+    class Mute(RuntimeError):
+        def __str__(self):
+            raise ValueError("no text")
+
+    for odd in (Odd("x"), Mute(), RuntimeError("bad file \udc80")):
+        assert gpuheap.explain(odd) is None
+    assert gpuheap.explain("bad file \udc80") is None
+
+
+def test_a_long_chain_of_causes_is_read_once():
+    import traceback
+
+    last = error = RuntimeError("first")
+    for at in range(3_000):
+        following = RuntimeError(str(at))
+        following.__cause__, error = error, following
+    calls = []
+    real, traceback.TracebackException = traceback.TracebackException, lambda *_, **__: calls.append(1)
+    try:
+        assert gpuheap.explain(error) is None
+    finally:
+        traceback.TracebackException = real
+    assert not calls
+    last.args = ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10.00 GiB",)
+    assert gpuheap.explain(error).program == "PyTorch"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from typing import Any
@@ -73,9 +72,9 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
     for one in given:
         if isinstance(one, OutOfMemory) and one.figures.get("cause") == "scope":
             return Explanation(_of_scope(one.figures))
-        # Without the frames.
-        text = one if isinstance(one, str) else "".join(traceback.format_exception_only(one))
-        explained = _gpuheap._explain(text)
+        text = one if isinstance(one, str) else _text(one)
+        # A text may hold half of a character, which has no UTF-8.
+        explained = _gpuheap._explain(text.encode("utf-8", "replace").decode())
         if explained is not None:
             return Explanation(explained)
     return None
@@ -90,6 +89,18 @@ def _of_scope(figures: dict[str, Any]) -> Explained:
     return "gpuheap", cause, evidence, fix, False, "\n".join(lines) + "\n"
 
 
+def _text(error: BaseException) -> str:
+    """An exception as its traceback ends, without its causes: `traceback` reads those at each call."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        lines = [f"{name}: {error}", *map(str, getattr(error, "__notes__", ()))]
+    except Exception:
+        # Its own code fails. Its name may say enough.
+        return name
+    return "\n".join(lines)
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An exception and those before it."""
     seen: set[int] = set()
@@ -100,7 +111,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        following += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+        following += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            following += one.exceptions
 
 
 class Replay:
