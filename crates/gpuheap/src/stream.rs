@@ -11,7 +11,7 @@ use crate::device::{Context, ContextError, Device};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::thread_cache;
-use crate::thread_stream::{self, Own, Owner};
+use crate::thread_stream::{self, Own, Owner, capturing};
 
 /// A stream of one device. Clones are the same stream.
 ///
@@ -676,17 +676,6 @@ impl Handle {
         }
         self.is_retired.store(true, Ordering::Release);
     }
-}
-
-/// Refuses a capturing stream whose id is not known yet.
-#[cold]
-pub(crate) fn capturing(raw: CUstream) -> Error {
-    ErrorKind::Capturing.error(format!(
-        "the stream {:#x} is capturing a graph, and the driver says which stream a handle stands for \
-         only before or after; use the heap on the stream before the capture begins, which it then \
-         knows",
-        raw.0
-    ))
 }
 
 /// Source of the answer to a query about a stream.

@@ -17,7 +17,6 @@ use gpuheap_pool::Completed;
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::stream::capturing;
 use crate::sync::this_thread;
 
 /// Thread with a default stream of its own. Alive until the thread has ended and no
@@ -90,6 +89,17 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
         own
     });
     made.map_err(|_| ending())
+}
+
+/// Refuses a capturing stream whose id is not known yet.
+#[cold]
+pub(crate) fn capturing(raw: CUstream) -> Error {
+    ErrorKind::Capturing.error(format!(
+        "the stream {:#x} is capturing a graph, and the driver says which stream a handle stands for \
+         only before or after; use the heap on the stream before the capture begins, which it then \
+         knows",
+        raw.0
+    ))
 }
 
 #[cold]
