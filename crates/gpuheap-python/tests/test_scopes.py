@@ -177,19 +177,41 @@ def test_a_scope_may_end_in_another_context(heap):
     assert buffer.freed
 
 
+class Reader:
+    """An array as CuPy's `asarray` makes it: an address, and the object that it came from."""
+
+    def __init__(self, owner):
+        self.address, self.owner = owner.__cuda_array_interface__["data"][0], owner
+
+
 def test_a_buffer_that_an_array_refers_to_is_no_ones_to_free(driver_heap):
-    class Array:
-        """As CuPy's `asarray` makes it: an address, and the object that it came from."""
-
-        def __init__(self, owner):
-            self.address, self.owner = owner.__cuda_array_interface__["data"][0], owner
-
     with driver_heap.scope("load", on_leak="ignore") as scope:
-        array = Array(driver_heap.alloc(1000))
+        array = Reader(driver_heap.alloc(1000))
         read = driver_heap.alloc(500)
-        Array(read)
+        Reader(read)
         del read
     assert (scope.leaked_bytes, array.owner.freed) == (1000, False)
+
+
+def test_an_array_that_another_refers_to_is_no_ones_to_free(driver_heap):
+    for part in (lambda array: array, lambda array: array[1:]):
+        with driver_heap.scope("load", on_leak="ignore") as scope:
+            mine, other = driver_heap.array([1.0, 2.0]), driver_heap.array([3.0])
+            theirs = Reader(part(mine))
+        assert (mine.freed, theirs.owner.freed, other.freed, scope.leaked_bytes) == (False, False, True, 16)
+        mine.free()
+    with driver_heap.scope("load", on_leak="ignore"):
+        theirs = Reader(driver_heap.array([1.0, 2.0]))
+    assert theirs.owner.to_list() == [1.0, 2.0]
+
+
+def test_readers_are_protected_whatever_counts_of_references_are(driver_heap, monkeypatch):
+    # Python 3.14 does not count the references of local variables.
+    monkeypatch.setattr(sys, "getrefcount", lambda _: 1)
+    for make in (driver_heap.alloc, driver_heap.zeros):
+        with driver_heap.scope("load", on_leak="ignore"):
+            theirs = Reader(make(100))
+        assert not theirs.owner.freed
 
 
 def test_memory_that_another_library_shares_is_reported(heap):

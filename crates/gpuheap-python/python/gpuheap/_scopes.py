@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import inspect
-import sys
 import threading
 import warnings
 import weakref
@@ -345,7 +344,7 @@ def thread_scope(
 
 
 def _is_read(buffer: Any) -> bool:
-    """Whether an array that was made by the CUDA array interface may refer to the buffer: it holds the
-    object, and knows nothing of `free`."""
-    # Held by the caller's list and its variable, by this function's, and by the call.
-    return getattr(buffer, "_exposed", False) and sys.getrefcount(buffer) > 4
+    """Returns whether an array that was made by the CUDA array interface may refer to the buffer: it holds
+    the object, and knows nothing of `free`. An exposed object that still lives has a holder, and which
+    one that is cannot be told: the interface has no end, and counts of references differ by version."""
+    return getattr(buffer, "_exposed", False)

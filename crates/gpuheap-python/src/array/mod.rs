@@ -627,11 +627,19 @@ impl Array {
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         exchange::refuse_emulated(py, &self.held.owner.device)?;
         let window = self.window(py)?;
+        self.held.expose();
         // The reader names no stream: what blocking streams do until the free comes before it.
         self.held.use_on(&self.held.owner.default);
         let (address, typestr) = (self.ptr(py)?, window.kind.typestr());
         let (shape, stream) = (&window.shape, &window.stream());
         exchange::array_interface(py, address, shape, &typestr, self.readonly(), stream)
+    }
+
+    /// `True` if an array of another library may refer to the memory through this object, or
+    /// through a part of it.
+    #[getter]
+    fn _exposed(&self) -> bool {
+        self.held.is_exposed()
     }
 
     fn __enter__(slf: Py<Array>) -> Py<Array> {

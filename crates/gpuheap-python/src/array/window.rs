@@ -1,5 +1,6 @@
 //! A window of device memory with a shape and an element type, and the memory that it is of.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuheap::ndarray::{Ix1, IxDyn};
@@ -113,6 +114,8 @@ pub(crate) struct Held {
     pub(crate) owner: Arc<Owner>,
     /// The memory is another library's, which forbids writes.
     pub(crate) is_read_only: bool,
+    /// `true` once an address of the memory was read by the CUDA array interface.
+    is_exposed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -137,7 +140,24 @@ impl Held {
         is_read_only: bool,
     ) -> Arc<Held> {
         let state = Mutex::new(State { record, charge, ..State::default() });
-        Arc::new(Held { whole: window.whole.clone(), owner: owner.clone(), is_read_only, state })
+        Arc::new(Held {
+            whole: window.whole.clone(),
+            owner: owner.clone(),
+            is_read_only,
+            is_exposed: AtomicBool::new(false),
+            state,
+        })
+    }
+
+    /// Notes that a reader of the CUDA array interface may refer to the memory. It holds the array
+    /// that it was made from, and does not say when it ends.
+    pub(crate) fn expose(&self) {
+        self.is_exposed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a reader of the CUDA array interface may refer to the memory.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.is_exposed.load(Ordering::Relaxed)
     }
 
     /// Returns whether the memory was freed early.
