@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::exchange::{self, Exported};
-use crate::failure::{call, call_detached, refused};
+use crate::failure::{call, call_detached, detached, refused};
 use crate::kind::Kind;
 use crate::lines::RecordId;
 use crate::memory::Memory;
@@ -39,6 +39,17 @@ enum State {
     Shared(Arc<Memory>),
     /// Freed by this object; the number of holders elsewhere does not matter here.
     Freed,
+}
+
+impl State {
+    /// Returns the memory, if no other object holds it.
+    fn last(self) -> Option<Memory> {
+        match self {
+            State::Own(memory) => Some(memory),
+            State::Shared(shared) => Arc::into_inner(shared),
+            State::Freed => None,
+        }
+    }
 }
 
 impl Buffer {
@@ -96,6 +107,17 @@ fn freed(py: Python<'_>) -> PyErr {
     )
 }
 
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut memory) = std::mem::replace(state, State::Freed).last() else { return };
+        if memory.may_wait() {
+            // The heap counts what it could not free as pending. A destructor returns no error.
+            let _ = Python::try_attach(|py| detached(py, || memory.give_back()));
+        }
+    }
+}
+
 #[pymethods]
 impl Buffer {
     /// Address on the device. Work on it is enqueued on the buffer's stream, or on one that
@@ -140,11 +162,13 @@ impl Buffer {
             self.used_on(stream)?;
         }
         let state = std::mem::replace(&mut *self.lock(), State::Freed);
-        match state {
-            State::Own(mut memory) => call(py, || memory.give_back()),
-            // The last holder frees it.
-            State::Shared(_) | State::Freed => Ok(()),
+        // Another holder frees it later.
+        let Some(mut memory) = state.last() else { return Ok(()) };
+        if memory.may_wait() {
+            return call_detached(py, || memory.give_back());
         }
+        // Without a handover of the interpreter's lock, which costs more than the free.
+        call(py, || memory.give_back())
     }
 
     /// Says that the memory is in use on another stream too, until `free`: the free then comes

@@ -30,6 +30,13 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send)
     py.detach(|| catch_unwind(AssertUnwindSafe(work))).map_err(|panic| bug(py, &*panic))
 }
 
+/// Runs what may wait, with the interpreter's lock let go if this thread has it. An object's end
+/// comes with the lock and without.
+pub(crate) fn let_go<R: Send>(wait: impl Fn() -> R + Send + Sync) -> R {
+    // Without an interpreter, or while it ends, there is no lock to let go.
+    Python::try_attach(|py| py.detach(&wait)).unwrap_or_else(&wait)
+}
+
 /// Makes the exception of an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     made(py, error).unwrap_or_else(|failed| failed)

@@ -55,6 +55,11 @@ impl Memory {
         block.free()
     }
 
+    /// Returns whether the free may wait on the host: for work on other streams.
+    pub(crate) fn may_wait(&self) -> bool {
+        !self.used_on.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Puts the free behind the work of `stream`, as of the free.
     pub(crate) fn use_on(&self, stream: &gpuheap::Stream) {
         let mut used = self.used_on.lock().unwrap_or_else(PoisonError::into_inner);

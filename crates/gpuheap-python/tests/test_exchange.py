@@ -2,6 +2,9 @@
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -294,3 +297,116 @@ def test_a_sequence_is_not_believed_to_be_as_long_as_it_says(heap):
 def test_empty_arrays_of_huge_axes_are_empty_lists(heap):
     assert heap.zeros((0, 2**62)).to_list() == []
     assert heap.zeros((2, 0, 2**60)).to_list() == [[], []]
+
+
+def python(script, **environment):
+    environment = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout.split(), done.stderr
+
+
+GATE = """
+import ctypes, faulthandler, threading, time
+
+import gpuheap
+
+faulthandler.dump_traceback_later(20, exit=True)
+heap = gpuheap.Heap("cuda:0", limit="64MiB")
+stream, cuda, c = heap.stream(), ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)
+cuda.cuLaunchHostFunc.argtypes = [ctypes.c_void_p] * 3
+context = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+
+
+def foreign():
+    return gpuheap.from_dlpack(heap.zeros(10), heap, stream)
+
+
+def used_on_an_ended_stream():
+    buffer, other = heap.alloc(10), ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(other), 1) == 0
+    buffer.used_on(other.value)
+    assert cuda.cuStreamDestroy_v2(other) == 0
+    return buffer
+
+
+def free(memory):
+    memory.free()
+
+
+def collect(memory):
+    pass
+
+
+for make, end in [(make, end) for make in (foreign, used_on_an_ended_stream) for end in (free, collect)]:
+    memory = make()
+    gate = ctypes.create_string_buffer(64)
+    c.sem_init(gate, 0, 0)
+    # The stream gets past this once another thread of Python has run.
+    wait = ctypes.cast(c.sem_wait, ctypes.c_void_p)
+    assert cuda.cuLaunchHostFunc(stream.handle, wait, ctypes.addressof(gate)) == 0
+    opener = threading.Thread(target=lambda: (time.sleep(0.1), c.sem_post(gate)))
+    opener.start()
+    end(memory)
+    del memory
+    opener.join()
+    print("ended")
+"""
+
+
+def test_an_end_that_waits_lets_other_threads_run(driver_heap):
+    # An emulated stream does its work when the host waits for it.
+    code, said, errors = python(GATE, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0")
+    assert (code, said) == (0, ["ended"] * 4), errors
+
+
+NO_MEMORY = """
+import _testcapi, ctypes, gc, gpuheap
+
+heap = gpuheap.Heap("emulated:1GiB")
+array = heap.array([1, 2, 3])
+
+
+class Theirs:
+    def __init__(self):
+        self.capsule = array.__dlpack__(max_version=(1, 0))
+
+    def __dlpack_device__(self):
+        return 12, 0
+
+    def __dlpack__(self, **arguments):
+        return self.capsule
+
+
+def take(theirs, fails_at):
+    try:
+        _testcapi.set_nomemory(fails_at, fails_at + 1)
+        return gpuheap.from_dlpack(theirs, heap)
+    except BaseException as error:
+        # PyO3 panics if there is no memory for some of its own objects.
+        assert type(error).__name__ in ("MemoryError", "PanicException"), error
+        return None
+    finally:
+        _testcapi.remove_mem_hooks()
+
+
+take(Theirs(), 10**6)
+failed = 0
+for fails_at in range(1, 100):
+    theirs = Theirs()
+    taken = take(theirs, fails_at)
+    failed += taken is None
+    assert taken is None or taken.to_list() == [1, 2, 3]
+    del theirs, taken
+assert failed, "no request failed"
+assert array.to_list() == [1, 2, 3]
+array.free()
+assert heap.stats()["live"] == 0, heap.stats()
+print("whole")
+"""
+
+
+def test_a_tensor_ends_once_if_memory_is_short(heap):
+    pytest.importorskip("_testcapi")
+    code, said, errors = python(NO_MEMORY)
+    assert (code, said) == (0, ["whole"]), errors

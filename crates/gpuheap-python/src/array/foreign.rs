@@ -20,7 +20,7 @@ use crate::exchange::{
     self, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, Described, Managed, check_strides, dlpack_device,
     unknown_type,
 };
-use crate::failure::call;
+use crate::failure::{call, let_go};
 use crate::heap::Heap;
 use crate::kind::Kind;
 use crate::owner::Owner;
@@ -127,15 +127,20 @@ fn of_capsule<M: Managed>(
     capsule: &Bound<'_, PyAny>,
     stream: &Stream,
 ) -> PyResult<Py<Array>> {
+    let py = capsule.py();
     let tensor = exchange::peek::<M>(capsule)?;
     let end = tensor.end();
-    // An error leaves the capsule as it was, and its own end frees the memory.
+    // An error up to here leaves the capsule as it was, and its own end frees the memory.
     let described = tensor.describe()?;
     // The object named a device too, but the memory is on this one.
     check_device(owner, tensor.device())?;
-    let array = wrapped(capsule.py(), owner, described, stream, move || end.call())?;
-    tensor.consume(capsule)?;
-    Ok(array)
+    let wrapped = Wrapped::new(py, owner, described, stream, move || end.call())?;
+    // From here on the end of `wrapped` ends the tensor, and the capsule must not.
+    if let Err(error) = tensor.consume(capsule) {
+        std::mem::forget(wrapped);
+        return Err(error);
+    }
+    wrapped.into_array(py, owner)
 }
 
 fn of_interface(
@@ -175,43 +180,64 @@ fn of_interface(
     }
     let described = Described { address, shape, kind, is_read_only };
     let kept = source.clone().unbind();
-    wrapped(py, owner, described, stream, move || drop(kept))
+    Wrapped::new(py, owner, described, stream, move || drop(kept))?.into_array(py, owner)
 }
 
-/// Makes the array. `end` is called after the work on it.
-fn wrapped(
-    py: Python<'_>,
-    owner: &Arc<Owner>,
-    Described { address, shape, kind, is_read_only }: Described,
-    stream: &Stream,
-    end: impl FnOnce() + Send + 'static,
-) -> PyResult<Py<Array>> {
-    let most = isize::MAX as usize;
-    let axes = shape.iter().try_fold(kind.size(), |bytes, length| bytes.checked_mul(*length));
-    if shape.len() > MOST_AXES || axes.is_none_or(|bytes| bytes > most) {
-        return Err(PyBufferError::new_err(format!(
-            "the shape {shape:?} is larger than any memory, or has more than {MOST_AXES} axes"
-        )));
-    }
-    let bytes = length(&shape) * kind.size();
-    if !address.is_multiple_of(kind.size() as u64) {
-        return Err(PyBufferError::new_err(format!(
-            "{address:#x} is no address of an element of {} bytes; copy it with its own library",
-            kind.size()
-        )));
-    }
-    let array = call(py, || {
-        // SAFETY: the library that describes the memory says so, as both protocols demand: it is
-        // there until `end` is called, and `stream` waits for what was enqueued on it.
-        unsafe {
-            owner.heap.on(stream).wrap_owned::<u8, _>(address, Ix1(bytes), move |_, stream| {
-                // A stream that fails has no work left that could use the memory.
-                let _ = stream.synchronize();
-                end();
-            })
+/// A window of another library's memory, before it is an object of Python.
+struct Wrapped {
+    window: Window,
+    is_read_only: bool,
+}
+
+impl Wrapped {
+    /// Wraps the memory. `end` is called after the work on it; not if this fails.
+    fn new(
+        py: Python<'_>,
+        owner: &Arc<Owner>,
+        Described { address, shape, kind, is_read_only }: Described,
+        stream: &Stream,
+        end: impl FnOnce() + Send + 'static,
+    ) -> PyResult<Wrapped> {
+        let most = isize::MAX as usize;
+        let axes = shape.iter().try_fold(kind.size(), |bytes, length| bytes.checked_mul(*length));
+        if shape.len() > MOST_AXES || axes.is_none_or(|bytes| bytes > most) {
+            return Err(PyBufferError::new_err(format!(
+                "the shape {shape:?} is larger than any memory, or has more than {MOST_AXES} axes"
+            )));
         }
-    })?;
-    let window = Window::of_bytes(array, shape, kind);
-    let held = Held::new(&window, owner, None, None, is_read_only);
-    Py::new(py, Array { window, held })
+        let bytes = length(&shape) * kind.size();
+        if !address.is_multiple_of(kind.size() as u64) {
+            return Err(PyBufferError::new_err(format!(
+                "{address:#x} is no address of an element of {} bytes; copy it with its own library",
+                kind.size()
+            )));
+        }
+        let array = call(py, || {
+            // SAFETY: the library that describes the memory says so, as both protocols demand. The
+            // memory is there until `end` is called, and `stream` waits for what was enqueued on
+            // it.
+            unsafe {
+                owner.heap.on(stream).wrap_owned::<u8, _>(address, Ix1(bytes), move |_, stream| {
+                    finish(stream, end);
+                })
+            }
+        })?;
+        Ok(Wrapped { window: Window::of_bytes(array, shape, kind), is_read_only })
+    }
+
+    fn into_array(self, py: Python<'_>, owner: &Arc<Owner>) -> PyResult<Py<Array>> {
+        let held = Held::new(&self.window, owner, None, None, self.is_read_only);
+        Py::new(py, Array { window: self.window, held })
+    }
+}
+
+/// Waits for the work on another library's memory, then calls `end`. The wait lets the
+/// interpreter's lock go, because the stream may be behind a function that needs the lock. `end`
+/// has it, because libraries free their objects in there.
+fn finish(stream: &Stream, end: impl FnOnce()) {
+    // A stream that fails has no work left that could use the memory.
+    let _ = let_go(|| stream.synchronize());
+    let mut end = Some(end);
+    let mut tell = || end.take().map_or((), |end| end());
+    Python::try_attach(|_| tell()).unwrap_or_else(tell);
 }
