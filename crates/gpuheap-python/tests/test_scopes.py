@@ -364,12 +364,59 @@ def test_scopes_are_entered_once(heap):
 
 
 def test_host_memory_with_open_views_is_told(heap):
-    with pytest.warns(gpuheap.LeakWarning, match="open views"):
+    with pytest.warns(gpuheap.LeakWarning, match="open views") as caught:
         with heap.scope("load"):
             host = heap.pinned(10)
             view = memoryview(host)
+    assert caught[0].filename == __file__
     view.release()
     host.free()
+
+
+class Broken:
+    """A buffer that the heap fails to free."""
+
+    freed, nbytes = False, 1
+
+    def free(self):
+        raise self.error("not this one")
+
+
+def test_one_failure_at_the_end_leaves_the_rest_done(heap):
+    broken = Broken()
+    for error in (gpuheap.DriverError, RuntimeError):
+        broken.error = error
+        with heap.scope("outer", on_leak="ignore") as outer:
+            with pytest.raises(error, match="not this one") as caught:
+                with heap.scope("load", on_leak="raise") as scope:
+                    scope._account.buffers.add(broken)
+                    host = heap.pinned(10)
+                    view = memoryview(host)
+                    own, stays = heap.alloc(1000), library().empty(heap, 300)
+            assert own.freed and [leak.bytes for leak in scope.leaked] == [300] and scope.freed_bytes == 1000
+            warned, leaked = caught.value.__notes__
+            assert "LeakWarning: scope 'load' could not free" in warned and "open views" in warned
+            assert "Leaked: scope 'load'" in leaked and "300 bytes outlived" in leaked
+        assert [leak.bytes for leak in outer.leaked] == [300]
+        view.release()
+        host.free(), stays.free()
+
+
+def test_a_failure_at_the_end_hides_no_exception(heap):
+    broken = Broken()
+    broken.error = gpuheap.DriverError
+    with pytest.raises(KeyError) as caught, heap.scope("load") as scope:
+        scope._account.buffers.add(broken)
+        view = memoryview(heap.pinned(10))
+        own = heap.alloc(1000)
+        raise KeyError
+    assert own.freed and scope.freed_bytes == 1000
+    assert [note.split(": ")[1] for note in caught.value.__notes__] == ["DriverError", "LeakWarning"]
+    view.release()
+    broken.error = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), heap.scope("load") as scope:
+        scope._account.buffers.add(broken)
+        raise KeyError
 
 
 def test_the_default_heap_has_scopes(heap):

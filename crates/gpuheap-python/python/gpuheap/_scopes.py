@@ -84,6 +84,41 @@ class Buffers:
         return (buffer for buffer in found if buffer is not None)
 
 
+class _Failures:
+    """What failed at the end of a scope: told once the end has done all the rest. A context manager that
+    keeps the exception of each step."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._kept: list[BaseException] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        if error is not None:
+            self._kept.append(error)
+        return True
+
+    def tell(self, body: BaseException | None) -> None:
+        """Raises the first failure, with notes of the others. If the body of the scope raised an exception,
+        that one gets the notes instead, unless the end was interrupted."""
+        if not self._kept:
+            return
+        # An interrupt comes first. The list is emptied: exceptions hold the frames that they passed.
+        kept, self._kept = sorted(self._kept, key=lambda error: isinstance(error, Exception)), []
+        raised = body if body is not None and isinstance(kept[0], Exception) else kept.pop(0)
+        where = f"the end of scope {self._scope.name!r} also failed"
+        notes = [f"{where}: {type(other).__name__}: {other}" for other in kept]
+        try:
+            for note in notes:
+                raised.add_note(note)
+            if raised is not body:
+                raise raised
+        finally:
+            del raised, kept, body
+
+
 class Scope:
     """A section of a program. From `Heap.scope`, `gpuheap.scope` and `gpuheap.thread_scope`.
 
@@ -192,17 +227,25 @@ class Scope:
         with contextlib.suppress(ValueError):
             current.reset(self._token)
         account.close()
-        self._peak = self._measured()
-        self._is_open = False
         _open.pop(account.number, None)
-        self._free_own(account)
-        if account.live > self._kept_bytes():
-            gc.collect()
-        self._note_leaks(account)
         if self._outer is not None:
             self._outer._numbers |= self._numbers
-        if self.leaked_bytes:
-            self._tell(error)
+        failures = _Failures(self)
+        with failures:
+            self._peak = self._measured()
+        self._is_open = False
+        viewed = self._free_own(account, failures)
+        with failures:
+            if account.live > self._kept_bytes():
+                gc.collect()
+            self._note_leaks(account)
+        for text in viewed:
+            with failures:
+                warnings.warn(text, LeakWarning, stacklevel=self._level - 1)
+        with failures:
+            if self.leaked_bytes:
+                self._tell(error)
+        failures.tell(error)
 
     _is_open = False
     #: Frames from a warning to the code of the program.
@@ -221,17 +264,20 @@ class Scope:
         before, _, peak = self._region.usage()
         return peak - before
 
-    def _free_own(self, account: _gpuheap._Account) -> None:
+    def _free_own(self, account: _gpuheap._Account, failures: _Failures) -> list[str]:
+        """Frees the scope's own buffers. Returns what to warn about."""
+        viewed = []
         for buffer in list(account.buffers):
-            if buffer.freed or _is_read(buffer):
-                continue
-            try:
-                buffer.free()
-            except BufferError as viewed:
-                text = f"scope {self.name!r} could not free {buffer!r}: {viewed}"
-                warnings.warn(text, LeakWarning, stacklevel=self._level + 1)
-            else:
-                self.freed_bytes += buffer.nbytes
+            with failures:
+                if buffer.freed or _is_read(buffer):
+                    continue
+                try:
+                    buffer.free()
+                except BufferError as error:
+                    viewed.append(f"scope {self.name!r} could not free {buffer!r}: {error}")
+                else:
+                    self.freed_bytes += buffer.nbytes
+        return viewed
 
     def _kept_bytes(self) -> int:
         return sum(kept.bytes for kept in self._kept if kept.is_live)
