@@ -299,6 +299,26 @@ def test_empty_arrays_of_huge_axes_are_empty_lists(heap):
     assert heap.zeros((2, 0, 2**60)).to_list() == [[], []]
 
 
+class Pinned(Theirs):
+    """Page-locked memory of a library that has no streams for it, as PyTorch."""
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        if stream is not None:
+            raise BufferError(f"stream={stream} is of no use for memory of the host")
+        return self.capsule
+
+
+def test_page_locked_memory_is_asked_for_without_a_stream(driver_heap):
+    lines, host = driver_heap.zeros(4, "uint8"), driver_heap.pinned(4)
+    memoryview(host)[:] = b"abcd"
+    for stream in (None, driver_heap.stream()):
+        theirs = Pinned(lines.__dlpack__(max_version=(1, 0)), (3, 0))
+        inside(theirs.capsule).tensor.data = host.ptr
+        array = gpuheap.from_dlpack(theirs, driver_heap, stream)
+        assert array.to_bytes() == b"abcd"
+        array.free()
+
+
 def python(script, **environment):
     environment = {**os.environ, **environment}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)

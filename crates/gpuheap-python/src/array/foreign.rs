@@ -33,7 +33,8 @@ use crate::owner::Owner;
 /// `stream` waits for the library's work, and orders the first use of the array. The library keeps
 /// the memory until the array is freed and the work on it is done; that end waits for the work.
 ///
-/// Memory of the host, strides with gaps and other element types are a `BufferError`.
+/// Page-locked and managed memory is taken too. Pageable memory of the host, strides with gaps and
+/// other element types are a `BufferError`.
 #[pyfunction]
 #[pyo3(signature = (source, heap=None, stream=None))]
 pub(crate) fn from_dlpack(
@@ -47,7 +48,12 @@ pub(crate) fn from_dlpack(
     if source.hasattr(intern!(py, "__dlpack__"))? {
         let device = source.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
         check_device(&owner, device)?;
-        let capsule = capsule_of(source, &stream)?;
+        let asked = if device.0 == DL_CUDA_HOST { None } else { Some(&stream) };
+        let capsule = capsule_of(source, asked)?;
+        if asked.is_none() && stream.id() != owner.default.id() {
+            // A producer that was asked for no stream orders its work before the default one.
+            call(py, || stream.wait(&owner.default.record()?))?;
+        }
         return match exchange::is_versioned(&capsule)? {
             true => of_capsule::<exchange::Versioned>(&owner, &capsule, &stream),
             false => of_capsule::<exchange::Plain>(&owner, &capsule, &stream),
@@ -96,20 +102,24 @@ fn check_device(owner: &Owner, (kind, number): (i32, i32)) -> PyResult<()> {
     )))
 }
 
-/// Calls `__dlpack__`, so that `stream` waits for the library's work.
-fn capsule_of<'py>(source: &Bound<'py, PyAny>, stream: &Stream) -> PyResult<Bound<'py, PyAny>> {
+/// Calls `__dlpack__`, so that `stream` waits for the library's work. For page-locked memory,
+/// libraries refuse a stream: without one, those that have work on it make the default stream wait.
+fn capsule_of<'py>(
+    source: &Bound<'py, PyAny>,
+    stream: Option<&Stream>,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = source.py();
     let arguments = PyDict::new(py);
     let is_own = source.is_instance_of::<Array>() || source.is_instance_of::<Buffer>();
-    if is_own && stream.raw().0 > 2 {
-        // The stream itself, which says more than its number.
-        arguments.set_item(
-            "stream",
-            Bound::new(py, crate::streams::Stream { inner: stream.clone() })?,
-        )?;
-    } else {
+    match stream {
+        None => arguments.set_item("stream", py.None())?,
+        Some(stream) if is_own && stream.raw().0 > 2 => {
+            // The stream itself, which says more than its number.
+            let stream = Bound::new(py, crate::streams::Stream { inner: stream.clone() })?;
+            arguments.set_item("stream", stream)?;
+        }
         // DLPack names the default stream 1.
-        arguments.set_item("stream", stream.raw().0.max(1))?;
+        Some(stream) => arguments.set_item("stream", stream.raw().0.max(1))?,
     }
     let old = arguments.copy()?;
     arguments.set_item("max_version", (1, 3))?;
