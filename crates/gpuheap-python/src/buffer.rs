@@ -20,7 +20,9 @@ use crate::scope::Charge;
 ///
 /// Its contents are undefined. Other libraries read it in place, by DLPack or by the CUDA array
 /// interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`, `cupy.asarray(buffer)`.
-/// Memory that was handed to one of them stays until that library releases it too.
+/// Memory that was handed over by DLPack stays until that library releases it too, even after
+/// `free()`. By the array interface it does not stay: keep the buffer, unfreed, until the last use
+/// by that library.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct Buffer {
     address: u64,
