@@ -16,7 +16,7 @@ use crate::{baseline, machine, output, probe};
 /// Arguments of `gpuheap doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArguments {
-    /// Show what only informs, and what could not be looked at
+    /// Also show findings that only inform, and checks that could not be made
     #[arg(long, short)]
     verbose: bool,
 
@@ -24,7 +24,7 @@ pub(crate) struct DoctorArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Also write what was read of this machine to a file, for --machine; it has command lines
+    /// Also write what was read of this machine to a file, for --machine; it holds command lines
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     record: Option<PathBuf>,
 

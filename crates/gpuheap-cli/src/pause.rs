@@ -37,8 +37,8 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Fine);
     }
     let driver = driver()?;
-    // The record comes first: without it nothing knows what the process needs. One of a pause that
-    // failed does no harm, since a resume asks for the state.
+    // The record is written before the pause: without it nothing knows what the process needs. If
+    // the pause fails, the record does no harm, because a resume checks the process's state.
     let path = state::path(&file(pid))?;
     let text = serde_json::to_string_pretty(&pause).map_err(Failure::could_not_look)?;
     state::write(&path, &(text + "\n"))?;

@@ -113,8 +113,8 @@ fn device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
 
 const PINNED: &str = "pinned memory";
 
-/// Returns the size of the context: the bytes with which NVML lists this process. Where it lists
-/// none, those in use on the device, if this process alone uses it.
+/// Returns the size of the context: the bytes that NVML reports for this process. If NVML does not
+/// list the process, it is the bytes in use on the device, provided that no other process uses it.
 fn context_of(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
     let own = std::process::id();
     let nvml = Here.nvml().ok();

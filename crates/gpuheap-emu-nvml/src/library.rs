@@ -1,4 +1,4 @@
-//! State of the library, and the entry of a call.
+//! State of the library, and the code that each call of NVML goes through first.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -106,8 +106,8 @@ impl Nvml {
     /// Returns the device of a handle.
     ///
     /// # Errors
-    ///
-    /// `NOT_SUPPORTED` for an instance, which lacks what the function returns.
+    /// `NOT_SUPPORTED` if the handle is of a MIG instance: instances lack what the calling function
+    /// returns.
     pub(crate) fn device(&self, handle: Handle) -> Outcome<&'static Device> {
         let target = self.target(handle)?;
         if target.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(target.device) }

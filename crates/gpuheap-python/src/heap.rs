@@ -131,8 +131,8 @@ impl Heap {
         Ok(buffer)
     }
 
-    /// Allocates pinned memory of the host, which copies to and from the device do not have to
-    /// stage. NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
+    /// Allocates pinned memory of the host. Copies between it and the device need no staging
+    /// buffer. NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
     fn pinned<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Pinned, nbytes)
     }

@@ -358,7 +358,7 @@ impl Native for bool {
     }
 }
 
-/// Appends the bytes of a number as an element of a kind. The number was checked.
+/// Appends a number to `bytes` as an element of type `kind`. The caller has checked that it fits.
 pub(crate) fn put(number: Number, kind: Kind, bytes: &mut Vec<u8>) {
     with_kind!(kind, T => T::of(number).unwrap_or_default().put(bytes));
 }

@@ -13,7 +13,8 @@ pub const PROBES: [&str; 4] = ["context", "virtual memory", "pool", "managed mem
 /// starts, and one when it is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaProbe {
-    /// NVML's index of the device, if it has the UUID. The reader of the lines fills it in.
+    /// NVML's index of the device with this UUID; `None` if NVML lists none. The probe does not
+    /// print it: it is set when its output is read.
     #[serde(default)]
     pub gpu: Option<u32>,
     /// The device's UUID, as NVML writes it; `None` for a probe of the driver or of the host.

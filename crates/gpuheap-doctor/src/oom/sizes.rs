@@ -1,7 +1,8 @@
 //! Sizes in texts.
 
-/// Returns the size after `before`: `20.00 MiB`, `8.000000 GiB`, `805,306,368 bytes`, `4096`.
-/// `None` if no size is there, or if no device has as much: drivers print 16 EiB for unknown.
+/// Returns the size that follows the text `before`: `20.00 MiB`, `8.000000 GiB`, `805,306,368
+/// bytes`, `4096`. `None` if no size follows, or if it is larger than any device: drivers print 16
+/// EiB for "unknown".
 pub(super) fn after(text: &str, before: &str) -> Option<u64> {
     let (_, rest) = text.split_once(before)?;
     leading(rest)

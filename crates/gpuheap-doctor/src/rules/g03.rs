@@ -1,4 +1,4 @@
-//! G03: monitors that differ by a constant.
+//! G03: monitoring tools that differ by a constant in what they call used.
 
 use crate::evidence;
 use crate::machine::Machine;

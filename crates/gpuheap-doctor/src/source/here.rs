@@ -164,7 +164,8 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
     Ok((output.text(), ended))
 }
 
-/// Time that a killed command gets to end, and the output of one that has ended to arrive.
+/// Longest wait for a killed command to end, and for the rest of the output of a command that has
+/// ended.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// Waits until a command ends; `None` if its time is over.

@@ -559,7 +559,7 @@ impl Array {
         self.reduced(py, Reduction::Sum, axis)
     }
 
-    /// The mean, as `sum`. An error for no elements.
+    /// The mean, with `axis` as for `sum`. Raises an error if there are no elements.
     #[pyo3(signature = (axis=None))]
     fn mean(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
         self.reduced(py, Reduction::Mean, axis)

@@ -102,8 +102,8 @@ impl Window {
     }
 }
 
-/// Returns the number of elements of a shape. The product of the axes is that of some memory, or an
-/// axis has length 0.
+/// Returns the number of elements of a shape. It does not overflow: the shape is that of an array
+/// in memory, or an axis has length 0.
 pub(crate) fn length(shape: &[usize]) -> usize {
     if shape.contains(&0) { 0 } else { shape.iter().product() }
 }

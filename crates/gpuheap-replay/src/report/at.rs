@@ -1,4 +1,4 @@
-//! Text of the heap at one moment.
+//! Writes the state of the heap at one event as text.
 
 use gpuheap_trace::Trace;
 

@@ -41,8 +41,9 @@ pub struct Verdict {
     /// Advised pool, as `--pool` takes it. If the trace's allocator is known, the pool that needs
     /// the fewest settings.
     pub recommended: Option<Advice>,
-    /// Usable memory that the deciding pool needs, and takes on a device with room. `None` if
-    /// several pools decide, or if no device is enough.
+    /// Least usable memory with which the pool that decides runs the trace, and how much it takes
+    /// on a device with memory to spare. `None` if the verdict depends on several pools, or if no
+    /// device is large enough.
     pub needs: Option<Needs>,
     /// All known cards, each with the way in which the program gets through on it. Empty if the
     /// program's allocator is not known, and pools that were named get through.

@@ -1,8 +1,9 @@
 //! Conversion of times of day, without a date, to a time that only increases.
 
 const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
-/// Step back that means midnight. A smaller step is a clock that was set back (an hour in autumn),
-/// or rows of several threads out of order. This value leaves up to 22 idle hours over midnight.
+/// If the time of day goes back by at least this much, midnight has passed. A smaller step is a
+/// clock that was set back (an hour in autumn), or rows of several threads out of order. With two
+/// hours, midnight is recognised if no row was logged for up to 22 hours across it.
 const MIDNIGHT_US: u64 = 2 * 60 * 60 * 1_000_000;
 
 /// Clock that converts times of day to nanoseconds since the first one, across midnights.
@@ -21,7 +22,8 @@ impl Clock {
         if time_of_day_us.saturating_add(MIDNIGHT_US) < self.previous_us {
             days = days.saturating_add(1);
         } else if days > 0 && time_of_day_us > self.previous_us + (DAY_US - MIDNIGHT_US) {
-            // A late row from before midnight, after another thread's row from after it.
+            // The row was logged before midnight, but stands below another thread's row from after
+            // midnight. So it belongs to the day before.
             return Self::since(first_us, days - 1, time_of_day_us);
         }
         self.days = days;

@@ -13,8 +13,9 @@ const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
 /// Visits allowed in addition to one for each byte of the pickle, for small files.
 const VISITS_AT_ONCE: u64 = 1_000_000;
-/// Bytes that a visit may lead to. An entry takes at least six visits: one in its list, one for its
-/// dict and four for its keys. Its event, its place and its address take about a hundred bytes.
+/// Upper bound on the bytes that are kept for each value that is visited. An entry takes at least
+/// six visits: one in its list, one for its dict and four for its keys. Its event, its place and
+/// its address take about a hundred bytes.
 const HELD_PER_VISIT: u64 = 16;
 
 /// View of the values of a pickle.
