@@ -4,6 +4,7 @@
 //! the libraries that hand memory on are passed over: the line is the innermost one of the program.
 //! Names are made when they are read, so an allocation costs a walk and a count.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,6 +12,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
 use rustc_hash::FxHashMap;
+
+/// Serial of the last thread that was given one.
+static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Number of this thread that no other of the process has. The interpreter's is used again.
+    static SERIAL: u64 = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
+}
 
 /// Outstanding allocations of one heap, by line.
 #[derive(Default)]
@@ -27,12 +36,22 @@ struct State {
     /// Lines by code object and number. The objects are kept, so that an address means one of them.
     by_place: FxHashMap<(usize, i32), u32>,
     lines: Vec<Line>,
-    threads: FxHashMap<u64, u32>,
-    thread_names: Vec<String>,
+    /// Indices in `threads` by the interpreter's number of a thread.
+    by_ident: FxHashMap<u64, u32>,
+    threads: Vec<Thread>,
     records: Vec<Option<Record>>,
     vacant: Vec<u32>,
     /// `true` for a code object of the program, by its address.
     is_program: FxHashMap<usize, bool>,
+}
+
+/// A thread that allocated. The interpreter gives its number to a later thread once it has ended.
+struct Thread {
+    /// Number that no other thread of the process has.
+    serial: u64,
+    name: String,
+    /// Outstanding allocations.
+    allocations: u64,
 }
 
 struct Line {
@@ -87,16 +106,16 @@ impl Lines {
         name_of: impl FnOnce(u64) -> String,
     ) -> Option<RecordId> {
         let (code, number) = self.calling_line(py)?;
-        let ident = thread_ident();
+        let (ident, serial) = (thread_ident(), SERIAL.with(|serial| *serial));
         let since = Instant::now();
         let mut state = self.lock();
-        let thread = match state.threads.get(&ident) {
-            Some(known) => *known,
+        let thread = match state.thread(ident, serial) {
+            Some(known) => known,
             None => {
                 drop(state);
                 let name = name_of(ident);
                 state = self.lock();
-                state.new_thread(ident, name)
+                state.new_thread(ident, Thread { serial, name, allocations: 0 })
             }
         };
         let place = (code.as_ptr() as usize, number);
@@ -112,6 +131,7 @@ impl Lines {
         let at = &mut state.lines[line as usize];
         at.allocations += 1;
         at.bytes += bytes;
+        state.threads[thread as usize].allocations += 1;
         let record = Some(Record { address, bytes, line, thread, scope: 0, since });
         let id = match state.vacant.pop() {
             Some(vacant) => {
@@ -143,6 +163,7 @@ impl Lines {
         let line = &mut state.lines[record.line as usize];
         line.allocations -= 1;
         line.bytes -= record.bytes;
+        state.threads[record.thread as usize].allocations -= 1;
     }
 
     /// Returns the lines that hold memory, most bytes first.
@@ -170,7 +191,7 @@ impl Lines {
             let live = state.records.iter().flatten();
             live.map(|record| {
                 let line = &state.lines[record.line as usize];
-                let thread = state.thread_names[record.thread as usize].clone();
+                let thread = state.threads[record.thread as usize].name.clone();
                 (*record, line.code.clone_ref(py), line.number, thread)
             })
             .collect()
@@ -235,12 +256,24 @@ impl Lines {
 }
 
 impl State {
-    fn new_thread(&mut self, ident: u64, name: String) -> u32 {
-        let State { threads, thread_names, .. } = self;
-        *threads.entry(ident).or_insert_with(|| {
-            thread_names.push(name);
-            thread_names.len() as u32 - 1
-        })
+    /// Returns the index of the thread, unless its number was that of another thread before.
+    fn thread(&self, ident: u64, serial: u64) -> Option<u32> {
+        let known = *self.by_ident.get(&ident)?;
+        (self.threads[known as usize].serial == serial).then_some(known)
+    }
+
+    /// Adds a thread. It takes the place of the one that had its number before, unless records
+    /// still name that one.
+    fn new_thread(&mut self, ident: u64, thread: Thread) -> u32 {
+        let before = self.by_ident.get(&ident).copied();
+        if let Some(index) = before.filter(|at| self.threads[*at as usize].allocations == 0) {
+            self.threads[index as usize] = thread;
+            return index;
+        }
+        self.threads.push(thread);
+        let index = self.threads.len() as u32 - 1;
+        self.by_ident.insert(ident, index);
+        index
     }
 }
 

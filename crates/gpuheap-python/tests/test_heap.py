@@ -174,6 +174,27 @@ def test_threads_are_named():
     assert [record["thread"] for record in heap._records()] == ["loader"]
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_thread_with_the_number_of_an_ended_one_has_its_own_name(keeps):
+    heap = gpuheap.Heap("emulated:1GiB", track="lines")
+    kept, idents, seen = [], set(), []
+
+    def work():
+        idents.add(threading.get_ident())
+        buffer = heap.alloc(1000)
+        seen.append([record["thread"] for record in heap._records()])
+        if keeps:
+            kept.append(buffer)
+
+    names = [f"worker {nth}" for nth in range(20)]
+    for name in names:
+        thread = threading.Thread(target=work, name=name)
+        thread.start()
+        thread.join()
+    assert len(idents) < len(names), "no number was used again"
+    assert seen == [names[: nth + 1] if keeps else [name] for nth, name in enumerate(names)]
+
+
 def test_a_heap_without_lines_says_so():
     with pytest.raises(gpuheap.BadInput, match='track="lines"'):
         gpuheap.Heap("emulated:1GiB").leaks()
