@@ -41,6 +41,14 @@ def test_each_batch_is_freed_before_the_next(small):
     second["x"].free()
 
 
+def test_only_uploaded_arrays_are_freed(small):
+    weights = small.full(4, 7.0)
+    for _ in gpuheap.batches([{"x": array.array("b", [1]), "w": weights}] * 2, heap=small):
+        assert weights.to_list() == [7.0] * 4
+    assert not weights.freed
+    weights.free()
+
+
 def test_columns_are_cut_beside_each_other(small):
     np = pytest.importorskip("numpy")
     values, keys = np.arange(3 << 20, dtype="f8"), (np.arange(3 << 20) % 5).astype("u1")

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 def adapt(heap: Heap, structure: Any, narrow: bool = False) -> Any:
     """Returns a structure with device arrays in the place of its host arrays."""
+    return adapt_noting(heap, structure, narrow)[0]
+
+
+def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Array]]:
+    """Returns the adapted structure, and the arrays that were uploaded for it. Device arrays of the caller
+    in the structure are not among them."""
     made: list[Array] = []
 
     def upload(leaf: Any) -> Any:
@@ -23,7 +29,7 @@ def adapt(heap: Heap, structure: Any, narrow: bool = False) -> Any:
         return array
 
     try:
-        return walk(structure, lambda leaf: upload(leaf) if is_host_array(leaf) else leaf)
+        return walk(structure, lambda leaf: upload(leaf) if is_host_array(leaf) else leaf), made
     except BaseException:
         # An exception keeps frames, and those would keep the arrays.
         for array in made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuheap._adapt import adapt, is_host_array, is_wide, walk
+from gpuheap._adapt import adapt_noting, is_host_array, is_wide, walk
 from gpuheap._errors import OutOfMemory
 from gpuheap._gpuheap import Array
 
@@ -75,8 +75,9 @@ class Batches:
         for array in current:
             array.free()
 
-    def _begin(self, batch: Any) -> Any:
-        self._current = arrays(batch)
+    def _begin(self, structure: Any) -> Any:
+        # Device arrays that the program put in the structure are its own to free.
+        batch, self._current = adapt_noting(self._heap, structure, self._narrow)
         return batch
 
     def __enter__(self) -> Batches:
@@ -101,7 +102,7 @@ class ItemBatches(Batches):
 
     def __next__(self) -> Any:
         self.close()
-        return self._begin(adapt(self._heap, next(self._items), self._narrow))
+        return self._begin(next(self._items))
 
 
 class RowBatches(Batches):
@@ -131,7 +132,7 @@ class RowBatches(Batches):
         while self._begun < self._total:
             rows = range(self._begun, min(self._begun + self.chunk, self._total))
             try:
-                batch = adapt(self._heap, tuple(one[rows.start : rows.stop] for one in self._data), self._narrow)
+                batch = self._begin(tuple(one[rows.start : rows.stop] for one in self._data))
             except OutOfMemory as error:
                 if len(rows) == 1:
                     self._begun = self._total
@@ -140,7 +141,6 @@ class RowBatches(Batches):
                 self.chunk = len(rows) // 2
                 continue
             self.rows, self._begun = rows, rows.stop
-            self._begin(batch)
             return batch if self._is_tuple else batch[0]
         self.rows = range(self._total, self._total)
         raise StopIteration
