@@ -142,3 +142,93 @@ def test_a_threads_own_stream_is_another_one_on_each_thread(driver_heap):
     while buffers:
         buffers.pop().free()
     assert driver_heap.stats()["live"] == 0
+
+
+def on_a_thread(work):
+    """Runs work on a thread that has ended when this returns."""
+    answers, errors = [], []
+
+    def run():
+        try:
+            check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+            answers.append(work())
+            check(driver.cuDevicePrimaryCtxRelease(0))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+# CU_STREAM_PER_THREAD: another stream on each thread.
+OWN = 2
+
+
+@pytest.mark.parametrize("own", (OWN, View(OWN)), ids=("number", "object"))
+def test_a_threads_own_stream_is_served_on_its_thread(driver_heap, make, own):
+    def fill(value):
+        buffer = driver_heap.alloc(1 << 20, own)
+        check(driver.cuMemsetD8Async(buffer.ptr, value, 1 << 20, OWN))
+        return buffer
+
+    # Freed here, after the thread's end, and used again by the next thread and by another stream.
+    # The checks of the emulated driver see each race.
+    for value in range(4):
+        on_a_thread(lambda: fill(value)).free()
+        on_a_thread(lambda: fill(value).free())
+        other = make()
+        taken = driver_heap.alloc(1 << 20, View(other))
+        check(driver.cuMemsetD8Async(taken.ptr, 8, 1 << 20, other))
+        taken.free()
+    assert driver_heap.stats()["live"] == 0
+
+
+def test_two_threads_free_what_the_other_allocated(driver_heap, make):
+    places = [[], []]
+    barrier = threading.Barrier(2, timeout=60)
+
+    def work(mine):
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+        for round in range(8):
+            buffer = driver_heap.alloc(1 << 20, OWN)
+            check(driver.cuMemsetD8Async(buffer.ptr, round, 1 << 20, OWN))
+            places[mine].append(buffer)
+            del buffer
+            barrier.wait()
+            places[1 - mine].pop().free()
+            barrier.wait()
+        check(driver.cuDevicePrimaryCtxRelease(0))
+
+    errors = []
+
+    def run(mine):
+        try:
+            work(mine)
+        except BaseException as error:
+            barrier.abort()
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(mine,), daemon=True) for mine in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not errors, errors
+    assert driver_heap.stats()["live"] == 0
+
+
+def test_a_heap_over_the_drivers_pool_refuses_a_threads_own_stream(make):
+    heap = gpuheap.Heap("cuda:0", pool="driver", limit="512MiB")
+    with pytest.raises(gpuheap.Error, match="use a stream of your own, or another pool"):
+        heap.alloc(1000, OWN)
+    # Of DLPack's consumers too the stream may be a thread's own.
+    capsule = heap.alloc(1000).__dlpack__(stream=OWN)
+    del capsule
+    gc.collect()
+    assert heap.stats()["live"] == 0

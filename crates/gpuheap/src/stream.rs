@@ -32,7 +32,8 @@ use crate::thread_stream::{self, Own, Owner, capturing};
 /// stream also waits for all other streams that were not made as non-blocking, and they for it.
 /// While one of them is capturing a graph, the `Stream` counts as capturing on other threads.
 /// [`raw`](Stream::raw) says which handle the calling thread uses. Heaps over a pool of the driver
-/// ([`PoolKind::Driver`](crate::PoolKind::Driver)) refuse the stream.
+/// ([`PoolKind::Driver`](crate::PoolKind::Driver)) refuse the stream. Arrays of such a heap may be
+/// used on it, and are freed on the stream that they were allocated on.
 #[derive(Clone)]
 pub struct Stream {
     /// Held by the program's clones but not by heaps: a heap thus sees that the last clone was

@@ -268,8 +268,8 @@ impl World {
         }
         (0..STREAMS).for_each(|slot| self.model.complete(slot));
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
-        // A fence may have failed on a thread's own default stream. Its free then stays pending
-        // until that stream's next free, or until a wait for the whole device, as here.
+        // A fence may have failed on a transient stream. Its free then stays pending until that
+        // stream's next free, or until a wait for the whole device, as here.
         self.model.all_known();
         self.order.all_over(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;

@@ -33,9 +33,8 @@ pub enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
     /// The stream takes no work now, so no stream can wait for it and it cannot wait. It is
-    /// capturing a graph, or was retired. Or it is a transient stream (a thread's own default
-    /// stream, or one that may have ended unannounced) whose fence could not be recorded while it
-    /// could be named.
+    /// capturing a graph, or was retired. Or it is a transient stream (one that may have ended
+    /// unannounced) whose fence could not be recorded while it could be named.
     StreamUnusable,
     /// The stream is capturing a graph, which does not allow this call.
     Capturing,

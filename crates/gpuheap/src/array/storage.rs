@@ -542,13 +542,11 @@ impl Storage {
         }
     }
 
-    /// Returns a stream of the heap's device that is ordered after every use.
+    /// Returns a stream that is ordered after every use, and that the heap does not refuse.
     fn last_stream(&self, last: Option<Stream>) -> Result<Stream, Error> {
         match last {
             None => Ok(self.home.clone()),
-            Some(last) if last.context().is_same(self.home.context()) && !last.is_retired() => {
-                Ok(last)
-            }
+            Some(last) if !last.is_retired() && self.heap.accepts(self.kind, &last) => Ok(last),
             Some(last) => {
                 let ordered = self.home.wait_for(&last);
                 // If that fails, the host waits, so that the memory can be freed after all.

@@ -187,9 +187,9 @@ impl fmt::Display for Error {
             Fault::Gone(gone) => gone.fmt(f),
             Fault::StreamUnusable => f.write_str(
                 "a stream cannot be waited for or given work: one that was retired (use another stream), \
-                 one that may have ended unannounced, or a thread's own default stream, because its \
-                 event could not be recorded when a block was freed on it (synchronise the device), or \
-                 one that is capturing a graph (end the capture first)",
+                 one that may have ended unannounced, because its event could not be recorded when a \
+                 block was freed on it (synchronise the device), or one that is capturing a graph (end \
+                 the capture first)",
             ),
         }
     }

@@ -504,6 +504,11 @@ impl Heap {
         self.handle.device.check_stream(stream)
     }
 
+    /// Returns `true` if memory of a kind may be freed in the order of `stream`.
+    pub(crate) fn accepts(&self, kind: MemoryKind, stream: &Stream) -> bool {
+        self.store(kind).accepts(stream)
+    }
+
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
         self.handle.store(kind)
     }

@@ -259,11 +259,11 @@ impl Store {
     /// Refuses a stream that has no order with this heap's memory: one of another device, and, if
     /// the memory comes from a pool of the driver, a thread's own default stream.
     pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
+        if self.accepts(stream) {
+            return Ok(());
+        }
         if stream.context().is_same(&self.context) {
-            return match self.pool == PoolKind::Driver && stream.is_of_a_thread() {
-                true => Err(of_a_thread()),
-                false => Ok(()),
-            };
+            return Err(of_a_thread());
         }
         // A context from before a reset has the same handle as the one after it.
         self.context.check_alive()?;
@@ -273,6 +273,13 @@ impl Store {
             stream.context().beside(&self.context),
             self.context.beside(stream.context())
         )))
+    }
+
+    /// Returns `true` if [`check_stream`](Self::check_stream) refuses nothing.
+    #[inline]
+    pub(crate) fn accepts(&self, stream: &Stream) -> bool {
+        let is_refused = self.pool == PoolKind::Driver && stream.is_of_a_thread();
+        stream.context().is_same(&self.context) && !is_refused
     }
 
     /// Waits, without the lock, until every free so far has completed.

@@ -54,6 +54,35 @@ fn a_heap_over_a_pool_of_the_driver_refuses_it() {
     assert_all_returned(&device, &heap, "driver");
 }
 
+/// An array may be used on the stream, but is not freed there: its own stream waits and frees it.
+#[test]
+fn an_array_of_the_drivers_pool_is_freed_on_its_own_stream() {
+    if on_real_gpu() {
+        return;
+    }
+    let device = emulated(72 << 20, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Driver);
+    let waits = || device.emulator().unwrap().calls_of("cuStreamWaitEvent");
+    for has_ended in [false, true] {
+        let stream = device.stream().unwrap();
+        let array = heap.on(&stream).filled(MIB as usize, 1_u8).unwrap();
+        let use_array = || {
+            let own = own(&device);
+            array.device_ptr(&own).unwrap();
+        };
+        if has_ended {
+            on_a_thread(use_array)
+        } else {
+            use_array()
+        }
+        let before = waits();
+        drop(array);
+        assert_eq!(waits() - before, 1, "the array's own stream waits for the thread's");
+    }
+    assert_no_findings(&device, "an array of the driver's pool");
+    assert_all_returned(&device, &heap, "an array of the driver's pool");
+}
+
 fn allocate_filled(device: &Device, heap: &Heap, stream: &Stream, tag: u8) -> Block {
     let block = heap.allocate(40 * MIB, stream).unwrap();
     fill(device, &block, tag, stream);
