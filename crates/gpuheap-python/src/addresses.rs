@@ -5,41 +5,46 @@
 //! allocator's lock, and a thread with the interpreter's lock may wait for it. The interpreter's
 //! lock is then left as it is, and no Python runs.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use gpuheap::Error;
 use rustc_hash::FxHashMap;
 
+use crate::locked::locked;
 use crate::memory::Memory;
 
 /// Allocations that other libraries hold, by address.
 pub(crate) struct Addresses {
+    heap: gpuheap::Heap,
     shards: [Mutex<FxHashMap<u64, Memory>>; SHARDS],
 }
 
 /// Parts of the table, so that threads seldom meet.
 const SHARDS: usize = 16;
 
-impl Default for Addresses {
-    fn default() -> Addresses {
-        Addresses { shards: std::array::from_fn(|_| Mutex::default()) }
-    }
-}
-
 impl Addresses {
+    /// Makes an empty table of a heap's memory.
+    pub(crate) fn new(heap: gpuheap::Heap) -> Addresses {
+        Addresses { heap, shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+
     /// Keeps the memory at an address until [`free`](Addresses::free).
-    pub(crate) fn keep(&self, address: u64, memory: Memory) {
-        self.shard(address).insert(address, memory);
+    pub(crate) fn keep(&self, address: u64, memory: Memory) -> Result<(), Error> {
+        self.shard(address)?.insert(address, memory);
+        Ok(())
     }
 
     /// Frees the memory at an address. `None` if no library was given that address, or it was
-    /// freed.
+    /// freed. An error in a forked child, which frees nothing.
     pub(crate) fn free(
         &self,
         address: u64,
         on: Option<&gpuheap::Stream>,
     ) -> Option<Result<(), Error>> {
-        let mut memory = self.shard(address).remove(&address)?;
+        let mut memory = match self.shard(address) {
+            Ok(mut shard) => shard.remove(&address)?,
+            Err(gone) => return Some(Err(gone)),
+        };
         if let Some(stream) = on {
             memory.use_on(stream);
         }
@@ -48,21 +53,23 @@ impl Addresses {
 
     /// Returns `true` if a library holds that address.
     pub(crate) fn has(&self, address: u64) -> bool {
-        self.shard(address).contains_key(&address)
+        self.shard(address).is_ok_and(|shard| shard.contains_key(&address))
     }
 
     /// Puts the free of the memory at an address behind the work of `stream`. `false` if no library
     /// was given that address.
-    pub(crate) fn use_on(&self, address: u64, stream: &gpuheap::Stream) -> bool {
-        let shard = self.shard(address);
-        let Some(memory) = shard.get(&address) else { return false };
-        memory.use_on(stream);
-        true
+    pub(crate) fn use_on(&self, address: u64, stream: &gpuheap::Stream) -> Result<bool, Error> {
+        let shard = self.shard(address)?;
+        let memory = shard.get(&address);
+        if let Some(memory) = memory {
+            memory.use_on(stream);
+        }
+        Ok(memory.is_some())
     }
 
-    fn shard(&self, address: u64) -> MutexGuard<'_, FxHashMap<u64, Memory>> {
+    fn shard(&self, address: u64) -> Result<MutexGuard<'_, FxHashMap<u64, Memory>>, Error> {
         let mixed =
             (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SHARDS.ilog2());
-        self.shards[mixed as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.heap, &self.shards[mixed as usize])
     }
 }

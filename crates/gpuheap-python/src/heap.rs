@@ -105,7 +105,8 @@ impl Heap {
         }
         let (heap, default) =
             call_detached(py, || Ok((builder.build()?, device.default_stream()?)))?;
-        Ok(Heap { owner: Owner::new(heap, device, default, tracks), addresses: Arc::default() })
+        let addresses = Arc::new(Addresses::new(heap.clone()));
+        Ok(Heap { owner: Owner::new(heap, device, default, tracks), addresses })
     }
 
     /// Allocates device memory for use on `stream`: an object with `__cuda_stream__` (gpuheap,
@@ -319,8 +320,8 @@ impl Heap {
             true => self.owner.allocate_below(py, nbytes, &stream)?,
         };
         let address = block.address();
-        self.addresses
-            .keep(address, Memory::new(block, record, charge, self.owner.clone(), stream));
+        let memory = Memory::new(block, record, charge, self.owner.clone(), stream);
+        call(py, || self.addresses.keep(address, memory))?;
         Ok(address)
     }
 
@@ -345,7 +346,8 @@ impl Heap {
     fn _address_used_on(&self, address: u64, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let stream = self.owner.stream(py, Some(stream))?;
-        if self.addresses.use_on(address, &stream) { Ok(()) } else { Err(unknown(py, address)) }
+        let is_known = call(py, || self.addresses.use_on(address, &stream))?;
+        if is_known { Ok(()) } else { Err(unknown(py, address)) }
     }
 
     /// Opens a scope inside `outer`, with a set for the buffers that it frees.

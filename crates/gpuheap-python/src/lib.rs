@@ -34,6 +34,7 @@ mod heap;
 mod host;
 mod kind;
 mod lines;
+mod locked;
 mod memory;
 mod owner;
 mod replay;

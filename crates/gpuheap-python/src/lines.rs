@@ -5,13 +5,17 @@
 //! Names are made when they are read, so an allocation costs a walk and a count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
+use gpuheap::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
 use rustc_hash::FxHashMap;
+
+use crate::failure::call;
+use crate::locked::locked;
 
 /// Serial of the last thread that was given one.
 static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -22,8 +26,8 @@ thread_local! {
 }
 
 /// Outstanding allocations of one heap, by line.
-#[derive(Default)]
 pub(crate) struct Lines {
+    heap: gpuheap::Heap,
     state: Mutex<State>,
 }
 
@@ -82,6 +86,10 @@ pub(crate) struct Outstanding {
 }
 
 impl Lines {
+    pub(crate) fn new(heap: gpuheap::Heap) -> Lines {
+        Lines { heap, state: Mutex::default() }
+    }
+
     /// Records an allocation of the calling line. `None` if there is no Python frame.
     pub(crate) fn allocated(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
         self.record(py, address, bytes, |ident| thread_name(py, ident))
@@ -108,13 +116,13 @@ impl Lines {
         let (code, number) = self.calling_line(py)?;
         let (ident, serial) = (thread_ident(), SERIAL.with(|serial| *serial));
         let since = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.lock().ok()?;
         let thread = match state.thread(ident, serial) {
             Some(known) => known,
             None => {
                 drop(state);
                 let name = name_of(ident);
-                state = self.lock();
+                state = self.lock().ok()?;
                 state.new_thread(ident, Thread { serial, name, allocations: 0 })
             }
         };
@@ -148,14 +156,15 @@ impl Lines {
 
     /// Notes the scope that an allocation was made in.
     pub(crate) fn assign(&self, id: RecordId, scope: u32) {
-        if let Some(Some(record)) = self.lock().records.get_mut(id.0 as usize) {
+        let Ok(mut state) = self.lock() else { return };
+        if let Some(Some(record)) = state.records.get_mut(id.0 as usize) {
             record.scope = scope;
         }
     }
 
-    /// Removes a freed allocation.
+    /// Removes a freed allocation. In a forked child, which frees nothing, it may stay.
     pub(crate) fn freed(&self, id: RecordId) {
-        let mut state = self.lock();
+        let Ok(mut state) = self.lock() else { return };
         let Some(record) = state.records.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
@@ -169,7 +178,7 @@ impl Lines {
     /// Returns the lines that hold memory, most bytes first.
     pub(crate) fn outstanding(&self, py: Python<'_>) -> PyResult<Vec<Outstanding>> {
         let mut lines: Vec<_> = {
-            let state = self.lock();
+            let state = call(py, || self.lock())?;
             let held = state.lines.iter().filter(|line| line.allocations > 0);
             held.map(|line| (line.code.clone_ref(py), line.number, line.allocations, line.bytes))
                 .collect()
@@ -187,7 +196,7 @@ impl Lines {
     /// Returns every outstanding allocation, the oldest first, as dictionaries.
     pub(crate) fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let mut records: Vec<_> = {
-            let state = self.lock();
+            let state = call(py, || self.lock())?;
             let live = state.records.iter().flatten();
             live.map(|record| {
                 let line = &state.lines[record.line as usize];
@@ -239,19 +248,22 @@ impl Lines {
     /// Returns whether a code object is of the program, and not of a library that hands memory on.
     fn is_program(&self, code: &Bound<'_, PyAny>) -> bool {
         let address = code.as_ptr() as usize;
-        if let Some(known) = self.lock().is_program.get(&address) {
-            return *known;
+        let known = self.lock().ok().and_then(|state| state.is_program.get(&address).copied());
+        if let Some(known) = known {
+            return known;
         }
         // A code object whose address is remembered has to live as long as the memory of it does.
         std::mem::forget(code.clone());
         let file = names(code).map(|(file, _)| file).unwrap_or_default();
         let is_program = !LIBRARIES.iter().any(|library| file.contains(library));
-        self.lock().is_program.insert(address, is_program);
+        if let Ok(mut state) = self.lock() {
+            state.is_program.insert(address, is_program);
+        }
         is_program
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+        locked(&self.heap, &self.state)
     }
 }
 

@@ -42,7 +42,7 @@ impl Owner {
     ) -> Arc<Owner> {
         // Garbage that waits for Python's collector may hold what is missing.
         let collector = heap.register_reclaimer(|_| collect());
-        let (streams, lines) = (Streams::default(), Lines::default());
+        let (streams, lines) = (Streams::default(), Lines::new(heap.clone()));
         Arc::new(Owner {
             heap,
             device,

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::addresses::Addresses;
 use crate::failure::refused;
 use crate::heap::Heap;
+use crate::locked::locked;
 use crate::memory::Memory;
 use crate::owner::Owner;
 
@@ -38,7 +39,7 @@ impl Served {
         if raw == CUstream::NULL || raw == CUstream::LEGACY {
             return Ok(self.owner.default.clone());
         }
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = locked(&self.owner.heap, &self.streams)?;
         if let Some(known) = streams.get(&raw.0).filter(|known| !known.is_retired()) {
             return Ok(known.clone());
         }
@@ -57,7 +58,8 @@ impl Served {
             true => Python::try_attach(|py| self.owner.tracked_below(py, address, bytes)).flatten(),
             false => None,
         };
-        self.addresses.keep(address, Memory::new(block, record, None, self.owner.clone(), stream));
+        let memory = Memory::new(block, record, None, self.owner.clone(), stream);
+        self.addresses.keep(address, memory)?;
         Ok(address)
     }
 }
@@ -177,7 +179,8 @@ unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
         for served in heaps.iter().flatten() {
             if served.addresses.has(address as u64) {
                 if let Ok(stream) = served.stream(stream) {
-                    served.addresses.use_on(address as u64, &stream);
+                    // PyTorch hears of no error here: that of a forked child, which frees nothing.
+                    let _ = served.addresses.use_on(address as u64, &stream);
                 }
                 return;
             }

@@ -185,3 +185,47 @@ assert (first.stats()["live"], other.stats()["live"]) == (2 << 20, 0)
 pool.free(address)
 assert changed == [] and gpuheap.torch.install(first) is first
 """)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_waits_for_no_lock_of_another_thread():
+    # Threads of PyTorch free without the interpreter's lock, so a fork meets a table that is locked.
+    # A child that waits for it is ended by its alarm.
+    run("""
+import os, signal, warnings
+warnings.simplefilter("ignore")
+threading.excepthook = lambda failed: (sys.__excepthook__(*failed[:3]), os._exit(1))
+heap = gpuheap.torch.install(limit="512MiB", track="lines")
+[allocator] = changed
+kept = [allocator.allocate(4096) for _ in range(64)]
+buffers = [heap.alloc(512) for _ in range(4)]
+one, other = heap.stream(), heap.stream()
+def hook():
+    while True:
+        address = allocator.allocate(4096, 0, one.handle)
+        for _ in range(3):
+            allocator.call("set_record_stream_fn", None, ctypes.c_void_p(address), ctypes.c_void_p(other.handle))
+        allocator.free(address)
+def lines():
+    while True:
+        buffer = heap.alloc(512, one)
+        buffer.used_on(other)
+        buffer.free()
+for work in (hook, hook, lines):
+    threading.Thread(target=work, daemon=True).start()
+for _ in range(100):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        for buffer in buffers:
+            try:
+                buffer.free()
+            except gpuheap.Gone:
+                pass
+        for address in kept:
+            allocator.free(address)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+os._exit(0)
+""")
