@@ -20,7 +20,7 @@ import sys
 
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20}
 
-# What every process begins with. A pair of the first size is repeated until it is warm.
+# Each process begins with this. A pair is repeated until it is warm before it is timed.
 BEGIN = """
 import json, sys, time
 WAY, DEVICE, SIZES = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
@@ -106,7 +106,7 @@ if HOOK:
     gpuheap.torch.install()
 told({name: lambda size=size: torch.empty(size, dtype=torch.uint8, device="cuda") for name, size in SIZES.items()})
 """),
-    "PyTorch, a training step": ("torch", ["hook", "lines"], {}, """
+    "PyTorch training step": ("torch", ["hook", "lines"], {}, """
 import torch
 if HOOK:
     import gpuheap.torch

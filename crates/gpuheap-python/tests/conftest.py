@@ -5,6 +5,7 @@ import gc
 import pytest
 
 import gpuheap
+from support import needs_driver
 
 
 @pytest.fixture
@@ -18,10 +19,8 @@ def heap():
 @pytest.fixture
 def driver_heap():
     """A heap of the machine's driver: the emulated one, or a GPU's. Its memory is free at the end."""
-    try:
-        heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
-    except gpuheap.DriverError as error:
-        pytest.skip(f"no driver: {error}")
+    needs_driver()
+    heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
     yield heap
     gc.collect()
     assert not heap.leaks(), heap.leaks()

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 import gpuheap
+from support import in_threads
 
 
 def test_an_address_is_freed_once(heap):
@@ -76,11 +77,6 @@ def test_a_thread_with_a_foreign_lock_and_one_with_the_interpreters_do_not_wait_
                 while done:
                     heap._free_address(done.pop())
 
-    threads = [threading.Thread(target=below, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    in_threads(*[below] * 3)
     while done:
         heap._free_address(done.pop())

@@ -127,7 +127,7 @@ def test_install_is_refused_twice_and_put_back(cupy, driver_heap):
     kept = cupy.allocator(1000)
     cupy.hook.uninstall()
     assert (cupy.allocator, cupy.pinned) == (before, cupy.pools[1].malloc)
-    # What somebody set since stays.
+    # An allocator that somebody set since stays.
     cupy.allocator = before = Pool().malloc
     cupy.hook.uninstall()
     assert cupy.allocator == before

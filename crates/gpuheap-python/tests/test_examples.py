@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpuheap
+from support import needs_driver
 
 EXAMPLES = Path(__file__).parents[3] / "examples/python"
 PACKAGE = Path(gpuheap.__file__).parents[1]
@@ -90,17 +91,8 @@ def test_group_sums():
     lines(done.stdout, "18 MiB in ", "group 0:", "group 4:", "the same on the host: True")
 
 
-def needs(library):
-    """Skips the test without the library, by its name, or without a driver."""
-    pytest.importorskip(library, reason=f"{library} is not installed")
-    try:
-        gpuheap.Device("cuda:0")
-    except gpuheap.DriverError as error:
-        pytest.skip(f"no driver: {error}")
-
-
 def test_thread_memory_pycuda_as_printed():
-    needs("pycuda.driver")
+    needs_driver("pycuda.driver")
     done = run(EXAMPLES / "thread_memory_pycuda_as_printed.py")
     assert done.returncode == 0, done.stderr
     lines(
@@ -128,7 +120,7 @@ def test_thread_memory_pycuda_as_printed():
 
 
 def test_thread_memory_pycuda():
-    needs("pycuda.driver")
+    needs_driver("pycuda.driver")
     done = run(EXAMPLES / "thread_memory_pycuda.py")
     assert done.returncode == 0, done.stderr
     lines(
@@ -145,7 +137,7 @@ def test_thread_memory_pycuda():
 
 
 def test_thread_memory_numba():
-    needs("numba.cuda")
+    needs_driver("numba.cuda")
     done = run("-W", "ignore", EXAMPLES / "thread_memory_numba.py")
     assert done.returncode == 0, done.stderr
     lines(
@@ -159,7 +151,7 @@ def test_thread_memory_numba():
 
 
 def test_thread_memory_cupy_with_a_fake_of_cupy():
-    needs("gpuheap")
+    needs_driver("gpuheap")
     fakes = Path(__file__).parent / "fakes"
     done = run(EXAMPLES / "thread_memory_cupy.py", path=os.pathsep.join(map(str, (fakes, PACKAGE))))
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import gpuheap
+from support import in_threads
 
 
 def test_a_buffer_counts_while_it_lives(heap):
@@ -100,12 +101,7 @@ def test_threads_find_a_freed_buffer_freed(heap):
             with pytest.raises(gpuheap.Freed):
                 memoryview(view)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    in_threads(*[work] * 3)
 
 
 def test_a_second_free_with_a_stream_does_nothing(heap):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import gpuheap
+from support import needs_driver
 
 BEGIN = """
 import gc, sys, types, gpuheap
@@ -26,15 +27,6 @@ def run(program):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
-
-
-def needs_driver(*modules):
-    for module in modules:
-        pytest.importorskip(module)
-    try:
-        gpuheap.Device("cuda:0")
-    except gpuheap.DriverError as error:
-        pytest.skip(f"no driver: {error}")
 
 
 def test_cuda_core_is_served_and_put_back():

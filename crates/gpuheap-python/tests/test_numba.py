@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import gpuheap
+from support import needs_driver
 
 pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
 
@@ -20,10 +21,7 @@ from numba import cuda
 def run(program, manager="gpuheap.numba"):
     import os
 
-    try:
-        gpuheap.Device("cuda:0")
-    except gpuheap.DriverError as error:
-        pytest.skip(f"no driver: {error}")
+    needs_driver()
     environment = {**os.environ}
     if manager:
         environment["NUMBA_CUDA_MEMORY_MANAGER"] = manager

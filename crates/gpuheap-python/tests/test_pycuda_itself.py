@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import gpuheap
+from support import needs_driver
 
 pytest.importorskip("pycuda.driver", reason="PyCUDA is not installed")
 
@@ -23,10 +24,7 @@ OWN = "import pycuda.autoinit\nfrom pycuda import driver\n" + BEGIN
 
 
 def run(program):
-    try:
-        gpuheap.Device("cuda:0")
-    except gpuheap.DriverError as error:
-        pytest.skip(f"no driver: {error}")
+    needs_driver()
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
 
 

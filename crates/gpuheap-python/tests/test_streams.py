@@ -7,6 +7,7 @@ import weakref
 import pytest
 
 import gpuheap
+from support import in_threads
 
 driver = pytest.importorskip("cuda.bindings.driver")
 
@@ -108,12 +109,7 @@ def test_threads_are_told_of_a_stream_that_ended(driver_heap, make):
             with pytest.raises(gpuheap.Error):
                 driver_heap.alloc(10, handle)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    in_threads(*[work] * 3)
 
 
 def test_a_stream_that_holds_its_heap_is_collected(driver_heap, make):
@@ -135,9 +131,7 @@ def test_a_threads_own_stream_is_another_one_on_each_thread(driver_heap):
         buffers[-1].fill(1)
 
     for _ in range(3):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_threads(work)
     driver_heap.alloc(1 << 20, 2).free()
     while buffers:
         buffers.pop().free()
@@ -145,24 +139,15 @@ def test_a_threads_own_stream_is_another_one_on_each_thread(driver_heap):
 
 
 def on_a_thread(work):
-    """Runs work on a thread that has ended when this returns."""
-    answers, errors = [], []
+    """Runs work on a thread that has the device's context, and has ended when this returns."""
 
     def run():
-        try:
-            check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
-            answers.append(work())
-            check(driver.cuDevicePrimaryCtxRelease(0))
-        except BaseException as error:
-            errors.append(error)
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+        answer = work()
+        check(driver.cuDevicePrimaryCtxRelease(0))
+        return answer
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-    return answers[0]
+    return in_threads(run)[0]
 
 
 # CU_STREAM_PER_THREAD: another stream on each thread.
@@ -204,22 +189,14 @@ def test_two_threads_free_what_the_other_allocated(driver_heap, make):
             barrier.wait()
         check(driver.cuDevicePrimaryCtxRelease(0))
 
-    errors = []
-
     def run(mine):
         try:
             work(mine)
-        except BaseException as error:
+        except BaseException:
             barrier.abort()
-            errors.append(error)
+            raise
 
-    threads = [threading.Thread(target=run, args=(mine,), daemon=True) for mine in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not errors, errors
+    in_threads(lambda: run(0), lambda: run(1))
     assert driver_heap.stats()["live"] == 0
 
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import gpuheap
+from support import needs_driver
 
 BEGIN = """
 import ctypes, gc, sys, threading, types
@@ -41,10 +42,7 @@ import gpuheap.torch
 
 
 def run(program):
-    try:
-        gpuheap.Device("cuda:0")
-    except gpuheap.DriverError as error:
-        pytest.skip(f"no driver: {error}")
+    needs_driver()
     if "entry" not in gpuheap._gpuheap._torch_functions():
         pytest.skip("built without the feature `wheel`")
     done = subprocess.run([sys.executable, "-c", BEGIN + program], capture_output=True, text=True, timeout=120)

@@ -47,7 +47,7 @@ def batches(
     return ItemBatches(heap, iter(data), narrow)
 
 
-class Batches:
+class Batches(Iterator[Any]):
     """An iterator of batches. The memory of a batch is freed when the next is asked for, and at the end of
     the loop or of a `with` block."""
 
@@ -55,12 +55,6 @@ class Batches:
         self._heap = heap
         self._narrow = narrow
         self._current: list[Array] = []
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __next__(self) -> Any:
-        raise NotImplementedError
 
     def keep(self, batch: Any) -> Any:
         """Takes the arrays of the current batch out of its turn: they live on. Returns the batch."""

@@ -92,7 +92,7 @@ def _measuring() -> object:
             try:
                 result = yield
             except BaseException:
-                # What the frames of the traceback hold is no leak.
+                # The frames of the traceback hold memory, and that is no leak.
                 _note(item, meter.usage())
                 raise
             gc.collect()

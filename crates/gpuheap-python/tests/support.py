@@ -1,0 +1,39 @@
+"""What several tests need."""
+
+import threading
+
+import pytest
+
+import gpuheap
+
+
+def needs_driver(*modules):
+    """Skips the test without a driver, real or emulated, or without a library."""
+    for module in modules:
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    try:
+        gpuheap.Device("cuda:0")
+    except gpuheap.DriverError as error:
+        pytest.skip(f"no driver: {error}")
+
+
+def in_threads(*works):
+    """Runs each on a thread of its own, to its end. Returns the answers; raises the first error, which
+    would end nothing but its thread."""
+    answers, errors = [None] * len(works), []
+
+    def run(at):
+        try:
+            answers[at] = works[at]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(at,), daemon=True) for at in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return answers
