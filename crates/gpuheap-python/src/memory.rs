@@ -80,7 +80,8 @@ fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error>
     ordered.or_else(|_| other.synchronize())
 }
 
-fn has_ended(stream: &gpuheap::Stream) -> bool {
+/// Returns whether a stream has ended, or its handle means another stream by now.
+pub(crate) fn has_ended(stream: &gpuheap::Stream) -> bool {
     let is_default = stream.raw().0 <= CUstream::PER_THREAD.0;
     let means = || matches!(still_means(stream), Ok(None | Some(true)));
     stream.is_retired() || (!is_default && !means())

@@ -89,12 +89,13 @@ def test_an_object_lives_as_long_as_memory_of_its_stream(driver_heap, make):
     assert gone() is None
 
 
-def test_a_consumers_stream_may_end_before_its_tensor(driver_heap, make):
-    buffer, handle = driver_heap.alloc(1000), make()
-    capsule = buffer.__dlpack__(stream=handle)
+@pytest.mark.parametrize("kind", ("alloc", "zeros"))
+def test_a_consumers_stream_may_end_before_its_tensor(driver_heap, make, kind):
+    memory, handle = getattr(driver_heap, kind)(1000), make()
+    capsule = memory.__dlpack__(stream=handle)
     make.end(handle)
     del capsule
-    buffer.free()
+    memory.free()
     assert driver_heap.stats()["live"] == 0
 
 

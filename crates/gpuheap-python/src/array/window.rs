@@ -9,6 +9,7 @@ use gpuheap::{DeviceArray, Element, Error, SharedArray, Stream};
 use crate::exchange::Lent;
 use crate::kind::{Kind, Native};
 use crate::lines::RecordId;
+use crate::memory::has_ended;
 use crate::owner::Owner;
 use crate::scope::Charge;
 
@@ -131,6 +132,13 @@ struct State {
     is_freed: bool,
 }
 
+impl State {
+    /// Returns the state, and leaves that of freed memory.
+    fn end(&mut self) -> State {
+        std::mem::replace(self, State { is_freed: true, ..State::default() })
+    }
+}
+
 impl Held {
     pub(crate) fn new(
         window: &Window,
@@ -171,7 +179,7 @@ impl Held {
         if std::mem::replace(&mut state.is_freed, true) || state.exports > 0 {
             return Ok(());
         }
-        let ended = std::mem::replace(&mut *state, State { is_freed: true, ..State::default() });
+        let ended = state.end();
         drop(state);
         self.give_back(ended)
     }
@@ -190,9 +198,10 @@ impl Held {
         }
         drop(state.charge);
         for stream in state.used_on {
-            // A stream that ended has no work left that could use the memory.
-            if !stream.is_retired() {
-                self.whole.device_ptr(&stream)?;
+            // The work of a stream that has ended may still run, and cannot be named.
+            match has_ended(&stream) {
+                true => stream.device().synchronize()?,
+                false => self.whole.device_ptr(&stream).map(drop)?,
             }
         }
         self.whole.free_early().map(drop)
@@ -250,8 +259,7 @@ impl Drop for Export {
         let mut state = self.held.lock();
         state.exports = state.exports.saturating_sub(1);
         if state.exports == 0 && state.is_freed {
-            let ended =
-                std::mem::replace(&mut *state, State { is_freed: true, ..State::default() });
+            let ended = state.end();
             drop(state);
             // The heap counts what it could not free as pending; a destructor has no caller to
             // tell.
