@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuheap::{Error, OutOfMemory};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -48,7 +49,30 @@ pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
         let made = errors(py)?.getattr("from_kind")?.call1((kind, text))?;
         Ok(PyErr::from_value(made))
     };
-    make().unwrap_or_else(|failed| failed)
+    make().unwrap_or_else(|failed| match failed.is_instance_of::<PyMemoryError>(py) {
+        // The host has too little memory for the class.
+        true => PyMemoryError::new_err(text.to_owned()),
+        false => failed,
+    })
+}
+
+/// Makes room for `more` elements in memory of the host. Without it, Rust would end the process
+/// where the host has no memory.
+pub(crate) fn reserve<T>(py: Python<'_>, elements: &mut Vec<T>, more: usize) -> PyResult<()> {
+    let wanted = elements.len().saturating_add(more).saturating_mul(size_of::<T>());
+    elements.try_reserve(more).map_err(|_| no_host_memory(py, wanted))
+}
+
+/// Makes the exception of bytes that the host has no memory for.
+pub(crate) fn no_host_memory(py: Python<'_>, bytes: usize) -> PyErr {
+    refused(
+        py,
+        "HostResources",
+        &format!(
+            "the host has no memory for the {bytes} bytes of a copy between it and the device; copy a \
+             part at a time, as gpuheap.batches does"
+        ),
+    )
 }
 
 /// Makes the exception of a request beyond the budget of a scope.

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpuheap::ndarray::Ix1;
 use gpuheap::{DeviceArray, MemoryKind};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
-use pyo3::ffi;
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use pyo3::{ffi, intern};
 
-use crate::failure::{call, call_detached, refused};
+use crate::failure::{call, call_detached, no_host_memory, refused, reserve};
 use crate::lines::RecordId;
 use crate::owner::Owner;
 
@@ -202,7 +202,27 @@ pub(crate) fn bytes_of(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
                 source.get_type()
             ))
         })?;
-    let plain = view.call_method1("tobytes", ())?;
+    bytes_of_view(&view)
+}
+
+/// Copies the elements of a `memoryview` in row-major order. Elements without gaps are copied once.
+pub(crate) fn bytes_of_view(view: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let py = view.py();
+    let wanted: usize = view.getattr(intern!(py, "nbytes"))?.extract()?;
+    if wanted == 0 {
+        return Ok(Vec::new());
+    }
+    let plain = view
+        .call_method1(intern!(py, "cast"), ("B",))
+        .or_else(|_| view.call_method0(intern!(py, "tobytes")))
+        .map_err(|error| match error.is_instance_of::<PyMemoryError>(py) {
+            true => no_host_memory(py, wanted),
+            false => error,
+        })?;
     let buffer = PyBuffer::<u8>::get(&plain)?;
-    buffer.to_vec(source.py())
+    let mut bytes = Vec::new();
+    reserve(py, &mut bytes, buffer.item_count())?;
+    bytes.resize(buffer.item_count(), 0);
+    buffer.copy_to_slice(py, &mut bytes)?;
+    Ok(bytes)
 }

@@ -3,9 +3,9 @@
 use gpuheap::Scalar;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
+use pyo3::{ffi, intern};
 
 /// Type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +275,7 @@ pub(crate) trait Native: Scalar + Default {
 }
 
 macro_rules! natives {
-    ($($of:ty = $kind:ident, $from:expr;)*) => {
+    ($($of:ty = $kind:ident, $from:expr, $item:ident;)*) => {
         $(
             impl Native for $of {
                 const KIND: Kind = Kind::$kind;
@@ -294,7 +294,12 @@ macro_rules! natives {
                 }
 
                 fn item(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-                    self.into_py_any(py)
+                    // Not `into_py_any`, which panics where the host has no memory.
+                    // SAFETY: the interpreter's lock is held; the result is a new object or null.
+                    unsafe {
+                        let item = ffi::$item(self.into());
+                        Bound::from_owned_ptr_or_err(py, item).map(Bound::unbind)
+                    }
                 }
             }
         )*
@@ -322,16 +327,16 @@ macro_rules! real {
 }
 
 natives! {
-    i8 = I8, whole!();
-    i16 = I16, whole!();
-    i32 = I32, whole!();
-    i64 = I64, whole!();
-    u8 = U8, whole!();
-    u16 = U16, whole!();
-    u32 = U32, whole!();
-    u64 = U64, whole!();
-    f32 = F32, real!(f32);
-    f64 = F64, real!(f64);
+    i8 = I8, whole!(), PyLong_FromLongLong;
+    i16 = I16, whole!(), PyLong_FromLongLong;
+    i32 = I32, whole!(), PyLong_FromLongLong;
+    i64 = I64, whole!(), PyLong_FromLongLong;
+    u8 = U8, whole!(), PyLong_FromUnsignedLongLong;
+    u16 = U16, whole!(), PyLong_FromUnsignedLongLong;
+    u32 = U32, whole!(), PyLong_FromUnsignedLongLong;
+    u64 = U64, whole!(), PyLong_FromUnsignedLongLong;
+    f32 = F32, real!(f32), PyFloat_FromDouble;
+    f64 = F64, real!(f64), PyFloat_FromDouble;
 }
 
 impl Native for bool {

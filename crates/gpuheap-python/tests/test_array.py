@@ -4,6 +4,8 @@ import array
 import gc
 import math
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -531,3 +533,57 @@ def test_uses_from_many_threads(heap):
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert not failures and total.sum() == 200 * 1000
+
+def of_little_host_memory(program):
+    """Runs a program that may have 256 MiB more of the host's memory."""
+    begin = """
+import mmap, resource
+import gpuheap
+heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
+heap.array(memoryview(bytes(80)).cast("d"), "f4").to_list()
+big = memoryview(mmap.mmap(-1, 1 << 30))
+with open("/proc/self/statm") as file:
+    pages = int(file.read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + (256 << 20),) * 2)
+def refused(work, least):
+    try:
+        work()
+    except MemoryError as error:
+        assert "host" in str(error), error
+        wanted = [int(word) for word in str(error).split() if word.isdecimal()]
+        assert wanted and wanted[0] >= least, error
+    else:
+        raise AssertionError("nothing was refused")
+"""
+    done = subprocess.run([sys.executable, "-c", begin + program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "work, least",
+    [
+        ("heap.array(big)", 1 << 30),
+        ("heap.array(big[::2])", 1 << 29),
+        ("heap.array(big[: 200 << 20].cast('d'), 'f4')", 100 << 20),
+        ("heap.alloc(1).copy_from(big)", 1 << 30),
+        ("heap.zeros(8)[...].__setitem__(..., big)", 1 << 30),
+        ("heap.array([1.5] * (8 << 20))", 1 << 24),
+    ],
+)
+def test_an_upload_beyond_the_hosts_memory_is_a_memory_error(work, least):
+    of_little_host_memory(f"refused(lambda: {work}, {least})\nassert heap.array([1]).to_list() == [1]")
+
+
+def test_a_download_beyond_the_hosts_memory_is_a_memory_error():
+    of_little_host_memory("""
+small = gpuheap.Heap("emulated:1GiB")
+a = heap.zeros(60 << 20, "uint8")
+for work in (a.to_list, lambda: [a.to_bytes() for _ in range(100)]):
+    try:
+        work()
+    except MemoryError:
+        pass
+    else:
+        raise AssertionError(work)
+assert heap.array([1]).to_list() == [1]
+""")

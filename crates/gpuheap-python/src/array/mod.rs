@@ -683,6 +683,10 @@ fn listed(py: Python<'_>, shape: &[usize], kind: Kind, bytes: &[u8]) -> PyResult
         return PyList::empty(py).into_py_any(py);
     }
     let row = length(inner) * kind.size();
-    let rows = (0..first).map(|at| listed(py, inner, kind, &bytes[at * row..(at + 1) * row]));
-    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)?.into_py_any(py)
+    // One by one: a list of its whole length at once panics where the host has no memory.
+    let list = PyList::empty(py);
+    for at in 0..first {
+        list.append(listed(py, inner, kind, &bytes[at * row..(at + 1) * row])?)?;
+    }
+    list.into_py_any(py)
 }

@@ -1,15 +1,15 @@
 //! Data of the host that arrays are made from: objects with the buffer protocol, nested lists,
 //! numbers.
 
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::window::length;
-use crate::failure::refused;
-use crate::kind::{Kind, Number, put};
+use crate::failure::{refused, reserve};
+use crate::host::bytes_of_view;
+use crate::kind::{Kind, Native, Number, put};
 
 /// Most axes of an array.
 pub(crate) const MOST_AXES: usize = 64;
@@ -31,11 +31,7 @@ impl Source {
         }
         let mut source = Source::of_buffer(given)?;
         if (source.kind, kind) == (Kind::F64, Some(Kind::F32)) {
-            let wide = source.bytes.chunks_exact(8).map(<[u8; 8]>::try_from);
-            source.bytes = wide
-                .flatten()
-                .flat_map(|wide| (f64::from_ne_bytes(wide) as f32).to_ne_bytes())
-                .collect();
+            source.bytes = narrowed(given.py(), &source.bytes)?;
             source.kind = Kind::F32;
         }
         Ok(source)
@@ -72,7 +68,7 @@ impl Source {
         if shape.len() > MOST_AXES {
             return Err(too_many_axes(shape.len()));
         }
-        let mut bytes = copied(&view, length(&shape))?;
+        let mut bytes = bytes_of_view(&view)?;
         if bytes.len() != length(&shape).saturating_mul(size) {
             return Err(PyValueError::new_err(format!(
                 "the buffer has {} bytes, and its shape {shape:?} takes {} elements of {size} bytes",
@@ -97,7 +93,8 @@ impl Source {
             return Ok(None);
         }
         let kind = kind.unwrap_or_else(|| found.kind());
-        let mut bytes = Vec::with_capacity(found.numbers.len() * kind.size());
+        let mut bytes = Vec::new();
+        reserve(given.py(), &mut bytes, found.numbers.len().saturating_mul(kind.size()))?;
         for number in &found.numbers {
             put(number.check(kind)?, kind, &mut bytes);
         }
@@ -105,18 +102,14 @@ impl Source {
     }
 }
 
-/// Copies the elements of a view in row-major order.
-fn copied(view: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<u8>> {
-    let py = view.py();
-    if count == 0 {
-        return Ok(Vec::new());
+/// Converts the bytes of float64 elements to those of float32.
+fn narrowed(py: Python<'_>, wide: &[u8]) -> PyResult<Vec<u8>> {
+    let mut narrow = Vec::new();
+    reserve(py, &mut narrow, wide.len() / 2)?;
+    for element in wide.chunks_exact(8) {
+        put(Number::Float(f64::get(element)), Kind::F32, &mut narrow);
     }
-    // Elements without gaps are copied once.
-    let plain = match view.call_method1(intern!(py, "cast"), ("B",)) {
-        Ok(plain) => plain,
-        Err(_) => view.call_method0(intern!(py, "tobytes"))?,
-    };
-    PyBuffer::<u8>::get(&plain)?.to_vec(py)
+    Ok(narrow)
 }
 
 /// The numbers of nested lists.
@@ -133,7 +126,11 @@ impl Found {
         if depth >= MOST_AXES {
             return Err(too_many_axes(depth + 1));
         }
-        let items: Vec<Bound<'_, PyAny>> = given.try_iter()?.collect::<PyResult<_>>()?;
+        let mut items = Vec::new();
+        for item in given.try_iter()? {
+            reserve(given.py(), &mut items, 1)?;
+            items.push(item?);
+        }
         let is_ragged = match self.shape.get(depth) {
             Some(length) => *length != items.len(),
             None if self.depth.is_some() || depth != self.shape.len() => true,
@@ -152,6 +149,7 @@ impl Found {
                 if *self.depth.get_or_insert(depth) != depth || self.shape.len() != depth + 1 {
                     return Err(ragged());
                 }
+                reserve(given.py(), &mut self.numbers, 1)?;
                 self.numbers.push(number);
             } else {
                 return Err(PyTypeError::new_err(format!(
