@@ -3,8 +3,8 @@
 //! A handle says nothing about the life of its stream: the driver may give it to another one. An
 //! object (`__cuda_stream__`) says no more, because many are views of a stream that another object
 //! keeps. So each free on a foreign stream records an event, and a heap needs the stream no longer
-//! than there is memory that was allocated on it. As long, the table holds the object: it may be
-//! what keeps the stream alive.
+//! than there is memory that was allocated on it. As long, the table holds the objects that the
+//! memory was allocated by: one of them may be what keeps the stream alive.
 //!
 //! A thread's own default stream (2) needs no object: a heap notices the end of the thread.
 
@@ -75,20 +75,30 @@ struct Known {
     entered: usize,
 }
 
+/// A stream, with what the program gave as that stream.
 struct Entry {
     stream: gpuheap::Stream,
-    /// Object that may keep the stream alive; `None` for a stream that was given as a number.
-    owner: Option<Py<PyAny>>,
+    /// By the object's address; 0 for the handle as a number.
+    users: FxHashMap<usize, User>,
+    /// Number of users at which those that are not needed are looked for.
+    prune_at: usize,
 }
 
-/// How the table knows a handle.
-enum KnownBy {
-    /// By the object that is given again.
-    ThisObject,
-    /// By another object, which the table holds.
-    Object,
-    /// By a number.
-    Number,
+/// An object or a number that was given as a stream. Memory that was allocated by it has clones of
+/// its stream.
+struct User {
+    stream: gpuheap::Stream,
+    /// Object that may keep the stream alive; `None` for a number.
+    object: Option<Py<PyAny>>,
+}
+
+/// The finding for a handle.
+enum Found {
+    /// The object was given before.
+    Object(gpuheap::Stream),
+    /// The stream, which some object keeps alive if the table holds one. Its handle may mean
+    /// another stream by now.
+    Stream { stream: gpuheap::Stream, has_objects: bool },
 }
 
 impl Streams {
@@ -116,51 +126,80 @@ impl Streams {
             // SAFETY: a thread has this stream until it ends, which heaps notice by themselves.
             return call(py, || unsafe { default.device().foreign_stream(CUstream(handle)) });
         }
-        if let Some((stream, known)) = self.known(handle, given)
-            && !stream.is_retired()
-        {
-            let is_known = match known {
-                KnownBy::ThisObject => true,
+        let object = is_object.then_some(given);
+        match self.find(handle, object) {
+            Some(Found::Object(stream)) => return Ok(stream),
+            Some(Found::Stream { stream, has_objects }) => {
                 // A stream that is capturing a graph does not tell its id.
-                KnownBy::Object => call(py, || still_means(&stream))?.unwrap_or(true),
-                KnownBy::Number => call(py, || still_means(&stream))?.unwrap_or(false),
-            };
-            if is_known {
-                return Ok(stream);
+                if call(py, || still_means(&stream))?.unwrap_or(has_objects)
+                    && let Some(known) = self.join(handle, &stream, object)
+                {
+                    return Ok(known);
+                }
             }
+            None => {}
         }
         // SAFETY: the stream is alive in this call, and while there is memory of it, as the
         // documentation of streams says. The table holds an object for as long. A Python program
         // that destroys the stream before is wrong about its own memory.
         let made = call(py, || unsafe { default.device().unannounced_stream(CUstream(handle)) })?;
-        let owner = is_object.then(|| given.clone().unbind());
+        let (mut entry, stream) = Entry::new(made, object);
         let (old, is_full) = {
             let mut known = self.lock();
             known.entered += 1;
-            let entry = Entry { stream: made.clone(), owner };
+            if let Some(same) = known.by_handle.get_mut(&handle)
+                && same.stream.id() == stream.id()
+            {
+                // Its memory still needs what was given before.
+                let before = std::mem::take(&mut same.users);
+                entry.users.extend(before.into_iter().filter(|(of, _)| *of != address(object)));
+            }
             (known.by_handle.insert(handle, entry), known.entered >= Streams::SWEEP)
         };
         if let Some(old) = old
-            && old.stream.id() != made.id()
+            && old.stream.id() != stream.id()
         {
             self.retire(py, heap, old)?;
         }
         if is_full {
             self.sweep(py, heap)?;
         }
-        Ok(made)
+        Ok(stream)
     }
 
-    /// Returns the stream that a handle meant when it was given first.
-    fn known(&self, handle: usize, given: &Bound<'_, PyAny>) -> Option<(gpuheap::Stream, KnownBy)> {
+    /// Looks for the stream of a handle.
+    fn find(&self, handle: usize, object: Option<&Bound<'_, PyAny>>) -> Option<Found> {
         let known = self.lock();
-        let entry = known.by_handle.get(&handle)?;
-        let by = match &entry.owner {
-            Some(owner) if owner.is(given) => KnownBy::ThisObject,
-            Some(_) => KnownBy::Object,
-            None => KnownBy::Number,
+        let entry = known.by_handle.get(&handle).filter(|entry| !entry.stream.is_retired())?;
+        if object.is_some()
+            && let Some(user) = entry.users.get(&address(object))
+        {
+            return Some(Found::Object(user.stream.clone()));
+        }
+        let has_objects = entry.users.values().any(|user| user.object.is_some());
+        Some(Found::Stream { stream: entry.stream.clone(), has_objects })
+    }
+
+    /// Notes that a stream of the table was given as `object` too, which may be what keeps it
+    /// alive. Returns the stream for its memory; `None` if the table has another one by now.
+    fn join(
+        &self,
+        handle: usize,
+        stream: &gpuheap::Stream,
+        object: Option<&Bound<'_, PyAny>>,
+    ) -> Option<gpuheap::Stream> {
+        let (joined, unneeded) = {
+            let mut known = self.lock();
+            let entry = known.by_handle.get_mut(&handle)?;
+            if entry.stream.id() != stream.id() || entry.stream.is_retired() {
+                return None;
+            }
+            let unneeded = entry.prune();
+            (entry.join(object), unneeded)
         };
-        Some((entry.stream.clone(), by))
+        // Outside of the lock: the end of an object is code of Python.
+        drop(unneeded);
+        Some(joined)
     }
 
     /// Releases the streams that no memory needs, and whose objects only the table holds. If the
@@ -178,7 +217,7 @@ impl Streams {
         told
     }
 
-    /// Tells the heap that it needs the stream no longer, and then releases its object. If that
+    /// Tells the heap that it needs the stream no longer, and then releases its objects. If that
     /// fails, the entry goes back into the table.
     fn retire(&self, py: Python<'_>, heap: &gpuheap::Heap, entry: Entry) -> PyResult<()> {
         if entry.stream.is_retired() {
@@ -187,7 +226,7 @@ impl Streams {
         let told = call_detached(py, || heap.retire(&entry.stream));
         if told.is_err() {
             let handle = entry.stream.raw().0;
-            // A newer stream of this handle stays; the object then lives as long as the process.
+            // A newer stream of this handle stays; the objects then live as long as the process.
             match self.lock().by_handle.entry(handle) {
                 hash_map::Entry::Vacant(place) => drop(place.insert(entry)),
                 hash_map::Entry::Occupied(_) => std::mem::forget(entry),
@@ -201,7 +240,8 @@ impl Streams {
         // Another thread may have the lock while the collector runs: nothing is visited then, and
         // the next collection finds the cycle.
         let Ok(known) = self.known.try_lock() else { return Ok(()) };
-        known.by_handle.values().try_for_each(|entry| visit.call(&entry.owner))
+        let users = known.by_handle.values().flat_map(|entry| entry.users.values());
+        users.into_iter().try_for_each(|user| visit.call(&user.object))
     }
 
     /// Releases all objects: nothing but them holds the heap.
@@ -218,15 +258,60 @@ impl Streams {
 }
 
 impl Entry {
-    /// Returns whether no memory needs the stream, and only the table has its object.
-    fn is_unneeded(&mut self) -> bool {
-        let is_held = match &self.owner {
+    /// Number of users at which a look for unneeded ones begins.
+    const PRUNE: usize = 8;
+
+    /// Makes the entry of a stream. Returns with it the stream for memory of its first user.
+    fn new(stream: gpuheap::Stream, object: Option<&Bound<'_, PyAny>>) -> (Entry, gpuheap::Stream) {
+        let mut entry = Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE };
+        let joined = entry.join(object);
+        (entry, joined)
+    }
+
+    /// Adds a user, unless it is there already. Returns the stream for its memory.
+    fn join(&mut self, object: Option<&Bound<'_, PyAny>>) -> gpuheap::Stream {
+        let user = self.users.entry(address(object)).or_insert_with(|| User {
+            stream: self.stream.counted_apart(),
+            object: object.map(|object| object.clone().unbind()),
+        });
+        user.stream.clone()
+    }
+
+    /// Takes out the users that are not needed, if there are many. Libraries that make an object
+    /// for each question (`torch.cuda.current_stream()`) would fill the table while one block is
+    /// live.
+    fn prune(&mut self) -> Vec<User> {
+        if self.users.len() < self.prune_at {
+            return Vec::new();
+        }
+        let unneeded = self.users.extract_if(|_, user| user.is_unneeded());
+        let unneeded = unneeded.map(|(_, user)| user).collect();
+        self.prune_at = Entry::PRUNE.max(2 * self.users.len());
+        unneeded
+    }
+
+    /// Returns whether no memory needs the stream, and only the table has its objects.
+    fn is_unneeded(&self) -> bool {
+        self.users.values().all(User::is_unneeded)
+    }
+}
+
+impl User {
+    /// Returns whether no memory was allocated by it that is live, and only the table has its
+    /// object.
+    fn is_unneeded(&self) -> bool {
+        let is_held = match &self.object {
             // SAFETY: the object is alive, and the interpreter's lock is held.
-            Some(owner) => unsafe { ffi::Py_REFCNT(owner.as_ptr()) > 1 },
+            Some(object) => unsafe { ffi::Py_REFCNT(object.as_ptr()) > 1 },
             None => false,
         };
         !is_held && !self.stream.has_clones()
     }
+}
+
+/// Returns the address of an object; 0 for none.
+fn address(object: Option<&Bound<'_, PyAny>>) -> usize {
+    object.map_or(0, |object| object.as_ptr() as usize)
 }
 
 /// Returns the handle of a stream, and whether it was given as an object that keeps it alive.

@@ -89,6 +89,46 @@ def test_an_object_lives_as_long_as_memory_of_its_stream(driver_heap, make):
     assert gone() is None
 
 
+class Owner(View):
+    """An object that owns its stream, as torch.cuda.Stream() makes."""
+
+    def __init__(self, make):
+        super().__init__(make())
+        self.end = make.end
+
+    def __del__(self):
+        self.end(self.handle)
+
+
+@pytest.mark.parametrize("before", (lambda owner: View(owner.handle), lambda owner: owner.handle), ids=("view", "number"))
+def test_an_owner_is_held_if_its_stream_was_known_before(driver_heap, make, before):
+    owner = Owner(make)
+    gone = weakref.ref(owner)
+    first = driver_heap.alloc(1000, before(owner))
+    buffer = driver_heap.alloc(1000, owner)
+    first.free()
+    del owner
+    for _ in range(12):
+        driver_heap.alloc(100, View(make())).free()
+    assert gone() is not None
+    buffer.free()
+    driver_heap.flush()
+    assert gone() is None
+
+
+def test_objects_that_no_memory_needs_are_not_kept(driver_heap, make):
+    # As `torch.cuda.current_stream()` in a loop, beside a buffer that stays.
+    handle, seen = make(), []
+    stays = driver_heap.alloc(1000, View(handle))
+    for _ in range(100):
+        view = View(handle)
+        seen.append(weakref.ref(view))
+        driver_heap.alloc(1000, view).free()
+        del view
+    assert sum(gone() is not None for gone in seen) < 20
+    stays.free()
+
+
 @pytest.mark.parametrize("kind", ("alloc", "zeros"))
 def test_a_consumers_stream_may_end_before_its_tensor(driver_heap, make, kind):
     memory, handle = getattr(driver_heap, kind)(1000), make()

@@ -414,6 +414,17 @@ impl Stream {
         Arc::strong_count(&self.inner) > 1
     }
 
+    /// Returns another object of the same stream. [`has_clones`](Stream::has_clones) counts the
+    /// clones of each object apart, and a [retirement](Stream::is_retired) is of both. The result
+    /// for a stream that this library owns is a clone: such a stream ends with its last clone.
+    pub fn counted_apart(&self) -> Stream {
+        let InUse { handle, owner } = &*self.inner;
+        if handle.origin == Origin::Owned {
+            return self.clone();
+        }
+        Stream { inner: Arc::new(InUse { handle: handle.clone(), owner: owner.clone() }) }
+    }
+
     /// Returns `true` if the stream is capturing a graph: enqueued work is recorded and does not
     /// run. It is also `true` for the legacy default stream while a stream is capturing that it
     /// would have to wait for. It is `false` for a [retired](Stream::is_retired) stream.
