@@ -48,7 +48,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _gpuheap {
     #[pymodule_export]
-    use crate::array::{Array, from_dlpack};
+    use crate::array::{Array, SharedMemory, from_dlpack};
     #[pymodule_export]
     use crate::buffer::Buffer;
     #[pymodule_export]

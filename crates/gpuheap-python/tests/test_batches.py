@@ -41,6 +41,17 @@ def test_each_batch_is_freed_before_the_next(small):
     second["x"].free()
 
 
+def test_a_part_of_a_batch_keeps_it(small):
+    rows = memoryview(bytes(range(4))).cast("B", (2, 2))
+    batches = gpuheap.batches((rows, rows), heap=small)
+    first, second = next(batches)
+    part = batches.keep(first[1])
+    del first
+    assert next(batches, None) is None
+    assert (part.to_list(), second.freed) == ([2, 3], True)
+    part.free()
+
+
 def test_only_uploaded_arrays_are_freed(small):
     weights = small.full(4, 7.0)
     for _ in gpuheap.batches([{"x": array.array("b", [1]), "w": weights}] * 2, heap=small):

@@ -75,6 +75,48 @@ def test_arrays_are_kept_and_freed(heap):
     assert kept.freed and other.freed
 
 
+@pytest.mark.parametrize("tracks", ("lines", "off"))
+def test_a_part_of_an_array_keeps_all_of_its_memory(tracks):
+    heap = gpuheap.Heap("emulated:1GiB", track=tracks)
+    for has_name in (True, False):
+        with heap.scope("outer", on_leak="ignore") as outer:
+            with heap.scope("inner") as inner:
+                whole = heap.zeros(1000)
+                part = inner.keep(whole[500:])
+                inner.keep(part[1:])
+                inner.keep(whole.reshape(10, 100))
+                if not has_name:
+                    del whole
+                stays = library().empty(heap, 600)
+                inner._on_leak = "ignore"
+            assert (part.freed, part.sum(), inner.freed_bytes, inner.leaked_bytes) == (False, 0, 0, 600)
+        assert part.freed and outer.leaked_bytes == 600
+        stays.free()
+
+
+def test_an_array_is_freed_though_only_a_part_of_it_is_left(heap):
+    with heap.scope("load") as scope:
+        part = heap.zeros(1000)[500:]
+        assert scope.live == 8000
+    assert part.freed and (scope.freed_bytes, scope.leaked_bytes) == (8000, 0)
+
+
+def test_memory_of_before_that_is_kept_hides_no_leak(heap):
+    before, cupy = heap.alloc(600), library()
+    with pytest.warns(gpuheap.LeakWarning), heap.scope("load") as scope:
+        scope.keep(before)
+        stays = cupy.empty(heap, 600)
+    assert scope.leaked_bytes == 600
+    stays.free(), before.free()
+
+
+def test_a_scope_remembers_no_array_that_is_gone(heap):
+    with heap.scope("load") as scope:
+        for _ in range(1000):
+            heap.zeros(1)
+        assert len(list(scope._account.buffers)) < 200
+
+
 def test_what_is_kept_and_freed_hides_no_leak(heap):
     cupy = library()
     with pytest.warns(gpuheap.LeakWarning), heap.scope("load") as scope:

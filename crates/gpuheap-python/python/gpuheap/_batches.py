@@ -57,9 +57,10 @@ class Batches(Iterator[Any]):
         self._current: list[Array] = []
 
     def keep(self, batch: Any) -> Any:
-        """Takes the arrays of the current batch out of its turn: they live on. Returns the batch."""
-        kept = {id(array) for array in arrays(batch)}
-        self._current = [array for array in self._current if id(array) not in kept]
+        """Takes the arrays of the current batch out of its turn: they live on, also those that `batch` has parts
+        of alone. Returns the batch."""
+        kept = {array._memory.id for array in arrays(batch)}
+        self._current = [array for array in self._current if array._memory.id not in kept]
         return batch
 
     def close(self) -> None:

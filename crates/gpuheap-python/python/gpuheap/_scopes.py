@@ -49,14 +49,15 @@ class Leak(NamedTuple):
 class _Kept(NamedTuple):
     """Memory that outlives its scope on purpose."""
 
-    object: weakref.ref[Any]
+    #: An object that holds it, or the memory of an array, which other arrays may hold.
+    holder: weakref.ref[Any] | _gpuheap._Memory
     address: int
     bytes: int
 
     @property
     def is_live(self) -> bool:
-        kept = self.object()
-        return kept is not None and not getattr(kept, "freed", False)
+        held = self.holder() if isinstance(self.holder, weakref.ref) else self.holder
+        return held is not None and not getattr(held, "freed", False)
 
     def is_in(self, record: dict[str, Any]) -> bool:
         return self.is_live and record["address"] <= self.address < record["address"] + max(record["bytes"], 1)
@@ -64,24 +65,42 @@ class _Kept(NamedTuple):
 
 class Buffers:
     """The buffers that a scope frees at its end, as long as they live. A `WeakSet` would compare them, and
-    arrays compare their elements."""
+    arrays compare their elements. Of an array it has the memory, which parts of the array may keep alive."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, weakref.ref[Any]] = {}
+        self._memories: dict[int, _gpuheap._Memory] = {}
+        self._prune_at = 64
 
     def add(self, buffer: Any) -> None:
+        if isinstance(buffer, _gpuheap.Array):
+            self._prune()
+            memory = buffer._memory
+            self._memories[memory.id] = memory
+            return
         number, by_id = id(buffer), self._by_id
         by_id[number] = weakref.ref(buffer, lambda _: by_id.pop(number, None))
 
     def discard(self, buffer: Any) -> None:
-        self._by_id.pop(id(buffer), None)
+        if isinstance(buffer, _gpuheap.Array):
+            self._memories.pop(buffer._memory.id, None)
+        else:
+            self._by_id.pop(id(buffer), None)
 
     def clear(self) -> None:
         self._by_id.clear()
+        self._memories.clear()
+
+    def _prune(self) -> None:
+        """Forgets memory that was freed, each time that there is twice as much of it."""
+        if len(self._memories) >= self._prune_at:
+            self._memories = {number: memory for number, memory in self._memories.items() if not memory.freed}
+            self._prune_at = max(64, 2 * len(self._memories))
 
     def __iter__(self) -> Iterator[Any]:
+        yield from list(self._memories.values())
         found = (kept() for kept in list(self._by_id.values()))
-        return (buffer for buffer in found if buffer is not None)
+        yield from (buffer for buffer in found if buffer is not None)
 
 
 class _Failures:
@@ -175,7 +194,8 @@ class Scope:
 
     def keep(self, buffer: Any) -> Any:
         """Has a buffer outlive the scope, and returns it. The scope around, if there is one, frees it at
-        its own end. An object of a library can be kept too: it is not reported.
+        its own end. Of an array its whole memory is kept, also if a part of it is passed. An object of a
+        library can be kept too: it is not reported.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -193,7 +213,10 @@ class Scope:
                 outer = outer.outer
             if outer is not None:
                 outer.buffers.add(buffer)
-            if isinstance(buffer, (_gpuheap.Array, _gpuheap.Buffer)):
+            if isinstance(buffer, _gpuheap.Array):
+                memory = buffer._memory
+                self._kept.append(_Kept(memory, memory.ptr, memory.nbytes))
+            elif isinstance(buffer, _gpuheap.Buffer):
                 self._kept.append(_Kept(weakref.ref(buffer), buffer.ptr, buffer.nbytes))
             return buffer
         from gpuheap._objects import memory_of
@@ -280,7 +303,16 @@ class Scope:
         return viewed
 
     def _kept_bytes(self) -> int:
-        return sum(kept.bytes for kept in self._kept if kept.is_live)
+        """Bytes of the memory that was kept and lives, each of them once."""
+        kept = [one for one in self._kept if one.is_live]
+        if kept and self._used().tracks:
+            records = (record for record in self._used()._records() if record["scope"] in self._numbers)
+            return sum(record["bytes"] for record in records if any(one.is_in(record) for one in kept))
+        total, end = 0, 0
+        for start, stop in sorted((one.address, one.address + one.bytes) for one in kept):
+            total += max(stop - max(start, end), 0)
+            end = max(stop, end)
+        return total
 
     def _note_leaks(self, account: _gpuheap._Account) -> None:
         self.leaked_bytes = max(account.live - self._kept_bytes(), 0)

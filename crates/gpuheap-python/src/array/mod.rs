@@ -4,12 +4,14 @@
 //! * `source`: host data; `index`: parts.
 //! * `operators`: the rules of types of Python's operators.
 //! * `operations`: the core's operations by element type.
+//! * `shared`: the memory of arrays, as scopes know it.
 //! * `foreign`: arrays over other libraries' memory.
 
 mod foreign;
 mod index;
 mod operations;
 mod operators;
+mod shared;
 mod source;
 mod window;
 
@@ -24,6 +26,7 @@ use pyo3::pyclass::CompareOp;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
 pub(crate) use foreign::from_dlpack;
+pub(crate) use shared::SharedMemory;
 
 use crate::exchange::{self, Exported};
 use crate::failure::{call, refused};
@@ -640,6 +643,12 @@ impl Array {
     #[getter]
     fn _exposed(&self) -> bool {
         self.held.is_exposed()
+    }
+
+    /// The memory that the array shares with its parts.
+    #[getter]
+    fn _memory(&self) -> SharedMemory {
+        SharedMemory::of(&self.held)
     }
 
     fn __enter__(slf: Py<Array>) -> Py<Array> {

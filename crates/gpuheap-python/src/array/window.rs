@@ -173,6 +173,16 @@ impl Held {
         self.lock().is_freed || self.whole.is_freed()
     }
 
+    /// Returns the address, which work on any stream needs [`Window::address`] for.
+    pub(crate) fn address(&self) -> Result<u64, Error> {
+        self.whole.device_ptr(&self.whole.stream())
+    }
+
+    /// Returns the size of the whole memory in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.whole.len()
+    }
+
     /// Frees the memory for all windows. If another library holds it, that one's end frees it.
     pub(crate) fn free(&self) -> Result<(), Error> {
         let mut state = self.lock();
