@@ -219,6 +219,40 @@ def test_a_scope_may_end_in_another_context(heap):
     assert buffer.freed
 
 
+def test_scopes_may_be_left_in_any_order(heap):
+    around, outer, inner = heap.scope("around"), heap.scope("outer"), heap.scope("inner")
+    for scope in (around, outer, inner):
+        scope.__enter__()
+    cupy, held = library(), []
+    of_inner = heap.alloc(10)
+    outer.__exit__(None, None, None)
+    # The scope inside it is still the one that memory is charged to, and its memory is no leak.
+    assert (outer.leaked_bytes, of_inner.freed) == (0, False)
+    later, kept = heap.alloc(20), inner.keep(heap.alloc(40))
+    held.append(cupy.empty(heap, 80))
+    assert (inner.live, around.live) == (150, 150)
+    with pytest.warns(gpuheap.LeakWarning, match="'inner'"):
+        inner.__exit__(None, None, None)
+    assert (of_inner.freed, later.freed, kept.freed, inner.leaked_bytes) == (True, True, False, 80)
+    of_around = heap.alloc(160)
+    with heap.scope("next") as following:
+        assert following._account.outer is around._account
+    with pytest.warns(gpuheap.LeakWarning, match="'around'"):
+        around.__exit__(None, None, None)
+    assert (kept.freed, of_around.freed) == (True, True)
+    assert [leak.bytes for leak in around.leaked] == [80]
+    assert not heap.alloc(10).freed
+    held.pop().free()
+
+
+def test_a_scope_keeps_what_a_scope_inside_it_requested(heap):
+    with heap.scope("outer") as outer, heap.scope("inner") as inner:
+        buffer, array = outer.keep(heap.alloc(10)), heap.zeros(10)
+        outer.keep(array[1:])
+    assert (buffer.freed, array.freed, inner.leaked_bytes, outer.leaked_bytes) == (False, False, 0, 0)
+    buffer.free(), array.free()
+
+
 class Reader:
     """An array as CuPy's `asarray` makes it: an address, and the object that it came from."""
 

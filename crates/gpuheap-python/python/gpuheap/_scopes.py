@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import inspect
@@ -61,6 +60,23 @@ class _Kept(NamedTuple):
 
     def is_in(self, record: dict[str, Any]) -> bool:
         return self.is_live and record["address"] <= self.address < record["address"] + max(record["bytes"], 1)
+
+
+def _kept(buffer: Any) -> _Kept | None:
+    """Notes memory of a buffer, an array or a library's object; `None` for memory of the host."""
+    if isinstance(buffer, _gpuheap.HostBuffer):
+        return None
+    if isinstance(buffer, _gpuheap.Array):
+        memory = buffer._memory
+        return _Kept(memory, memory.ptr, memory.nbytes)
+    if isinstance(buffer, _gpuheap.Buffer):
+        return _Kept(weakref.ref(buffer), buffer.ptr, buffer.nbytes)
+    from gpuheap._objects import memory_of
+
+    found = memory_of(buffer)
+    if found is None:
+        raise BadInput(f"{type(buffer)} has no device memory that the scope could keep; pass a buffer or an array")
+    return _Kept(weakref.ref(buffer), *found)
 
 
 class Buffers:
@@ -206,26 +222,29 @@ class Scope:
         (False, True)
         """
         account = self._opened()
+        # Scopes inside this one that are open may have requested it.
+        scopes = self._innermost_first()
         if isinstance(buffer, (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)):
-            account.buffers.discard(buffer)
-            outer = account.outer
-            while outer is not None and (outer.closed or not self._used()._has_scope(outer)):
-                outer = outer.outer
+            for scope in scopes:
+                scope._opened().buffers.discard(buffer)
+            outer = _open_around(account)
+            while outer is not None and not self._used()._has_scope(outer):
+                outer = _open_around(outer)
             if outer is not None:
                 outer.buffers.add(buffer)
-            if isinstance(buffer, _gpuheap.Array):
-                memory = buffer._memory
-                self._kept.append(_Kept(memory, memory.ptr, memory.nbytes))
-            elif isinstance(buffer, _gpuheap.Buffer):
-                self._kept.append(_Kept(weakref.ref(buffer), buffer.ptr, buffer.nbytes))
-            return buffer
-        from gpuheap._objects import memory_of
-
-        found = memory_of(buffer)
-        if found is None:
-            raise BadInput(f"{type(buffer)} has no device memory that the scope could keep; pass a buffer or an array")
-        self._kept.append(_Kept(weakref.ref(buffer), *found))
+        kept = _kept(buffer)
+        if kept is not None:
+            for scope in scopes:
+                scope._kept.append(kept)
         return buffer
+
+    def _innermost_first(self) -> list[Scope]:
+        """The open scopes of the calling context, from the innermost one to this one."""
+        scopes, account = [], current.get()
+        while account is not None and account is not self._account:
+            scopes += [_open[account.number]] if account.number in _open else []
+            account = account.outer
+        return [*scopes, self] if account is not None else [self]
 
     def __enter__(self) -> Scope:
         if self._account is not None:
@@ -233,6 +252,8 @@ class Scope:
         heap = self._heap = self._used()
         self.thread = threading.current_thread().name
         outer = current.get()
+        if outer is not None and outer.closed:
+            outer = _open_around(outer)
         account = heap._open_scope(self.name, self._limit, outer, Buffers())
         self._account = account
         self._numbers = {account.number}
@@ -240,26 +261,28 @@ class Scope:
         _open[account.number] = self
         self._region = heap._region()
         self._is_open = True
-        self._token = current.set(account)
+        current.set(account)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         account = self._opened()
-        # A framework may enter the scope in one context and leave it in another, whose scope stays. There
-        # the account is passed over once it is closed.
-        with contextlib.suppress(ValueError):
-            current.reset(self._token)
         account.close()
         _open.pop(account.number, None)
-        if self._outer is not None:
-            self._outer._numbers |= self._numbers
+        # A framework may enter the scope in one context and leave it in another, and a program may leave it
+        # before a scope inside it. The scope that is current then stays, and passes over this one.
+        if current.get() is account:
+            current.set(_open_around(account))
+        outer = self._outer
+        while outer is not None:
+            outer._numbers |= self._numbers
+            outer = outer._outer
         failures = _Failures(self)
         with failures:
             self._peak = self._measured()
         self._is_open = False
         viewed = self._free_own(account, failures)
         with failures:
-            if account.live > self._kept_bytes():
+            if self._stayed(account):
                 gc.collect()
             self._note_leaks(account)
         for text in viewed:
@@ -302,6 +325,22 @@ class Scope:
                     self.freed_bytes += buffer.nbytes
         return viewed
 
+    def _stayed(self, account: _gpuheap._Account) -> int:
+        """Bytes that outlive the scope, but not on purpose. A scope inside it that is open still may free its
+        own."""
+        inside = [scope._account for scope in list(_open.values())]
+        open_inside = sum(one.live for one in inside if one is not None and self._around(one) is account)
+        return max(account.live - self._kept_bytes() - open_inside, 0)
+
+    def _around(self, account: _gpuheap._Account) -> _gpuheap._Account | None:
+        """The scope of this heap that an account of it is in."""
+        if not self._used()._has_scope(account):
+            return None
+        outer = account.outer
+        while outer is not None and not self._used()._has_scope(outer):
+            outer = outer.outer
+        return outer
+
     def _kept_bytes(self) -> int:
         """Bytes of the memory that was kept and lives, each of them once."""
         kept = [one for one in self._kept if one.is_live]
@@ -315,7 +354,7 @@ class Scope:
         return total
 
     def _note_leaks(self, account: _gpuheap._Account) -> None:
-        self.leaked_bytes = max(account.live - self._kept_bytes(), 0)
+        self.leaked_bytes = self._stayed(account)
         heap = self._used()
         if not self.leaked_bytes or not heap.tracks:
             return
@@ -380,6 +419,14 @@ class Scope:
 
     def __repr__(self) -> str:
         return f"<gpuheap.Scope {self.name!r}>"
+
+
+def _open_around(account: _gpuheap._Account) -> _gpuheap._Account | None:
+    """The scope around another that is open."""
+    outer = account.outer
+    while outer is not None and outer.closed:
+        outer = outer.outer
+    return outer
 
 
 # Open scopes by number, for the scopes inside them.
