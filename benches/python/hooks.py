@@ -97,7 +97,14 @@ if HOOK:
     resource = gpuheap.rmm.install(gpuheap.Heap(DEVICE))
 else:
     resource = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 28)
-told({name: lambda size=size: resource.deallocate(resource.allocate(size), size) for name, size in SIZES.items()})
+pairs = {name: lambda size=size: resource.deallocate(resource.allocate(size), size) for name, size in SIZES.items()}
+if HOOK:
+    # The floor: RMM's way to functions of Python that do nothing, and the protocol of its streams.
+    from rmm.pylibrmm.stream import DEFAULT_STREAM
+    empty = rmm.mr.CallbackMemoryResource(lambda nbytes, stream: 4096, lambda address, nbytes, stream: None)
+    pairs["part: empty callbacks"] = lambda: empty.deallocate(empty.allocate(1024), 1024)
+    pairs["part: __cuda_stream__, twice"] = lambda: (DEFAULT_STREAM.__cuda_stream__(), DEFAULT_STREAM.__cuda_stream__())
+told(pairs)
 """),
     "PyTorch": ("torch", ["hook"], {}, """
 import torch

@@ -3,17 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gpuheap::Block;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::exchange::{self, Exported};
 use crate::failure::{call, call_detached, detached, refused};
 use crate::kind::Kind;
-use crate::lines::RecordId;
 use crate::memory::Memory;
-use crate::owner::Owner;
-use crate::scope::Charge;
 
 /// Device memory of a heap. From `Heap.alloc`. It goes back to the heap when it is collected, at
 /// `free()`, or at the end of a `with` block, in the order of its stream. Nothing waits.
@@ -35,39 +31,20 @@ pub(crate) struct Buffer {
 }
 
 enum State {
-    /// Owned by this object alone.
-    Own(Memory),
+    /// Owned by this object alone. Boxed, so that little is moved while an object is made.
+    Own(Box<Memory>),
     /// Shared with those that it was exported to.
     Shared(Arc<Memory>),
     /// Freed by this object; the number of holders elsewhere does not matter here.
     Freed,
 }
 
-impl State {
-    /// Returns the memory, if no other object holds it.
-    fn last(self) -> Option<Memory> {
-        match self {
-            State::Own(memory) => Some(memory),
-            State::Shared(shared) => Arc::into_inner(shared),
-            State::Freed => None,
-        }
-    }
-}
-
 impl Buffer {
-    pub(crate) fn new(
-        block: Block,
-        stream: gpuheap::Stream,
-        owner: Arc<Owner>,
-        record: Option<RecordId>,
-        charge: Option<Charge>,
-    ) -> Buffer {
-        let (address, bytes, handle) = (block.address(), block.bytes(), stream.raw().0);
-        let memory = Memory::new(block, record, charge, owner, stream);
+    pub(crate) fn new(memory: Box<Memory>) -> Buffer {
         Buffer {
-            address,
-            bytes,
-            stream: handle,
+            address: memory.address(),
+            bytes: memory.bytes(),
+            stream: memory.stream().raw().0,
             is_exposed: AtomicBool::new(false),
             state: Mutex::new(State::Own(memory)),
         }
@@ -82,7 +59,7 @@ impl Buffer {
     fn shared(&self) -> Option<Arc<Memory>> {
         let mut state = self.lock();
         let shared = match std::mem::replace(&mut *state, State::Freed) {
-            State::Own(memory) => Arc::new(memory),
+            State::Own(memory) => Arc::from(memory),
             State::Shared(shared) => shared,
             State::Freed => return None,
         };
@@ -109,13 +86,39 @@ fn freed(py: Python<'_>) -> PyErr {
     )
 }
 
+impl State {
+    /// Frees the memory. If others hold it too, the last of them frees it.
+    fn give_back(self, py: Python<'_>) -> PyResult<()> {
+        let mut memory = match self {
+            State::Own(memory) => memory,
+            // The others may let it go meanwhile, and it may wait then.
+            State::Shared(shared) => return detached(py, || drop(shared)),
+            State::Freed => return Ok(()),
+        };
+        if memory.may_wait() {
+            return call_detached(py, || memory.give_back());
+        }
+        // Without a handover of the interpreter's lock, which costs more than the free.
+        call(py, || memory.give_back())
+    }
+
+    /// Returns whether the end of the memory may wait on the host.
+    fn may_wait(&mut self) -> bool {
+        match self {
+            State::Own(memory) => memory.may_wait(),
+            State::Shared(_) => true,
+            State::Freed => false,
+        }
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut memory) = std::mem::replace(state, State::Freed).last() else { return };
-        if memory.may_wait() {
+        if state.may_wait() {
+            let state = std::mem::replace(state, State::Freed);
             // The heap counts what it could not free as pending. A destructor returns no error.
-            let _ = Python::try_attach(|py| detached(py, || memory.give_back()));
+            let _ = Python::try_attach(|py| state.give_back(py));
         }
     }
 }
@@ -164,13 +167,7 @@ impl Buffer {
             self.used_on(stream)?;
         }
         let state = std::mem::replace(&mut *self.lock(), State::Freed);
-        // Another holder frees it later.
-        let Some(mut memory) = state.last() else { return Ok(()) };
-        if memory.may_wait() {
-            return call_detached(py, || memory.give_back());
-        }
-        // Without a handover of the interpreter's lock, which costs more than the free.
-        call(py, || memory.give_back())
+        state.give_back(py)
     }
 
     /// Says that the memory is in use on another stream too, until `free`: the free then comes
@@ -186,7 +183,7 @@ impl Buffer {
     #[pyo3(signature = (byte=0))]
     fn fill(&self, py: Python<'_>, byte: u8) -> PyResult<()> {
         let memory = self.share(py)?;
-        call(py, || memory.owner.fill(self.address, self.bytes, byte, &memory.stream))
+        call(py, || memory.owner.fill(self.address, self.bytes, byte, memory.stream()))
     }
 
     /// Copies bytes to the device, from anything with the buffer protocol. Waits until they are
@@ -197,7 +194,7 @@ impl Buffer {
         let bytes = crate::host::bytes_of(source)?;
         self.check_range(py, offset, bytes.len())?;
         let to = self.address + offset;
-        call_detached(py, || memory.owner.upload(to, &bytes, &memory.stream))
+        call_detached(py, || memory.owner.upload(to, &bytes, memory.stream()))
     }
 
     /// Copies bytes to the host. Waits until the stream has done what was enqueued before.
@@ -215,7 +212,7 @@ impl Buffer {
         let from = self.address + offset;
         // Python allocates them, and says so if it cannot.
         PyBytes::new_with(py, length, |read| {
-            call_detached(py, || memory.owner.download(from, read, &memory.stream))
+            call_detached(py, || memory.owner.download(from, read, memory.stream()))
         })
     }
 
@@ -248,7 +245,7 @@ impl Buffer {
         // The reader names no stream. The free comes after the work of all blocking streams.
         memory.use_on(&memory.owner.default);
         let shape = [self.bytes as usize];
-        exchange::array_interface(py, self.address, &shape, "|u1", false, &memory.stream)
+        exchange::array_interface(py, self.address, &shape, "|u1", false, memory.stream())
     }
 
     /// `True` if an array of another library may refer to the memory through this object.

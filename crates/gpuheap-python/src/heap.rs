@@ -121,11 +121,12 @@ impl Heap {
         nbytes: u64,
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Buffer>> {
-        let stream = self.owner.stream(py, stream)?;
+        let stream = self.owner.named_stream(py, stream)?;
         let (charge, scope) = Request::split(Request::charged(py, &self.owner, nbytes)?);
-        let (block, record) = self.owner.allocate(py, nbytes, &stream)?;
-        let buffer = Buffer::new(block, stream, self.owner.clone(), record, charge);
-        let buffer = Bound::new(py, buffer)?;
+        let on = stream.as_ref().unwrap_or(&self.owner.default);
+        let (block, record) = self.owner.allocate(py, nbytes, on)?;
+        let memory = Memory::new(block, record, charge, self.owner.clone(), stream);
+        let buffer = Bound::new(py, Buffer::new(Box::new(memory)))?;
         if let Some(scope) = scope {
             Request::adopt(&scope, &buffer)?;
         }
@@ -310,14 +311,15 @@ impl Heap {
         if nbytes == 0 {
             return Ok(0);
         }
-        let stream = self.owner.stream(py, stream)?;
+        let stream = self.owner.named_stream(py, stream)?;
+        let on = stream.as_ref().unwrap_or(&self.owner.default);
         // A budget that is exceeded runs the collector, which is out of place below another
         // allocator.
         let request = if below { None } else { Request::charged(py, &self.owner, nbytes)? };
         let (charge, _) = Request::split(request);
         let (block, record) = match below {
-            false => self.owner.allocate(py, nbytes, &stream)?,
-            true => self.owner.allocate_below(py, nbytes, &stream)?,
+            false => self.owner.allocate(py, nbytes, on)?,
+            true => self.owner.allocate_below(py, nbytes, on)?,
         };
         let address = block.address();
         let memory = Memory::new(block, record, charge, self.owner.clone(), stream);

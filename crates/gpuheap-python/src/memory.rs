@@ -13,6 +13,7 @@ use crate::streams::still_means;
 
 /// A block with what has to come before its free. Returned when dropped.
 pub(crate) struct Memory {
+    /// `None` once it was returned.
     block: Option<Block>,
     record: Option<RecordId>,
     /// Charge to the scopes of Python, until the free.
@@ -20,7 +21,8 @@ pub(crate) struct Memory {
     pub(crate) owner: Arc<Owner>,
     /// Other streams on which the memory is in use: the free comes after their work.
     used_on: Mutex<Vec<gpuheap::Stream>>,
-    pub(crate) stream: gpuheap::Stream,
+    /// `None` for the default stream of the owner.
+    stream: Option<gpuheap::Stream>,
 }
 
 impl Memory {
@@ -29,12 +31,27 @@ impl Memory {
         record: Option<RecordId>,
         charge: Option<Charge>,
         owner: Arc<Owner>,
-        stream: gpuheap::Stream,
+        stream: Option<gpuheap::Stream>,
     ) -> Memory {
         if let (Some(record), Some(charge)) = (record, &charge) {
             owner.lines.assign(record, charge.number());
         }
         Memory { block: Some(block), record, charge, owner, used_on: Mutex::default(), stream }
+    }
+
+    /// Address on the device; zero once it was returned.
+    pub(crate) fn address(&self) -> u64 {
+        self.block.as_ref().map_or(0, Block::address)
+    }
+
+    /// Bytes as requested; zero once it was returned.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.block.as_ref().map_or(0, Block::bytes)
+    }
+
+    /// Returns the stream that it was allocated on.
+    pub(crate) fn stream(&self) -> &gpuheap::Stream {
+        self.stream.as_ref().unwrap_or(&self.owner.default)
     }
 
     /// Frees the block, in the order of its stream and of all that use it too.
@@ -45,8 +62,8 @@ impl Memory {
         self.charge = None;
         let Some(block) = self.block.take() else { return Ok(()) };
         let others = self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for other in others.drain(..) {
-            if let Err(error) = order(&self.stream, &other) {
+        for other in std::mem::take(others) {
+            if let Err(error) = order(self.stream(), &other) {
                 // The other stream may still use the memory, so nothing may reuse it.
                 std::mem::forget(block);
                 return Err(error);
@@ -56,14 +73,15 @@ impl Memory {
     }
 
     /// Returns whether the free may wait on the host: for work on other streams.
-    pub(crate) fn may_wait(&self) -> bool {
-        !self.used_on.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    pub(crate) fn may_wait(&mut self) -> bool {
+        !self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Puts the free behind the work of `stream`, as of the free.
     pub(crate) fn use_on(&self, stream: &gpuheap::Stream) {
         let mut used = self.used_on.lock().unwrap_or_else(PoisonError::into_inner);
-        if stream.id() != self.stream.id() && !used.iter().any(|known| known.id() == stream.id()) {
+        if stream.id() != self.stream().id() && !used.iter().any(|known| known.id() == stream.id())
+        {
             used.push(stream.clone());
         }
     }
@@ -90,8 +108,8 @@ pub(crate) fn has_ended(stream: &gpuheap::Stream) -> bool {
 impl Lent for Arc<Memory> {
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error> {
         self.use_on(consumer);
-        if consumer.id() != self.stream.id() {
-            consumer.wait(&self.stream.record()?)?;
+        if consumer.id() != self.stream().id() {
+            consumer.wait(&self.stream().record()?)?;
         }
         Ok(())
     }

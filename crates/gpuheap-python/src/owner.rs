@@ -66,10 +66,20 @@ impl Owner {
         py: Python<'_>,
         given: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<gpuheap::Stream> {
+        Ok(self.named_stream(py, given)?.unwrap_or_else(|| self.default.clone()))
+    }
+
+    /// Returns the stream that `given` means; `None` if it is none.
+    pub(crate) fn named_stream(
+        &self,
+        py: Python<'_>,
+        given: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<gpuheap::Stream>> {
         match given {
-            None => Ok(self.default.clone()),
-            Some(given) if given.is_none() => Ok(self.default.clone()),
-            Some(given) => self.streams.get(py, &self.heap, &self.default, given),
+            Some(given) if !given.is_none() => {
+                self.streams.get(py, &self.heap, &self.default, given).map(Some)
+            }
+            _ => Ok(None),
         }
     }
 

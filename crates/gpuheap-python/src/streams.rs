@@ -16,6 +16,7 @@ use gpuheap_driver::{CUstream, check};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 use rustc_hash::FxHashMap;
@@ -324,7 +325,7 @@ pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
             ))
         });
     }
-    if let Ok(method) = given.getattr("__cuda_stream__") {
+    if let Ok(method) = given.getattr(intern!(given.py(), "__cuda_stream__")) {
         let answer = method.call0()?;
         let (version, handle): (u32, usize) = answer.extract().map_err(|_| {
             PyTypeError::new_err(format!(

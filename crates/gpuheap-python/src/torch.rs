@@ -34,25 +34,27 @@ struct Served {
 }
 
 impl Served {
-    fn stream(&self, raw: *mut c_void) -> Result<gpuheap::Stream, Error> {
+    /// Returns the stream of a handle; `None` for the default stream.
+    fn stream(&self, raw: *mut c_void) -> Result<Option<gpuheap::Stream>, Error> {
         let raw = CUstream(raw as usize);
         if raw == CUstream::NULL || raw == CUstream::LEGACY {
-            return Ok(self.owner.default.clone());
+            return Ok(None);
         }
         let mut streams = locked(&self.owner.heap, &self.streams)?;
         if let Some(known) = streams.get(&raw.0).filter(|known| !known.is_retired()) {
-            return Ok(known.clone());
+            return Ok(Some(known.clone()));
         }
         // SAFETY: PyTorch's streams are of pools that live as long as the process.
         let stream = unsafe { self.owner.device.foreign_stream(raw) }?;
         streams.insert(raw.0, stream.clone());
-        Ok(stream)
+        Ok(Some(stream))
     }
 
     /// Allocates, and with `finds_line` records the line of Python.
     fn allocate(&self, bytes: u64, raw: *mut c_void, finds_line: bool) -> Result<u64, Error> {
         let stream = self.stream(raw)?;
-        let block = self.owner.heap.allocate(bytes, &stream)?;
+        let on = stream.as_ref().unwrap_or(&self.owner.default);
+        let block = self.owner.heap.allocate(bytes, on)?;
         let address = block.address();
         let record = match finds_line && self.owner.tracks() {
             true => Python::try_attach(|py| self.owner.tracked_below(py, address, bytes)).flatten(),
@@ -164,51 +166,64 @@ unsafe extern "C" fn segment(bytes: isize, device: c_int, stream: *mut c_void) -
 
 /// Frees what [`gpuheap_torch_allocate`] or [`segment`] gave, in the order of its stream.
 unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut c_void) {
-    guarded((), || {
-        if let Some(served) = served(device) {
-            // PyTorch hears of no error here. The heap counts what it could not free.
-            let _ = served.addresses.free(address as u64, None);
-        }
-    });
+    guarded(
+        || (),
+        || {
+            if let Some(served) = served(device) {
+                // PyTorch hears of no error here. The heap counts what it could not free.
+                let _ = served.addresses.free(address as u64, None);
+            }
+        },
+    );
 }
 
 /// Puts the free of an address behind the work of a stream.
 unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
-    guarded((), || {
-        let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
-        for served in heaps.iter().flatten() {
-            if served.addresses.has(address as u64) {
-                if let Ok(stream) = served.stream(stream) {
-                    // PyTorch hears of no error here: that of a forked child, which frees nothing.
-                    let _ = served.addresses.use_on(address as u64, &stream);
+    guarded(
+        || (),
+        || {
+            let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
+            for served in heaps.iter().flatten() {
+                if served.addresses.has(address as u64) {
+                    if let Ok(stream) = served.stream(stream) {
+                        // PyTorch hears of no error here: that of a forked child, which frees nothing.
+                        let on = stream.as_ref().unwrap_or(&served.owner.default);
+                        let _ = served.addresses.use_on(address as u64, on);
+                    }
+                    return;
                 }
-                return;
             }
-        }
-    });
+        },
+    );
 }
 
 /// Gives the cached memory of all heaps back: `torch.cuda.empty_cache()`.
 unsafe extern "C" fn reset() {
-    guarded((), || {
-        let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
-        for served in heaps.iter().flatten() {
-            // Memory that cannot be given back stays cached, and counts as that.
-            let _ = served.owner.heap.reclaim_all();
-        }
-    });
+    guarded(
+        || (),
+        || {
+            let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
+            for served in heaps.iter().flatten() {
+                // Memory that cannot be given back stays cached, and counts as that.
+                let _ = served.owner.heap.reclaim_all();
+            }
+        },
+    );
 }
 
 /// Sets the limit of a device: `torch.cuda.set_per_process_memory_fraction()`.
 unsafe extern "C" fn fraction(fraction: c_double, device: c_int) {
-    guarded((), || {
-        if let Some(served) = served(device) {
-            let heap = &served.owner.heap;
-            let hard = (served.owner.device.total_memory() as f64 * fraction) as u64;
-            // A limit that the heap refuses leaves the one before.
-            let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
-        }
-    });
+    guarded(
+        || (),
+        || {
+            if let Some(served) = served(device) {
+                let heap = &served.owner.heap;
+                let hard = (served.owner.device.total_memory() as f64 * fraction) as u64;
+                // A limit that the heap refuses leaves the one before.
+                let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
+            }
+        },
+    );
 }
 
 fn allocated(
@@ -222,7 +237,7 @@ fn allocated(
         return Ok(0);
     }
     let bug = || Err("gpuheap failed in a way that is a bug of its own".to_owned());
-    guarded(bug(), || {
+    guarded(bug, || {
         let Some(served) = served(device) else {
             return Err(format!(
                 "gpuheap serves no heap of cuda:{device}; pass one to gpuheap.torch.install(), or make \
@@ -242,6 +257,6 @@ fn served(device: c_int) -> Option<Arc<Served>> {
 }
 
 /// Runs what must not unwind into PyTorch.
-fn guarded<R>(otherwise: R, work: impl FnOnce() -> R) -> R {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or(otherwise)
+fn guarded<R>(otherwise: impl FnOnce() -> R, work: impl FnOnce() -> R) -> R {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| otherwise())
 }

@@ -3,8 +3,8 @@
     import gpuheap.rmm
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
 
-RMM calls Python for each allocation, under the interpreter's lock: about half a microsecond a pair, and one
-thread at a time. No collection of garbage runs inside RMM's calls, because RMM may hold locks of its own.
+RMM calls Python for each allocation and each free, under the interpreter's lock: one to two microseconds a
+pair, half of them RMM's own way to Python, and one thread at a time. No collection of garbage runs inside RMM's calls, because RMM may hold locks of its own.
 """
 
 from __future__ import annotations
