@@ -1,0 +1,64 @@
+//! The memory of arrays for scopes and batches: what they free, whichever array of it is left.
+
+use std::sync::{Arc, Weak};
+
+use pyo3::prelude::*;
+
+use super::window::Held;
+use crate::failure::call;
+
+/// The memory that an array shares with its parts. It keeps no memory alive.
+#[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Memory")]
+pub(crate) struct SharedMemory {
+    held: Weak<Held>,
+}
+
+impl SharedMemory {
+    pub(crate) fn of(held: &Arc<Held>) -> SharedMemory {
+        SharedMemory { held: Arc::downgrade(held) }
+    }
+}
+
+#[pymethods]
+impl SharedMemory {
+    /// Number of the memory, which no other memory has while this object lives.
+    #[getter]
+    fn id(&self) -> usize {
+        self.held.as_ptr() as usize
+    }
+
+    /// Address on the device; 0 if the memory was freed.
+    #[getter]
+    fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        match self.held.upgrade().filter(|held| !held.is_freed()) {
+            Some(held) => call(py, || held.address()),
+            None => Ok(0),
+        }
+    }
+
+    /// Bytes of the whole memory; 0 if no array of it is left.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.held.upgrade().map_or(0, |held| held.bytes())
+    }
+
+    /// `True` if the memory was freed, or no array of it is left.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.held.upgrade().is_none_or(|held| held.is_freed())
+    }
+
+    /// `True` if an array of another library may refer to the memory through an array of it.
+    #[getter]
+    fn _exposed(&self) -> bool {
+        self.held.upgrade().is_some_and(|held| held.is_exposed())
+    }
+
+    /// Frees the memory for all arrays that share it, after the work on it. Does not wait.
+    fn free(&self, py: Python<'_>) -> PyResult<()> {
+        match self.held.upgrade() {
+            Some(held) => call(py, || held.free()),
+            None => Ok(()),
+        }
+    }
+}
