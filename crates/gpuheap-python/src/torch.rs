@@ -186,7 +186,7 @@ unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
             for served in heaps.iter().flatten() {
                 if served.addresses.has(address as u64) {
                     if let Ok(stream) = served.stream(stream) {
-                        // PyTorch hears of no error here: that of a forked child, which frees nothing.
+                    // PyTorch hears of no error here: that of a forked child, which frees none.
                         let on = stream.as_ref().unwrap_or(&served.owner.default);
                         let _ = served.addresses.use_on(address as u64, on);
                     }
