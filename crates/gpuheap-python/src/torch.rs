@@ -166,64 +166,52 @@ unsafe extern "C" fn segment(bytes: isize, device: c_int, stream: *mut c_void) -
 
 /// Frees what [`gpuheap_torch_allocate`] or [`segment`] gave, in the order of its stream.
 unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut c_void) {
-    guarded(
-        || (),
-        || {
-            if let Some(served) = served(device) {
-                // PyTorch hears of no error here. The heap counts what it could not free.
-                let _ = served.addresses.free(address as u64, None);
-            }
-        },
-    );
+    let _ = guarded(|| {
+        if let Some(served) = served(device) {
+            // PyTorch hears of no error here. The heap counts what it could not free.
+            let _ = served.addresses.free(address as u64, None);
+        }
+    });
 }
 
 /// Puts the free of an address behind the work of a stream.
 unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
-    guarded(
-        || (),
-        || {
-            let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
-            for served in heaps.iter().flatten() {
-                if served.addresses.has(address as u64) {
-                    if let Ok(stream) = served.stream(stream) {
+    let _ = guarded(|| {
+        let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
+        for served in heaps.iter().flatten() {
+            if served.addresses.has(address as u64) {
+                if let Ok(stream) = served.stream(stream) {
                     // PyTorch hears of no error here: that of a forked child, which frees none.
-                        let on = stream.as_ref().unwrap_or(&served.owner.default);
-                        let _ = served.addresses.use_on(address as u64, on);
-                    }
-                    return;
+                    let on = stream.as_ref().unwrap_or(&served.owner.default);
+                    let _ = served.addresses.use_on(address as u64, on);
                 }
+                return;
             }
-        },
-    );
+        }
+    });
 }
 
 /// Gives the cached memory of all heaps back: `torch.cuda.empty_cache()`.
 unsafe extern "C" fn reset() {
-    guarded(
-        || (),
-        || {
-            let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
-            for served in heaps.iter().flatten() {
-                // Memory that cannot be given back stays cached, and counts as that.
-                let _ = served.owner.heap.reclaim_all();
-            }
-        },
-    );
+    let _ = guarded(|| {
+        let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for served in heaps.iter().flatten() {
+            // Memory that cannot be given back stays cached, and counts as that.
+            let _ = served.owner.heap.reclaim_all();
+        }
+    });
 }
 
 /// Sets the limit of a device: `torch.cuda.set_per_process_memory_fraction()`.
 unsafe extern "C" fn fraction(fraction: c_double, device: c_int) {
-    guarded(
-        || (),
-        || {
-            if let Some(served) = served(device) {
-                let heap = &served.owner.heap;
-                let hard = (served.owner.device.total_memory() as f64 * fraction) as u64;
-                // A limit that the heap refuses leaves the one before.
-                let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
-            }
-        },
-    );
+    let _ = guarded(|| {
+        if let Some(served) = served(device) {
+            let heap = &served.owner.heap;
+            let hard = (served.owner.device.total_memory() as f64 * fraction) as u64;
+            // A limit that the heap refuses leaves the one before.
+            let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
+        }
+    });
 }
 
 fn allocated(
@@ -236,8 +224,7 @@ fn allocated(
     if bytes == 0 {
         return Ok(0);
     }
-    let bug = || Err("gpuheap failed in a way that is a bug of its own".to_owned());
-    guarded(bug, || {
+    let done = guarded(|| {
         let Some(served) = served(device) else {
             return Err(format!(
                 "gpuheap serves no heap of cuda:{device}; pass one to gpuheap.torch.install(), or make \
@@ -248,7 +235,8 @@ fn allocated(
             Some(_) => format!("CUDA out of memory. {error}"),
             None => error.to_string(),
         })
-    })
+    });
+    done.unwrap_or_else(|| Err("gpuheap failed in a way that is a bug of its own".to_owned()))
 }
 
 fn served(device: c_int) -> Option<Arc<Served>> {
@@ -256,7 +244,7 @@ fn served(device: c_int) -> Option<Arc<Served>> {
     heaps.get(usize::try_from(device).ok()?)?.clone()
 }
 
-/// Runs what must not unwind into PyTorch.
-fn guarded<R>(otherwise: impl FnOnce() -> R, work: impl FnOnce() -> R) -> R {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| otherwise())
+/// Runs what must not unwind into PyTorch. `None` if it panicked.
+fn guarded<R>(work: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
