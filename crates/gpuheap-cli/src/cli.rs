@@ -14,10 +14,12 @@ use gpuheap_replay::replay::Pool;
 use gpuheap_replay::tune::Family;
 
 use crate::doctor::{DoctorArguments, ExplainArguments};
+use crate::dry_run::DryRunArguments;
 use crate::failure::Failure;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
 use crate::status::StatusArguments;
+use crate::values::{GRANULE, TypedSize, bytes, missing};
 
 /// GPU memory that you can account for
 #[derive(Parser, Debug)]
@@ -34,6 +36,10 @@ pub(crate) enum Command {
     /// Say why memory ran out and what would help, from recorded allocations
     #[command(long_about = REPLAY, after_help = EXIT_CODES, after_long_help = REPLAY_AFTER)]
     Replay(Box<ReplayArguments>),
+
+    /// Run a program without a GPU, and say on which card it fits
+    #[command(long_about = DRY_RUN, after_help = DRY_RUN_EXIT_CODES, after_long_help = DRY_RUN_AFTER)]
+    DryRun(Box<DryRunArguments>),
 
     /// Account for each GPU's memory, by process
     #[command(long_about = STATUS, after_help = STATUS_EXIT_CODES)]
@@ -73,6 +79,31 @@ const ALL_EXIT_CODES: &str = "Exit codes: 0 fine, 1 findings, 2 wrong use or unr
 
 const EXIT_CODES: &str = "Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use \
                           or unreadable input, 3 environment error (no device, no permission)";
+
+const DRY_RUN: &str = "\
+Run a program and its children on an emulated GPU whose kernels do nothing, and say on which card it fits, \
+what it takes at its peak and which lines hold it, and what would make it fit.
+
+PyTorch runs unmodified, with its own allocator: peaks are those of a GPU. All results are 0, so sizes that \
+depend on results are not known. No GPU is needed, and one that is there is not touched. The program's output \
+passes; the verdict follows on stderr. Of several runs, the first one's output passes.";
+
+const DRY_RUN_AFTER: &str = "\
+Cards: gpuheap replay --card list
+
+Exit codes:
+  0  the program fits: on every card, or with a value of --find-batch
+  1  memory runs out
+  2  wrong use, or a program that cannot be started
+  3  the program failed for another reason (its status is in the JSON), or the
+     emulated libraries are missing
+Examples:
+  gpuheap dry-run --card \"RTX 4090\" -- python train.py
+  gpuheap dry-run --card \"T4,L4,RTX 4090\" --steps 3 -- python train.py
+  gpuheap dry-run --card L4 --find-batch BATCH=8..64 -- python train.py {BATCH}";
+
+const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 the program failed \
+                                  otherwise";
 
 const STATUS: &str = "\
 Account for each GPU's memory: total, free, reserved by the driver, and used by which process. \
@@ -170,8 +201,8 @@ Exit codes:
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 8] =
-    ["replay", "status", "doctor", "explain", "wait", "free", "pause", "resume"];
+const COMMANDS: [&str; 9] =
+    ["replay", "dry-run", "status", "doctor", "explain", "wait", "free", "pause", "resume"];
 
 /// Frameworks whose settings `--tune` searches.
 const FAMILIES: [Family; 3] = [Family::Torch, Family::Rmm, Family::CuPy];
@@ -258,13 +289,6 @@ pub(crate) enum AskedCard {
     Card(&'static Card),
 }
 
-/// Bytes, with the text that the user typed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TypedSize {
-    pub(crate) bytes: u64,
-    pub(crate) typed: String,
-}
-
 /// A limit, with the text that the user typed.
 #[derive(Clone, Debug)]
 pub(crate) struct TypedLimit {
@@ -337,6 +361,9 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Failure> {
         },
     };
     let mut command = parsed.command;
+    if let Command::DryRun(arguments) = &command {
+        arguments.check()?;
+    }
     if let Command::Replay(arguments) = &mut command {
         arguments.sort_out_tune();
         arguments.check()?;
@@ -362,6 +389,11 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
             let reason = std::error::Error::source(error).map(ToString::to_string);
             format!("{option}: {}", reason.unwrap_or_else(|| "the value is not valid".to_owned()))
         }
+        ErrorKind::UnknownArgument
+            if command.as_deref() == Some("dry-run") && !argument.starts_with('-') =>
+        {
+            format!("write -- before the program: gpuheap dry-run -- {argument}")
+        }
         ErrorKind::UnknownArgument => match context(ContextKind::SuggestedArg) {
             Some(suggested) => {
                 format!("there is no option '{argument}'; did you mean {suggested}?")
@@ -380,6 +412,9 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
         }
         ErrorKind::MissingRequiredArgument if command.as_deref() == Some("replay") => {
             NO_TRACE.to_owned()
+        }
+        ErrorKind::MissingRequiredArgument if command.as_deref() == Some("dry-run") => {
+            "no program was given; end with it: gpuheap dry-run -- python train.py".to_owned()
         }
         ErrorKind::MissingRequiredArgument => format!("{argument} is missing; {see}"),
         ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),
@@ -416,23 +451,6 @@ fn limit(text: &str) -> Result<TypedLimit, String> {
 /// Parses a size that may be zero.
 fn size_or_zero(text: &str) -> Result<Size, String> {
     if text == "0" { Ok(Size::Bytes(0)) } else { size(text) }
-}
-
-/// Granule of devices, bytes.
-const GRANULE: u64 = 2 << 20;
-
-/// Parses a size that is not a share, because it sets the memory that shares refer to.
-fn bytes(text: &str) -> Result<TypedSize, String> {
-    missing(text)?;
-    let reason = match Size::parse(text) {
-        Ok(Size::Bytes(bytes)) if bytes >= GRANULE => {
-            return Ok(TypedSize { bytes, typed: text.trim().to_owned() });
-        }
-        Ok(Size::Bytes(_)) => "it is less than the 2 MiB that a device hands out at a time",
-        Ok(_) => "it is a share",
-        Err(error) => error.reason(),
-    };
-    Err(format!("'{text}' is not a size: {reason}; write bytes (10000) or a unit (100M, 1.5GiB)"))
 }
 
 fn pool(text: &str) -> Result<Pool, String> {
@@ -512,15 +530,6 @@ fn time(text: &str) -> Result<Duration, String> {
         n if n > 3.6e12 => fail("it is more than an hour"),
         n => Ok(Duration::from_nanos(n as u64)),
     }
-}
-
-/// Refuses another option as a value. Values may start with a hyphen, so that `-1` gets an error of
-/// its own.
-fn missing(text: &str) -> Result<(), String> {
-    if text.starts_with("--") {
-        return Err(format!("the value is missing before '{text}'"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

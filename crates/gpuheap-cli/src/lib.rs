@@ -3,6 +3,7 @@
 mod baseline;
 mod cli;
 mod doctor;
+mod dry_run;
 mod failure;
 mod free;
 mod machine;
@@ -13,6 +14,7 @@ mod progress;
 mod replay;
 mod state;
 mod status;
+mod values;
 mod verdict;
 
 use std::ffi::OsString;
@@ -26,6 +28,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
+        cli::Parsed::Command(Command::DryRun(arguments)) => dry_run::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
         cli::Parsed::Command(Command::Pause(arguments)) => pause::pause(&arguments),

@@ -26,6 +26,12 @@ pub(crate) fn note(text: &str) {
     line("note", text);
 }
 
+/// Writes a command's report to stderr, if stdout is that of a program which the command ran.
+pub(crate) fn report(text: &str) {
+    // Nobody can be told that stderr is closed.
+    let _ = stderr().lock().write_all(text.as_bytes());
+}
+
 /// Writes the reason for missing output to stderr.
 pub(crate) fn complain(failure: &Failure) {
     for text in failure.lines() {

@@ -95,7 +95,8 @@ fn variable<T>(
 
 fn profiles() -> String {
     format!(
-        "{}, or bytes such as 16GiB; with commas between several devices",
+        "{}, bytes such as 16GiB, or a description such as name=RTX 3090;memory=24258MiB; with commas \
+         between several devices",
         Profile::NAMES.join(", ")
     )
 }

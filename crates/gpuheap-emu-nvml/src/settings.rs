@@ -35,7 +35,7 @@ impl Settings {
             None => vec![Profile::h200()],
             Some(text) => Profile::list(&text).ok_or_else(|| {
                 let names = Profile::NAMES.join(", ");
-                format!("{DEVICE}={text:?} is not valid; use {names}, or bytes such as 16GiB")
+                format!("{DEVICE}={text:?} is not valid; use {names}, bytes such as 16GiB, or a description")
             })?,
         };
         let (source, version) = match &description.cuda {

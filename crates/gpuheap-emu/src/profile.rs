@@ -56,15 +56,46 @@ impl Profile {
         }
     }
 
-    /// Parses devices as the environment names them: names of [`NAMES`](Profile::NAMES) or bytes
-    /// such as `16GiB`, with commas between several; `None` if a part is neither.
+    /// Parses devices as the environment names them: names of [`NAMES`](Profile::NAMES), bytes such
+    /// as `16GiB`, or a description such as `name=RTX 3090;memory=24258MiB;capability=8.6`. Commas
+    /// separate several devices. `None` if a part is none of these.
+    ///
+    /// A description is an `h200` with other values. `memory` has to be among them; `context` is
+    /// `0` if it is not. The others are `name`, `sms` (multiprocessors), `capability`, `vmm` and
+    /// `pools` (`0` or `1`).
     pub fn list(text: &str) -> Option<Vec<Profile>> {
         text.split(',').map(|one| Profile::parse(one.trim())).collect()
     }
 
-    /// Parses one device: a name, or bytes for [`with_memory`](Profile::with_memory).
+    /// Parses one device: a name, bytes for [`with_memory`](Profile::with_memory), or a
+    /// description.
     fn parse(text: &str) -> Option<Profile> {
-        Profile::named(text).or_else(|| bytes(text).map(Profile::with_memory))
+        Profile::named(text)
+            .or_else(|| bytes(text).map(Profile::with_memory))
+            .or_else(|| Profile::described(text))
+    }
+
+    /// Parses a description: `name=RTX 3090;memory=24258MiB`.
+    fn described(text: &str) -> Option<Profile> {
+        let mut profile = Profile::with_memory(0);
+        for part in text.split(';') {
+            let (key, value) = part.split_once('=')?;
+            match key.trim() {
+                "name" => profile.name = format!("emulated {}", value.trim()),
+                "memory" => profile.memory_bytes = bytes(value)?,
+                "context" if value == "0" => profile.context_bytes = 0,
+                "context" => profile.context_bytes = bytes(value)?,
+                "sms" => profile.multiprocessors = value.parse().ok().filter(|&sms| sms > 0)?,
+                "capability" => {
+                    let (major, minor) = value.split_once('.')?;
+                    profile.compute_capability = (major.parse().ok()?, minor.parse().ok()?);
+                }
+                "vmm" => profile.vmm = switch(value)?,
+                "pools" => profile.pools = switch(value)?,
+                _ => return None,
+            }
+        }
+        (profile.memory_bytes > 0).then_some(profile)
     }
 
     /// Returns a device of which exactly `bytes` bytes can be allocated: its contexts take no
@@ -183,6 +214,14 @@ impl Profile {
     }
 }
 
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
 /// Parses bytes: a number alone, or with `MiB` or `GiB`.
 fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = match text.strip_suffix("iB") {
@@ -210,6 +249,25 @@ mod tests {
         assert_eq!(device("1000000"), Some(Profile::with_memory(1_000_000)));
         for wrong in ["", "0", "-1", "+1", "12XB", "GiB", "1.5GiB", "1 GiB", "T4", "99999999999GiB"]
         {
+            assert_eq!(device(wrong), None, "{wrong:?}");
+        }
+        let card = device(
+            "name=NVIDIA L4;memory=22491MiB;context=182452224;capability=8.9;sms=58;vmm=1;pools=0",
+        );
+        assert_eq!(
+            card,
+            Some(Profile {
+                name: "emulated NVIDIA L4".to_owned(),
+                memory_bytes: 22_491 << 20,
+                context_bytes: 174 << 20,
+                compute_capability: (8, 9),
+                multiprocessors: 58,
+                pools: false,
+                ..Profile::h200()
+            })
+        );
+        assert_eq!(device("memory=1GiB"), Some(Profile::with_memory(1 << 30)));
+        for wrong in ["name=A", "memory=", "memory=0", "memory=1GiB;", "memory=1GiB;vmm=yes"] {
             assert_eq!(device(wrong), None, "{wrong:?}");
         }
         let two = vec![Profile::t4(), Profile::with_memory(1 << 30)];

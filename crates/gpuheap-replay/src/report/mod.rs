@@ -6,7 +6,7 @@ mod detail;
 mod table;
 mod tune;
 mod verdict;
-pub(crate) mod words;
+pub mod words;
 
 pub use self::at::at;
 pub use self::cards::list_cards;

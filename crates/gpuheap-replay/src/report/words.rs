@@ -3,12 +3,12 @@
 use std::fmt::{self, Write};
 
 /// Width of a terminal, in columns.
-pub(crate) const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 
 /// Bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB, `8 bytes`. `{:#}` rounds up,
 /// so that a size that is enough is still enough when it is typed again.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Amount(pub(crate) u64);
+pub struct Amount(pub u64);
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,7 +33,7 @@ impl fmt::Display for Amount {
 }
 
 /// Writes `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -46,25 +46,25 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// Writes `1 event` or `2 events`.
-pub(crate) fn count(number: u64, noun: &str) -> String {
+pub fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", grouped(number))
 }
 
 /// Adds a line, without its trailing blanks.
-pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
+pub fn line(text: &mut String, line: fmt::Arguments<'_>) {
     // A write to a string never fails.
     let _ = writeln!(text, "{}", line.to_string().trim_end());
 }
 
 /// Adds words, in lines of the terminal's width. A longer word has a line of its own.
-pub(crate) fn paragraph(text: &mut String, words: &str) {
+pub fn paragraph(text: &mut String, words: &str) {
     hanging(text, "", "", words);
 }
 
 /// Adds words after `first`. Further lines begin with `indent`. A word that is wider than a line is
 /// broken after its commas.
-pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
+pub fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
     let mut column = first.chars().count();
     text.push_str(first);
     let room = WIDTH - indent.chars().count();

@@ -1,0 +1,210 @@
+//! `gpuheap dry-run`: runs a program on an emulated GPU, and prints the verdict.
+
+mod text;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use gpuheap_dry_run::{Error, FindBatch, Options, Outcome, Progress, dry_run};
+use gpuheap_replay::cards::{self, Card};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::values::{TypedSize, bytes, missing};
+use crate::verdict::Verdict;
+
+/// Card that a program is run on if none is given: the largest one that was measured.
+const CARD: &str = "H200 141GB";
+/// Most devices that share an account of their memory.
+const MOST_DEVICES: u32 = 16;
+
+/// Arguments of `gpuheap dry-run`.
+#[derive(Args, Debug)]
+pub(crate) struct DryRunArguments {
+    /// Cards to run on, with commas between them [default: H200 141GB]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    card: Option<String>,
+
+    /// Number of devices, all alike
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_DEVICES)))]
+    devices: u32,
+
+    /// Memory of each device as its driver reports it [default: the card's own]
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
+    memory: Option<TypedSize>,
+
+    /// End a Python program after this many optimiser steps
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+
+    /// End the program after this time, at the end of an optimiser step, e.g. 90s or 5min
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    time_limit: Option<Duration>,
+
+    /// Find the largest value of an environment variable with which the program fits; {VAR} in ARGS
+    /// is replaced too
+    #[arg(long, value_name = "VAR=8..64", value_parser = FindBatch::parse, conflicts_with = "quick")]
+    find_batch: Option<FindBatch>,
+
+    /// Run once for each compute capability, and replay the trace for its other cards
+    #[arg(long)]
+    quick: bool,
+
+    /// Write the verdict as JSON to a file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Write the recorded trace to a file, for gpuheap replay
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// Folder of the emulated libraries [default: the one of this installation]
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    stand_ins: Option<PathBuf>,
+
+    /// The program and its arguments, after --
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+impl DryRunArguments {
+    /// Refuses values that contradict each other.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.cards().map(drop)
+    }
+
+    fn cards(&self) -> Result<Vec<&'static Card>, Failure> {
+        let mut found = Vec::new();
+        for name in self.card.as_deref().unwrap_or(CARD).split(',') {
+            let failed = |error: String| Failure::wrong_use(format!("--card: {error}"));
+            missing(name).map_err(failed)?;
+            let card = cards::find(name).map_err(|error| {
+                failed(format!("{error}; gpuheap replay --card list shows all"))
+            })?;
+            if found.contains(&card) {
+                return Err(failed(format!("{} was given more than once", card.name)));
+            }
+            found.push(card);
+        }
+        Ok(found)
+    }
+
+    fn options(&self) -> Result<Options, Failure> {
+        let mut words = self.program.iter().cloned();
+        let program = words.next().unwrap_or_default();
+        Ok(Options {
+            program,
+            arguments: words.collect(),
+            cards: self.cards()?,
+            devices: self.devices,
+            memory: self.memory.as_ref().map(|memory| memory.bytes),
+            steps: self.steps,
+            time_limit: self.time_limit,
+            find_batch: self.find_batch.clone(),
+            quick: self.quick,
+            trace: self.trace.clone(),
+            stand_ins: self.stand_ins.clone(),
+        })
+    }
+}
+
+/// Runs the program, and prints the verdict to stderr.
+///
+/// # Errors
+///
+/// Returns a failure if the program cannot be started, or a file cannot be written.
+pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
+    let options = arguments.options()?;
+    if let Some(file) = &arguments.json {
+        // Before the program runs for it.
+        write(file, "")?;
+    }
+    let verdict = dry_run(&options, &Notes).map_err(failed)?;
+    if let Some(file) = &arguments.json {
+        let text = serde_json::to_string_pretty(&verdict).map_err(Failure::could_not_look)?;
+        write(file, &format!("{text}\n"))?;
+    }
+    output::report(&text::render(&verdict));
+    match verdict.outcome() {
+        Outcome::Fits => Ok(Verdict::Fine),
+        Outcome::DoesNotFit => Ok(Verdict::Findings),
+        Outcome::Failed => Err(Failure::could_not_look("the program failed: see above")),
+    }
+}
+
+fn write(file: &std::path::Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text).map_err(|error| {
+        let file = file.display();
+        Failure::wrong_use(format!(
+            "--json: {file} cannot be written: {error}; name a file in a folder that you can write to"
+        ))
+    })
+}
+
+fn failed(error: Error) -> Failure {
+    match error {
+        Error::WrongUse(line) => Failure::wrong_use(line),
+        error => Failure::could_not_look(error),
+    }
+}
+
+/// Writes notes to stderr while the program runs.
+struct Notes;
+
+impl Progress for Notes {
+    fn note(&self, line: &str) {
+        output::note(line);
+    }
+}
+
+/// Parses `90s`, `5min`, `2h`, `500ms`.
+fn time(text: &str) -> Result<Duration, String> {
+    missing(text)?;
+    let fail = |reason: &str| {
+        Err(format!("'{text}' is not a time: {reason}; write a number and s, min or h (90s, 5min)"))
+    };
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit.trim() {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        "" => return fail("it has no unit"),
+        _ if number.is_empty() => return fail("it does not start with a number"),
+        _ => return fail("it has an unknown unit"),
+    };
+    match number.parse::<f64>() {
+        Ok(0.0) => fail("it is zero"),
+        Ok(number) if number * seconds > 1e6 => fail("it is more than eleven days"),
+        Ok(number) => Ok(Duration::from_secs_f64(number * seconds)),
+        Err(_) => fail("it does not start with a number"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_has_a_unit() {
+        for (text, seconds) in [("90s", 90.0), ("5min", 300.0), ("1.5h", 5400.0), ("500ms", 0.5)] {
+            assert_eq!(time(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for (text, reason) in [
+            ("90", "no unit"),
+            ("s", "number"),
+            ("-1s", "number"),
+            ("0s", "zero"),
+            ("1.2.3s", "number"),
+            ("3d", "unknown"),
+            ("9999h", "eleven"),
+            ("--json", "missing"),
+        ] {
+            assert!(time(text).unwrap_err().contains(reason), "{text}: {:?}", time(text));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Text of a verdict, for a terminal of 80 columns.
+
+use gpuheap_dry_run::{
+    Batch, CardResult, DeviceResult, Ended, Outcome, Peak, ProcessResult, Remedy, Unknown, Verdict,
+};
+use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, paragraph};
+
+/// Holders that fit on a screen.
+const HOLDERS: usize = 3;
+/// Ranks or devices of one card that fit on a screen.
+const ROWS: usize = 8;
+/// Lines on libraries that fit on a screen.
+const LIBRARIES: usize = 4;
+
+/// Renders a verdict: the outcome first, then figures, what would help, and what is not known.
+pub(super) fn render(verdict: &Verdict) -> String {
+    let mut text = String::from("\n");
+    hanging(&mut text, "gpuheap dry-run: ", "  ", &verdict.program);
+    paragraph(&mut text, &sentence(verdict));
+    text.push('\n');
+    table(&mut text, verdict);
+    failed(&mut text, verdict);
+    if let Some(peak) = &verdict.peak {
+        at_peak(&mut text, peak);
+    }
+    needs(&mut text, verdict);
+    remedies(&mut text, verdict);
+    unknown(&mut text, &verdict.unknown);
+    for note in &verdict.notes {
+        hanging(&mut text, "Note: ", "  ", note);
+    }
+    if let Some(next) = &verdict.next {
+        line(&mut text, format_args!("Next:\n  {next}"));
+    }
+    text
+}
+
+/// Returns the outcome on all cards in words.
+fn sentence(verdict: &Verdict) -> String {
+    let names = |outcome| -> Vec<&str> {
+        let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
+        of.map(|card| card.card.as_str()).collect()
+    };
+    let devices = match verdict.devices {
+        1 => String::new(),
+        devices => format!("{devices} x "),
+    };
+    let mut parts: Vec<String> = verdict.batch.iter().map(found).collect();
+    for (outcome, words) in [
+        (Outcome::Fits, "It fits on"),
+        (Outcome::DoesNotFit, "It does not fit on"),
+        (Outcome::Failed, "It failed, for another reason than memory, on"),
+    ] {
+        let names = names(outcome);
+        // A search has said which values fit.
+        if !names.is_empty() && (verdict.batch.is_none() || outcome == Outcome::Failed) {
+            let names = names.join(&format!(", {devices}"));
+            parts.push(format!("{words} {devices}{names}."));
+        }
+    }
+    if verdict.is_interrupted {
+        parts.push("It was interrupted: what is left out was not run.".to_owned());
+    }
+    parts.join(" ")
+}
+
+fn found(batch: &Batch) -> String {
+    let Batch { variable, least, most, .. } = batch;
+    let of = |(card, found): &(String, Option<u64>)| match found {
+        Some(value) if value == most => {
+            format!("It fits on {card} up to {variable}={most}, the largest that was asked for.")
+        }
+        Some(value) => format!("It fits on {card} up to {variable}={value}."),
+        None => format!("It does not fit on {card} with {variable}={least}."),
+    };
+    let cards: Vec<String> = batch.found.iter().map(of).collect();
+    format!("{} {} tried.", cards.join(" "), count(batch.runs, "run")).trim_start().to_owned()
+}
+
+fn table(text: &mut String, verdict: &Verdict) {
+    let rows: Vec<Row> = verdict.cards.iter().flat_map(rows).collect();
+    let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).clamp(12, 26);
+    let head = ["allocated", "reserved", "in use", "of"].map(|title| format!(" {title:>11}"));
+    line(text, format_args!("{:<width$} {:<4}{}", "card", "fits", head.concat()));
+    for Row { name, fits, figures } in &rows {
+        let figures = figures.each_ref().map(|figure| format!(" {figure:>11}"));
+        line(text, format_args!("{name:<width$} {fits:<4}{}", figures.concat()));
+    }
+    let estimated = match verdict.cards.iter().any(|card| card.is_estimated) {
+        true => " ~: an estimate, as is the card's context.",
+        false => "",
+    };
+    let replayed = match verdict.cards.iter().any(|card| card.is_replayed) {
+        true => " Cards without figures: by a replay of the first one's trace.",
+        false => "",
+    };
+    paragraph(
+        text,
+        &format!("Peaks; in use has the context, kernels and libraries too.{estimated}{replayed}"),
+    );
+    text.push('\n');
+}
+
+/// Row of the table: figures are allocated, reserved, in use and the card's memory.
+struct Row {
+    name: String,
+    fits: &'static str,
+    figures: [String; 4],
+}
+
+/// Returns the rows of a card: one for each device of each process that used one.
+fn rows(card: &CardResult) -> Vec<Row> {
+    let fits = match card.outcome {
+        Outcome::Fits => "yes",
+        Outcome::DoesNotFit => "no",
+        Outcome::Failed => "-",
+    };
+    let mark = if card.is_estimated { "~" } else { "" };
+    let total = format!("{mark}{}", Amount(card.total));
+    let amount =
+        |bytes: Option<u64>| bytes.map_or(String::new(), |bytes| Amount(bytes).to_string());
+    let processes = card.processes.iter();
+    let used: Vec<(&ProcessResult, &DeviceResult)> = processes
+        .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
+        .collect();
+    let figures = |device: &DeviceResult| {
+        let DeviceResult { allocated, reserved, in_use, .. } = device;
+        [amount(*allocated), amount(*reserved), amount(*in_use), total.clone()]
+    };
+    match used[..] {
+        [] => {
+            let figures = [String::new(), String::new(), String::new(), total];
+            vec![Row { name: card.card.clone(), fits, figures }]
+        }
+        [(_, device)] => vec![Row { name: card.card.clone(), fits, figures: figures(device) }],
+        _ => {
+            let mut rows = vec![Row { name: card.card.clone(), fits, figures: Default::default() }];
+            rows.extend(used.iter().take(ROWS).map(|(process, device)| Row {
+                name: format!("  {}", which(process, device)),
+                fits: "",
+                figures: figures(device),
+            }));
+            if used.len() > ROWS {
+                let name = format!("  and {} more, in --json", used.len() - ROWS);
+                rows.push(Row { name, fits: "", figures: Default::default() });
+            }
+            rows
+        }
+    }
+}
+
+fn which(process: &ProcessResult, device: &DeviceResult) -> String {
+    match &process.rank {
+        Some(rank) => format!("rank {rank}"),
+        None => format!("device {}, pid {}", device.device, process.pid),
+    }
+}
+
+/// Adds the first request that failed on each card, and the end of a program that failed.
+fn failed(text: &mut String, verdict: &Verdict) {
+    for card in &verdict.cards {
+        let process = card.processes.iter().find(|process| process.failed > 0);
+        let failure = process.and_then(|process| Some((process, process.failures.first()?)));
+        let title = format!("Out of memory on {}: ", card.card);
+        if let Some((process, failure)) = failure {
+            let lines = match failure.lines.is_empty() {
+                true => String::new(),
+                false => format!(" at {}", failure.lines.join(", called from ")),
+            };
+            let step =
+                if process.steps > 0 { format!(" in step {}", failure.step) } else { "".into() };
+            let caught = match card.outcome {
+                Outcome::Fits => " The program caught it and went on.",
+                Outcome::DoesNotFit | Outcome::Failed => "",
+            };
+            let words = format!(
+                "{} was requested{step}{lines}, with {} allocated and {} reserved.{caught}",
+                Amount(failure.requested),
+                Amount(failure.allocated),
+                Amount(failure.reserved)
+            );
+            hanging(text, &title, "  ", &words);
+        } else if let (Some(process), Outcome::DoesNotFit) = (process, card.outcome) {
+            let requests = count(process.failed, "request");
+            hanging(text, &title, "  ", &format!("the driver refused {requests}."));
+        }
+        if card.outcome == Outcome::Failed {
+            let end = match card.ended {
+                Some(Ended::Exit(code)) => format!("it ended with exit code {code}."),
+                Some(Ended::Signal(signal)) => format!("signal {signal} ended it."),
+                Some(Ended::TimeLimit) | None => "it did not end.".to_owned(),
+            };
+            hanging(text, &format!("Failed on {}: ", card.card), "  ", &end);
+            for one in card.errors.lines() {
+                line(text, format_args!("  | {one}"));
+            }
+        }
+    }
+}
+
+fn at_peak(text: &mut String, peak: &Peak) {
+    let step = peak.step.map(|step| format!(" in step {step}")).unwrap_or_default();
+    let device =
+        if peak.device > 0 { format!(" of device {}", peak.device) } else { String::new() };
+    let held: Vec<String> = peak
+        .holders
+        .iter()
+        .take(HOLDERS)
+        .map(|holder| format!("{} {} ({})", Amount(holder.bytes), holder.line, holder.blocks))
+        .collect();
+    let words = format!(
+        "{} live{device}{step}, at event {} of {}. Held the most: {}",
+        Amount(peak.live),
+        grouped(peak.event),
+        grouped(peak.events),
+        held.join("; ")
+    );
+    hanging(text, "At the peak: ", "  ", &words);
+}
+
+fn needs(text: &mut String, verdict: &Verdict) {
+    let Some(needs) = &verdict.needs else { return };
+    let more = match needs.most > needs.least {
+        true => format!(", and takes up to {} where there is room", Amount(needs.most)),
+        false => String::new(),
+    };
+    let cards = match needs.cards.is_empty() {
+        true => "No card of the catalogue is large enough.".to_owned(),
+        false => format!("Smallest cards, by a replay: {}.", needs.cards.join(", ")),
+    };
+    let words = format!(
+        "PyTorch needs {:#} of a device{more}, and {} beside. {cards}",
+        Amount(needs.least),
+        Amount(needs.beside),
+    );
+    paragraph(text, &words);
+}
+
+fn remedies(text: &mut String, verdict: &Verdict) {
+    if verdict.remedies.is_empty() {
+        return;
+    }
+    let title = match verdict.remedies.iter().any(|remedy| remedy.makes_it_fit) {
+        true => "What would make it fit, by a replay:",
+        false => "What would take less, by a replay:",
+    };
+    line(text, format_args!("{title}"));
+    for (number, Remedy { line: code, reserved, .. }) in verdict.remedies.iter().enumerate() {
+        let takes = reserved.map(|bytes| format!("  takes {}", Amount(bytes)));
+        let number = number + 1;
+        line(text, format_args!("  {number}. export {code}{}", takes.unwrap_or_default()));
+    }
+}
+
+fn unknown(text: &mut String, unknown: &Unknown) {
+    let mut parts = Vec::new();
+    let read_at: Vec<String> = unknown
+        .lines
+        .iter()
+        .map(|read| format!("{} ({})", read.line, grouped(read.times)))
+        .collect();
+    let lines = match read_at.is_empty() {
+        true => String::new(),
+        false => format!(", most at {}", read_at.join("; ")),
+    };
+    parts.push(format!(
+        "sizes that depend on results: every result is 0, and the program read {}{lines}",
+        count(unknown.reads, "result")
+    ));
+    parts.push(format!("memory of kernels: {} not run", count_were(unknown.launches)));
+    if unknown.asked_for_free_memory > 0 {
+        let times = count(unknown.asked_for_free_memory, "time");
+        parts.push(format!("choices by free memory, which it asked for {times}"));
+    }
+    hanging(text, "Not known: ", "  ", &format!("{}.", parts.join("; ")));
+    for note in unknown.libraries.iter().take(LIBRARIES) {
+        hanging(text, "  ", "    ", note);
+    }
+    if unknown.libraries.len() > LIBRARIES {
+        let more = unknown.libraries.len() - LIBRARIES;
+        line(text, format_args!("  and {} more lines, in --json", grouped(more as u64)));
+    }
+}
+
+fn count_were(launches: u64) -> String {
+    match launches {
+        1 => "1 launch was".to_owned(),
+        _ => format!("{} launches were", grouped(launches)),
+    }
+}

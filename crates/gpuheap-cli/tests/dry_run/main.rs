@@ -1,0 +1,87 @@
+//! `gpuheap dry-run` as a user runs it: programs on the emulated driver, and verdicts on reports
+//! that scripts write in the libraries' stead.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod bad_input;
+#[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
+mod library;
+mod programs;
+mod verdicts;
+
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// Result of a command.
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// A folder with the emulated libraries, and room for files of a test.
+struct Bench {
+    libraries: TempDir,
+    files: TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let libraries = library::folder(&[&library::LIBCUDA, &library::NVML]);
+        Bench { libraries, files: tempfile::tempdir().unwrap() }
+    }
+
+    /// Returns `gpuheap dry-run` in the folder of files, without variables of the emulator.
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("GPUHEAP_") || name.starts_with("LD_") || name.starts_with("PYTHON")
+            {
+                command.env_remove(name);
+            }
+        }
+        command.current_dir(self.files.path()).arg("dry-run");
+        command.env("GPUHEAP_STAND_INS", self.libraries.path());
+        command
+    }
+
+    fn dry_run(&self, arguments: &[&str]) -> Ran {
+        ran(self.command().args(arguments))
+    }
+
+    /// Returns the JSON of a run with further arguments.
+    fn json(&self, arguments: &[&str]) -> (Ran, serde_json::Value) {
+        let path = self.files.path().join("verdict.json");
+        let done = ran(self.command().arg("--json").arg(&path).args(arguments));
+        (done, serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+    }
+
+    /// Writes a file, and returns its path.
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.files.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Compiles a C program, and returns its path.
+    fn compiled(&self, source: &str) -> String {
+        let path = self.files.path().join(Path::new(source).with_extension(""));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dry_run").join(source);
+        let made = Command::new("cc").arg("-o").arg(&path).arg(source).arg("-ldl").status();
+        assert!(made.unwrap().success());
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+fn ran(command: &mut Command) -> Ran {
+    let output = command.output().unwrap();
+    Ran {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}

@@ -1,0 +1,99 @@
+//! Programs on the emulated driver.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Bench;
+
+#[test]
+fn program_finds_the_devices_that_were_asked_for() {
+    let bench = Bench::new();
+    let take = bench.compiled("take.c");
+    let ran = bench.dry_run(&["--card", "RTX 3090", "--devices", "2", "--", &take, "100"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "2 x emulated RTX 3090, 24258 MiB: 0\n"));
+    let ran = bench.dry_run(&["--card", "h200", "--memory", "4GiB", "--", &take, "100"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "1 x emulated NVIDIA H200, 4096 MiB: 0\n"));
+}
+
+#[test]
+fn only_the_first_run_shows_its_output() {
+    let bench = Bench::new();
+    let (ran, json) =
+        bench.json(&["--card", "T4,L4,H200", "--", "sh", "-c", "echo out; echo err >&2"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "out\n"));
+    assert_eq!(ran.stderr.matches("err\n").count(), 1, "{}", ran.stderr);
+    let cards: Vec<_> =
+        json["cards"].as_array().unwrap().iter().map(|card| &card["card"]).collect();
+    assert_eq!(cards, ["T4 16GB", "L4 24GB", "H200 141GB"]);
+}
+
+#[test]
+fn variable_is_set_and_replaced_in_arguments() {
+    let bench = Bench::new();
+    let script = "test $B = $1 && echo $1 >>values && test $B -lt 23 || {
+        echo '{\"out_of_memory\": 1}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
+        exit 1
+    }";
+    let (ran, json) = bench.json(&[
+        "--card",
+        "L4",
+        "--find-batch",
+        "B=8..64",
+        "--",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        "{B}",
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(json["batch"]["found"], serde_json::json!([["L4 24GB", 22]]));
+    let values = std::fs::read_to_string(bench.files.path().join("values")).unwrap();
+    assert_eq!(values.split_whitespace().take(3).collect::<Vec<_>>(), ["64", "8", "36"]);
+    let ran = bench.dry_run(&["--find-batch", "B=30..64", "--", "sh", "-c", script, "sh", "{B}"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("It does not fit on H200 141GB with B=30."), "{}", ran.stderr);
+}
+
+#[test]
+fn python_loads_the_hook_and_then_its_own_sitecustomize() {
+    let bench = Bench::new();
+    bench.file("sitecustomize.py", "print('own')");
+    // Stands for PyTorch: what the hook asks of it.
+    bench.file("torch.py", "class version: cuda = None\n__version__ = '0'\nprint('torch')\n");
+    let script = "import sys, torch; print([p for p in sys.path if 'gpuheap-dry-run' in p])";
+    let mut command = bench.command();
+    command.env("PYTHONPATH", bench.files.path()).args(["--", "python3", "-c", script]);
+    let ran = crate::ran(&mut command);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "own\ntorch\n[]\n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("this PyTorch has no CUDA"), "{}", ran.stderr);
+}
+
+#[test]
+fn signal_is_passed_to_the_program() {
+    let bench = Bench::new();
+    let script = "trap 'echo passed; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut command = bench.command();
+    command.args(["--", "sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(&mut stdout, &mut ready).unwrap();
+    let sent = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    let rest = std::io::read_to_string(stdout).unwrap();
+    assert_eq!((output.status.code(), rest.as_str()), (Some(3), "passed\n"));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("exit code 7") && stderr.contains("interrupted"), "{stderr}");
+}
+
+#[test]
+fn time_limit_ends_a_program_that_has_no_steps() {
+    let bench = Bench::new();
+    let began = Instant::now();
+    let (ran, json) = bench.json(&["--time-limit", "1ms", "--", "sleep", "600"]);
+    assert!(began.elapsed() < Duration::from_secs(300));
+    assert_eq!((ran.code, &json["cards"][0]["ended"]), (0, &"time_limit".into()));
+    assert!(ran.stderr.contains("ended at the time limit"), "{}", ran.stderr);
+}

@@ -1,0 +1,115 @@
+//! Texts of verdicts, on reports that a script writes.
+
+use crate::Bench;
+
+/// Returns a script that writes reports of a process, then ends with a code. `{TRACE}` in them is
+/// a snapshot's path.
+fn script(bench: &Bench, driver: &str, torch: &str, trace: &str, code: i32) -> String {
+    let traces = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/traces");
+    let copy = match trace {
+        "" => String::new(),
+        name => format!("cp {traces}/{name} $to/torch.7.pickle\n"),
+    };
+    let text = format!(
+        "to=$GPUHEAP_EMULATED_REPORT\n\
+         cat >$to/driver.7.json <<'END'\n{driver}\nEND\n\
+         cat >$to/torch.7.json <<'END'\n{torch}\nEND\n{copy}exit {code}\n"
+    );
+    bench.file("program.sh", &text)
+}
+
+const DRIVER: &str = r#"{
+    "devices": [{"name": "x", "total": 25382879232, "peak_in_use": 6100000000}],
+    "copies_to_host": 12, "launches_dropped": 741
+}"#;
+
+fn without_folder(bench: &Bench, text: &str) -> String {
+    text.replace(bench.files.path().to_str().unwrap(), "FOLDER")
+}
+
+#[test]
+fn program_that_fits() {
+    let bench = Bench::new();
+    let torch = r#"{
+        "torch": "2.11.0+cu130", "cuda": "13.0", "steps": 3, "reads_watched": true, "reads": 12,
+        "devices": [{"device": 0, "requested": 4683000000, "allocated": 4684000000,
+            "reserved": 5176000000, "allocations": 2022, "step": 2}],
+        "lines": [{"line": "train.py:31 in main", "times": 9}, {"line": "train.py:40 in log", "times": 3}]
+    }"#;
+    let script = script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 0);
+    let trace = bench.files.path().join("out.pickle");
+    let ran = bench.dry_run(&[
+        "--card",
+        "RTX 4090",
+        "--trace",
+        trace.to_str().unwrap(),
+        "--",
+        "sh",
+        &script,
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(std::fs::metadata(trace).unwrap().len() > 1000);
+    insta::assert_snapshot!(without_folder(&bench, &ran.stderr));
+}
+
+#[test]
+fn program_that_runs_out_of_memory() {
+    let bench = Bench::new();
+    let torch = r#"{
+        "torch": "2.11.0+cu130", "cuda": "13.0", "steps": 0, "failed": 1,
+        "devices": [{"device": 0, "requested": 4683000000, "allocated": 4684000000,
+            "reserved": 5176000000, "allocations": 2022, "step": 1}],
+        "failures": [{"device": 0, "requested": 123428864, "allocated": 4684000000,
+            "reserved": 5176000000, "step": 1, "lines": ["train.py:12 in forward", "train.py:31 in main"]}]
+    }"#;
+    let script = script(&bench, DRIVER, torch, "varied_oom.snapshot.pickle.gz", 1);
+    let ran = bench.dry_run(&["--card", "RTX 2060", "--", "sh", &script]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    insta::assert_snapshot!(without_folder(&bench, &ran.stderr));
+}
+
+#[test]
+fn program_without_pytorch() {
+    let bench = Bench::new();
+    let driver = r#"{
+        "devices": [{"total": 1, "peak_in_use": 6100000000}, {"total": 1, "peak_in_use": 7100000000}],
+        "copies_to_host": 1, "launches_dropped": 1, "asked_for_free_memory": 2,
+        "refused": [{"function": "cuIpcGetMemHandle", "times": 2}], "export_table_asked": true
+    }"#;
+    let script = script(&bench, driver, "not a report", "", 0);
+    let ran = bench.dry_run(&["--card", "L4,T4", "--devices", "2", "--", "sh", &script]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    insta::assert_snapshot!(without_folder(&bench, &ran.stderr));
+}
+
+#[test]
+fn program_that_caught_its_failure_and_went_on_fits() {
+    let bench = Bench::new();
+    let report =
+        |went_on| format!(r#"{{"torch": "2", "cuda": "13.0", "failed": 2, "went_on": {went_on}}}"#);
+    let script = script(&bench, "{}", &report(true), "", 0);
+    assert_eq!(bench.dry_run(&["--", "sh", &script]).code, 0);
+    let script = self::script(&bench, "{}", &report(false), "", 0);
+    assert_eq!(bench.dry_run(&["--", "sh", &script]).code, 1);
+}
+
+#[test]
+fn quick_replays_for_cards_of_the_same_capability() {
+    let bench = Bench::new();
+    let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
+        "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
+    let trace = "gpt_train_short.snapshot.pickle.gz";
+    let script = script(&bench, DRIVER, torch, trace, 0);
+    let arguments = ["--quick", "--card", "RTX 4090,RTX 4060,L40S,T4", "--", "sh", &script];
+    let (_, json) = bench.json(&arguments);
+    let cards = json["cards"].as_array().unwrap();
+    let replayed: Vec<_> =
+        cards.iter().map(|card| card["is_replayed"].as_bool().unwrap()).collect();
+    assert_eq!(replayed, [false, true, true, false]);
+    // A program that chose its sizes by free memory is run on each card.
+    let asks = DRIVER.replacen('{', r#"{"asked_for_free_memory": 1,"#, 1);
+    let script = self::script(&bench, &asks, torch, trace, 0);
+    let arguments = ["--quick", "--card", "RTX 4090,RTX 4060", "--", "sh", &script];
+    let (_, json) = bench.json(&arguments);
+    assert_eq!(json["cards"][1]["is_replayed"], false);
+}

@@ -1,0 +1,82 @@
+//! The emulated device of a card.
+
+use gpuheap_replay::cards::{Card, Source};
+
+/// Card that a program runs on, or an H200 with other memory. Sizes are bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Device {
+    /// The card.
+    pub card: &'static Card,
+    /// Memory as the driver reports it.
+    pub total_bytes: u64,
+    /// Memory that CUDA's context takes.
+    pub context_bytes: u64,
+    /// `true` if the memory was given, and is not that of the card.
+    pub is_resized: bool,
+}
+
+impl Device {
+    /// Returns the device of a card, with other memory if it is given.
+    pub fn new(card: &'static Card, memory: Option<u64>) -> Device {
+        Device {
+            card,
+            total_bytes: memory.unwrap_or(card.total_bytes),
+            context_bytes: card.total_bytes - card.usable_bytes,
+            is_resized: memory.is_some(),
+        }
+    }
+
+    /// Returns the name, with the memory if that was given.
+    pub fn name(&self) -> String {
+        self.card.name.to_owned()
+    }
+
+    /// Returns the memory that programs can take: all but the context's.
+    pub fn usable_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.context_bytes)
+    }
+
+    /// Returns `true` if one of the figures is an estimate, and was not read from a device.
+    pub fn is_estimated(&self) -> bool {
+        !self.card.usable_is_measured
+            && (self.is_resized || self.card.total_source != Source::Measured)
+    }
+
+    /// Returns `count` such devices as `GPUHEAP_EMULATED_DEVICE` describes them.
+    pub(crate) fn described(&self, count: u32) -> String {
+        let Card { capability: (major, minor), sms, vmm, pools, .. } = self.card;
+        let one = format!(
+            "name={};memory={};context={};capability={major}.{minor};sms={sms};vmm={};pools={}",
+            self.card.driver_names.first().unwrap_or(&self.card.name),
+            self.total_bytes,
+            self.context_bytes,
+            u8::from(*vmm),
+            u8::from(*pools),
+        );
+        vec![one; count as usize].join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheap_replay::cards;
+
+    use super::*;
+
+    #[test]
+    fn description_has_all_that_the_catalogue_knows() {
+        let device = Device::new(cards::find("RTX 3090").unwrap(), None);
+        let one = "name=RTX 3090;memory=25436356608;context=257949696;capability=8.6;sms=82;vmm=1;\
+                   pools=1";
+        assert_eq!(device.described(1), one);
+        assert_eq!(device.described(2), format!("{one},{one}"));
+        assert_eq!(device.usable_bytes(), 25_436_356_608 - 257_949_696);
+    }
+
+    #[test]
+    fn memory_that_is_given_is_the_drivers_figure() {
+        let device = Device::new(cards::find("H200 141GB").unwrap(), Some(8 << 30));
+        assert_eq!(device.usable_bytes(), (8 << 30) - 552_402_944);
+        assert!(device.described(1).starts_with("name=NVIDIA H200;memory=8589934592;"));
+    }
+}

@@ -1,0 +1,57 @@
+//! The environment in which a program finds the emulated device.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use crate::Options;
+use crate::card::Device;
+use crate::folder::Folder;
+
+/// Returns the variables to set for a program. Lists that the user has set are kept behind ours.
+pub(crate) fn of(
+    options: &Options,
+    device: &Device,
+    folder: &Folder,
+) -> BTreeMap<&'static str, OsString> {
+    let preloaded = folder.preloaded().iter().map(|path| path.as_os_str());
+    let mut set = BTreeMap::from([
+        ("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", [folder.libraries().as_os_str()])),
+        ("PYTHONPATH", before("PYTHONPATH", [folder.python().as_os_str()])),
+        ("GPUHEAP_EMULATED_DEVICE", device.described(options.devices).into()),
+        ("GPUHEAP_EMULATED_KERNELS", "no-op".into()),
+        ("GPUHEAP_EMULATED_REPORT", text(&folder.reports())),
+        ("GPUHEAP_EMULATED_ACCOUNT", text(&folder.account())),
+    ]);
+    if !folder.preloaded().is_empty() {
+        set.insert("LD_PRELOAD", before("LD_PRELOAD", preloaded));
+    }
+    if let Some(steps) = options.steps {
+        set.insert("GPUHEAP_DRY_RUN_STEPS", steps.to_string().into());
+    }
+    if let Some(limit) = options.time_limit {
+        set.insert("GPUHEAP_DRY_RUN_SECONDS", limit.as_secs_f64().to_string().into());
+    }
+    set
+}
+
+/// Variables that are not passed on: they change the emulated device, or hide it.
+pub(crate) const REMOVED: [&str; 5] = [
+    "CUDA_VISIBLE_DEVICES",
+    "GPUHEAP_EMULATED_CHECKS",
+    "GPUHEAP_EMULATED_DRIVER",
+    "GPUHEAP_EMULATED_SCHEDULE",
+    "GPUHEAP_EMULATED_NVML",
+];
+
+fn text(path: &Path) -> OsString {
+    path.as_os_str().to_owned()
+}
+
+/// Returns the list `first`, with the user's value of the variable behind it.
+fn before<'p>(variable: &str, first: impl IntoIterator<Item = &'p OsStr>) -> OsString {
+    let users = env::var_os(variable).filter(|value| !value.is_empty());
+    let first = first.into_iter().map(OsStr::to_owned);
+    first.chain(users).collect::<Vec<OsString>>().join(OsStr::new(":"))
+}

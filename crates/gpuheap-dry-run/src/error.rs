@@ -1,0 +1,32 @@
+//! Errors of a dry run.
+
+use std::fmt;
+use std::path::Path;
+
+/// Reason why a program was not run. Each is one line, with what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The request is wrong: no such program, a value that is not possible.
+    WrongUse(String),
+    /// Something that the run needs is missing or cannot be written.
+    Environment(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::WrongUse(line) | Error::Environment(line) => f.write_str(line),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Returns the error for a file that cannot be written.
+pub(crate) fn not_written(file: &Path, error: &std::io::Error) -> Error {
+    Error::WrongUse(format!(
+        "{}: it cannot be written: {error}; name a file in a folder that you can write to",
+        file.display()
+    ))
+}

@@ -1,0 +1,138 @@
+//! Memory at the peak, and remedies, from the trace of a run.
+
+use gpuheap_replay::Program;
+use gpuheap_replay::cards::Class;
+use gpuheap_replay::moment::Moment;
+use gpuheap_replay::replay::{DeviceChoice, Options, Silent, TraceReport, replay};
+use gpuheap_replay::verdict::{RemedyKind, Way};
+use gpuheap_trace::{ReadOptions, Trace, read};
+
+use crate::card::Device;
+use crate::program::Run;
+use crate::reports::Process;
+use crate::verdict::{Held, Needs, Peak, Remedy};
+
+/// Number of holders that are reported.
+const HOLDERS: usize = 5;
+/// Number of smallest cards that are reported.
+const CARDS: usize = 3;
+/// Number of remedies that are reported.
+const REMEDIES: usize = 3;
+
+/// Trace of the device that had the most memory of a run.
+pub(crate) struct Recorded {
+    pub(crate) trace: Trace,
+    /// Number of the device.
+    pub(crate) device: u32,
+    /// Step of the peak, counted from one.
+    step: Option<u64>,
+    /// Most memory in use beside the allocator's: context, kernels and libraries.
+    pub(crate) beside: u64,
+    /// Snapshot that has the trace.
+    pub(crate) file: std::path::PathBuf,
+}
+
+/// Finds the trace of the device with the highest peak. Returns `None` if nothing was recorded, or
+/// the recording cannot be read.
+pub(crate) fn recorded(run: &Run) -> Option<Recorded> {
+    let peaks = run.processes.iter().filter(|process| process.snapshot.is_some());
+    let peaks = peaks.flat_map(|process| {
+        let devices = process.torch.iter().flat_map(|torch| &torch.devices);
+        devices.map(move |device| (process, device))
+    });
+    let (process, peak) = peaks.max_by_key(|(_, device)| device.allocated)?;
+    let file = process.snapshot.clone()?;
+    let traces = read(&file, &ReadOptions::default()).ok()?;
+    let trace = traces.into_iter().find(|trace| trace.device().unwrap_or(0) == peak.device)?;
+    let steps = process.torch.as_ref().map_or(0, |torch| torch.steps);
+    Some(Recorded {
+        trace,
+        device: peak.device,
+        step: (steps > 0).then_some(peak.step),
+        beside: beside(process, peak.device, peak.reserved, run),
+        file,
+    })
+}
+
+fn beside(process: &Process, device: u32, reserved: u64, run: &Run) -> u64 {
+    let driver = process.driver.as_ref();
+    let in_use = driver.and_then(|driver| Some(driver.devices.get(device as usize)?.peak_in_use));
+    let beside = in_use.map_or(0, |in_use| in_use.saturating_sub(reserved));
+    beside.max(run.device.context_bytes)
+}
+
+/// Returns the memory at the peak.
+pub(crate) fn peak(run: &Run, recorded: &Recorded) -> Option<Peak> {
+    let trace = &recorded.trace;
+    let summary = trace.summary();
+    let at = summary.peak_event?;
+    let moment = Moment::after(trace, &Program::of(trace), at + 1);
+    let held = |holder: &gpuheap_replay::moment::Holder| Held {
+        line: match moment.has_stacks {
+            true => holder.name.clone(),
+            false => format!("in blocks of {}", holder.name),
+        },
+        bytes: holder.bytes,
+        blocks: holder.blocks,
+    };
+    Some(Peak {
+        card: run.device.card.name.to_owned(),
+        device: recorded.device,
+        event: moment.event,
+        events: summary.events,
+        step: recorded.step,
+        live: moment.live,
+        holders: moment.holders.iter().take(HOLDERS).map(held).collect(),
+    })
+}
+
+/// Replays the trace on a device. Returns `None` if the replay fails.
+pub(crate) fn replayed(recorded: &Recorded, device: &Device) -> Option<TraceReport> {
+    let options = Options {
+        device: DeviceChoice::Memory {
+            profile: None,
+            bytes: device.total_bytes.saturating_sub(recorded.beside).max(2 << 20),
+            typed: device.card.name.to_owned(),
+        },
+        ..Options::default()
+    };
+    replay(std::slice::from_ref(&recorded.trace), &options, &Silent).ok()?.pop()
+}
+
+/// Returns the memory that the program needs; `None` if no device is large enough.
+pub(crate) fn needs(report: &TraceReport, recorded: &Recorded, run: &Run) -> Option<Needs> {
+    let needs = report.verdict.needs?;
+    // Cards differ in the context's memory; kernels and libraries take what they took here.
+    let code = recorded.beside.saturating_sub(run.device.context_bytes);
+    let mut cards: Vec<_> = gpuheap_replay::cards::all()
+        .iter()
+        .filter(|card| card.class != Class::MigSlice && card.usable_bytes >= needs.least + code)
+        .filter(|card| {
+            let fit = report.verdict.fits.iter().find(|fit| fit.card == *card);
+            fit.is_none_or(|fit| fit.way == Some(Way::AsIs))
+        })
+        .collect();
+    cards.sort_by_key(|card| card.usable_bytes);
+    Some(Needs {
+        least: needs.least,
+        most: needs.most,
+        beside: recorded.beside,
+        cards: cards.iter().take(CARDS).map(|card| card.name.to_owned()).collect(),
+    })
+}
+
+/// Returns the settings of PyTorch that help.
+pub(crate) fn remedies(report: &TraceReport) -> Vec<Remedy> {
+    let fits = report.verdict.gets_through;
+    let settings = report.verdict.remedies.iter().filter(|remedy| {
+        remedy.kind == RemedyKind::Setting && !remedy.is_own_heap && remedy.python.is_none()
+    });
+    settings
+        .take(REMEDIES)
+        .map(|remedy| Remedy {
+            line: remedy.line.clone(),
+            reserved: remedy.reserved.map(|range| range.high),
+            makes_it_fit: !fits,
+        })
+        .collect()
+}

@@ -1,0 +1,373 @@
+"""What `gpuheap dry-run` knows of a Python program: steps, peaks, lines, and reads of results.
+
+Does nothing until the program imports `torch`. Prints nothing, and raises nothing but the `SystemExit`
+that ends the program after the steps or the time that were asked for.
+"""
+
+import atexit
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+# Bounds the host memory of the history, at a few hundred bytes each.
+MOST_EVENTS = 400_000
+# Bounds the report.
+MOST_LINES = 200
+# Bounds what is told of failures: a program that tries smaller sizes may have many.
+MOST_FAILURES = 20
+# Reads at one line after which a program is thought to wait for a value that never comes.
+MANY_READS = 10_000
+
+
+def guarded(function):
+    """`function`, with its errors noted in the report and not raised."""
+
+    def call(*arguments):
+        try:
+            return function(*arguments)
+        except Exception as error:
+            state.note(f"the hook failed in {function.__name__}: {type(error).__name__}: {error}")
+
+    return call
+
+
+class State:
+    """What is known of this process."""
+
+    def __init__(self):
+        self.folder = os.environ["GPUHEAP_EMULATED_REPORT"]
+        self.most_steps = int(os.environ.get("GPUHEAP_DRY_RUN_STEPS", 0))
+        self.most_seconds = float(os.environ.get("GPUHEAP_DRY_RUN_SECONDS", 0))
+        self.began = time.monotonic()
+        self.written = 0.0
+        self.torch = None
+        # Set to None when the hook reads no lines any more.
+        self.lines = {}
+        self.callback = None
+        self.clear()
+
+    def clear(self):
+        self.is_recording = False
+        self.steps = {}
+        self.ended = None
+        self.peaks = {}
+        self.failures = []
+        self.count_of_failures = 0
+        self.steps_after_failure = False
+        self.reads = 0
+        self.notes = []
+        if self.lines is not None:
+            self.lines = {}
+
+    def note(self, text):
+        if text not in self.notes and len(self.notes) < MOST_LINES:
+            self.notes.append(text)
+
+    def step(self):
+        """Optimiser steps done: the most of any optimiser, as programs may have several."""
+        return max(self.steps.values(), default=0)
+
+
+state = State()
+
+
+def own_frames(frame):
+    """The frames of the program, innermost first: not those of the hook, of PyTorch and of Python."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        is_library = (
+            name.startswith("<")
+            or name == __file__
+            or name.startswith(LIBRARY)
+            or f"{os.sep}site-packages{os.sep}" in name
+        )
+        if not is_library:
+            yield frame
+        frame = frame.f_back
+
+
+LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def place(frame):
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def lines_of(frame):
+    found = []
+    for own in own_frames(frame):
+        found.append(place(own))
+        if len(found) == 3:
+            break
+    return found
+
+
+# ---- peaks and steps ----------------------------------------------------------------------------
+
+
+def look_at_peaks():
+    """Takes up the peaks of all devices. A peak that rose belongs to the step that is under way."""
+    torch = state.torch
+    if not torch.cuda.is_initialized():
+        return
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats_as_nested_dict(device)
+        if not stats:
+            continue
+        of = lambda key, part="peak": stats.get(key, {}).get("all", {}).get(part, 0)
+        peak = {
+            "requested": of("requested_bytes"),
+            "allocated": of("allocated_bytes"),
+            "reserved": of("reserved_bytes"),
+        }
+        if not any(peak.values()):
+            continue
+        known = state.peaks.setdefault(
+            device, {"device": device, "requested": 0, "allocated": 0, "reserved": 0, "step": 1}
+        )
+        if peak["allocated"] > known["allocated"]:
+            known["step"] = max(state.step(), 1) if state.in_hook else state.step() + 1
+        for key, value in peak.items():
+            known[key] = max(known[key], value)
+        known["allocations"] = of("allocation", "allocated")
+        known["retries"] = stats.get("num_alloc_retries", 0)
+
+
+def step_ended(optimizer, arguments, keywords):
+    """Called after each step of each optimiser."""
+    state.steps[id(optimizer)] = state.steps.get(id(optimizer), 0) + 1
+    state.steps_after_failure = True
+    guarded(after_step)()
+    if state.most_steps and state.step() >= state.most_steps:
+        state.ended = "steps"
+    elif state.most_seconds and time.monotonic() - state.began > state.most_seconds:
+        state.ended = "time"
+    if state.ended:
+        guarded(write)()
+        raise SystemExit(0)
+
+
+def after_step():
+    state.in_hook = True
+    try:
+        look_at_peaks()
+    finally:
+        state.in_hook = False
+    # A process that is killed has written its figures.
+    if time.monotonic() - state.written > 1.0:
+        write()
+
+
+state.in_hook = False
+
+
+# ---- failures -----------------------------------------------------------------------------------
+
+
+def out_of_memory(device, requested, total, free):
+    """Called by PyTorch before it raises `torch.OutOfMemoryError`."""
+    look_at_peaks()
+    state.count_of_failures += 1
+    state.steps_after_failure = False
+    if len(state.failures) < MOST_FAILURES:
+        torch = state.torch
+        state.failures.append(
+            {
+                "device": device,
+                "requested": requested,
+                "total": total,
+                "free": free,
+                "allocated": torch.cuda.memory_allocated(device),
+                "reserved": torch.cuda.memory_reserved(device),
+                "step": state.step() + 1,
+                "lines": lines_of(sys._getframe(2)),
+            }
+        )
+    write()
+    write_snapshot()
+
+
+# ---- reads of results ---------------------------------------------------------------------------
+
+READ = ctypes.CFUNCTYPE(None, ctypes.c_ulonglong)
+
+
+def read_from_device(bytes_read):
+    """Called by the emulated driver for each copy to the host, on the thread that copies."""
+    if state.lines is None:
+        return
+    state.reads += 1
+    frame = next(own_frames(sys._getframe(1)), None)
+    if frame is None:
+        return
+    key = (frame.f_code, frame.f_lineno)
+    times = state.lines.get(key, 0)
+    if times or len(state.lines) < MOST_LINES:
+        state.lines[key] = times + 1
+    if times + 1 == MANY_READS:
+        guarded(many_reads)(place(frame))
+
+
+def many_reads(line):
+    """Tells the command at once: the program may never end."""
+    path = os.path.join(state.folder, f"reads.{os.getpid()}.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{MANY_READS} {line}\n")
+
+
+def watch_reads():
+    libcuda = ctypes.CDLL("libcuda.so.1")
+    register = getattr(libcuda, "gpuheap_emulated_on_copy_to_host", None)
+    if register is None:
+        return
+    register.argtypes = [READ]
+    register.restype = None
+    state.callback = READ(read_from_device)
+    register(state.callback)
+    state.register = register
+
+
+def stop_watching():
+    """Before the interpreter ends: a callback would wait for it for ever."""
+    if state.callback is not None:
+        state.register(READ())
+
+
+# ---- reports ------------------------------------------------------------------------------------
+
+
+def write():
+    state.written = time.monotonic()
+    torch = state.torch
+    reads = [] if state.lines is None else list(state.lines.items())
+    reads.sort(key=lambda item: -item[1])
+    report = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF"),
+        "rank": os.environ.get("RANK"),
+        "steps": state.step(),
+        "ended": state.ended,
+        "devices": list(state.peaks.values()),
+        "failures": state.failures,
+        "failed": state.count_of_failures,
+        "went_on": bool(state.count_of_failures and state.steps_after_failure),
+        "reads": state.reads,
+        "reads_watched": state.callback is not None,
+        "lines": [
+            {"line": f"{code.co_filename}:{line} in {code.co_name}", "times": times}
+            for (code, line), times in reads[:10]
+        ],
+        "notes": state.notes,
+    }
+    replace(f"torch.{os.getpid()}.json", lambda file: file.write(json.dumps(report).encode()))
+
+
+def write_snapshot():
+    torch = state.torch
+    if not (state.is_recording and torch.cuda.is_initialized()):
+        return
+    import pickle
+
+    snapshot = torch.cuda.memory._snapshot()
+    replace(f"torch.{os.getpid()}.pickle", lambda file: pickle.dump(snapshot, file))
+
+
+def replace(name, put):
+    """Writes a file whole: a reader finds the old one or the new one."""
+    path = os.path.join(state.folder, name)
+    with open(path + ".part", "wb") as file:
+        put(file)
+    os.replace(path + ".part", path)
+
+
+def end():
+    if state.torch.version.cuda is not None:
+        guarded(stop_watching)()
+        guarded(look_at_peaks)()
+        # A failure has written the memory that it found, which is the one to explain.
+        if not state.count_of_failures or state.steps_after_failure:
+            guarded(write_snapshot)()
+    guarded(write)()
+
+
+# ---- start --------------------------------------------------------------------------------------
+
+
+@guarded
+def torch_imported(torch):
+    state.torch = torch
+    if torch.version.cuda is None:
+        state.note("this PyTorch has no CUDA (a CPU-only build): it takes no memory of a GPU")
+        atexit.register(end)
+        return
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(step_ended)
+    reset = torch._C._cuda_resetPeakMemoryStats
+
+    def keep_peaks(*arguments):
+        guarded(look_at_peaks)()
+        return reset(*arguments)
+
+    torch._C._cuda_resetPeakMemoryStats = keep_peaks
+    torch.cuda._lazy_call(guarded(device_opened))
+    atexit.register(end)
+    # Forked workers of `multiprocessing` end without `atexit`.
+    from multiprocessing import util
+
+    util.register_after_fork(state, lambda _: util.Finalize(None, end, exitpriority=0))
+
+
+def device_opened():
+    torch = state.torch
+    torch._C._cuda_attach_out_of_memory_observer(guarded(out_of_memory))
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context="alloc", stacks="python", max_entries=MOST_EVENTS
+    )
+    state.is_recording = True
+    watch_reads()
+
+
+class TorchWaiter:
+    """Finds `torch` as the other finders do, and calls the hook when it has been imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        import importlib.util
+
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            torch_imported(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def asked_to_end(number, frame):
+    """The command's time limit. Ends the program as `sys.exit` does, so that reports are written."""
+    state.ended = "time"
+    raise SystemExit(128 + number)
+
+
+def forked():
+    if state.torch is not None:
+        state.clear()
+
+
+sys.meta_path.insert(0, TorchWaiter())
+os.register_at_fork(after_in_child=forked)
+if state.most_seconds and threading.current_thread() is threading.main_thread():
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, asked_to_end)

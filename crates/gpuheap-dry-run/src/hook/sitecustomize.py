@@ -1,0 +1,31 @@
+"""Starts the hook of `gpuheap dry-run`, then the `sitecustomize` that the program has of its own."""
+
+import os
+import sys
+
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [_path for _path in sys.path if os.path.abspath(_path or ".") != _here]
+
+
+def _start():
+    import importlib.util
+
+    path = os.path.join(_here, "gpuheap_dry_run_hook.py")
+    spec = importlib.util.spec_from_file_location("gpuheap_dry_run_hook", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+
+try:
+    if os.environ.get("GPUHEAP_EMULATED_REPORT"):
+        _start()
+except Exception:
+    pass
+
+del sys.modules["sitecustomize"]
+try:
+    import sitecustomize  # noqa: F401
+except ImportError as _error:
+    if _error.name != "sitecustomize":
+        raise

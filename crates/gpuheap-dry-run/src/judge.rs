@@ -1,0 +1,249 @@
+//! The verdict on all runs.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+
+use crate::card::Device;
+use crate::done::Done;
+use crate::error::not_written;
+use crate::program::{Ended, Run};
+use crate::reports::Process;
+use crate::stand_ins::StandIns;
+use crate::verdict::{CardResult, Outcome, Read, Unknown, Verdict};
+use crate::{Error, Options, explain};
+
+/// Number of lines that are reported with their reads.
+const LINES: usize = 3;
+
+/// Judges the runs, and writes the trace that was asked for.
+pub(crate) fn judge(
+    options: &Options,
+    stand_ins: &StandIns,
+    done: &Done,
+    is_interrupted: bool,
+) -> Result<Verdict, Error> {
+    let mut verdict = Verdict {
+        program: shown(options),
+        devices: options.devices,
+        cards: done.cards.clone(),
+        batch: done.batch.clone(),
+        peak: None,
+        needs: None,
+        remedies: Vec::new(),
+        unknown: Unknown::default(),
+        notes: Vec::new(),
+        next: None,
+        is_interrupted,
+    };
+    let Some(run) = most_telling(done) else { return Ok(verdict) };
+    verdict.unknown = unknown(run);
+    verdict.notes = notes(options, stand_ins, run, &done.cards);
+    let recorded = explain::recorded(run);
+    if let Some(recorded) = &recorded {
+        verdict.peak = explain::peak(run, recorded);
+        let device = Device::new(judged(done).unwrap_or(run).device.card, options.memory);
+        if let Some(report) = explain::replayed(recorded, &device) {
+            verdict.needs = explain::needs(&report, recorded, run);
+            verdict.remedies = explain::remedies(&report);
+        }
+    }
+    match (&options.trace, &recorded) {
+        (Some(file), Some(recorded)) => {
+            fs::copy(&recorded.file, file).map_err(|error| not_written(file, &error))?;
+        }
+        (Some(file), None) => {
+            // The file was made before the run, to see that it can be written.
+            if fs::metadata(file).is_ok_and(|about| about.len() == 0) {
+                let _ = fs::remove_file(file);
+            }
+            verdict.notes.push(format!(
+                "{}: not written, because nothing was recorded: a trace comes from PyTorch's \
+                 allocator",
+                file.display()
+            ));
+        }
+        (None, _) => {}
+    }
+    verdict.next = next(options, &verdict);
+    Ok(verdict)
+}
+
+/// Returns the run that shows most of the program: one that got through.
+fn most_telling(done: &Done) -> Option<&Run> {
+    let fits = |run: &&Run| {
+        let result = done.cards.iter().find(|card| card.card == run.device.card.name);
+        result.is_some_and(|card| card.outcome == Outcome::Fits)
+    };
+    done.with_room.as_ref().or_else(|| done.runs.iter().find(fits)).or(done.runs.first())
+}
+
+/// Returns the run on the card that remedies are for: the first that is too small.
+fn judged(done: &Done) -> Option<&Run> {
+    let failing = done.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
+    done.runs.iter().find(|run| failing.is_some_and(|card| card.card == run.device.card.name))
+}
+
+fn unknown(run: &Run) -> Unknown {
+    let mut unknown = Unknown::default();
+    let mut lines = BTreeMap::<&str, u64>::new();
+    for process in &run.processes {
+        if let Some(driver) = &process.driver {
+            unknown.reads += driver.copies_to_host;
+            unknown.launches += driver.launches_dropped;
+            unknown.asked_for_free_memory += driver.asked_for_free_memory;
+        }
+        for read in process.torch.iter().flat_map(|torch| &torch.lines) {
+            *lines.entry(&read.line).or_default() += read.times;
+        }
+        unknown.libraries.extend(not_modelled(process));
+    }
+    unknown.libraries.sort();
+    unknown.libraries.dedup();
+    unknown.lines =
+        lines.into_iter().map(|(line, times)| Read { line: line.to_owned(), times }).collect();
+    unknown.lines.sort_by_key(|read| std::cmp::Reverse(read.times));
+    unknown.lines.truncate(LINES);
+    unknown
+}
+
+/// Returns what the libraries of a process did not model, a line each.
+fn not_modelled(process: &Process) -> Vec<String> {
+    let refused = process.driver.iter().flat_map(|driver| &driver.refused);
+    let missing = process.cudart.iter().flat_map(|cudart| &cudart.not_modelled);
+    let functions = refused.chain(missing).map(|function| match function.times {
+        1 => format!("{} was refused", function.function),
+        times => format!("{} was refused {times} times", function.function),
+    });
+    let libraries = process.libraries.iter().flat_map(|libraries| &libraries.libraries);
+    let notes = libraries.flat_map(|library| {
+        library.notes.iter().map(move |note| match note.starts_with(&library.name) {
+            true => note.clone(),
+            false => format!("{}: {note}", library.name),
+        })
+    });
+    functions.chain(notes).collect()
+}
+
+/// Returns lines on what was missing, once each.
+fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let torch = || run.processes.iter().filter_map(|process| process.torch.as_ref());
+    let drivers = || run.processes.iter().filter_map(|process| process.driver.as_ref());
+    if drivers().any(|driver| driver.export_table_asked) {
+        notes.push(
+            "a CUDA runtime that is linked statically asked the driver for its private tables, which \
+             the emulated driver does not have: CuPy, RMM and cuDF cannot be dry-run. A program of \
+             your own can: rebuild it with nvcc -cudart shared"
+                .to_owned(),
+        );
+    }
+    let major = torch().find_map(|torch| torch.cuda.as_deref()?.split('.').next()?.parse().ok());
+    if let Some(major) = major.filter(|major: &u32| !(12..=13).contains(major)) {
+        notes.push(format!(
+            "this PyTorch is built for CUDA {major}; the stand-ins are those of CUDA 12 and 13. \
+             Install a PyTorch for one of these"
+        ));
+    }
+    let failed = cards.iter().any(|card| card.outcome == Outcome::Failed);
+    if failed && torch().any(|torch| torch.cuda.is_some()) && stand_ins.cudart.is_none() {
+        notes.push(
+            "this build of gpuheap has no CUDA runtime (libgpuheap_emu_cudart.so beside the emulated \
+             driver), which PyTorch needs"
+                .to_owned(),
+        );
+    }
+    notes.extend(torch().flat_map(|torch| torch.notes.iter().cloned()));
+    let used = cards.iter().any(|card| !card.processes.is_empty());
+    let is_noted = torch().any(|torch| torch.cuda.is_none());
+    if !used && !is_noted && run.ended == Ended::Exit(0) {
+        notes.push(
+            "the program used no GPU: no process of it opened the emulated device".to_owned(),
+        );
+    }
+    if let Some(text) = run.processes.iter().find_map(|process| process.many_reads.as_deref())
+        && let Some(line) = crate::reports::many_reads(text)
+    {
+        notes.push(format!("the program has read 0 from the device {line}"));
+    }
+    let steps = torch().map(|torch| torch.steps).max().unwrap_or(0);
+    match (run.ended, options.steps) {
+        (Ended::TimeLimit, _) => notes.push(format!(
+            "the program was ended at the time limit, after {steps} optimiser steps: a later peak is \
+             not seen"
+        )),
+        (_, Some(wanted)) if steps < wanted => notes.push(format!(
+            "the program did {steps} optimiser steps, and not the {wanted} of --steps"
+        )),
+        _ => {}
+    }
+    notes.sort();
+    notes.dedup();
+    notes
+}
+
+/// Returns the command to type next; `None` if nothing is left to ask.
+fn next(options: &Options, verdict: &Verdict) -> Option<String> {
+    let again = |card: &str| {
+        let memory = options.memory.map(|bytes| format!(" --memory {bytes}")).unwrap_or_default();
+        let devices = match options.devices {
+            1 => String::new(),
+            devices => format!(" --devices {devices}"),
+        };
+        let steps = options.steps.map(|steps| format!(" --steps {steps}")).unwrap_or_default();
+        let program = &verdict.program;
+        let card = quoted(OsStr::new(card));
+        format!("gpuheap dry-run --card {card}{memory}{devices}{steps} -- {program}")
+    };
+    if verdict.batch.is_some() || verdict.is_interrupted {
+        return None;
+    }
+    let failing = verdict.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
+    let cards = verdict.needs.as_ref().map_or(&[][..], |needs| &needs.cards);
+    match (verdict.outcome(), failing) {
+        (Outcome::Failed, _) => None,
+        (_, Some(failing)) => match verdict.remedies.iter().find(|remedy| remedy.makes_it_fit) {
+            Some(remedy) => Some(format!("{} {}", remedy.line, again(&failing.card))),
+            None => cards.first().map(|card| again(card)),
+        },
+        (_, None) => {
+            let smallest = cards.first()?;
+            let is_known = verdict.cards.iter().any(|card| card.card == *smallest);
+            (!is_known && options.memory.is_none()).then(|| again(smallest))
+        }
+    }
+}
+
+/// Returns the program's command line, quoted for a shell.
+fn shown(options: &Options) -> String {
+    let words = std::iter::once(&options.program).chain(&options.arguments);
+    words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%^".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for (word, expected) in [
+            ("python", "python"),
+            ("a b", "'a b'"),
+            ("", "''"),
+            ("it's", "'it'\\''s'"),
+            ("{BATCH}", "'{BATCH}'"),
+            ("--x=1", "--x=1"),
+        ] {
+            assert_eq!(quoted(OsStr::new(word)), expected);
+        }
+    }
+}

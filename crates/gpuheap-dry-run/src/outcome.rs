@@ -1,0 +1,144 @@
+//! Results of a run, from the reports of its processes.
+
+use crate::card::Device;
+use crate::program::{Ended, Run};
+use crate::reports::{Process, Torch};
+use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult};
+
+/// Returns the result of a run on its card.
+pub(crate) fn of(run: &Run) -> CardResult {
+    let outcome = outcome(run.ended, &run.processes);
+    CardResult {
+        ended: Some(run.ended),
+        processes: run.processes.iter().filter_map(process).collect(),
+        seconds: run.seconds,
+        errors: match outcome {
+            Outcome::Failed => run.errors.clone(),
+            Outcome::Fits | Outcome::DoesNotFit => String::new(),
+        },
+        ..without_run(&run.device, outcome)
+    }
+}
+
+/// Returns the result of a card on which the program was not run.
+pub(crate) fn without_run(device: &Device, outcome: Outcome) -> CardResult {
+    CardResult {
+        card: device.card.name.to_owned(),
+        total: device.total_bytes,
+        usable: device.usable_bytes(),
+        is_estimated: device.is_estimated(),
+        outcome,
+        is_replayed: false,
+        ended: None,
+        processes: Vec::new(),
+        seconds: 0.0,
+        errors: String::new(),
+    }
+}
+
+/// A program that caught its failure fits only if it did another step of its optimiser. Such a
+/// program tries smaller sizes until one fits.
+fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
+    let torch = || processes.iter().filter_map(|process| process.torch.as_ref());
+    let gave_up = torch().any(|torch| torch.failed > 0 && !torch.went_on);
+    let refused = processes
+        .iter()
+        .filter_map(|process| process.driver.as_ref())
+        .any(|driver| driver.out_of_memory > 0);
+    match ended {
+        Ended::Exit(0) | Ended::TimeLimit if gave_up => Outcome::DoesNotFit,
+        Ended::Exit(0) | Ended::TimeLimit => Outcome::Fits,
+        Ended::Exit(_) | Ended::Signal(_) if gave_up || refused => Outcome::DoesNotFit,
+        Ended::Exit(_) | Ended::Signal(_) => Outcome::Failed,
+    }
+}
+
+/// Returns the figures of a process; `None` if it used no device.
+fn process(process: &Process) -> Option<ProcessResult> {
+    let torch = process.torch.as_ref();
+    let devices = devices(process);
+    let is_empty = devices.is_empty() && torch.is_none_or(|torch| torch.failed == 0);
+    let refused = process.driver.as_ref().map_or(0, |driver| driver.out_of_memory);
+    (!is_empty || refused > 0).then(|| ProcessResult {
+        pid: process.pid,
+        rank: torch.and_then(|torch| torch.rank.clone()),
+        torch: torch.map(|torch| torch.torch.clone()),
+        steps: torch.map_or(0, |torch| torch.steps),
+        devices,
+        failures: torch.map(failures).unwrap_or_default(),
+        failed: torch.map(|torch| torch.failed).filter(|&failed| failed > 0).unwrap_or(refused),
+    })
+}
+
+fn devices(process: &Process) -> Vec<DeviceResult> {
+    let of_driver = process.driver.iter().flat_map(|driver| &driver.devices);
+    let mut found: Vec<DeviceResult> = (0..)
+        .zip(of_driver)
+        .map(|(device, figures)| DeviceResult {
+            device,
+            in_use: Some(figures.peak_in_use),
+            ..DeviceResult::default()
+        })
+        .collect();
+    for figures in process.torch.iter().flat_map(|torch| &torch.devices) {
+        let known = found.iter().position(|one| one.device == figures.device);
+        let at = known.unwrap_or_else(|| {
+            found.push(DeviceResult { device: figures.device, ..DeviceResult::default() });
+            found.len() - 1
+        });
+        let has_steps = process.torch.as_ref().is_some_and(|torch| torch.steps > 0);
+        found[at] = DeviceResult {
+            requested: Some(figures.requested),
+            allocated: Some(figures.allocated),
+            reserved: Some(figures.reserved),
+            allocations: Some(figures.allocations),
+            step: has_steps.then_some(figures.step),
+            ..found[at].clone()
+        };
+    }
+    // A device that the process did not open has nothing in use.
+    found.retain(|one| one.in_use.is_some_and(|bytes| bytes > 0) || one.reserved.is_some());
+    found
+}
+
+fn failures(torch: &Torch) -> Vec<Failure> {
+    let failure = |failure: &crate::reports::TorchFailure| Failure {
+        device: failure.device,
+        requested: failure.requested,
+        allocated: failure.allocated,
+        reserved: failure.reserved,
+        step: failure.step,
+        lines: failure.lines.clone(),
+    };
+    torch.failures.iter().map(failure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reports::Driver;
+
+    fn with(failed: u64, went_on: bool, out_of_memory: u64) -> Vec<Process> {
+        vec![Process {
+            torch: Some(Torch { failed, went_on, ..Torch::default() }),
+            driver: Some(Driver { out_of_memory, ..Driver::default() }),
+            ..Process::default()
+        }]
+    }
+
+    #[test]
+    fn outcome_is_that_of_the_last_failure() {
+        let exits = |code, processes: &[Process]| outcome(Ended::Exit(code), processes);
+        assert_eq!(exits(0, &[]), Outcome::Fits);
+        assert_eq!(exits(1, &[]), Outcome::Failed);
+        assert_eq!(outcome(Ended::Signal(11), &[]), Outcome::Failed);
+        assert_eq!(outcome(Ended::TimeLimit, &[]), Outcome::Fits);
+        // It ran out of memory, with and without an answer of its own.
+        assert_eq!(exits(1, &with(1, false, 1)), Outcome::DoesNotFit);
+        assert_eq!(exits(0, &with(1, false, 1)), Outcome::DoesNotFit);
+        assert_eq!(exits(0, &with(2, true, 2)), Outcome::Fits);
+        // PyTorch freed its cache and tried again.
+        assert_eq!(exits(0, &with(0, false, 3)), Outcome::Fits);
+        assert_eq!(exits(1, &with(0, false, 3)), Outcome::DoesNotFit);
+    }
+}

@@ -1,0 +1,238 @@
+//! One run of the program.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::card::Device;
+use crate::folder::Folder;
+use crate::reports::{self, Process};
+use crate::signals::{Running, Signals};
+use crate::stand_ins::StandIns;
+use crate::{Error, Options, Progress, environment};
+
+/// Time that a program has after the time limit: to end its step, and then to write its reports.
+const GRACE: Duration = Duration::from_secs(10);
+/// Longest pause between two looks at the program.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// End of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// It ended by itself, with this status.
+    Exit(i32),
+    /// A signal ended it.
+    Signal(i32),
+    /// It was ended at the time limit.
+    TimeLimit,
+}
+
+/// Output of a program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Standard input, output and error are those of the command.
+    Passed,
+    /// Standard input is empty. Output is dropped, and errors are kept.
+    Dropped,
+}
+
+/// A run that ended.
+pub(crate) struct Run {
+    pub(crate) device: Device,
+    pub(crate) ended: Ended,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) seconds: f64,
+    /// Most host memory of the program's first process, bytes.
+    pub(crate) host_bytes: u64,
+    /// End of what was written to standard error, if that was dropped.
+    pub(crate) errors: String,
+    /// Holds the snapshots.
+    _folder: Folder,
+}
+
+/// A value for a variable of the environment, and for `{VARIABLE}` in arguments.
+pub(crate) type Value<'v> = Option<(&'v str, u64)>;
+
+/// Runs the program once, and waits for its end.
+pub(crate) fn run(
+    options: &Options,
+    stand_ins: &StandIns,
+    device: &Device,
+    value: Value<'_>,
+    output: Output,
+    signals: &Signals,
+    progress: &dyn Progress,
+) -> Result<Run, Error> {
+    let folder = Folder::new(stand_ins)?;
+    let errors = folder.reports().join("stderr");
+    let mut command = Command::new(&options.program);
+    command.args(arguments(&options.arguments, value));
+    for variable in environment::REMOVED {
+        command.env_remove(variable);
+    }
+    command.envs(environment::of(options, device, &folder));
+    if let Some((variable, value)) = value {
+        command.env(variable, value.to_string());
+    }
+    if output == Output::Dropped {
+        let file = File::create(&errors).map_err(|error| {
+            Error::Environment(format!("{}: {error}; set TMPDIR", errors.display()))
+        })?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+    }
+    let began = Instant::now();
+    let child = command.spawn().map_err(|error| not_started(options, &error))?;
+    let (status, is_ended, host_bytes) =
+        wait(child, options.time_limit, &folder.reports(), signals, progress)?;
+    let processes = reports::read(&folder.reports());
+    let by_hook = processes
+        .iter()
+        .filter_map(|process| process.torch.as_ref())
+        .any(|torch| torch.ended.as_deref() == Some("time"));
+    Ok(Run {
+        device: device.clone(),
+        ended: if is_ended || by_hook { Ended::TimeLimit } else { ended(status) },
+        processes,
+        seconds: began.elapsed().as_secs_f64(),
+        host_bytes,
+        errors: last_lines(&errors),
+        _folder: folder,
+    })
+}
+
+/// Replaces `{VARIABLE}` in the arguments.
+fn arguments(given: &[OsString], value: Value<'_>) -> Vec<OsString> {
+    let Some((variable, value)) = value else { return given.to_vec() };
+    let place = format!("{{{variable}}}");
+    let replaced = |argument: &OsString| match argument.to_str() {
+        Some(text) => text.replace(&place, &value.to_string()).into(),
+        None => argument.clone(),
+    };
+    given.iter().map(replaced).collect()
+}
+
+fn not_started(options: &Options, error: &std::io::Error) -> Error {
+    let program = options.program.to_string_lossy();
+    Error::WrongUse(match error.kind() {
+        ErrorKind::NotFound => format!(
+            "{program}: there is no such program; give its path, or a name that PATH has: gpuheap \
+             dry-run -- python train.py"
+        ),
+        ErrorKind::PermissionDenied => format!(
+            "{program}: it cannot be executed; for a Python file write gpuheap dry-run -- python \
+             {program}"
+        ),
+        _ => format!("{program}: it cannot be started: {error}"),
+    })
+}
+
+/// Waits for the end. Returns the status, whether the time limit ended the program, and the most
+/// host memory.
+fn wait(
+    mut child: Child,
+    limit: Option<Duration>,
+    reports: &Path,
+    signals: &Signals,
+    progress: &dyn Progress,
+) -> Result<(ExitStatus, bool, u64), Error> {
+    let began = Instant::now();
+    let running = signals.add(child.id());
+    let mut limit = limit.map(|limit| TimeLimit { after: limit + GRACE, asked: None });
+    let mut watch = Watch::default();
+    let mut pause = Duration::from_millis(1);
+    let mut host_bytes = 0;
+    loop {
+        let status = child.try_wait().map_err(|error| {
+            Error::Environment(format!("the program cannot be waited for: {error}"))
+        })?;
+        if let Some(status) = status {
+            let is_ended = limit.is_some_and(|limit| limit.asked.is_some());
+            return Ok((status, is_ended, host_bytes));
+        }
+        host_bytes = host_bytes.max(resident_bytes(child.id()));
+        watch.look(reports, progress);
+        if let Some(limit) = &mut limit {
+            limit.enforce(began.elapsed(), &running);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE);
+    }
+}
+
+/// The end of a program that does not end at its time limit by itself.
+#[derive(Clone, Copy)]
+struct TimeLimit {
+    after: Duration,
+    /// Time of SIGTERM.
+    asked: Option<Duration>,
+}
+
+impl TimeLimit {
+    fn enforce(&mut self, elapsed: Duration, program: &Running<'_>) {
+        match self.asked {
+            None if elapsed > self.after => {
+                program.end(false);
+                self.asked = Some(elapsed);
+            }
+            Some(asked) if elapsed > asked + GRACE => program.end(true),
+            _ => {}
+        }
+    }
+}
+
+/// Looks for the watchdog's files, once a second.
+#[derive(Default)]
+struct Watch {
+    last: Option<Instant>,
+    is_told: bool,
+}
+
+impl Watch {
+    fn look(&mut self, reports: &Path, progress: &dyn Progress) {
+        const EVERY: Duration = Duration::from_secs(1);
+        if self.is_told || self.last.is_some_and(|last| last.elapsed() < EVERY) {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let found = reports::read(reports).into_iter().find_map(|process| process.many_reads);
+        if let Some(line) = found.as_deref().and_then(reports::many_reads) {
+            self.is_told = true;
+            progress.note(&format!(
+                "the program has read 0 from the device {line}; kernels do not run, so a loop that \
+                 waits for a value never ends. End it with Ctrl-C, or set --time-limit"
+            ));
+        }
+    }
+}
+
+/// Returns the most host memory that a process had; 0 if it ended.
+fn resident_bytes(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = most.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(0, |kib| kib << 10)
+}
+
+fn ended(status: ExitStatus) -> Ended {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ended::Exit(code),
+        (None, signal) => Ended::Signal(signal.unwrap_or(0)),
+    }
+}
+
+/// Returns the last lines of a file; empty if there is no file.
+fn last_lines(file: &Path) -> String {
+    const LINES: usize = 20;
+    let text = fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}

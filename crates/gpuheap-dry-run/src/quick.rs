@@ -1,0 +1,28 @@
+//! Outcomes of cards by a replay of another card's trace.
+
+use crate::card::Device;
+use crate::explain::{self, Recorded};
+use crate::outcome;
+use crate::program::Run;
+use crate::verdict::{CardResult, Outcome};
+
+/// Returns the result of a card by a replay of `run`'s trace. Returns `None` if that proves
+/// nothing: the program failed, its kernels are others on this card, or it asked for free memory.
+pub(crate) fn of(run: &Run, recorded: Option<&Recorded>, device: &Device) -> Option<CardResult> {
+    let recorded = recorded?;
+    let asked = run
+        .processes
+        .iter()
+        .filter_map(|process| process.driver.as_ref())
+        .any(|driver| driver.asked_for_free_memory > 0);
+    let got_through = outcome::of(run).outcome == Outcome::Fits;
+    let is_alike = run.device.card.capability == device.card.capability;
+    if asked || !got_through || !is_alike {
+        return None;
+    }
+    let outcome = match explain::replayed(recorded, device)?.verdict.gets_through {
+        true => Outcome::Fits,
+        false => Outcome::DoesNotFit,
+    };
+    Some(CardResult { is_replayed: true, ..outcome::without_run(device, outcome) })
+}

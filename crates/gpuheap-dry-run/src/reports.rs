@@ -1,0 +1,174 @@
+//! Reports that the processes of a run have written: the emulated libraries' and the Python hook's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Reports of one process. Each is `None` if the process did not write it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) driver: Option<Driver>,
+    pub(crate) cudart: Option<Cudart>,
+    pub(crate) libraries: Option<Libraries>,
+    pub(crate) torch: Option<Torch>,
+    /// PyTorch's memory snapshot.
+    pub(crate) snapshot: Option<PathBuf>,
+    /// Text of the watchdog: a count, and the line that reads.
+    pub(crate) many_reads: Option<String>,
+}
+
+/// Report of the emulated driver.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Driver {
+    pub(crate) devices: Vec<DriverDevice>,
+    pub(crate) asked_for_free_memory: u64,
+    pub(crate) copies_to_host: u64,
+    pub(crate) launches_dropped: u64,
+    /// Allocations that were refused because the memory was not enough.
+    pub(crate) out_of_memory: u64,
+    pub(crate) refused: Vec<Refused>,
+    /// `true` if a runtime that is linked statically asked for the driver's private tables.
+    pub(crate) export_table_asked: bool,
+}
+
+/// Memory of one device, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct DriverDevice {
+    pub(crate) name: String,
+    pub(crate) total: u64,
+    pub(crate) peak_in_use: u64,
+    pub(crate) in_use_at_end: u64,
+    pub(crate) largest_refused_bytes: u64,
+}
+
+/// Function that answered that it is not supported.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Refused {
+    pub(crate) function: String,
+    pub(crate) times: u64,
+}
+
+/// Report of the CUDA runtime.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cudart {
+    pub(crate) not_modelled: Vec<Refused>,
+}
+
+/// Report of the libraries over the runtime.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Libraries {
+    pub(crate) libraries: Vec<Library>,
+}
+
+/// Notes of one library.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Library {
+    pub(crate) name: String,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Report of the Python hook.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Torch {
+    pub(crate) torch: String,
+    /// CUDA's version of this PyTorch; `None` if it has no CUDA.
+    pub(crate) cuda: Option<String>,
+    pub(crate) rank: Option<String>,
+    /// Optimiser steps that were done.
+    pub(crate) steps: u64,
+    /// Reason why the hook ended the program: `steps` or `time`.
+    pub(crate) ended: Option<String>,
+    pub(crate) devices: Vec<TorchDevice>,
+    /// First requests that failed with `torch.OutOfMemoryError`.
+    pub(crate) failures: Vec<TorchFailure>,
+    /// Number of requests that failed.
+    pub(crate) failed: u64,
+    /// `true` if an optimiser step was done after the last failure.
+    pub(crate) went_on: bool,
+    /// Copies to the host.
+    pub(crate) reads: u64,
+    pub(crate) reads_watched: bool,
+    /// Lines that read most often.
+    pub(crate) lines: Vec<ReadAt>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Peaks of PyTorch's allocator on one device, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct TorchDevice {
+    pub(crate) device: u32,
+    pub(crate) requested: u64,
+    pub(crate) allocated: u64,
+    pub(crate) reserved: u64,
+    pub(crate) allocations: u64,
+    /// Step of the peak, counted from one.
+    pub(crate) step: u64,
+}
+
+/// A request that failed, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct TorchFailure {
+    pub(crate) device: u32,
+    pub(crate) requested: u64,
+    pub(crate) allocated: u64,
+    pub(crate) reserved: u64,
+    pub(crate) step: u64,
+    pub(crate) lines: Vec<String>,
+}
+
+/// Line of the program that reads from the device.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct ReadAt {
+    pub(crate) line: String,
+    pub(crate) times: u64,
+}
+
+/// Reads the reports of all processes, in the order of their ids. A file that cannot be read as a
+/// report counts as missing.
+pub(crate) fn read(folder: &Path) -> Vec<Process> {
+    let mut processes = BTreeMap::<u32, Process>::new();
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in files.map(|file| file.path()) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let parts: Vec<&str> = name.split('.').collect();
+        let [kind, pid, ending] = parts[..] else { continue };
+        let Ok(pid) = pid.parse() else { continue };
+        let process = processes.entry(pid).or_insert_with(|| Process { pid, ..Process::default() });
+        match (kind, ending) {
+            ("driver", "json") => process.driver = parse(&path),
+            ("cudart", "json") => process.cudart = parse(&path),
+            ("libraries", "json") => process.libraries = parse(&path),
+            ("torch", "json") => process.torch = parse(&path),
+            ("torch", "pickle") => process.snapshot = Some(path),
+            ("reads", "txt") => process.many_reads = fs::read_to_string(&path).ok(),
+            _ => {}
+        }
+    }
+    processes.into_values().collect()
+}
+
+fn parse<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Returns the watchdog's text in words: `10000 a.py:3 in wait` as `10,000 times at a.py:3 in
+/// wait`.
+pub(crate) fn many_reads(text: &str) -> Option<String> {
+    let (times, line) = text.trim().split_once(' ')?;
+    let thousands = times.strip_suffix("000").map(|rest| format!("{rest},000"));
+    Some(format!("{} times at {line}", thousands.as_deref().unwrap_or(times)))
+}

@@ -1,0 +1,77 @@
+//! Shells in the hands of the machine's loader.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::{CUDART, LIBRARIES, bytes};
+
+/// Runs a program with files preloaded.
+fn preloaded(program: &Path, files: &[PathBuf]) -> Output {
+    let list: Vec<&str> = files.iter().map(|file| file.to_str().unwrap()).collect();
+    Command::new(program).env("LD_PRELOAD", list.join(":")).output().unwrap()
+}
+
+/// Compiles C with further arguments.
+fn compile(folder: &Path, output: &str, code: &str, arguments: &[&str]) -> PathBuf {
+    let source = folder.join(format!("{output}.c"));
+    fs::write(&source, code).unwrap();
+    let mut command = Command::new("cc");
+    command.current_dir(folder).arg("-o").arg(output).arg(&source).args(arguments);
+    assert!(command.status().unwrap().success());
+    folder.join(output)
+}
+
+#[test]
+fn loader_takes_every_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = CUDART.iter().chain(&LIBRARIES);
+    let files: Vec<PathBuf> = names
+        .map(|name| {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes(name)).unwrap();
+            path
+        })
+        .collect();
+    let output = preloaded(Path::new("/bin/true"), &files);
+    assert!(output.status.success());
+    // The loader names what it cannot preload.
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    fs::write(&files[0], &bytes(CUDART[0])[..100]).unwrap();
+    let output = preloaded(Path::new("/bin/true"), &files);
+    assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
+}
+
+/// The vendor's library has a path of the program's own and a version, as PyTorch's have.
+#[test]
+fn shell_keeps_the_vendors_library_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let soname = "libvendor.so.7";
+    fs::write(folder.join("versions"), format!("{soname} {{ global: *; }};")).unwrap();
+    let version = ["-Wl,--version-script=versions", &format!("-Wl,-soname,{soname}")];
+    let shared = ["-shared", "-fPIC"];
+    let vendor = "int answer(void) { return 1; }";
+    compile(folder, soname, vendor, &[&shared[..], &version].concat());
+    let main = "int answer(void); int main(void) { return answer(); }";
+    let path = format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display());
+    let program = compile(folder, "program", main, &[soname, &path]);
+    let own = compile(folder, "libown.so", "int answer(void) { return 2; }", &shared);
+    let shell = folder.join("shell");
+    fs::write(&shell, bytes(soname)).unwrap();
+
+    assert_eq!(preloaded(&program, &[]).status.code(), Some(1));
+    let output = preloaded(&program, &[own.clone(), shell.clone()]);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(2));
+    // The vendor's file is not opened: the program runs without it.
+    fs::remove_file(folder.join(soname)).unwrap();
+    assert_eq!(preloaded(&program, &[own.clone(), shell]).status.code(), Some(2));
+    assert_eq!(preloaded(&program, std::slice::from_ref(&own)).status.code(), Some(127));
+    // A shell of another version is not enough.
+    let other = folder.join("other");
+    fs::write(&other, bytes("libvendor.so.8")).unwrap();
+    assert_eq!(preloaded(&program, &[own, other]).status.code(), Some(127));
+}

@@ -1,0 +1,107 @@
+//! Signals to the command, passed on to the programs that it runs.
+
+use std::io::{IsTerminal, stdin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals as Incoming};
+use signal_hook::low_level::emulate_default_handler;
+
+/// Passes signals on for as long as it lives.
+pub(crate) struct Signals {
+    shared: Arc<Shared>,
+    handle: Option<Handle>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Programs that run.
+    programs: Mutex<Vec<Pid>>,
+    is_interrupted: AtomicBool,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Signals {
+        let shared = Arc::new(Shared::default());
+        // Without handlers, a signal ends the command as it would any other.
+        let Ok(mut incoming) = Incoming::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]) else {
+            return Signals { shared, handle: None };
+        };
+        let handle = incoming.handle();
+        let passing = Arc::clone(&shared);
+        thread::spawn(move || incoming.forever().for_each(|signal| passing.pass(signal)));
+        Signals { shared, handle: Some(handle) }
+    }
+
+    /// Adds a program that was started. The result removes it.
+    pub(crate) fn add(&self, program: u32) -> Running<'_> {
+        let program = i32::try_from(program).ok().and_then(Pid::from_raw);
+        if let Some(program) = program {
+            self.shared.programs().push(program);
+        }
+        Running { signals: self, program }
+    }
+
+    /// Returns `true` if a signal asked for the end of the command.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.shared.is_interrupted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.handle {
+            handle.close();
+        }
+    }
+}
+
+/// A program that signals are passed to.
+pub(crate) struct Running<'s> {
+    signals: &'s Signals,
+    program: Option<Pid>,
+}
+
+impl Running<'_> {
+    /// Sends SIGTERM, or SIGKILL.
+    pub(crate) fn end(&self, is_forced: bool) {
+        let signal = if is_forced { Signal::KILL } else { Signal::TERM };
+        if let Some(program) = self.program {
+            let _ = kill_process(program, signal);
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.signals.shared.programs().retain(|&one| Some(one) != self.program);
+    }
+}
+
+impl Shared {
+    fn programs(&self) -> std::sync::MutexGuard<'_, Vec<Pid>> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass(&self, signal: i32) {
+        self.is_interrupted.store(true, Ordering::Relaxed);
+        let programs = self.programs();
+        if programs.is_empty() {
+            let _ = emulate_default_handler(signal);
+        }
+        let signal = match signal {
+            // A terminal sends these to the program too.
+            SIGINT | SIGQUIT if stdin().is_terminal() => return,
+            SIGINT => Signal::INT,
+            SIGQUIT => Signal::QUIT,
+            SIGHUP => Signal::HUP,
+            _ => Signal::TERM,
+        };
+        for &program in programs.iter() {
+            let _ = kill_process(program, signal);
+        }
+    }
+}

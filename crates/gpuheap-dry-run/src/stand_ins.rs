@@ -1,0 +1,78 @@
+//! The emulated libraries that take the places of the vendor's, and where they are.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// Variable that names the folder of the libraries.
+pub const FOLDER: &str = "GPUHEAP_STAND_INS";
+
+/// Library of the emulated driver: cargo's name, and that in the Python package.
+const DRIVER: [&str; 2] = ["libcuda_emulated.so", "libcuda.so.1"];
+const NVML: [&str; 2] = ["libnvml_emulated.so", "libnvidia-ml.so.1"];
+const CUDART: [&str; 1] = ["libgpuheap_emu_cudart.so"];
+const LIBRARIES: [&str; 1] = ["libgpuheap_emu_libraries.so"];
+
+/// Files of the emulated libraries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StandIns {
+    /// The driver, `libcuda.so.1`.
+    pub driver: PathBuf,
+    /// The monitoring library, `libnvidia-ml.so.1`; `None` if this build lacks it.
+    pub nvml: Option<PathBuf>,
+    /// The CUDA runtime; `None` if this build lacks it.
+    pub cudart: Option<PathBuf>,
+    /// cuBLAS, cuDNN, NCCL and others; `None` if this build lacks them.
+    pub libraries: Option<PathBuf>,
+}
+
+impl StandIns {
+    /// Finds the libraries: in `folder`, else in the folder that `GPUHEAP_STAND_INS` names, else
+    /// beside the executable, as cargo builds them, else in the Python package's `emulated/`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if none of these folders has the driver.
+    pub fn find(folder: Option<&Path>) -> Result<StandIns, Error> {
+        let named = env::var_os(FOLDER).filter(|text| !text.is_empty()).map(PathBuf::from);
+        if let Some(folder) = folder.map(Path::to_owned).or(named) {
+            return StandIns::within(&folder).ok_or_else(|| {
+                Error::Environment(format!(
+                    "{} has no emulated driver ({}); {FOLDER} and --stand-ins name the folder of \
+                     gpuheap's emulated libraries",
+                    folder.display(),
+                    DRIVER.join(" or ")
+                ))
+            });
+        }
+        let executable = env::current_exe().and_then(|path| path.canonicalize());
+        let beside = executable.ok().and_then(|path| path.parent().map(Path::to_owned));
+        // Tests lie one folder below what cargo builds.
+        let above = beside.as_deref().and_then(Path::parent).map(Path::to_owned);
+        [beside, above].iter().flatten().find_map(|folder| StandIns::within(folder)).ok_or_else(
+            || {
+                Error::Environment(format!(
+                    "the emulated driver is missing; install the Python package, which has it (pip \
+                     install gpuheap), or build it (cargo build --release -p gpuheap-emu-libcuda -p \
+                     gpuheap-emu-cudart -p gpuheap-emu-libraries -p gpuheap-emu-nvml) and name its \
+                     folder in {FOLDER}"
+                ))
+            },
+        )
+    }
+
+    /// Returns the libraries of a folder; `None` if it has no driver.
+    fn within(folder: &Path) -> Option<StandIns> {
+        // The program may change its folder.
+        let folder = folder.canonicalize().ok()?;
+        let one_of =
+            |names: &[&str]| names.iter().map(|name| folder.join(name)).find(|path| path.is_file());
+        Some(StandIns {
+            driver: one_of(&DRIVER)?,
+            nvml: one_of(&NVML),
+            cudart: one_of(&CUDART),
+            libraries: one_of(&LIBRARIES),
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! Verdict of a dry run, as data. Sizes are bytes.
+
+use serde::Serialize;
+
+use crate::batch::FindBatch;
+use crate::program::Ended;
+
+/// Verdict of a dry run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The command line of the program, quoted for a shell.
+    pub program: String,
+    /// Number of devices.
+    pub devices: u32,
+    /// Results, one for each card in the order asked for.
+    pub cards: Vec<CardResult>,
+    /// Result of the search for the largest value; `None` if no search was asked for.
+    pub batch: Option<Batch>,
+    /// Memory at the peak; `None` if nothing was recorded.
+    pub peak: Option<Peak>,
+    /// Memory that the program needs, by a replay of its trace; `None` if nothing was recorded.
+    pub needs: Option<Needs>,
+    /// Settings of the allocator with which the program fits, or takes less.
+    pub remedies: Vec<Remedy>,
+    /// Gaps: what a dry run cannot know, and how often the program asked for it.
+    pub unknown: Unknown,
+    /// Lines on what was missing or odd.
+    pub notes: Vec<String>,
+    /// Command to type next.
+    pub next: Option<String>,
+    /// `true` if a signal ended the command before all was run.
+    pub is_interrupted: bool,
+}
+
+/// Result on one card.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CardResult {
+    /// Name of the card.
+    pub card: String,
+    /// Memory as the driver reports it.
+    pub total: u64,
+    /// Memory that a program can take: all but the context's.
+    pub usable: u64,
+    /// `true` if a figure of the card is an estimate.
+    pub is_estimated: bool,
+    /// Outcome.
+    pub outcome: Outcome,
+    /// `true` if the outcome is that of a replay of another card's trace.
+    pub is_replayed: bool,
+    /// End of the program; `None` if it was not run.
+    pub ended: Option<Ended>,
+    /// Processes that used a device.
+    pub processes: Vec<ProcessResult>,
+    /// Seconds that the run took.
+    pub seconds: f64,
+    /// Last lines of standard error, if the program failed and its output was dropped.
+    pub errors: String,
+}
+
+/// Outcome on a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The program got through, as far as it was run.
+    Fits,
+    /// Memory ran out.
+    DoesNotFit,
+    /// The program failed for another reason.
+    Failed,
+}
+
+/// Figures of a process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessResult {
+    /// Id of the process.
+    pub pid: u32,
+    /// Rank in a group of processes; `None` if it has none.
+    pub rank: Option<String>,
+    /// Version of PyTorch; `None` if the process has none.
+    pub torch: Option<String>,
+    /// Optimiser steps that were done.
+    pub steps: u64,
+    /// Devices that it used.
+    pub devices: Vec<DeviceResult>,
+    /// First requests that failed.
+    pub failures: Vec<Failure>,
+    /// Number of requests that failed, of PyTorch's or else of the driver's.
+    pub failed: u64,
+}
+
+/// Figures of a process on a device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct DeviceResult {
+    /// Number of the device.
+    pub device: u32,
+    /// Peak of requested bytes; `None` without PyTorch.
+    pub requested: Option<u64>,
+    /// Peak of allocated bytes; `None` without PyTorch.
+    pub allocated: Option<u64>,
+    /// Peak of reserved bytes; `None` without PyTorch.
+    pub reserved: Option<u64>,
+    /// Number of PyTorch's allocations.
+    pub allocations: Option<u64>,
+    /// Step of the peak, counted from one.
+    pub step: Option<u64>,
+    /// Peak of memory in use on the device, with the context; `None` if the driver has not
+    /// reported.
+    pub in_use: Option<u64>,
+}
+
+/// Request that failed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Failure {
+    /// Number of the device.
+    pub device: u32,
+    /// Requested bytes.
+    pub requested: u64,
+    /// Allocated bytes at that time.
+    pub allocated: u64,
+    /// Reserved bytes at that time.
+    pub reserved: u64,
+    /// Step, counted from one.
+    pub step: u64,
+    /// Lines of the program, innermost first.
+    pub lines: Vec<String>,
+}
+
+/// Result of a search for the largest value.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Batch {
+    /// Name of the variable.
+    pub variable: String,
+    /// Smallest value of the range.
+    pub least: u64,
+    /// Largest value of the range.
+    pub most: u64,
+    /// Card, and the largest value with which the program fits on it; `None` if the smallest does
+    /// not fit.
+    pub found: Vec<(String, Option<u64>)>,
+    /// Number of runs.
+    pub runs: u64,
+}
+
+/// Memory at the peak of allocated bytes, as requested.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Peak {
+    /// Card of the run.
+    pub card: String,
+    /// Number of the device.
+    pub device: u32,
+    /// Number of the event in the trace.
+    pub event: u64,
+    /// Number of events in the trace.
+    pub events: u64,
+    /// Step, counted from one; `None` if the program has no optimiser.
+    pub step: Option<u64>,
+    /// Live bytes.
+    pub live: u64,
+    /// Holders of the most memory.
+    pub holders: Vec<Held>,
+}
+
+/// Line of the program, and the memory that it allocated.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Held {
+    /// Line and function.
+    pub line: String,
+    /// Live bytes.
+    pub bytes: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+}
+
+/// Memory that the program needs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Needs {
+    /// Least memory for PyTorch's allocator on a device.
+    pub least: u64,
+    /// Memory that the allocator takes if there is room.
+    pub most: u64,
+    /// Memory beside: context, kernels and libraries.
+    pub beside: u64,
+    /// Smallest cards of the catalogue on which it fits as it is.
+    pub cards: Vec<String>,
+}
+
+/// Setting that helps.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Remedy {
+    /// Line to type before the program.
+    pub line: String,
+    /// Memory that the allocator takes with it.
+    pub reserved: Option<u64>,
+    /// `true` if the program fits with it and not without.
+    pub makes_it_fit: bool,
+}
+
+/// Gaps of a dry run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Unknown {
+    /// Copies of results to the host, all of them 0.
+    pub reads: u64,
+    /// Lines with the most reads; empty if they were not watched.
+    pub lines: Vec<Read>,
+    /// Launches of kernels that were not run.
+    pub launches: u64,
+    /// Questions for the device's free memory, after which a program may choose its sizes.
+    pub asked_for_free_memory: u64,
+    /// Lines of libraries on what they did not model.
+    pub libraries: Vec<String>,
+}
+
+/// Line that reads from the device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Read {
+    /// File, line and function.
+    pub line: String,
+    /// Number of reads.
+    pub times: u64,
+}
+
+impl Batch {
+    /// Returns the result of a search before its first run.
+    pub(crate) fn of(range: &FindBatch) -> Batch {
+        let FindBatch { variable, least, most } = range.clone();
+        Batch { variable, least, most, found: Vec::new(), runs: 0 }
+    }
+}
+
+impl Verdict {
+    /// Returns the worst outcome of all cards. With a search, `Fits` if a value was found for a
+    /// card.
+    pub fn outcome(&self) -> Outcome {
+        let has = |outcome| self.cards.iter().any(|card| card.outcome == outcome);
+        match &self.batch {
+            Some(batch) if batch.found.iter().any(|(_, found)| found.is_some()) => Outcome::Fits,
+            _ if has(Outcome::Failed) => Outcome::Failed,
+            _ if self.cards.iter().all(|card| card.outcome == Outcome::Fits) => Outcome::Fits,
+            _ => Outcome::DoesNotFit,
+        }
+    }
+}
