@@ -2,13 +2,17 @@
 
 import concurrent.futures
 import gc
+import importlib.util
+import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
 import gpuheap
 from gpuheap import _flush
+from support import in_threads
 
 
 class Model:
@@ -77,6 +81,164 @@ def test_a_look_keeps_nothing_alive(heap):
     heap.held()
     del weights
     assert heap.stats()["live"] == 0
+
+
+ODD = """
+import gpuheap, threading
+
+class Ran(BaseException):
+    pass
+
+def ran(self, *arguments):
+    RAN.append(arguments)
+    raise Ran
+
+class Loud(type):
+    # A metaclass whose classes run code for each question that is asked of them.
+    __hash__ = __eq__ = __getattribute__ = __instancecheck__ = __subclasscheck__ = ran
+    __mro__ = __module__ = __dict__ = property(ran)
+
+def attributes(heap):
+    loud = type.__call__(Loud, "Odd", (), {})
+    odd = object.__new__(loud)
+    object.__setattr__(odd, "weights", heap.alloc(10))
+    return odd
+
+def of_class(heap):
+    loud = type.__call__(Loud, "Odd", (), {"weights": heap.alloc(10)})
+    return loud
+
+def overridden(base, fill, *arguments):
+    functions = ("__getattribute__", "__hash__", "__eq__", "__repr__", "__len__", "__iter__", "items", "values", "copy")
+    names = {**{name: ran for name in functions}, "__class__": property(ran), "__dict__": property(ran)}
+    odd = type("Odd", (base,), names)()
+    fill(odd, *arguments)
+    return odd
+
+def thread(heap):
+    kind = type("Odd", (threading.Thread,), {"name": property(ran), "is_alive": ran})
+    odd = kind.__new__(kind)
+    odd.weights = heap.alloc(10)
+    return odd
+
+def slotted(heap):
+    odd = type("Odd", (), {"__slots__": ("empty", "weights"), "__class__": property(ran)})()
+    odd.weights = heap.alloc(10)
+    return odd
+
+MAKE = [
+    attributes,
+    of_class,
+    lambda heap: overridden(dict, dict.__setitem__, "weights", heap.alloc(10)),
+    lambda heap: overridden(list, list.insert, 0, heap.alloc(10)),
+    lambda heap: overridden(object, object.__setattr__, "weights", heap.alloc(10)),
+    lambda heap: {2**100_000: heap.alloc(10)},
+    lambda heap: {"long" * 1000: heap.alloc(10)},
+    lambda heap: {Key(): heap.alloc(10)},
+    thread,
+    slotted,
+]
+
+class Key:
+    __repr__ = __str__ = ran
+
+RAN = []
+heap = gpuheap.Heap("emulated:1GiB", track="lines")
+CACHE = [make(heap) for make in MAKE]
+del RAN[:]
+for one in heap.held():
+    assert "CACHE[" in str(one) or "__main__.Odd.weights" in str(one), one
+    print(str(one).split("held by ")[1][:60])
+for odd in CACHE:
+    assert gpuheap.holders(odd)
+assert RAN == [], RAN
+import os
+os._exit(0)
+"""
+
+
+def test_a_look_runs_no_code_of_odd_objects():
+    done = subprocess.run([sys.executable, "-u", "-c", ODD], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == 10, done.stdout
+
+
+def test_an_object_that_cannot_say_where_its_memory_is(heap):
+    class Odd:
+        def __init__(self, answer):
+            self.answer = answer
+
+        @property
+        def __cuda_array_interface__(self):
+            if isinstance(self.answer, type):
+                raise self.answer
+            return self.answer
+
+    whole = {"data": (0, False), "shape": (1,), "typestr": "|u1"}
+    wrong = ({}, None, "text", {**whole, "data": ("text", 0)}, {**whole, "data": (1.5, 0)}, {**whole, "shape": ("x",)})
+    CACHE["odd"] = [Odd(answer) for answer in (*wrong, KeyError, SystemExit, GeneratorExit, StopIteration)]
+    buffer = heap.alloc(10)
+    assert len(heap.held()) == 1
+    del buffer
+
+
+def test_a_look_loads_no_lazy_module(heap, tmp_path):
+    (tmp_path / "lazy_gpuheap.py").write_text("raise SystemExit('it was loaded')")
+    spec = importlib.util.spec_from_file_location("lazy_gpuheap", tmp_path / "lazy_gpuheap.py")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = sys.modules["lazy_gpuheap"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        buffer = heap.alloc(10)
+        assert heap.held()[0].holders and gpuheap.holders(buffer)
+        del buffer
+    finally:
+        del sys.modules["lazy_gpuheap"]
+
+
+def test_a_look_keeps_no_class_alive(heap):
+    class Kind:
+        pass
+
+    one, gone = Kind(), weakref.ref(Kind)
+    one.weights = heap.alloc(10)
+    assert heap.held()[0].holders
+    del one, Kind
+    gc.collect()
+    assert gone() is None
+
+
+def test_looks_of_several_threads_beside_a_program_that_goes_on(heap):
+    stop = threading.Event()
+
+    def program(at):
+        while not stop.is_set():
+            CACHE[at] = {str(nth): heap.alloc(10) for nth in range(50)}
+            globals()[f"of_{at}"] = CACHE.pop(at)
+            del globals()[f"of_{at}"]
+
+    CACHE["stays"] = [heap.alloc(77)]
+
+    def look():
+        for _ in range(5):
+            (stays,) = [one for one in heap.held() if one.bytes == 77]
+            assert names(stays.holders) == [f"{__name__}.CACHE['stays'][0]"]
+
+    def looks():
+        try:
+            in_threads(look, look)
+        finally:
+            stop.set()
+
+    in_threads(looks, lambda: program(0), lambda: program(1))
+
+
+def test_many_buffers_in_one_list(heap):
+    CACHE["many"] = [heap.alloc(1) for _ in range(3000)]
+    found = heap.held()
+    assert {name for one in found for name in names(one.holders)} == {
+        f"{__name__}.CACHE['many'][{at}]" for at in range(3000)
+    }
 
 
 def test_locals_that_the_program_reads_itself_stay(heap):

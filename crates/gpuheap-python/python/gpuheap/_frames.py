@@ -8,6 +8,9 @@ import sys
 import threading
 import types
 from pathlib import Path
+from typing import Any
+
+from gpuheap import _plain
 
 _PACKAGE = str(Path(__file__).parent)
 
@@ -31,14 +34,27 @@ def running_frames() -> list[tuple[int, types.FrameType]]:
 
 def local_names(frame: types.FrameType) -> dict[str, int]:
     """The locals of a frame: the number `id` of each by its name."""
+    return {name: id(value) for name, value in _locals(frame).items()}
+
+
+def local_values(frame: types.FrameType) -> list[Any]:
+    """The values of a frame's locals."""
+    return list(_locals(frame).values())
+
+
+def _locals(frame: types.FrameType) -> dict[str, Any]:
+    """A copy of a frame's locals: another thread may change them meanwhile. Empty for the body of a class that
+    has them in a table of its own."""
     values = frame.f_locals
-    names = {name: id(value) for name, value in values.items()}
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        named = _plain.items(values) if _plain.is_a(values, dict) else []
+        return {name: value for name, value in named if type(name) is str}
+    found = dict(values)
     # Until Python 3.13 a function's frame keeps the dictionary that it made for us, and with it all that
     # its locals are now. It is emptied, unless `locals()` or a debugger has it too.
-    is_copy = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    if is_copy and sys.gettrace() is None and sys.getrefcount(values) <= 3:
+    if sys.version_info < (3, 13) and sys.gettrace() is None and sys.getrefcount(values) <= 3:
         values.clear()
-    return names
+    return found
 
 
 def place(frame: types.FrameType, line: int | None = None) -> str:
@@ -47,11 +63,28 @@ def place(frame: types.FrameType, line: int | None = None) -> str:
     return f"{code.co_qualname}() at {code.co_filename}:{line or frame.f_lineno}"
 
 
-def thread_name(ident: int) -> str:
-    for thread in threading.enumerate():
-        if thread.ident == ident:
-            return thread.name
-    return str(ident)
+def thread_names() -> dict[int | None, str]:
+    """The names of the threads that run, by their number."""
+    return {_of_thread(thread, threading.Thread.ident): name_of(thread) for thread in threading.enumerate()}
+
+
+def name_of(thread: threading.Thread) -> str:
+    """Name of a thread. A class of the program may have a name of its own, which is not asked."""
+    name = _of_thread(thread, threading.Thread.name)
+    return name if type(name) is str else "?"
+
+
+def _of_thread(thread: threading.Thread, getter: Any) -> Any:
+    try:
+        return getter.fget(thread)
+    except Exception:
+        # Its class does not call the `__init__` of `Thread`.
+        return None
+
+
+def is_alive(thread: threading.Thread) -> bool:
+    """Returns whether a thread runs, whatever its class says."""
+    return any(thread is one for one in threading.enumerate())
 
 
 def dead_thread(frame: types.FrameType) -> threading.Thread | None:
@@ -61,9 +94,8 @@ def dead_thread(frame: types.FrameType) -> threading.Thread | None:
         outermost = outermost.f_back
     if outermost.f_code is not threading.Thread._bootstrap.__code__:  # type: ignore[attr-defined]
         return None
-    thread = outermost.f_locals.get("self")
-    local_names(outermost)
-    return thread if isinstance(thread, threading.Thread) and not thread.is_alive() else None
+    thread = _locals(outermost).get("self")
+    return thread if thread is not None and not is_alive(thread) else None
 
 
 def is_suspended(frame: types.FrameType) -> bool:
@@ -71,11 +103,23 @@ def is_suspended(frame: types.FrameType) -> bool:
     flags = frame.f_code.co_flags
     if not flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return False
-    kinds = {
-        types.GeneratorType: "gi_frame",
-        types.CoroutineType: "cr_frame",
-        types.AsyncGeneratorType: "ag_frame",
-    }
-    return any(
-        getattr(found, kinds[type(found)]) is frame for found in gc.get_objects() if type(found) in kinds
-    )
+    return any(frame_of(found) is frame for found in gc.get_objects())
+
+
+def frame_of(node: Any) -> types.FrameType | None:
+    """The frame of a generator or a coroutine that has not ended; `None` for other objects."""
+    kind = type(node)
+    found: types.FrameType | None = None
+    if kind is types.GeneratorType:
+        found = node.gi_frame
+    elif kind is types.CoroutineType:
+        found = node.cr_frame
+    elif kind is types.AsyncGeneratorType:
+        found = node.ag_frame
+    return found
+
+
+def is_generator(node: Any) -> bool:
+    """Returns whether an object is a generator or a coroutine."""
+    kind = type(node)
+    return kind is types.GeneratorType or kind is types.CoroutineType or kind is types.AsyncGeneratorType

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import gc
+import itertools
+import os
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gpuheap import _frames
+from gpuheap import _frames, _plain
 from gpuheap._heap import Heap, size
 from gpuheap._objects import memory_objects, memory_of
 
@@ -17,13 +22,35 @@ _MOST_OBJECTS = 20_000
 _MOST_LEVELS = 32
 _MOST_HOLDERS = 8
 
-_NO_KEY = object()
+# Objects above which the objects that refer to them are found by a pass over all objects: the collector
+# compares each reference with each of the objects.
+_FEW = 16
+_CHUNK = 200
 
-_GENERATORS = {
-    types.GeneratorType: "gi_frame",
-    types.CoroutineType: "cr_frame",
-    types.AsyncGeneratorType: "ag_frame",
-}
+# Searches of several threads take turns: each would find what the others hold. A search that lasts this many
+# seconds, in code of the program that it asked for an address, does not keep the others waiting.
+_turn = threading.RLock()
+_MOST_SECONDS = 30
+
+
+def _after_fork() -> None:
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextlib.contextmanager
+def _in_turn() -> Iterator[None]:
+    turn = _turn
+    has_turn = turn.acquire(timeout=_MOST_SECONDS)
+    try:
+        yield
+    finally:
+        if has_turn:
+            turn.release()
+
 
 
 class Holder(NamedTuple):
@@ -76,48 +103,56 @@ def holders(obj: Any) -> list[Holder]:
     >>> "Model.cache['weights']" in str(gpuheap.holders(Model.cache["weights"]))
     True
     """
-    search = _Search([obj])
-    return search.holders_of(id(obj))
+    with _in_turn():
+        search = _Search([obj])
+        return search.holders_of(id(obj))
 
 
 def held(heap: Heap) -> list[Held]:
     """Every outstanding allocation of a heap with its holders, most bytes first: `Heap.held`."""
     records = heap._records()
-    objects = memory_objects()
-    places = [(memory_of(found), id(found)) for found in objects]
-    search = _Search(objects)
-    shown = []
-    for record in records:
-        start, end = record["address"], record["address"] + max(record["bytes"], 1)
-        inside = [number for place, number in places if place is not None and start <= place[0] < end]
-        found = _without_parts([holder for number in inside for holder in search.holders_of(number)])
-        shown.append(
-            Held(
-                record["bytes"],
-                record["file"],
-                record["line"],
-                record["function"],
-                record["thread"],
-                start,
-                record["age"],
-                found,
-            )
+    holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in records])
+    shown = [
+        Held(
+            record["bytes"],
+            record["file"],
+            record["line"],
+            record["function"],
+            record["thread"],
+            record["address"],
+            record["age"],
+            found,
         )
+        for record, found in zip(records, holders)
+    ]
     return sorted(shown, key=lambda one: -one.bytes)
 
 
 def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
     """Who holds an object whose memory is in a range of addresses."""
-    objects = []
-    found = None
-    for found in memory_objects():
-        place = memory_of(found)
-        if place is not None and address <= place[0] < address + max(nbytes, 1):
-            objects.append(found)
-    del found
-    numbers = [id(one) for one in objects]
-    search = _Search(objects)
-    return _without_parts([holder for number in numbers for holder in search.holders_of(number)])
+    return _holders_of_ranges([(address, nbytes)])[0]
+
+
+def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
+    """Who holds an object whose memory is in each of some ranges, which do not overlap: address and bytes."""
+    starts = sorted(ranges)
+    with _in_turn():
+        inside: dict[int, list[int]] = {}
+        objects = []
+        for found in memory_objects():
+            place = memory_of(found)
+            if place is None:
+                continue
+            index = bisect.bisect_right(starts, (place[0], sys.maxsize)) - 1
+            if index >= 0 and place[0] < starts[index][0] + max(starts[index][1], 1):
+                inside.setdefault(starts[index][0], []).append(id(found))
+                objects.append(found)
+        found = None
+        search = _Search(objects)
+        return [
+            _without_parts([holder for number in inside.get(address, ()) for holder in search.holders_of(number)])
+            for address, _ in ranges
+        ]
 
 
 def _without_parts(found: list[Holder]) -> list[Holder]:
@@ -138,45 +173,46 @@ class _Search:
         self.nodes: dict[int, Any] = {}
         self.above: dict[int, dict[int, None]] = {}
         self.is_complete = True
-        self.locals: dict[int, list[tuple[str, str]]] = {}
-        self.running: set[int] = set()
+        #: Names of the parts of large containers, by the numbers of container and part.
+        self.steps: dict[int, dict[int, str]] = {}
         # A module may have a second name: multiprocessing's __mp_main__ is __main__. The first name counts.
         self.modules: dict[int, str] = {}
-        for name, module in list(sys.modules.items()):
-            variables = getattr(module, "__dict__", None)
-            if variables is not None:
+        for name, module in _plain.items(sys.modules):
+            variables = _plain.variables(module)
+            if variables is not None and type(name) is str:
                 self.modules.setdefault(id(variables), name)
-        self.handled = _handled()
+        self.threads = {id(thread): _frames.name_of(thread) for thread in threading.enumerate()}
+        self.running = {id(frame) for _, frame in _frames.running_frames()}
+        self._walk(targets)
+        # Once all objects are held here: the number of one that ended would be another's by now.
+        names = _frames.thread_names()
+        self.handled = _handled(names)
+        self.locals: dict[int, list[tuple[str, str]]] = {}
         for ident, frame in _frames.running_frames():
-            self.running.add(id(frame))
             if vars_of_module(frame) in self.modules:
                 continue
+            where = f"{_frames.place(frame)}, which runs on thread {names.get(ident, str(ident))}"
             for name, number in _frames.local_names(frame).items():
-                where = f"{_frames.place(frame)}, which runs on thread {_frames.thread_name(ident)}"
-                self.locals.setdefault(number, []).append((name, where))
-        del frame
-        self._walk(targets)
+                if number in self.nodes:
+                    self.locals.setdefault(number, []).append((name, where))
 
     def _walk(self, targets: list[Any]) -> None:
         level = list(targets)
-        ours = {id(targets), id(self.nodes), id(self.above), id(self.locals), id(self.__dict__), id(self)}
+        ours = {id(targets), id(self.nodes), id(self.above), id(self.steps), id(self.__dict__), id(self)}
         for _ in range(_MOST_LEVELS):
             self.nodes.update((id(one), one) for one in level)
             if not level:
                 return
-            if len(self.nodes) > _MOST_OBJECTS:
+            if len(self.nodes) - len(targets) > _MOST_OBJECTS:
                 break
-            # Python 3.13 shows the tuple of the call's arguments as a referrer.
-            arguments = tuple(level)
-            ours.update((id(level), id(arguments)))
-            found = gc.get_referrers(*arguments)
-            del arguments
             numbers = {id(one) for one in level}
+            ours.add(id(level))
             following: list[Any] = []
+            found = _referrers(level, numbers, ours)
             ours.update((id(found), id(following)))
             for referrer in found:
                 number = id(referrer)
-                if number in ours or number in self.running or isinstance(referrer, _Search):
+                if number in ours or number in self.running or type(referrer) is _Search:
                     continue
                 for referent in gc.get_referents(referrer):
                     if id(referent) in numbers:
@@ -191,11 +227,11 @@ class _Search:
 
     def _is_root(self, node: Any) -> bool:
         return (
-            isinstance(node, (type, types.ModuleType))
+            _plain.is_a(node, type)
+            or _plain.is_a(node, types.ModuleType)
             or id(node) in self.modules
-            or type(node) in _GENERATORS
-            or isinstance(node, threading.Thread)
-            and node.is_alive()
+            or _frames.is_generator(node)
+            or id(node) in self.threads
         )
 
     def holders_of(self, target: int) -> list[Holder]:
@@ -221,11 +257,10 @@ class _Search:
         """The names of the first node of a way."""
         number = way[0]
         node = self.nodes[number]
-        if type(node) in _GENERATORS and len(way) > 1:
-            frame = getattr(node, _GENERATORS[type(node)])
-            names = _frames.local_names(frame) if frame is not None else {}
-            name = next((name for name, value in names.items() if value == way[1]), None)
-            if name is not None and id(frame) not in self.running:
+        frame = _frames.frame_of(node) if len(way) > 1 else None
+        if frame is not None and id(frame) not in self.running:
+            name = next((name for name, value in _frames.local_names(frame).items() if value == way[1]), None)
+            if name is not None:
                 return [Holder("local", f"local {name}{self._path(way[1:])} of suspended {_frames.place(frame)}")]
         if number not in self.locals and number not in self.handled and not self._is_root(node):
             # Most nodes have no name of their own. Their path may lead through large containers.
@@ -238,15 +273,15 @@ class _Search:
             return found
         if number in self.modules:
             found.append(self._global(self.modules[number], way))
-        elif isinstance(node, type):
-            found.append(Holder("class", f"{node.__module__}.{node.__qualname__}{below}"))
-        elif isinstance(node, threading.Thread) and node.is_alive():
-            found.append(Holder("thread", f"thread {node.name}{below}"))
+        elif _plain.is_a(node, type):
+            found.append(Holder("class", f"{_plain.name_of(node, with_module=True)}{below}"))
+        elif number in self.threads:
+            found.append(Holder("thread", f"thread {self.threads[number]}{below}"))
         return found
 
     def _global(self, module: str, way: tuple[int, ...]) -> Holder:
-        variables = self.nodes[way[0]]
-        key = next((str(key) for key, value in variables.items() if id(value) == way[1]), "?")
+        variables = _plain.items(self.nodes[way[0]])
+        key = next((key for key, value in variables if id(value) == way[1] and type(key) is str), "?")
         below = self._path(way[1:])
         if module == "sys" and key in ("last_exc", "last_value", "last_traceback"):
             return Holder("traceback", f"sys.{key}{below}")
@@ -260,14 +295,14 @@ class _Search:
         text = ""
         for index in range(len(way) - 1):
             outer, node, child = self.nodes[way[index - 1]] if index else None, self.nodes[way[index]], way[index + 1]
-            if not isinstance(node, types.FrameType):
-                text += _step(outer, node, child)
+            if type(node) is not types.FrameType:
+                text += self._step(outer, node, child)
                 continue
             name = next((name for name, value in _frames.local_names(node).items() if value == child), None)
             if name is not None:
                 ended = _frames.dead_thread(node)
-                line = outer.tb_lineno if isinstance(outer, types.TracebackType) else None
-                thread = f", thread {ended.name}, which ended" if ended else ""
+                line = outer.tb_lineno if type(outer) is types.TracebackType else None
+                thread = f", thread {_frames.name_of(ended)}, which ended" if ended is not None else ""
                 return f"{text}: local {name}{self._path(way[index + 1 :])} of {_frames.place(node, line)}{thread}"
         return text
 
@@ -276,33 +311,97 @@ class _Search:
             return [Holder("unknown", f"more than {_MOST_OBJECTS} objects refer to it; the search ended")]
         cycle = self._cycle(target)
         if cycle:
-            kinds = " -> ".join(type(self.nodes[number]).__qualname__ for number in cycle)
+            kinds = " -> ".join(_plain.name_of(type(self.nodes[number])) for number in cycle)
             return [Holder("cycle", f"a cycle that waits for the collector ({kinds}); gc.collect() frees it")]
         tops = [number for number in seen if number not in self.above and number != target]
         if tops:
-            kind = type(self.nodes[tops[0]])
-            return [Holder("unknown", f"a {kind.__module__}.{kind.__qualname__}, which code outside Python holds")]
+            name = _plain.name_of(type(self.nodes[tops[0]]), with_module=True)
+            return [Holder("unknown", f"a {name}, which code outside Python holds")]
         return []
 
     def _cycle(self, target: int) -> list[int]:
         """Objects above one that refer to each other in a circle."""
-        way: list[int] = []
+        # No function that calls itself: it would refer to itself, and keep this object until the collector runs.
+        way, left = [target], [iter(self.above.get(target, ()))]
         done: set[int] = set()
+        while way:
+            above = next(left[-1], None)
+            if above is None:
+                done.add(way.pop())
+                left.pop()
+            elif above in way:
+                return [*way[way.index(above) :], above][::-1]
+            elif above not in done and len(way) <= 200:
+                way.append(above)
+                left.append(iter(self.above.get(above, ())))
+        return []
 
-        def visit(number: int) -> list[int]:
-            if number in way:
-                return way[way.index(number) :] + [number]
-            if number in done or len(way) > 200:
-                return []
-            way.append(number)
-            for above in self.above.get(number, ()):
-                if circle := visit(above):
-                    return circle
-            way.pop()
-            done.add(number)
-            return []
+    def _step(self, outer: Any, node: Any, child: int) -> str:
+        """How `node` names `child`, inside `outer`."""
+        kind = type(node)
+        if kind is types.TracebackType:
+            return ""
+        if _plain.is_a(node, dict):
+            key = self._part(node, child)
+            if key is None:
+                return " (as a key)"
+            if outer is not None and (_plain.is_a(outer, type) or _plain.variables(outer) is node):
+                return f".{key[1:-1]}" if key[:1] in "'\"" else f"[{key}]"
+            return f"[{key}]"
+        if _plain.is_a(node, list) or _plain.is_a(node, tuple):
+            return f"[{self._part(node, child) or '?'}]"
+        if kind is types.CellType:
+            return ".cell_contents"
+        if _plain.is_a(node, BaseException) and id(_TRACEBACK(node)) == child:
+            return ""
+        return _attribute(node, child)
 
-        return visit(target)[::-1]
+    def _part(self, node: Any, child: int) -> str | None:
+        """The key or the index of `child` in a container."""
+        parts: Any = None
+        if _plain.is_a(node, dict):
+            parts = ((value, key) for key, value in _plain.items(node))
+        elif _plain.is_a(node, list):
+            parts = zip(list.copy(node), itertools.count())
+        else:
+            parts = zip(tuple.__iter__(node), itertools.count())
+        if len_of(node) <= _FEW:
+            return next((_plain.key_of(key) for part, key in parts if id(part) == child), None)
+        steps = self.steps.get(id(node))
+        if steps is None:
+            steps = self.steps[id(node)] = {}
+            for part, key in parts:
+                if id(part) in self.nodes:
+                    steps.setdefault(id(part), _plain.key_of(key))
+        return steps.get(child)
+
+
+_TRACEBACK: Any = vars(BaseException)["__traceback__"].__get__
+
+
+def len_of(node: Any) -> int:
+    """Length of a dictionary, a list or a tuple, whatever its class says."""
+    for kind in (dict, list, tuple):
+        if _plain.is_a(node, kind):
+            return kind.__len__(node)
+    return 0
+
+
+def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
+    """Objects that refer to one of a level. Notes in `ours` what the search itself holds them by."""
+    if len(level) <= _FEW:
+        # Python 3.13 shows the tuple of the call's arguments as a referrer.
+        arguments = tuple(level)
+        ours.add(id(arguments))
+        return gc.get_referrers(*arguments)
+    found: list[Any] = []
+    ours.add(id(found))
+    everything = gc.get_objects()
+    for start in range(0, len(everything), _CHUNK):
+        chunk = everything[start : start + _CHUNK]
+        if not numbers.isdisjoint(map(id, gc.get_referents(*chunk))):
+            found += [one for one in chunk if not numbers.isdisjoint(map(id, gc.get_referents(one)))]
+    return found
 
 
 def vars_of_module(frame: types.FrameType) -> int:
@@ -310,10 +409,10 @@ def vars_of_module(frame: types.FrameType) -> int:
     return id(frame.f_globals) if frame.f_code.co_name == "<module>" else 0
 
 
-def _handled() -> dict[int, str]:
+def _handled(names: dict[int | None, str]) -> dict[int, str]:
     """Exceptions that threads handle now, by number."""
     return {
-        id(error[1] if isinstance(error, tuple) else error): _frames.thread_name(ident)
+        id(error[1] if type(error) is tuple else error): names.get(ident, str(ident))
         for ident, error in sys._current_exceptions().items()
         if error is not None
     }
@@ -323,49 +422,22 @@ def _is_output(module: str, key: str) -> bool:
     return module == "__main__" and (key in ("_", "__", "___") or key[:1] == "_" and key[1:].isdecimal())
 
 
-def _step(outer: Any, node: Any, child: int) -> str:
-    """How `node` names `child`, inside `outer`."""
-    if isinstance(node, types.TracebackType):
-        return ""
-    if isinstance(node, dict):
-        key = next((key for key, value in node.items() if id(value) == child), _NO_KEY)
-        if key is _NO_KEY:
-            return " (as a key)"
-        if isinstance(outer, type) or outer is not None and _plain_variables(outer) is node:
-            return f".{key}"
-        return f"[{key!r}]" if isinstance(key, (str, int, float, bytes)) else f"[<{type(key).__qualname__}>]"
-    if isinstance(node, (list, tuple)):
-        return f"[{next((index for index, value in enumerate(node) if id(value) == child), '?')}]"
-    if isinstance(node, types.CellType):
-        return ".cell_contents"
-    if isinstance(node, BaseException) and id(node.__traceback__) == child:
-        return ""
-    return _attribute(node, child)
-
-
 def _attribute(node: Any, child: int) -> str:
-    """`.name` of an attribute, without code of the object's class."""
-    variables = _plain_variables(node)
+    """`.name` of an attribute."""
+    variables = _plain.variables(node)
     if variables is not None:
-        for name, value in variables.items():
+        for name, value in _plain.items(variables):
             if id(value) == child:
-                return f".{name}"
+                return f".{name}" if type(name) is str else f".{_plain.key_of(name)}"
         if id(variables) == child:
             return ""
-    for kind in type(node).__mro__:
-        for name, slot in vars(kind).items():
-            if isinstance(slot, types.MemberDescriptorType):
+    for kind in _plain.classes(type(node)):
+        for name, slot in _plain.items(_plain.contents(kind)):
+            if type(slot) is types.MemberDescriptorType:
                 try:
                     if id(slot.__get__(node)) == child:
                         return f".{name}"
-                except AttributeError:
+                except Exception:
+                    # The slot is empty.
                     continue
     return ""
-
-
-def _plain_variables(node: Any) -> dict[str, Any] | None:
-    try:
-        variables = object.__getattribute__(node, "__dict__")
-    except AttributeError:
-        return None
-    return variables if isinstance(variables, dict) else None

@@ -3,83 +3,100 @@
 from __future__ import annotations
 
 import gc
-import itertools
+import operator
 from typing import Any
 
-from gpuheap import _gpuheap
+from gpuheap import _frames, _gpuheap, _plain
 
 _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
-_CHUNK = 10_000
+# Objects that are looked at together. Of most of them no class is new.
+_CHUNK = 500
 
 
 def memory_of(holder: Any) -> tuple[int, int] | None:
-    """Address and bytes of the device memory that an object holds; `None` if it holds none."""
-    kind = type(holder)
+    """Address and bytes of the device memory that an object holds; `None` if it holds none. Runs code of the
+    object's class alone that says where its memory is."""
     try:
-        if isinstance(holder, _OWN):
-            return None if holder.freed else (holder.ptr, holder.nbytes)
-        if hasattr(kind, "untyped_storage"):
-            # PyTorch: a tensor on the host has a storage too.
-            if not holder.is_cuda:
-                return None
-            storage = holder.untyped_storage()
-            return storage.data_ptr(), storage.nbytes()
-        if hasattr(kind, "__cuda_array_interface__"):
-            interface = holder.__cuda_array_interface__
-            return interface["data"][0], _span(interface)
-        if _is_of_cuda_core(kind):
-            return int(holder.handle), holder.size
-    except Exception:
+        return _memory_of(holder, type(holder))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         # An object that cannot say where its memory is, such as a tensor that needs gradients.
         return None
-    return None
+
+
+def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
+    if any(kind is own for own in _OWN):
+        return None if holder.freed else (holder.ptr, holder.nbytes)
+    if _plain.has(kind, "untyped_storage"):
+        # PyTorch: a tensor on the host has a storage too.
+        if not holder.is_cuda:
+            return None
+        storage = holder.untyped_storage()
+        found = storage.data_ptr(), storage.nbytes()
+    elif _plain.has(kind, "__cuda_array_interface__"):
+        interface = object.__getattribute__(holder, "__cuda_array_interface__")
+        found = interface["data"][0], _span(interface)
+    elif _is_of_cuda_core(kind):
+        found = int(holder.handle), holder.size
+    else:
+        return None
+    return operator.index(found[0]), operator.index(found[1])
 
 
 def memory_objects() -> list[Any]:
-    """All objects that hold device memory, as far as Python's collector knows them or what refers to
-    them. Looks at every object of the program."""
-    from gpuheap._frames import running_frames
-
+    """All objects that may hold device memory, as far as Python's collector knows them or what refers to
+    them. Looks at every object of the program, and runs no code of it."""
     found: dict[int, Any] = {}
+    look = _Look(found)
     everything = gc.get_objects()
     for start in range(0, len(everything), _CHUNK):
         chunk = everything[start : start + _CHUNK]
+        look.at(chunk)
         # The collector does not know a buffer itself, which refers to no other object.
-        for candidate in itertools.chain(chunk, gc.get_referents(*chunk)):
-            if _may_hold(type(candidate)):
-                found[id(candidate)] = candidate
-    for _, frame in running_frames():
-        for candidate in list(frame.f_locals.values()):
-            if _may_hold(type(candidate)):
-                found[id(candidate)] = candidate
-        _forget(frame)
-    return [holder for holder in found.values() if memory_of(holder) is not None]
+        look.at(gc.get_referents(*chunk))
+    # They have the dictionaries of locals, which would not be emptied.
+    del everything, chunk
+    for _, frame in _frames.running_frames():
+        look.at(_frames.local_values(frame))
+    return list(found.values())
 
 
-def _forget(frame: Any) -> None:
-    from gpuheap._frames import local_names
+class _Look:
+    """A look at many objects. It lasts as long as one search: to remember a class is to keep it alive."""
 
-    local_names(frame)
+    def __init__(self, found: dict[int, Any]) -> None:
+        self.found = found
+        # By the number of a class: to hash the class itself may be code of its metaclass.
+        self.kinds: dict[int, type] = {}
+        self.holding: set[int] = set()
+
+    def at(self, objects: list[Any]) -> None:
+        """Notes those of the objects that may hold device memory."""
+        numbers = set(map(id, map(type, objects)))
+        if not numbers <= self.kinds.keys():
+            for one in objects:
+                kind = type(one)
+                if id(kind) not in self.kinds:
+                    self.kinds[id(kind)] = kind
+                    if _may_hold(kind):
+                        self.holding.add(id(kind))
+        if not self.holding.isdisjoint(numbers):
+            self.found.update((id(one), one) for one in objects if id(type(one)) in self.holding)
 
 
 def _may_hold(kind: type) -> bool:
-    known = _known.get(kind)
-    if known is None:
-        known = _known[kind] = (
-            kind in _OWN
-            or hasattr(kind, "untyped_storage")
-            or hasattr(kind, "__cuda_array_interface__")
-            or _is_of_cuda_core(kind)
-        )
-    return known
+    return (
+        any(kind is own for own in _OWN)
+        or _plain.has(kind, "untyped_storage")
+        or _plain.has(kind, "__cuda_array_interface__")
+        or _is_of_cuda_core(kind)
+    )
 
 
 def _is_of_cuda_core(kind: type) -> bool:
     """Returns `True` for buffers of cuda.core, which have no array interface."""
-    return hasattr(kind, "memory_resource") and str(kind.__module__).startswith("cuda.core")
-
-
-_known: dict[type, bool] = {}
+    return _plain.has(kind, "memory_resource") and _plain.module_of(kind).startswith("cuda.core")
 
 
 def _span(interface: dict[str, Any]) -> int:
