@@ -94,10 +94,13 @@ fn table(text: &mut String, verdict: &Verdict) {
         true => " Cards without figures: by a replay of the first one's trace.",
         false => "",
     };
-    paragraph(
-        text,
-        &format!("Peaks; in use has the context, kernels and libraries too.{estimated}{replayed}"),
-    );
+    let processes = verdict.cards.iter().flat_map(|card| &card.processes);
+    let of = match processes.map(|process| process.steps).max().unwrap_or(0) {
+        0 => String::new(),
+        steps => format!(" of {}", count(steps, "optimiser step")),
+    };
+    let beside = "in use has the context, kernels and libraries too";
+    paragraph(text, &format!("Peaks{of}; {beside}.{estimated}{replayed}"));
     text.push('\n');
 }
 

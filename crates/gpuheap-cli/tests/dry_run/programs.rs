@@ -67,6 +67,16 @@ fn python_loads_the_hook_and_then_its_own_sitecustomize() {
     let ran = crate::ran(&mut command);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "own\ntorch\n[]\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("this PyTorch has no CUDA"), "{}", ran.stderr);
+    // Without one of its own, and without PyTorch, the interpreter says nothing either.
+    std::fs::remove_file(bench.files.path().join("sitecustomize.py")).unwrap();
+    let ran = bench.dry_run(&[
+        "--",
+        "python3",
+        "-c",
+        "import sys; print('sitecustomize' in sys.modules)",
+    ]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "True\n"));
+    assert!(ran.stderr.starts_with("\ngpuheap dry-run"), "{}", ran.stderr);
 }
 
 #[test]

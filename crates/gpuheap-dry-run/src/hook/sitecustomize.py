@@ -23,9 +23,12 @@ try:
 except Exception:
     pass
 
-del sys.modules["sitecustomize"]
+# The program's module takes the place of this one, if there is such a module.
+_this = sys.modules.pop("sitecustomize")
 try:
     import sitecustomize  # noqa: F401
 except ImportError as _error:
     if _error.name != "sitecustomize":
         raise
+finally:
+    sys.modules.setdefault("sitecustomize", _this)
