@@ -65,11 +65,11 @@ int main(void) {
   printf("something went back: %s\n", bytes > 0 ? "yes" : "no");
 
   /* The first call asks for the length of the text, as with snprintf. */
-  check(gpuheap_memory_status(heap, NULL, 0, &length));
+  check(gpuheap_memory_status(heap, GPUHEAP_FORMAT_TEXT, NULL, 0, &length));
   text = malloc(length + 1);
   if (text == NULL)
     return 1;
-  check(gpuheap_memory_status(heap, text, length + 1, NULL));
+  check(gpuheap_memory_status(heap, GPUHEAP_FORMAT_TEXT, text, length + 1, NULL));
   printf("%s\n", text);
   free(text);
 

@@ -25,6 +25,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Bytes that the driver does not report.
+#define GPUHEAP_UNKNOWN UINT64_MAX
+
 // Major part of the header's version, MAJOR.MINOR.PATCH.
 #define GPUHEAP_VERSION_MAJOR 0
 
@@ -56,10 +59,84 @@ typedef enum gpuheap_status {
   GPUHEAP_STATUS_INTERNAL = 7,
 } gpuheap_status;
 
+// Forecast of a request.
+typedef enum gpuheap_fit {
+  // The request would fail, even after all cached memory was returned.
+  GPUHEAP_FIT_NO = 0,
+  // The driver reports enough memory as free, but may refuse it; or it reports nothing.
+  GPUHEAP_FIT_PERHAPS = 1,
+  // The request would succeed.
+  GPUHEAP_FIT_YES = 2,
+} gpuheap_fit;
+
+// Form of a text.
+typedef enum gpuheap_format {
+  // Lines for people. Their wording may change between versions.
+  GPUHEAP_FORMAT_TEXT = 0,
+  // One JSON object. Its names are stable; later versions add some.
+  GPUHEAP_FORMAT_JSON = 1,
+} gpuheap_format;
+
 // A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
 //
 // A closed heap keeps 128 bytes, so that a later use is an error and not a crash.
 typedef struct gpuheap_heap gpuheap_heap;
+
+// A scope of one thread and one heap. From gpuheap_open_scope, ended by gpuheap_close_scope.
+typedef struct gpuheap_scope gpuheap_scope;
+
+// The outstanding allocations of a heap at one moment. From gpuheap_take_snapshot, ended by
+// gpuheap_drop_snapshot.
+typedef struct gpuheap_snapshot gpuheap_snapshot;
+
+// Result of a flush, in bytes unless stated otherwise. Set size to sizeof(gpuheap_flushed) before
+// gpuheap_flush.
+typedef struct gpuheap_flushed {
+  // sizeof(gpuheap_flushed).
+  size_t size;
+  // Bytes returned to the driver.
+  uint64_t given_back;
+  // Bytes still allocated, rounding included.
+  uint64_t live;
+  // Number of live allocations.
+  uint64_t live_allocations;
+  // Free bytes that could not be returned, because they share segments with live memory.
+  uint64_t still_cached;
+  // Bytes in other heaps of this process on the device.
+  uint64_t other_heaps;
+  // Free bytes of them, which a flush of those heaps returns.
+  uint64_t other_heaps_cached;
+  // Bytes of the device in use outside its heaps: contexts, other libraries, other processes.
+  // GPUHEAP_UNKNOWN if the driver does not report how much is free.
+  uint64_t context_and_others;
+  // Bytes that the driver reports as free, or GPUHEAP_UNKNOWN.
+  uint64_t device_free;
+  // Size of the device's memory.
+  uint64_t device_total;
+} gpuheap_flushed;
+
+// A function that gives memory back when a heap is short.
+typedef uint64_t (*gpuheap_shortage)(uint64_t bytes, void *data);
+
+// A thread that ended and left allocations behind, or handed them on. Valid during the call that
+// it is passed to.
+typedef struct gpuheap_thread_end {
+  // Size of the structure in the library; later versions add fields at the end.
+  size_t size;
+  // The thread's name in the operating system.
+  const char *name;
+  // The thread's id in the operating system; 0 if it is unknown.
+  uint64_t id;
+  // Number of allocations that it left.
+  uint64_t allocations;
+  // Bytes of these, as requested.
+  uint64_t bytes;
+  // The report for people, several lines of UTF-8.
+  const char *text;
+} gpuheap_thread_end;
+
+// A function that is told of a thread's end.
+typedef void (*gpuheap_thread_ended)(const struct gpuheap_thread_end *ended, void *data);
 
 // Options for gpuheap_open. Set all of it to zero, and size to sizeof(gpuheap_options). A zero
 // option takes its value from the environment (variables GPUHEAP_*), else the default stated here.
@@ -141,9 +218,109 @@ typedef struct gpuheap_statistics {
   uint64_t driver_calls;
 } gpuheap_statistics;
 
+// What happened in a scope, in bytes unless stated otherwise. Set size to
+// sizeof(gpuheap_scope_report) before gpuheap_close_scope.
+typedef struct gpuheap_scope_report {
+  // sizeof(gpuheap_scope_report).
+  size_t size;
+  // Number of allocations made inside.
+  uint64_t allocations;
+  // Bytes allocated inside, as requested.
+  uint64_t allocated_bytes;
+  // Most bytes that were allocated inside and live at once.
+  uint64_t peak;
+  // Number of allocations that were live at the end, and were freed by it.
+  uint64_t freed_at_end;
+  // Bytes of these, as requested.
+  uint64_t freed_at_end_bytes;
+} gpuheap_scope_report;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Returns all cached memory to the driver, and says what is left and why. Waits for frees in
+// flight. Live memory stays.
+//
+// flushed: receives the figures; set its size before the call; may be null.
+enum gpuheap_status gpuheap_flush(struct gpuheap_heap *heap, struct gpuheap_flushed *flushed);
+
+// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes and
+// returns nothing, and does not wait. Other threads and processes may change it at once.
+//
+// fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, as
+// gpuheap_memory_status writes its text; all three may be null or 0.
+enum gpuheap_status gpuheap_would_fit(struct gpuheap_heap *heap,
+                                      uint64_t bytes,
+                                      enum gpuheap_fit *fit,
+                                      char *buffer,
+                                      size_t capacity,
+                                      size_t *length);
+
+// Writes the status of the heap and its device: the memory taken, allocated and cached, the limits
+// and, with tracking on, the outstanding allocations. Does not wait for the device.
+//
+// format: a gpuheap_format. The text is UTF-8. It is cut to fit the buffer and always ends with a
+// null; for a capacity of 0 nothing is written. buffer: may be null if capacity is 0. length:
+// receives the length of the whole text without its null; may be null.
+enum gpuheap_status gpuheap_memory_status(struct gpuheap_heap *heap,
+                                          uint32_t format,
+                                          char *buffer,
+                                          size_t capacity,
+                                          size_t *length);
+
+// Writes the outstanding allocations, by the place and the thread that allocated them, the most
+// bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking; the
+// lines of a C program are known with "backtraces" alone.
+//
+// format, buffer, capacity, length: as for gpuheap_memory_status. allocations: receives the number
+// of outstanding allocations; may be null.
+enum gpuheap_status gpuheap_leaks(struct gpuheap_heap *heap,
+                                  uint32_t format,
+                                  char *buffer,
+                                  size_t capacity,
+                                  size_t *length,
+                                  uint64_t *allocations);
+
+// Remembers the outstanding allocations of this moment, for gpuheap_snapshot_difference. Does not
+// wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking.
+//
+// snapshot: receives the snapshot; null on failure.
+enum gpuheap_status gpuheap_take_snapshot(struct gpuheap_heap *heap,
+                                          struct gpuheap_snapshot **snapshot);
+
+// Writes what changed between two snapshots of one heap, by the place that allocated: the largest
+// growth first. Both snapshots stay. The heap may be closed by now.
+//
+// format, buffer, capacity, length: as for gpuheap_memory_status. growth: receives the growth of
+// the outstanding bytes; may be null.
+enum gpuheap_status gpuheap_snapshot_difference(const struct gpuheap_snapshot *earlier,
+                                                const struct gpuheap_snapshot *later,
+                                                uint32_t format,
+                                                char *buffer,
+                                                size_t capacity,
+                                                size_t *length,
+                                                int64_t *growth);
+
+// Ends a snapshot. Null is fine. Use no snapshot after its end.
+enum gpuheap_status gpuheap_drop_snapshot(struct gpuheap_snapshot *snapshot);
+
+// Sets the function that is called before a request fails for lack of memory: with the bytes that
+// are missing and with data, on the thread of the request, with no lock held. It frees what it can
+// and returns the bytes. It may use the heap, but is not called again meanwhile. It must not throw
+// a C++ exception. Another thread may call it until gpuheap_close returns.
+//
+// shortage: null to call none. It replaces the one before.
+enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
+                                        gpuheap_shortage shortage,
+                                        void *data);
+
+// Sets the function that is called when a thread ends with outstanding allocations: on that thread.
+// Without it, the report goes to stderr. Threads are known with tracking alone. It must not throw a
+// C++ exception. It replaces the one before.
+enum gpuheap_status gpuheap_on_thread_end(struct gpuheap_heap *heap,
+                                          gpuheap_thread_ended ended,
+                                          void *data);
 
 // Opens a device and makes a heap of its memory. Takes no device memory yet. Blocks while the
 // driver makes the device's context, about 0.1 s.
@@ -186,6 +363,24 @@ enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      void *stream,
                                      void **address);
 
+// Allocates several blocks on one stream, all or none: if one fails, those before it are freed,
+// and all addresses are null. Otherwise as gpuheap_allocate for each.
+//
+// count: number of blocks. bytes: the size of each. addresses: receives as many addresses.
+enum gpuheap_status gpuheap_allocate_batch(struct gpuheap_heap *heap,
+                                           size_t count,
+                                           const uint64_t *bytes,
+                                           void *stream,
+                                           void **addresses);
+
+// Frees several blocks, as gpuheap_free does each. Null addresses are fine. If one fails, the
+// others are freed all the same; the status and the text are those of the first that failed.
+//
+// count: number of blocks. addresses: as many addresses; they are not changed.
+enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
+                                       size_t count,
+                                       void *const *addresses);
+
 // Frees memory in the order of the stream that it was allocated on. Work on that stream may still
 // use the memory; no other stream may. Any thread may free memory that another thread allocated.
 // Does not wait for the device, unless the free returns memory to the driver.
@@ -204,6 +399,28 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 //
 // The stream follows the rules of gpuheap_allocate. If the stream is refused, nothing is freed.
 enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
+
+// Says that an allocation is in use on another stream too. Its free, by gpuheap_free, then comes
+// behind the work that is enqueued on that stream by the time of the free. Call it once for each
+// stream, before the free. Does not wait.
+//
+// The free makes one stream wait for the other by an event, and the memory is handed out again
+// behind the stream that was named last. If the end of a named stream was announced by then, the
+// free waits for the whole device. gpuheap_free_on does not look at the named streams.
+enum gpuheap_status gpuheap_used_on(struct gpuheap_heap *heap, void *address, void *stream);
+
+// Fills bytes of an allocation, from an offset on, with the lowest byte of value. Enqueued on the
+// stream, which has to be ordered behind other work on these bytes. Does not wait.
+enum gpuheap_status gpuheap_fill(struct gpuheap_heap *heap,
+                                 void *address,
+                                 uint64_t offset,
+                                 uint64_t bytes,
+                                 int32_t value,
+                                 void *stream);
+
+// Waits for all work of the heap's device, of every library of the process. If a stream of the
+// device is capturing a graph, the wait breaks the capture.
+enum gpuheap_status gpuheap_wait(struct gpuheap_heap *heap);
 
 // Announces that a stream is about to be destroyed. Call it before the stream is destroyed, after
 // all work on the heap's memory was enqueued there. Does not wait for the device. The heap does
@@ -265,22 +482,36 @@ enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
                                            struct gpuheap_statistics *statistics);
 
-// Writes a status text for people about the heap and its device, several lines of UTF-8. It shows
-// the memory taken, allocated and cached, the limits and, with tracking on, the outstanding
-// allocations. Does not wait for the device.
-//
-// The text is cut to fit the buffer and always ends with a null; for a capacity of 0 nothing is
-// written. buffer: may be null if capacity is 0. length: receives the length of the whole text
-// without its null; may be null.
-enum gpuheap_status gpuheap_memory_status(struct gpuheap_heap *heap,
-                                          char *buffer,
-                                          size_t capacity,
-                                          size_t *length);
-
 // Returns the text of the calling thread's last failed call, in UTF-8: what failed, where, the
 // numbers, and what to do. It may have several lines. Empty if no call of the thread failed; never
 // null. Valid until the thread's next failing call, or until the thread ends.
 const char *gpuheap_last_error(void);
+
+// Opens a scope of the calling thread. Until its end, what this thread allocates from the heap
+// belongs to its innermost open scope of that heap.
+//
+// name: a text for reports, at most 200 bytes; null for none. scope: receives the scope; null on
+// failure.
+enum gpuheap_status gpuheap_open_scope(struct gpuheap_heap *heap,
+                                       const char *name,
+                                       struct gpuheap_scope **scope);
+
+// Ends a scope, on the thread that opened it: frees what was allocated inside and is live, each on
+// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
+// free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
+// it. Use no scope after its end.
+//
+// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed. GPUHEAP_STATUS_DRIVER:
+// the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was closed before, and the memory
+// went with it; the scope is closed all the same. A null scope is fine.
+//
+// report: receives the figures; set its size before the call; may be null.
+enum gpuheap_status gpuheap_close_scope(struct gpuheap_scope *scope,
+                                        struct gpuheap_scope_report *report);
+
+// Takes an allocation out of the scope that it was made in, so that it outlives it. One that
+// belongs to no scope stays as it is.
+enum gpuheap_status gpuheap_keep(struct gpuheap_heap *heap, void *address);
 
 // Returns the version of the loaded library, such as "0.1.0". Never null, and not to be freed.
 const char *gpuheap_version(void);

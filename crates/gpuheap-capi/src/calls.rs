@@ -9,9 +9,10 @@ use std::ffi::{c_char, c_void};
 
 use gpuheap::{Device, Heap, Limits};
 
-use crate::entry::{Failure, enter, gpuheap_status, text, write};
+use crate::entry::{Failure, enter, gpuheap_status, note, text, write};
 use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
+use crate::sized::write_result;
 use crate::statistics::gpuheap_statistics;
 
 /// Opens a device and makes a heap of its memory. Takes no device memory yet. Blocks while the
@@ -98,6 +99,84 @@ pub unsafe extern "C" fn gpuheap_allocate(
     })
 }
 
+/// Allocates several blocks on one stream, all or none: if one fails, those before it are freed,
+/// and all addresses are null. Otherwise as gpuheap_allocate for each.
+///
+/// count: number of blocks. bytes: the size of each. addresses: receives as many addresses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_allocate_batch(
+    heap: *mut gpuheap_heap,
+    count: usize,
+    bytes: *const u64,
+    stream: *mut c_void,
+    addresses: *mut *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_allocate_batch", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        if count == 0 {
+            return Ok(());
+        }
+        if bytes.is_null() || addresses.is_null() {
+            return Err(Failure::refused("the sizes or where the addresses go is a null pointer"));
+        }
+        for at in 0..count {
+            // SAFETY: the array has room for `count` addresses.
+            unsafe { addresses.add(at).write(std::ptr::null_mut()) };
+        }
+        for at in 0..count {
+            // SAFETY: both arrays have `count` elements, and the stream is alive.
+            unsafe {
+                match heap.allocate(bytes.add(at).read(), stream) {
+                    Ok(address) => addresses.add(at).write(address as *mut c_void),
+                    Err(failure) => {
+                        for made in (0..at).map(|made| addresses.add(made)) {
+                            let address = made.replace(std::ptr::null_mut());
+                            // The heap counts what it could not free; the first failure is the one
+                            // to report.
+                            let _ = heap.take(address).map(|held| held.free(heap.device()));
+                        }
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Frees several blocks, as gpuheap_free does each. Null addresses are fine. If one fails, the
+/// others are freed all the same; the status and the text are those of the first that failed.
+///
+/// count: number of blocks. addresses: as many addresses; they are not changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_free_batch(
+    heap: *mut gpuheap_heap,
+    count: usize,
+    addresses: *const *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_free_batch", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        if count > 0 && addresses.is_null() {
+            return Err(Failure::refused("the addresses are a null pointer"));
+        }
+        let mut first = Ok(());
+        for at in 0..count {
+            // SAFETY: the array has `count` addresses.
+            let address = unsafe { addresses.add(at).read() };
+            if address.is_null() {
+                continue;
+            }
+            let freed = heap
+                .take(address)
+                .and_then(|held| held.free(heap.device()).map_err(Failure::after_free));
+            first = first.and(freed);
+        }
+        first
+    })
+}
+
 /// Frees memory in the order of the stream that it was allocated on. Work on that stream may still
 /// use the memory; no other stream may. Any thread may free memory that another thread allocated.
 /// Does not wait for the device, unless the free returns memory to the driver.
@@ -118,7 +197,7 @@ pub unsafe extern "C" fn gpuheap_free(
         if address.is_null() {
             return Ok(());
         }
-        heap.take(address)?.free().map_err(Failure::after_free)
+        heap.take(address)?.free(heap.device()).map_err(Failure::after_free)
     })
 }
 
@@ -145,6 +224,58 @@ pub unsafe extern "C" fn gpuheap_free_on(
         let stream = unsafe { heap.live_stream(stream) }?;
         // SAFETY: the caller ordered the stream after all other work on the memory.
         unsafe { heap.take(address)?.free_on_unchecked(&stream) }.map_err(Failure::after_free)
+    })
+}
+
+/// Says that an allocation is in use on another stream too. Its free, by gpuheap_free, then comes
+/// behind the work that is enqueued on that stream by the time of the free. Call it once for each
+/// stream, before the free. Does not wait.
+///
+/// The free makes one stream wait for the other by an event, and the memory is handed out again
+/// behind the stream that was named last. If the end of a named stream was announced by then, the
+/// free waits for the whole device. gpuheap_free_on does not look at the named streams.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_used_on(
+    heap: *mut gpuheap_heap,
+    address: *mut c_void,
+    stream: *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_used_on", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        // SAFETY: the stream is alive.
+        let stream = unsafe { heap.live_stream(stream) }?;
+        heap.use_on(address, &stream)
+    })
+}
+
+/// Fills bytes of an allocation, from an offset on, with the lowest byte of value. Enqueued on the
+/// stream, which has to be ordered behind other work on these bytes. Does not wait.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_fill(
+    heap: *mut gpuheap_heap,
+    address: *mut c_void,
+    offset: u64,
+    bytes: u64,
+    value: i32,
+    stream: *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_fill", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        // SAFETY: the stream is alive.
+        let stream = unsafe { heap.live_stream(stream) }?;
+        heap.fill(address, offset, bytes, value as u8, &stream)
+    })
+}
+
+/// Waits for all work of the heap's device, of every library of the process. If a stream of the
+/// device is capturing a graph, the wait breaks the capture.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_wait(heap: *mut gpuheap_heap) -> gpuheap_status {
+    enter("gpuheap_wait", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        Ok(unsafe { gpuheap_heap::get(heap) }?.device().synchronize()?)
     })
 }
 
@@ -265,63 +396,13 @@ pub unsafe extern "C" fn gpuheap_get_statistics(
     statistics: *mut gpuheap_statistics,
 ) -> gpuheap_status {
     enter("gpuheap_get_statistics", || {
-        if statistics.is_null() {
-            return Err(Failure::refused("where the statistics go is a null pointer"));
-        }
-        // SAFETY: `statistics` is not null, so it has the size stated there. `heap` is null or from
+        // SAFETY: `statistics` is null, or has the size stated there. `heap` is null or from
         // gpuheap_open.
         unsafe {
             let size = gpuheap_statistics::size_of(statistics)?;
             let usage = gpuheap_heap::get(heap)?.heap().usage()?;
-            gpuheap_statistics::new(&usage).write(statistics, size);
+            write_result(gpuheap_statistics::new(&usage), statistics, size);
         }
         Ok(())
     })
-}
-
-/// Writes a status text for people about the heap and its device, several lines of UTF-8. It shows
-/// the memory taken, allocated and cached, the limits and, with tracking on, the outstanding
-/// allocations. Does not wait for the device.
-///
-/// The text is cut to fit the buffer and always ends with a null; for a capacity of 0 nothing is
-/// written. buffer: may be null if capacity is 0. length: receives the length of the whole text
-/// without its null; may be null.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpuheap_memory_status(
-    heap: *mut gpuheap_heap,
-    buffer: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-) -> gpuheap_status {
-    enter("gpuheap_memory_status", || {
-        if buffer.is_null() && capacity > 0 {
-            return Err(Failure::refused("the buffer is a null pointer, of a capacity above 0"));
-        }
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let text = unsafe { gpuheap_heap::get(heap)?.heap().memory_status() }?.to_string();
-        if let Some(room) = capacity.checked_sub(1) {
-            let fits = (0..=room.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-            let fits = fits.unwrap_or(0);
-            // SAFETY: the buffer has room for these bytes and a null.
-            unsafe {
-                buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), fits);
-                buffer.add(fits).write(0);
-            }
-        }
-        // SAFETY: `length` is null or valid for a write.
-        unsafe { note(length, text.len()) };
-        Ok(())
-    })
-}
-
-/// Writes an optional result; does nothing if `result` is null.
-///
-/// # Safety
-///
-/// `result` is null or valid for a write.
-unsafe fn note<T>(result: *mut T, value: T) {
-    if !result.is_null() {
-        // SAFETY: not null, so valid for a write.
-        unsafe { result.write(value) };
-    }
 }

@@ -76,6 +76,11 @@ impl From<Error> for Failure {
             Some(evidence) => evidence.text_naming(
                 "gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT",
             ),
+            None if error.kind() == ErrorKind::NotTracked => {
+                "allocations are not tracked; open the heap with gpuheap_options.tracking, or set \
+                 GPUHEAP_TRACK to counts or backtraces"
+                    .to_owned()
+            }
             None => error.to_string(),
         };
         Failure::new(status_of(error.kind()), text)
@@ -179,6 +184,18 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
     // SAFETY: not null, so valid for a write.
     unsafe { result.write(value) };
     Ok(())
+}
+
+/// Writes an optional result; does nothing if `result` is null.
+///
+/// # Safety
+///
+/// `result` is null or valid for a write.
+pub(crate) unsafe fn note<T>(result: *mut T, value: T) {
+    if !result.is_null() {
+        // SAFETY: not null, so valid for a write.
+        unsafe { result.write(value) };
+    }
 }
 
 #[cfg(test)]

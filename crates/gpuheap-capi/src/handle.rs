@@ -4,12 +4,15 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use gpuheap::{Block, Device, Heap};
-use gpuheap_driver::CUstream;
+use gpuheap::{Device, Error, Heap, Reclaimer, Stream};
+use gpuheap_driver::{CUstream, check};
 
 use crate::blocks::Blocks;
 use crate::entry::{Failure, gpuheap_status};
+use crate::held::Held;
+use crate::scope;
 use crate::streams::{Given, Streams};
 
 /// A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
@@ -31,10 +34,14 @@ static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 
 /// A heap that is not closed.
 pub(crate) struct Open {
-    blocks: Blocks<Block>,
+    blocks: Blocks<Held>,
     streams: Streams,
     heap: Heap,
     device: Device,
+    /// The handle that this is behind.
+    handle: AtomicPtr<gpuheap_heap>,
+    /// Function of the program that is called when the heap is short.
+    reclaimer: Mutex<Option<Reclaimer>>,
 }
 
 impl gpuheap_heap {
@@ -56,11 +63,17 @@ impl gpuheap_heap {
             streams: Streams::new(unannounced),
             heap: heap.clone(),
             device: device.clone(),
+            handle: AtomicPtr::default(),
+            reclaimer: Mutex::default(),
         };
-        Box::into_raw(Box::new(gpuheap_heap {
-            open: AtomicPtr::new(Box::into_raw(Box::new(open))),
+        let open = Box::into_raw(Box::new(open));
+        let handle = Box::into_raw(Box::new(gpuheap_heap {
+            open: AtomicPtr::new(open),
             closed_before: AtomicPtr::default(),
-        }))
+        }));
+        // SAFETY: made above, and no other thread has it yet.
+        unsafe { &*open }.handle.store(handle, Ordering::Relaxed);
+        handle
     }
 
     /// Returns the device and the heap behind the handle; `None` once it is closed.
@@ -141,15 +154,74 @@ impl Open {
         };
         let address = block.address();
         if address != 0 {
-            self.blocks.put(address, bytes, block);
+            let scope = scope::innermost(self.handle.load(Ordering::Relaxed) as usize);
+            if let Some(scope) = &scope {
+                scope.enter(address, bytes);
+            }
+            self.blocks.put(address, bytes, Held::new(block, scope));
         }
         Ok(address)
     }
 
     /// Takes the block at an address out of the table, to be freed.
     #[inline]
-    pub(crate) fn take(&self, address: *mut c_void) -> Result<Block, Failure> {
+    pub(crate) fn take(&self, address: *mut c_void) -> Result<Held, Failure> {
         self.blocks.take(address as u64).ok_or_else(|| unknown(address))
+    }
+
+    /// Puts the free of an allocation behind the work of `stream` too. No thread frees it
+    /// meanwhile.
+    pub(crate) fn use_on(&self, address: *mut c_void, stream: &Stream) -> Result<(), Failure> {
+        let bytes = self.bytes(address)?;
+        let mut held = self.take(address)?;
+        held.use_on(stream);
+        self.blocks.put(address as u64, bytes, held);
+        Ok(())
+    }
+
+    /// Fills a part of an allocation with a byte, in the order of `stream`.
+    pub(crate) fn fill(
+        &self,
+        address: *mut c_void,
+        offset: u64,
+        bytes: u64,
+        byte: u8,
+        stream: &Stream,
+    ) -> Result<(), Failure> {
+        let size = self.bytes(address)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(Failure::refused(format!(
+                "{bytes} bytes at offset {offset} are outside the allocation at {address:p}, which \
+                 has {size} bytes"
+            )));
+        }
+        let at = address as u64 + offset;
+        let filled = self.device.with_current(|driver| {
+            // SAFETY: the bytes belong to a live allocation of this heap, and the stream is alive.
+            unsafe { driver.cuMemsetD8Async(at, byte, bytes as usize, stream.raw()) }
+        });
+        check("cuMemsetD8Async", filled?).map_err(|error| Failure::from(Error::from(error)))
+    }
+
+    /// Takes an allocation out of its scope. No thread frees it meanwhile.
+    pub(crate) fn keep(&self, address: *mut c_void) -> Result<(), Failure> {
+        let bytes = self.bytes(address)?;
+        let mut held = self.take(address)?;
+        held.keep();
+        self.blocks.put(address as u64, bytes, held);
+        Ok(())
+    }
+
+    /// Sets what gives memory back when the heap is short.
+    pub(crate) fn set_reclaimer(&self, reclaimer: Option<Reclaimer>) {
+        let mut registered = self.reclaimer.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *registered, reclaimer);
+        drop(registered);
+        drop(before);
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Returns the requested size, in bytes, of the allocation at an address.
@@ -213,8 +285,8 @@ impl Open {
             std::mem::forget(self);
             return Ok(waited?);
         }
-        let Open { blocks, streams, heap, device } = *self;
-        drop((blocks, streams));
+        let Open { blocks, streams, heap, device, reclaimer, handle: _ } = *self;
+        drop((reclaimer, blocks, streams));
         heap.close();
         drop(device);
         Ok(waited?)
@@ -249,6 +321,11 @@ impl fmt::Debug for gpuheap_heap {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn an_allocation_fits_in_its_cache_lines() {
+        assert!(size_of::<Held>() <= 112, "{}", size_of::<Held>());
+    }
+
     use gpuheap_driver::{CU_STREAM_NON_BLOCKING, check};
 
     use super::*;

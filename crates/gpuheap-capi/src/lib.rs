@@ -7,24 +7,44 @@
 //! Every function is entered through `entry.rs`, which catches panics and turns a failure into a
 //! status and a text. In a forked child no function takes a lock.
 
+mod account;
 mod blocks;
+mod callbacks;
 mod calls;
 mod entry;
 mod handle;
+mod held;
 mod options;
+mod scope;
+mod scope_calls;
+mod sized;
 mod statistics;
 mod streams;
+mod texts;
 mod version;
 
+pub use account::{
+    GPUHEAP_UNKNOWN, gpuheap_drop_snapshot, gpuheap_fit, gpuheap_flush, gpuheap_flushed,
+    gpuheap_leaks, gpuheap_memory_status, gpuheap_snapshot, gpuheap_snapshot_difference,
+    gpuheap_take_snapshot, gpuheap_would_fit,
+};
+pub use callbacks::{
+    gpuheap_on_shortage, gpuheap_on_thread_end, gpuheap_shortage, gpuheap_thread_end,
+    gpuheap_thread_ended,
+};
 pub use calls::{
-    gpuheap_allocate, gpuheap_allocation_size, gpuheap_close, gpuheap_free, gpuheap_free_on,
-    gpuheap_get_statistics, gpuheap_memory_status, gpuheap_open, gpuheap_reclaim,
-    gpuheap_reclaim_all, gpuheap_set_limits, gpuheap_stream_ended,
+    gpuheap_allocate, gpuheap_allocate_batch, gpuheap_allocation_size, gpuheap_close, gpuheap_fill,
+    gpuheap_free, gpuheap_free_batch, gpuheap_free_on, gpuheap_get_statistics, gpuheap_open,
+    gpuheap_reclaim, gpuheap_reclaim_all, gpuheap_set_limits, gpuheap_stream_ended,
+    gpuheap_used_on, gpuheap_wait,
 };
 pub use entry::{gpuheap_last_error, gpuheap_status};
 pub use handle::gpuheap_heap;
 pub use options::gpuheap_options;
+pub use scope::gpuheap_scope_report;
+pub use scope_calls::{gpuheap_close_scope, gpuheap_keep, gpuheap_open_scope, gpuheap_scope};
 pub use statistics::gpuheap_statistics;
+pub use texts::gpuheap_format;
 pub use version::{
     GPUHEAP_VERSION_MAJOR, GPUHEAP_VERSION_MINOR, GPUHEAP_VERSION_PATCH, gpuheap_version,
 };

@@ -5,6 +5,7 @@ use std::mem::{offset_of, size_of};
 use gpuheap::Usage;
 
 use crate::entry::Failure;
+use crate::sized::size_of_result;
 
 /// Statistics of a heap at one moment, in bytes unless stated otherwise. Set size to
 /// sizeof(gpuheap_statistics) before gpuheap_get_statistics. Later versions add fields at the end;
@@ -74,36 +75,11 @@ impl gpuheap_statistics {
     ///
     /// # Safety
     ///
-    /// `statistics` is valid for reads of its size field.
+    /// `statistics` is null or valid for reads of its size field.
     pub(crate) unsafe fn size_of(statistics: *const gpuheap_statistics) -> Result<usize, Failure> {
         /// Size of the first version, which every program has at least.
         const FIRST: usize = offset_of!(gpuheap_statistics, driver_calls) + size_of::<u64>();
-        // SAFETY: the size is the first field, and the caller made it readable.
-        let size = unsafe { (&raw const (*statistics).size).read_unaligned() };
-        if size < FIRST {
-            return Err(Failure::refused(format!(
-                "the statistics have a size of {size}; set their size to \
-                 sizeof(gpuheap_statistics), which is {}",
-                size_of::<gpuheap_statistics>()
-            )));
-        }
-        Ok(size)
-    }
-
-    /// Writes as many fields as the program has room for, and zeros to fields that the library does
-    /// not know.
-    ///
-    /// # Safety
-    ///
-    /// `to` is valid for writes of `size` bytes.
-    pub(crate) unsafe fn write(mut self, to: *mut gpuheap_statistics, size: usize) {
-        self.size = size;
-        let known = size.min(size_of::<gpuheap_statistics>());
-        let (from, to) = ((&raw const self).cast::<u8>(), to.cast::<u8>());
-        // SAFETY: both are valid for as many bytes.
-        unsafe {
-            to.copy_from_nonoverlapping(from, known);
-            to.add(known).write_bytes(0, size - known);
-        }
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { size_of_result(statistics, FIRST, "statistics", "gpuheap_statistics") }
     }
 }

@@ -138,7 +138,7 @@ fn the_status_text_is_cut_where_the_buffer_ends() {
         let mut length = 0;
         let pointer = buffer.as_mut_ptr().cast::<c_char>();
         // SAFETY: the heap is open; the buffer has more bytes than the capacity.
-        let status = unsafe { gpuheap_memory_status(client.0, pointer, capacity, &mut length) };
+        let status = unsafe { gpuheap_memory_status(client.0, 0, pointer, capacity, &mut length) };
         assert_eq!((status, length), (Status::Ok, whole.len()));
         assert!(buffer[capacity..].iter().all(|byte| *byte == b'#'), "written past {capacity}");
         buffer
@@ -152,7 +152,7 @@ fn the_status_text_is_cut_where_the_buffer_ends() {
     // SAFETY: no buffer is needed for no capacity.
     unsafe {
         assert_eq!(
-            gpuheap_memory_status(client.0, ptr::null_mut(), 0, ptr::null_mut()),
+            gpuheap_memory_status(client.0, 0, ptr::null_mut(), 0, ptr::null_mut()),
             Status::Ok
         );
     }

@@ -107,6 +107,8 @@ pub(crate) struct Memory {
 
 // SAFETY: an address of a device.
 unsafe impl Send for Memory {}
+// SAFETY: an address of a device.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Enqueues a fill of the memory on a stream.

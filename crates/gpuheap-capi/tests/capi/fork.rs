@@ -53,7 +53,9 @@ fn child(client: Client, memory: crate::client::Memory) -> i32 {
             () if gpuheap_reclaim_all(heap, &mut bytes) != Status::Gone => 8,
             () if gpuheap_set_limits(heap, 1, 2, &mut bytes) != Status::Gone => 9,
             () if gpuheap_get_statistics(heap, &mut statistics) != Status::Gone => 10,
-            () if gpuheap_memory_status(heap, ptr::null_mut(), 0, &mut length) != Status::Gone => {
+            () if gpuheap_memory_status(heap, 0, ptr::null_mut(), 0, &mut length)
+                != Status::Gone =>
+            {
                 11
             }
             () if gpuheap_close(heap) != Status::Gone => 12,

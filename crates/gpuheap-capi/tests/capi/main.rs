@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod account;
 mod blocks;
 mod calls;
 mod client;
@@ -12,8 +13,10 @@ mod failing;
 mod faults;
 mod fork;
 mod refusals;
+mod scopes;
 mod streams;
 #[path = "../../../gpuheap/tests/heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
 mod threads;
+mod uses;

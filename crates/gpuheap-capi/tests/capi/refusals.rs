@@ -44,8 +44,53 @@ fn null_pointers_are_refused() {
         refused(gpuheap_get_statistics(none, &mut statistics), "the heap is a null");
         refused(gpuheap_get_statistics(heap, ptr::null_mut()), "the statistics go is a null");
         let nowhere = ptr::null_mut::<c_char>();
-        refused(gpuheap_memory_status(none, nowhere, 0, &mut length), "the heap is a null");
-        refused(gpuheap_memory_status(heap, nowhere, 1, &mut length), "the buffer is a null");
+        refused(gpuheap_memory_status(none, 0, nowhere, 0, &mut length), "the heap is a null");
+        refused(gpuheap_memory_status(heap, 0, nowhere, 1, &mut length), "the buffer is a null");
+        refused(gpuheap_memory_status(heap, 2, nowhere, 0, &mut length), "the format is 2");
+        let (mut flushed, mut fit) = (gpuheap_flushed::default(), gpuheap_fit::No);
+        refused(gpuheap_flush(none, ptr::null_mut()), "the heap is a null");
+        refused(gpuheap_flush(heap, &mut flushed), "the figures of the flush have a size of 0");
+        let long = &mut length;
+        refused(gpuheap_would_fit(none, 1, &mut fit, nowhere, 0, long), "the heap is a null");
+        refused(gpuheap_would_fit(heap, 1, ptr::null_mut(), nowhere, 0, long), "the forecast goes");
+        refused(gpuheap_would_fit(heap, 1, &mut fit, nowhere, 1, long), "the buffer is a null");
+        refused(gpuheap_leaks(none, 0, nowhere, 0, long, &mut bytes), "the heap is a null");
+        refused(gpuheap_leaks(heap, 0, nowhere, 0, long, &mut bytes), "gpuheap_options.tracking");
+        let (mut snapshot, no_snapshot) = (ptr::null_mut(), ptr::null_mut());
+        refused(gpuheap_take_snapshot(none, &mut snapshot), "the heap is a null");
+        refused(gpuheap_take_snapshot(heap, ptr::null_mut()), "the snapshot goes is a null");
+        refused(gpuheap_take_snapshot(heap, &mut snapshot), "gpuheap_options.tracking");
+        assert!(snapshot.is_null());
+        refused(
+            gpuheap_snapshot_difference(
+                no_snapshot,
+                no_snapshot,
+                0,
+                nowhere,
+                0,
+                long,
+                ptr::null_mut(),
+            ),
+            "a snapshot is a null",
+        );
+        assert_eq!(gpuheap_drop_snapshot(no_snapshot), Status::Ok, "as free of a null");
+        let null = ptr::null_mut();
+        refused(gpuheap_used_on(none, null, null), "the heap is a null");
+        refused(gpuheap_fill(none, null, 0, 1, 0, null), "the heap is a null");
+        refused(gpuheap_wait(none), "the heap is a null");
+        refused(gpuheap_allocate_batch(none, 1, &1, null, &mut address), "the heap is a null");
+        refused(gpuheap_allocate_batch(heap, 1, ptr::null(), null, &mut address), "is a null");
+        refused(gpuheap_allocate_batch(heap, 1, &1, null, ptr::null_mut()), "is a null");
+        refused(gpuheap_free_batch(none, 1, &null), "the heap is a null");
+        refused(gpuheap_free_batch(heap, 1, ptr::null()), "the addresses are a null");
+        let mut scope = ptr::null_mut();
+        refused(gpuheap_open_scope(none, ptr::null(), &mut scope), "the heap is a null");
+        refused(gpuheap_open_scope(heap, ptr::null(), ptr::null_mut()), "the scope goes is a null");
+        refused(gpuheap_keep(none, null), "the heap is a null");
+        assert_eq!(gpuheap_close_scope(ptr::null_mut(), ptr::null_mut()), Status::Ok);
+        refused(gpuheap_on_shortage(none, None, null), "the heap is a null");
+        refused(gpuheap_on_thread_end(none, None, null), "the heap is a null");
+        refused(gpuheap_on_thread_end(heap, None, null), "the end of a thread is a null");
         assert_eq!(gpuheap_close(none), Status::Ok, "as free of a null");
     }
     assert_eq!(client.statistics().allocations, 0);
@@ -76,7 +121,16 @@ fn a_heap_that_was_closed_is_refused() {
         gone(gpuheap_reclaim_all(heap, &mut bytes));
         gone(gpuheap_set_limits(heap, 1, 2, &mut bytes));
         gone(gpuheap_get_statistics(heap, &mut statistics));
-        gone(gpuheap_memory_status(heap, ptr::null_mut(), 0, &mut length));
+        gone(gpuheap_memory_status(heap, 0, ptr::null_mut(), 0, &mut length));
+        gone(gpuheap_flush(heap, ptr::null_mut()));
+        gone(gpuheap_leaks(heap, 0, ptr::null_mut(), 0, &mut length, ptr::null_mut()));
+        gone(gpuheap_used_on(heap, memory.address, ptr::null_mut()));
+        gone(gpuheap_fill(heap, memory.address, 0, 1, 0, ptr::null_mut()));
+        gone(gpuheap_wait(heap));
+        gone(gpuheap_free_batch(heap, 1, &memory.address));
+        gone(gpuheap_open_scope(heap, ptr::null(), &mut ptr::null_mut()));
+        gone(gpuheap_keep(heap, memory.address));
+        gone(gpuheap_on_shortage(heap, None, ptr::null_mut()));
         gone(gpuheap_close(heap));
     }
     another.assert_all_returned("another");

@@ -1,0 +1,262 @@
+//! The C functions that say what a heap has and where it went. Their documentation becomes that of
+//! the header. What `calls.rs` says of pointers holds here too.
+#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+
+use std::ffi::c_char;
+use std::mem::{offset_of, size_of};
+
+use gpuheap::{Fit, FlushReport, Snapshot};
+
+use crate::entry::{Failure, enter, gpuheap_status, note, write};
+use crate::handle::gpuheap_heap;
+use crate::sized::{size_of_result, write_result};
+use crate::texts::{Room, formatted};
+
+/// Bytes that the driver does not report.
+pub const GPUHEAP_UNKNOWN: u64 = u64::MAX;
+
+/// Result of a flush, in bytes unless stated otherwise. Set size to sizeof(gpuheap_flushed) before
+/// gpuheap_flush.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct gpuheap_flushed {
+    /// sizeof(gpuheap_flushed).
+    pub size: usize,
+    /// Bytes returned to the driver.
+    pub given_back: u64,
+    /// Bytes still allocated, rounding included.
+    pub live: u64,
+    /// Number of live allocations.
+    pub live_allocations: u64,
+    /// Free bytes that could not be returned, because they share segments with live memory.
+    pub still_cached: u64,
+    /// Bytes in other heaps of this process on the device.
+    pub other_heaps: u64,
+    /// Free bytes of them, which a flush of those heaps returns.
+    pub other_heaps_cached: u64,
+    /// Bytes of the device in use outside its heaps: contexts, other libraries, other processes.
+    /// GPUHEAP_UNKNOWN if the driver does not report how much is free.
+    pub context_and_others: u64,
+    /// Bytes that the driver reports as free, or GPUHEAP_UNKNOWN.
+    pub device_free: u64,
+    /// Size of the device's memory.
+    pub device_total: u64,
+}
+
+/// Forecast of a request.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum gpuheap_fit {
+    /// The request would fail, even after all cached memory was returned.
+    No = 0,
+    /// The driver reports enough memory as free, but may refuse it; or it reports nothing.
+    Perhaps = 1,
+    /// The request would succeed.
+    Yes = 2,
+}
+
+/// The outstanding allocations of a heap at one moment. From gpuheap_take_snapshot, ended by
+/// gpuheap_drop_snapshot.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[derive(Debug)]
+pub struct gpuheap_snapshot(Snapshot);
+
+/// Returns all cached memory to the driver, and says what is left and why. Waits for frees in
+/// flight. Live memory stays.
+///
+/// flushed: receives the figures; set its size before the call; may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_flush(
+    heap: *mut gpuheap_heap,
+    flushed: *mut gpuheap_flushed,
+) -> gpuheap_status {
+    /// Size of the first version, which every program has at least.
+    const FIRST: usize = offset_of!(gpuheap_flushed, device_total) + size_of::<u64>();
+    enter("gpuheap_flush", || {
+        let size = match flushed.is_null() {
+            true => None,
+            // SAFETY: `flushed` is not null, so its size is readable.
+            false => Some(unsafe {
+                size_of_result(flushed, FIRST, "figures of the flush", "gpuheap_flushed")
+            }?),
+        };
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let report = unsafe { gpuheap_heap::get(heap) }?.heap().flush()?;
+        if let Some(size) = size {
+            // SAFETY: the structure has the size that it states.
+            unsafe { write_result(gpuheap_flushed::new(&report), flushed, size) };
+        }
+        Ok(())
+    })
+}
+
+/// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes and
+/// returns nothing, and does not wait. Other threads and processes may change it at once.
+///
+/// fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, as
+/// gpuheap_memory_status writes its text; all three may be null or 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_would_fit(
+    heap: *mut gpuheap_heap,
+    bytes: u64,
+    fit: *mut gpuheap_fit,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> gpuheap_status {
+    enter("gpuheap_would_fit", || {
+        let room = Room { buffer, capacity, length }.check()?;
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let forecast = unsafe { gpuheap_heap::get(heap) }?.heap().would_fit(bytes)?;
+        let answer = match forecast {
+            Fit::Yes { .. } => gpuheap_fit::Yes,
+            Fit::Perhaps { .. } => gpuheap_fit::Perhaps,
+            _ => gpuheap_fit::No,
+        };
+        // SAFETY: `fit` is null or valid for a write, and the buffer has its capacity.
+        unsafe {
+            write(fit, "where the forecast goes", answer)?;
+            room.write(&forecast.to_string());
+        }
+        Ok(())
+    })
+}
+
+/// Writes the status of the heap and its device: the memory taken, allocated and cached, the limits
+/// and, with tracking on, the outstanding allocations. Does not wait for the device.
+///
+/// format: a gpuheap_format. The text is UTF-8. It is cut to fit the buffer and always ends with a
+/// null; for a capacity of 0 nothing is written. buffer: may be null if capacity is 0. length:
+/// receives the length of the whole text without its null; may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_memory_status(
+    heap: *mut gpuheap_heap,
+    format: u32,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> gpuheap_status {
+    enter("gpuheap_memory_status", || {
+        let room = Room { buffer, capacity, length }.check()?;
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let status = unsafe { gpuheap_heap::get(heap) }?.heap().memory_status()?;
+        let text = formatted(format, &status, || status.to_json())?;
+        // SAFETY: the buffer has its capacity, and `length` is null or valid for a write.
+        unsafe { room.write(&text) };
+        Ok(())
+    })
+}
+
+/// Writes the outstanding allocations, by the place and the thread that allocated them, the most
+/// bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking; the
+/// lines of a C program are known with "backtraces" alone.
+///
+/// format, buffer, capacity, length: as for gpuheap_memory_status. allocations: receives the number
+/// of outstanding allocations; may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_leaks(
+    heap: *mut gpuheap_heap,
+    format: u32,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+    allocations: *mut u64,
+) -> gpuheap_status {
+    enter("gpuheap_leaks", || {
+        let room = Room { buffer, capacity, length }.check()?;
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let leaks = unsafe { gpuheap_heap::get(heap) }?.heap().leaks()?;
+        let text = formatted(format, &leaks, || leaks.to_json())?;
+        // SAFETY: the buffer has its capacity, and the other two are null or valid for a write.
+        unsafe {
+            room.write(&text);
+            note(allocations, leaks.allocations);
+        }
+        Ok(())
+    })
+}
+
+/// Remembers the outstanding allocations of this moment, for gpuheap_snapshot_difference. Does not
+/// wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking.
+///
+/// snapshot: receives the snapshot; null on failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_take_snapshot(
+    heap: *mut gpuheap_heap,
+    snapshot: *mut *mut gpuheap_snapshot,
+) -> gpuheap_status {
+    enter("gpuheap_take_snapshot", || {
+        // SAFETY: `snapshot` is null or valid for a write.
+        unsafe { write(snapshot, "where the snapshot goes", std::ptr::null_mut()) }?;
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let taken = unsafe { gpuheap_heap::get(heap) }?.heap().snapshot()?;
+        let taken = Box::into_raw(Box::new(gpuheap_snapshot(taken)));
+        // SAFETY: `snapshot` is not null by now, so it is valid for a write.
+        unsafe { write(snapshot, "where the snapshot goes", taken) }
+    })
+}
+
+/// Writes what changed between two snapshots of one heap, by the place that allocated: the largest
+/// growth first. Both snapshots stay. The heap may be closed by now.
+///
+/// format, buffer, capacity, length: as for gpuheap_memory_status. growth: receives the growth of
+/// the outstanding bytes; may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_snapshot_difference(
+    earlier: *const gpuheap_snapshot,
+    later: *const gpuheap_snapshot,
+    format: u32,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+    growth: *mut i64,
+) -> gpuheap_status {
+    enter("gpuheap_snapshot_difference", || {
+        let room = Room { buffer, capacity, length }.check()?;
+        // SAFETY: both are null or from gpuheap_take_snapshot, and not dropped.
+        let (earlier, later) = unsafe { (earlier.as_ref(), later.as_ref()) };
+        let (Some(earlier), Some(later)) = (earlier, later) else {
+            return Err(Failure::refused("a snapshot is a null pointer"));
+        };
+        let change = later.0.diff(&earlier.0);
+        let text = formatted(format, &change, || change.to_json())?;
+        // SAFETY: the buffer has its capacity, and the other two are null or valid for a write.
+        unsafe {
+            room.write(&text);
+            note(growth, change.bytes);
+        }
+        Ok(())
+    })
+}
+
+/// Ends a snapshot. Null is fine. Use no snapshot after its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_drop_snapshot(snapshot: *mut gpuheap_snapshot) -> gpuheap_status {
+    enter("gpuheap_drop_snapshot", || {
+        if !snapshot.is_null() {
+            // SAFETY: from gpuheap_take_snapshot, and dropped once.
+            drop(unsafe { Box::from_raw(snapshot) });
+        }
+        Ok(())
+    })
+}
+
+impl gpuheap_flushed {
+    fn new(report: &FlushReport) -> gpuheap_flushed {
+        let sum = |figure: fn(&gpuheap::FlushedKind) -> u64| report.kinds.iter().map(figure).sum();
+        gpuheap_flushed {
+            size: size_of::<gpuheap_flushed>(),
+            given_back: report.given_back(),
+            live: sum(|kind| kind.live),
+            live_allocations: sum(|kind| kind.live_allocations),
+            still_cached: sum(|kind| kind.still_cached),
+            other_heaps: report.other_heaps,
+            other_heaps_cached: report.other_heaps_cached,
+            context_and_others: report.context_and_others.unwrap_or(GPUHEAP_UNKNOWN),
+            device_free: report.device_free.unwrap_or(GPUHEAP_UNKNOWN),
+            device_total: report.device_total,
+        }
+    }
+}

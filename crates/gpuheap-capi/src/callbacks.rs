@@ -1,0 +1,115 @@
+//! Functions of the program that a heap calls.
+#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+
+use std::ffi::{CString, c_char, c_void};
+use std::mem::size_of;
+
+use crate::entry::{Failure, enter, gpuheap_status};
+use crate::handle::gpuheap_heap;
+
+/// A thread that ended and left allocations behind, or handed them on. Valid during the call that
+/// it is passed to.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gpuheap_thread_end {
+    /// Size of the structure in the library; later versions add fields at the end.
+    pub size: usize,
+    /// The thread's name in the operating system.
+    pub name: *const c_char,
+    /// The thread's id in the operating system; 0 if it is unknown.
+    pub id: u64,
+    /// Number of allocations that it left.
+    pub allocations: u64,
+    /// Bytes of these, as requested.
+    pub bytes: u64,
+    /// The report for people, several lines of UTF-8.
+    pub text: *const c_char,
+}
+
+/// A function that gives memory back when a heap is short.
+#[allow(non_camel_case_types, reason = "named as in C")]
+pub type gpuheap_shortage = Option<unsafe extern "C" fn(bytes: u64, data: *mut c_void) -> u64>;
+
+/// A function that is told of a thread's end.
+#[allow(non_camel_case_types, reason = "named as in C")]
+pub type gpuheap_thread_ended =
+    Option<unsafe extern "C" fn(ended: *const gpuheap_thread_end, data: *mut c_void)>;
+
+/// Sets the function that is called before a request fails for lack of memory: with the bytes that
+/// are missing and with data, on the thread of the request, with no lock held. It frees what it can
+/// and returns the bytes. It may use the heap, but is not called again meanwhile. It must not throw
+/// a C++ exception. Another thread may call it until gpuheap_close returns.
+///
+/// shortage: null to call none. It replaces the one before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_on_shortage(
+    heap: *mut gpuheap_heap,
+    shortage: gpuheap_shortage,
+    data: *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_on_shortage", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        let data = Data(data);
+        let registered = shortage.map(|shortage| {
+            heap.heap().register_reclaimer(move |bytes| {
+                // SAFETY: the program promised a function that may be called with its data on any
+                // thread.
+                unsafe { shortage(bytes, data.get()) }
+            })
+        });
+        heap.set_reclaimer(registered);
+        Ok(())
+    })
+}
+
+/// Sets the function that is called when a thread ends with outstanding allocations: on that thread.
+/// Without it, the report goes to stderr. Threads are known with tracking alone. It must not throw a
+/// C++ exception. It replaces the one before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_on_thread_end(
+    heap: *mut gpuheap_heap,
+    ended: gpuheap_thread_ended,
+    data: *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_on_thread_end", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        let Some(ended) = ended else {
+            return Err(Failure::refused("the function for the end of a thread is a null pointer"));
+        };
+        let data = Data(data);
+        heap.heap().on_thread_end(move |end| {
+            let text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
+            let (name, report) = (text(end.name.clone()), text(end.to_string()));
+            let told = gpuheap_thread_end {
+                size: size_of::<gpuheap_thread_end>(),
+                name: name.as_ptr(),
+                id: end.id.unwrap_or(0),
+                allocations: end.leaks.allocations,
+                bytes: end.leaks.bytes,
+                text: report.as_ptr(),
+            };
+            // SAFETY: the program promised a function that may be called with its data on any
+            // thread; the texts live during the call.
+            unsafe { ended(&told, data.get()) };
+        });
+        Ok(())
+    })
+}
+
+/// A pointer of the program, passed to its functions and not looked at.
+#[derive(Clone, Copy)]
+struct Data(*mut c_void);
+
+// SAFETY: the program promised that its functions may be called with it on any thread.
+unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}
+
+impl Data {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}

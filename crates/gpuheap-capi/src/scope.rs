@@ -1,0 +1,115 @@
+//! What a thread allocated inside a scope.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+/// A scope of one thread and one heap.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    /// Address of the heap's handle, which stays the heap's for as long as the process lives.
+    pub(crate) heap: usize,
+    pub(crate) name: String,
+    state: Mutex<State>,
+}
+
+/// What happened in a scope, in bytes unless stated otherwise. Set size to
+/// sizeof(gpuheap_scope_report) before gpuheap_close_scope.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct gpuheap_scope_report {
+    /// sizeof(gpuheap_scope_report).
+    pub size: usize,
+    /// Number of allocations made inside.
+    pub allocations: u64,
+    /// Bytes allocated inside, as requested.
+    pub allocated_bytes: u64,
+    /// Most bytes that were allocated inside and live at once.
+    pub peak: u64,
+    /// Number of allocations that were live at the end, and were freed by it.
+    pub freed_at_end: u64,
+    /// Bytes of these, as requested.
+    pub freed_at_end_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Requested bytes of what is live, by address.
+    live: FxHashMap<u64, u64>,
+    live_bytes: u64,
+    report: gpuheap_scope_report,
+}
+
+thread_local! {
+    /// The open scopes of this thread, the innermost last.
+    static OPEN: RefCell<Vec<Arc<Scope>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns the innermost open scope of this thread and a heap. `None` while a thread ends.
+#[inline]
+pub(crate) fn innermost(heap: usize) -> Option<Arc<Scope>> {
+    let find = |open: &Vec<Arc<Scope>>| open.iter().rev().find(|scope| scope.heap == heap).cloned();
+    OPEN.try_with(|open| find(&open.borrow())).ok().flatten()
+}
+
+impl Scope {
+    /// Opens a scope of this thread, inside those that are open.
+    pub(crate) fn open(heap: usize, name: &str) -> Arc<Scope> {
+        let opened = Arc::new(Scope { heap, name: name.to_owned(), state: Mutex::default() });
+        OPEN.with_borrow_mut(|open| open.push(opened.clone()));
+        opened
+    }
+
+    /// Closes the scope. `false` if it is none of this thread.
+    pub(crate) fn close(self: &Arc<Scope>) -> bool {
+        OPEN.with_borrow_mut(|open| {
+            let place = open.iter().position(|open| Arc::ptr_eq(open, self));
+            place.map(|place| open.remove(place)).is_some()
+        })
+    }
+
+    /// Enters an allocation.
+    pub(crate) fn enter(&self, address: u64, bytes: u64) {
+        let mut state = self.lock();
+        state.live.insert(address, bytes);
+        state.live_bytes += bytes;
+        state.report.allocations += 1;
+        state.report.allocated_bytes += bytes;
+        state.report.peak = state.report.peak.max(state.live_bytes);
+    }
+
+    /// Forgets an allocation, which is freed or kept.
+    pub(crate) fn leave(&self, address: u64) {
+        let mut state = self.lock();
+        if let Some(bytes) = state.live.remove(&address) {
+            state.live_bytes -= bytes;
+        }
+    }
+
+    /// Takes out what is live of the heap's table, by `take`, and counts it as freed at the end.
+    pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<T> {
+        let mut state = self.lock();
+        // Under the lock: what another thread is freeing leaves the scope before its address can be
+        // another allocation's.
+        let live: Vec<_> = std::mem::take(&mut state.live).into_iter().collect();
+        let mut taken = Vec::with_capacity(live.len());
+        for (address, bytes) in live {
+            if let Some(held) = take(address) {
+                state.report.freed_at_end += 1;
+                state.report.freed_at_end_bytes += bytes;
+                taken.push(held);
+            }
+        }
+        taken
+    }
+
+    pub(crate) fn report(&self) -> gpuheap_scope_report {
+        self.lock().report
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,112 @@
+//! The C functions of scopes: what a thread allocated inside one is freed at its end, unless it was
+//! freed or kept.
+#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+
+use std::ffi::{c_char, c_void};
+use std::mem::{offset_of, size_of};
+use std::sync::Arc;
+
+use crate::entry::{Failure, enter, gpuheap_status, text, write};
+use crate::handle::gpuheap_heap;
+use crate::scope::{Scope, gpuheap_scope_report};
+use crate::sized::{size_of_result, write_result};
+
+/// A scope of one thread and one heap. From gpuheap_open_scope, ended by gpuheap_close_scope.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[derive(Debug)]
+pub struct gpuheap_scope(Arc<Scope>);
+
+/// Opens a scope of the calling thread. Until its end, what this thread allocates from the heap
+/// belongs to its innermost open scope of that heap.
+///
+/// name: a text for reports, at most 200 bytes; null for none. scope: receives the scope; null on
+/// failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_open_scope(
+    heap: *mut gpuheap_heap,
+    name: *const c_char,
+    scope: *mut *mut gpuheap_scope,
+) -> gpuheap_status {
+    enter("gpuheap_open_scope", || {
+        // SAFETY: `scope` is null or valid for a write.
+        unsafe { write(scope, "where the scope goes", std::ptr::null_mut()) }?;
+        // SAFETY: `heap` is null or from gpuheap_open.
+        unsafe { gpuheap_heap::get(heap) }?;
+        // SAFETY: `name` is null or a C string.
+        let name = unsafe { text(name, "the scope's name") }?.unwrap_or("");
+        if name.len() > 200 {
+            return Err(Failure::refused(format!(
+                "the scope's name has {} bytes; at most 200 are shown",
+                name.len()
+            )));
+        }
+        let opened = Scope::open(heap as usize, name);
+        let opened = Box::into_raw(Box::new(gpuheap_scope(opened)));
+        // SAFETY: `scope` is not null by now, so it is valid for a write.
+        unsafe { write(scope, "where the scope goes", opened) }
+    })
+}
+
+/// Ends a scope, on the thread that opened it: frees what was allocated inside and is live, each on
+/// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
+/// free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
+/// it. Use no scope after its end.
+///
+/// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed. GPUHEAP_STATUS_DRIVER:
+/// the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was closed before, and the memory
+/// went with it; the scope is closed all the same. A null scope is fine.
+///
+/// report: receives the figures; set its size before the call; may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_close_scope(
+    scope: *mut gpuheap_scope,
+    report: *mut gpuheap_scope_report,
+) -> gpuheap_status {
+    /// Size of the first version, which every program has at least.
+    const FIRST: usize = offset_of!(gpuheap_scope_report, freed_at_end_bytes) + size_of::<u64>();
+    enter("gpuheap_close_scope", || {
+        // SAFETY: `scope` is null or from gpuheap_open_scope, and not closed.
+        let Some(handle) = (unsafe { scope.as_ref() }) else { return Ok(()) };
+        let size = match report.is_null() {
+            true => None,
+            // SAFETY: `report` is not null, so its size is readable.
+            false => Some(unsafe {
+                size_of_result(report, FIRST, "figures of the scope", "gpuheap_scope_report")
+            }?),
+        };
+        if !handle.0.close() {
+            return Err(Failure::refused(format!(
+                "the scope '{}' was opened by another thread; close it there",
+                handle.0.name
+            )));
+        }
+        let closed = handle.0.clone();
+        // SAFETY: from gpuheap_open_scope, and closed once.
+        drop(unsafe { Box::from_raw(scope) });
+        // Before any lock is taken, because of forked children. SAFETY: a handle that was once opened
+        // is never freed.
+        let heap = unsafe { gpuheap_heap::get(closed.heap as *const gpuheap_heap) }?;
+        let mut freed = Ok(());
+        for held in closed.take_all(|address| heap.take(address as *mut c_void).ok()) {
+            freed = freed.and(held.free(heap.device()).map_err(Failure::after_free));
+        }
+        if let Some(size) = size {
+            // SAFETY: the structure has the size that it states.
+            unsafe { write_result(closed.report(), report, size) };
+        }
+        freed
+    })
+}
+
+/// Takes an allocation out of the scope that it was made in, so that it outlives it. One that
+/// belongs to no scope stays as it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_keep(
+    heap: *mut gpuheap_heap,
+    address: *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_keep", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        unsafe { gpuheap_heap::get(heap) }?.keep(address)
+    })
+}

@@ -1,0 +1,69 @@
+//! Texts that the functions write: for people, or as JSON for programs.
+
+use std::ffi::c_char;
+use std::fmt::Display;
+
+use crate::entry::{Failure, note};
+
+/// Form of a text.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum gpuheap_format {
+    /// Lines for people. Their wording may change between versions.
+    Text = 0,
+    /// One JSON object. Its names are stable; later versions add some.
+    Json = 1,
+}
+
+/// Where a text goes: memory of the program, and room for the length of the whole text.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) buffer: *mut c_char,
+    pub(crate) capacity: usize,
+    pub(crate) length: *mut usize,
+}
+
+impl Room {
+    /// Refuses a buffer that cannot be written to, before any work is done.
+    pub(crate) fn check(self) -> Result<Room, Failure> {
+        if self.buffer.is_null() && self.capacity > 0 {
+            return Err(Failure::refused("the buffer is a null pointer, of a capacity above 0"));
+        }
+        Ok(self)
+    }
+
+    /// Writes a text, cut to fit, with a null at its end.
+    ///
+    /// # Safety
+    ///
+    /// The buffer has the capacity, and `length` is null or valid for a write.
+    pub(crate) unsafe fn write(self, text: &str) {
+        if let Some(room) = self.capacity.checked_sub(1) {
+            let fits = (0..=room.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+            let fits = fits.unwrap_or(0);
+            // SAFETY: the buffer has room for these bytes and a null.
+            unsafe {
+                self.buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), fits);
+                self.buffer.add(fits).write(0);
+            }
+        }
+        // SAFETY: `length` is null or valid for a write.
+        unsafe { note(self.length, text.len()) };
+    }
+}
+
+/// Makes a report in a form that the program named by its number.
+pub(crate) fn formatted(
+    format: u32,
+    text: impl Display,
+    json: impl FnOnce() -> String,
+) -> Result<String, Failure> {
+    match format {
+        text_number if text_number == gpuheap_format::Text as u32 => Ok(text.to_string()),
+        json_number if json_number == gpuheap_format::Json as u32 => Ok(json()),
+        other => Err(Failure::refused(format!(
+            "the format is {other}; pass GPUHEAP_FORMAT_TEXT (0) or GPUHEAP_FORMAT_JSON (1)"
+        ))),
+    }
+}
