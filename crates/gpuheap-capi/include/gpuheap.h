@@ -218,7 +218,7 @@ typedef struct gpuheap_statistics {
   uint64_t driver_calls;
 } gpuheap_statistics;
 
-// What happened in a scope, in bytes unless stated otherwise. Set size to
+// Figures of a scope, in bytes unless stated otherwise. Set size to
 // sizeof(gpuheap_scope_report) before gpuheap_close_scope.
 typedef struct gpuheap_scope_report {
   // sizeof(gpuheap_scope_report).
@@ -315,9 +315,9 @@ enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
                                         gpuheap_shortage shortage,
                                         void *data);
 
-// Sets the function that is called when a thread ends with outstanding allocations: on that thread.
-// Without it, the report goes to stderr. Threads are known with tracking alone. It must not throw a
-// C++ exception. It replaces the one before.
+// Sets the function that is called when a thread ends with outstanding allocations: on that
+// thread. Without it, the report goes to stderr. Threads are known with tracking alone. It must
+// not throw a C++ exception. It replaces the one before.
 enum gpuheap_status gpuheap_on_thread_end(struct gpuheap_heap *heap,
                                           gpuheap_thread_ended ended,
                                           void *data);
@@ -497,13 +497,14 @@ enum gpuheap_status gpuheap_open_scope(struct gpuheap_heap *heap,
                                        struct gpuheap_scope **scope);
 
 // Ends a scope, on the thread that opened it: frees what was allocated inside and is live, each on
-// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
-// free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
+// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless
+// a free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
 // it. Use no scope after its end.
 //
-// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed. GPUHEAP_STATUS_DRIVER:
-// the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was closed before, and the memory
-// went with it; the scope is closed all the same. A null scope is fine.
+// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed.
+// GPUHEAP_STATUS_DRIVER: the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was
+// closed before, and the memory went with it; the scope is closed all the same. A null scope is
+// fine.
 //
 // report: receives the figures; set its size before the call; may be null.
 enum gpuheap_status gpuheap_close_scope(struct gpuheap_scope *scope,

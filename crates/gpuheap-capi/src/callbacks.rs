@@ -64,9 +64,9 @@ pub unsafe extern "C" fn gpuheap_on_shortage(
     })
 }
 
-/// Sets the function that is called when a thread ends with outstanding allocations: on that thread.
-/// Without it, the report goes to stderr. Threads are known with tracking alone. It must not throw a
-/// C++ exception. It replaces the one before.
+/// Sets the function that is called when a thread ends with outstanding allocations: on that
+/// thread. Without it, the report goes to stderr. Threads are known with tracking alone. It must
+/// not throw a C++ exception. It replaces the one before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_on_thread_end(
     heap: *mut gpuheap_heap,

@@ -9,7 +9,8 @@ use crate::scope::Scope;
 /// A block, with what has to come before its free.
 pub(crate) struct Held {
     block: Block,
-    /// What few blocks have; boxed, so that the others fit in cache lines of their own.
+    /// Scope and streams, which few blocks have; boxed, so that the others fit in cache lines of
+    /// their own.
     rest: Option<Box<Rest>>,
 }
 

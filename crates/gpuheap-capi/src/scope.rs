@@ -1,4 +1,4 @@
-//! What a thread allocated inside a scope.
+//! The allocations of a thread inside a scope.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub(crate) struct Scope {
     state: Mutex<State>,
 }
 
-/// What happened in a scope, in bytes unless stated otherwise. Set size to
+/// Figures of a scope, in bytes unless stated otherwise. Set size to
 /// sizeof(gpuheap_scope_report) before gpuheap_close_scope.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]

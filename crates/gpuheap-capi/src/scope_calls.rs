@@ -48,13 +48,14 @@ pub unsafe extern "C" fn gpuheap_open_scope(
 }
 
 /// Ends a scope, on the thread that opened it: frees what was allocated inside and is live, each on
-/// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
-/// free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
+/// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless
+/// a free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
 /// it. Use no scope after its end.
 ///
-/// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed. GPUHEAP_STATUS_DRIVER:
-/// the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was closed before, and the memory
-/// went with it; the scope is closed all the same. A null scope is fine.
+/// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed.
+/// GPUHEAP_STATUS_DRIVER: the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was
+/// closed before, and the memory went with it; the scope is closed all the same. A null scope is
+/// fine.
 ///
 /// report: receives the figures; set its size before the call; may be null.
 #[unsafe(no_mangle)]
@@ -83,8 +84,8 @@ pub unsafe extern "C" fn gpuheap_close_scope(
         let closed = handle.0.clone();
         // SAFETY: from gpuheap_open_scope, and closed once.
         drop(unsafe { Box::from_raw(scope) });
-        // Before any lock is taken, because of forked children. SAFETY: a handle that was once opened
-        // is never freed.
+        // Before any lock is taken, because of forked children. SAFETY: a handle that was once
+        // opened is never freed.
         let heap = unsafe { gpuheap_heap::get(closed.heap as *const gpuheap_heap) }?;
         let mut freed = Ok(());
         for held in closed.take_all(|address| heap.take(address as *mut c_void).ok()) {

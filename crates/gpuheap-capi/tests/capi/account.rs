@@ -1,4 +1,4 @@
-//! What a heap says of its memory.
+//! The account of a heap, as C reads it.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -133,7 +133,7 @@ fn the_status_is_json_too() {
     client.assert_all_returned("status");
 }
 
-/// What the program gives back when the heap is short.
+/// Memory that the program gives back when the heap is short.
 struct Spare {
     client: Client,
     memory: Mutex<Option<Memory>>,
