@@ -125,6 +125,58 @@ assert "serves no heap of cuda:-1" in caught(1000, -1)
 """)
 
 
+def test_out_of_memory_is_pytorchs_own_exception(tmp_path):
+    # A stand-in for libc10, with a class of the names and the constructor of PyTorch's.
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+    (tmp_path / "c10.cpp").write_text("""
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+static int live;
+namespace c10 {
+struct SourceLocation { const char *function; const char *file; std::uint32_t line; };
+class Error : public std::exception {
+  std::string text; std::vector<std::string> context; std::shared_ptr<int> counted; const void *caller;
+public:
+  Error(SourceLocation place, std::string text);
+  ~Error() override { live--; }
+  const char *what() const noexcept override { return text.c_str(); }
+};
+Error::Error(SourceLocation place, std::string given) : text(given + place.function), counted(new int(7)), caller(nullptr) { live++; }
+class OutOfMemoryError : public Error { using Error::Error; };
+}
+extern "C" int caught(void *(*allocate)(long, int, void *), long bytes, int device, char *text, unsigned long room) {
+  try { allocate(bytes, device, nullptr); return 0; }
+  catch (const c10::OutOfMemoryError &error) { std::strncpy(text, error.what(), room); return 10 + live; }
+  catch (const std::exception &error) { std::strncpy(text, error.what(), room); return 1; }
+}
+extern "C" int left() { return live; }
+extern "C" void used() { throw c10::OutOfMemoryError({"", "", 0}, ""); }
+""")
+    library = tmp_path / "libc10.so"
+    build = ["g++", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libc10.so", "-o", library, tmp_path / "c10.cpp"]
+    subprocess.run(build, check=True)
+    run(f"""
+gpuheap.torch.install(limit="64MiB")
+[allocator] = changed
+library = ctypes.CDLL({str(library)!r})
+text = ctypes.create_string_buffer(8192)
+def caught(size, device=0):
+    address = ctypes.c_void_p(allocator.functions["allocate"])
+    return library.caught(address, ctypes.c_long(size), ctypes.c_int(device), text, ctypes.c_ulong(8192))
+for _ in range(3):
+    assert caught(200 << 20) == 11 and library.left() == 0
+    assert text.value.startswith(b"CUDA out of memory. out of GPU memory: 200.000 MiB requested"), text.value
+    assert text.value.endswith(b"gpuheap_torch_entry"), text.value
+assert caught(1000) == 0
+assert caught(1000, 1) == 1 and b"serves no heap" in text.value
+""")
+
+
 def test_a_second_install_and_one_too_late_are_refused():
     run("""
 def refused(text, work):

@@ -10,8 +10,9 @@ for another allocator. The functions here take their place. `torch.cuda.MemPool`
 `torch.compile` and tensors shared between processes do not work either; for those leave PyTorch's allocator
 in place, and let `pool()` give it segments from the heap.
 
-Running out of memory raises a RuntimeError whose text begins with "CUDA out of memory.", by which Accelerate
-and Lightning recognise it. `gpuheap.explain` reads it.
+Running out of memory raises `torch.OutOfMemoryError`, whose text begins with "CUDA out of memory.", by which
+Accelerate and Lightning recognise it. `gpuheap.explain` reads it. Wheels of PyTorch before 2.7, which have an older
+C++ interface, get a `RuntimeError` with that text.
 """
 
 from __future__ import annotations
