@@ -1,9 +1,9 @@
 //! Builds what a wheel has beside the extension module, with the feature `wheel`: the C++ entrance
-//! for PyTorch and the emulated libcuda.so.1.
+//! for PyTorch, and the emulated libraries of `gpuheap emulate` and `gpuheap dry-run`.
 //!
-//! The emulator is a library of its own, so Cargo builds it here, into a target folder of its own:
-//! the one of this build is locked. `WHEEL_LIBCUDA` names one that is built already. maturin then
-//! takes it from `python/gpuheap/emulated/`.
+//! The emulated libraries are libraries of their own, so Cargo builds them here, into a target
+//! folder of its own: the one of this build is locked. `WHEEL_EMULATED` names a folder of ones that
+//! are built already. maturin then takes them from `python/gpuheap/emulated/`.
 
 use std::env;
 use std::error::Error;
@@ -13,34 +13,45 @@ use std::process::Command;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-env-changed=WHEEL_LIBCUDA");
+    println!("cargo::rerun-if-env-changed=WHEEL_EMULATED");
     if env::var_os("CARGO_FEATURE_WHEEL").is_none() {
         return Ok(());
     }
     #[cfg(feature = "wheel")]
     entry();
     let here = env::var("CARGO_MANIFEST_DIR")?;
-    let emulator = match env::var_os("WHEEL_LIBCUDA") {
-        Some(built) => {
-            println!("cargo::rerun-if-changed={}", built.display());
-            PathBuf::from(built)
-        }
-        None => emulator(Path::new(&here))?,
+    let built = match env::var_os("WHEEL_EMULATED") {
+        Some(folder) => PathBuf::from(folder),
+        None => emulated(Path::new(&here))?,
     };
     let to = Path::new(&here).join("python/gpuheap/emulated");
     fs::create_dir_all(&to)?;
-    fs::copy(emulator, to.join("libcuda.so.1"))?;
+    for (_, file, name) in EMULATED {
+        println!("cargo::rerun-if-changed={}", built.join(file).display());
+        fs::copy(built.join(file), to.join(name))?;
+    }
     Ok(())
 }
 
-/// Builds the emulator, and returns the path of its library.
-fn emulator(here: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    for of in ["emu-libcuda", "emu", "driver", "kernels"] {
+/// Packages of the emulated libraries, with their files and the names that they have in the wheel.
+const EMULATED: [(&str, &str, &str); 2] = [
+    ("gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1"),
+    ("gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1"),
+];
+
+/// Builds the emulated libraries, and returns the folder that has them.
+fn emulated(here: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    for of in ["emu", "driver", "kernels"] {
         println!("cargo::rerun-if-changed=../gpuheap-{of}/src");
     }
     let target = Path::new(&env::var("OUT_DIR")?).join("emulator");
-    let built = Command::new(env::var("CARGO")?)
-        .args(["build", "--release", "--locked", "--package", "gpuheap-emu-libcuda"])
+    let mut command = Command::new(env::var("CARGO")?);
+    command.args(["build", "--release", "--locked"]);
+    for (package, ..) in EMULATED {
+        println!("cargo::rerun-if-changed=../{package}/src");
+        command.args(["--package", package]);
+    }
+    let built = command
         .arg("--target-dir")
         .arg(&target)
         .current_dir(here)
@@ -49,9 +60,9 @@ fn emulator(here: &Path) -> Result<PathBuf, Box<dyn Error>> {
         .env("CARGO_PROFILE_RELEASE_STRIP", "true")
         .status()?;
     if !built.success() {
-        return Err("the emulated libcuda.so.1 was not built: see above".into());
+        return Err("the emulated libraries were not built: see above".into());
     }
-    Ok(target.join("release/libcuda_emulated.so"))
+    Ok(target.join("release"))
 }
 
 /// Compiles the function that throws for PyTorch.

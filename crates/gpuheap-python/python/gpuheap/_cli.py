@@ -13,6 +13,11 @@ def main() -> int:
         from gpuheap import emulate
 
         return emulate.main(sys.argv[2:])
+    if sys.argv[1:2] == ["dry-run"]:
+        from gpuheap import emulate
+
+        # The interpreter is the executable, and the libraries do not lie beside it.
+        os.environ.setdefault("GPUHEAP_STAND_INS", str(emulate.folder()))
     from gpuheap import _gpuheap
 
     # The command is not Python's: Ctrl-C ends it, and a reader that has seen enough does too.

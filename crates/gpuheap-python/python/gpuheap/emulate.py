@@ -3,7 +3,8 @@
     python -m gpuheap emulate --device rtx4090 --checks -- python script.py
 
 What uses the driver's own interface runs: cuda.core, Numba's memory, PyCUDA's memory, this package. What
-brings NVIDIA's runtime with it does not: PyTorch, CuPy, RMM. Kernels of others do not run either.
+brings NVIDIA's runtime with it does not: PyTorch (which `gpuheap dry-run` runs), CuPy, RMM. Kernels of others
+do not run either.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from pathlib import Path
 from gpuheap._errors import DriverError
 
 
+def folder() -> Path:
+    """The folder of the emulated libraries, for `gpuheap emulate` and `gpuheap dry-run`."""
+    return Path(__file__).parent / "emulated"
+
+
 def library() -> Path:
     """The emulated `libcuda.so.1`. Its folder goes in front of `LD_LIBRARY_PATH`.
 
     Raises `gpuheap.DriverError` if this build of the package lacks it.
     """
-    path = Path(__file__).parent / "emulated" / "libcuda.so.1"
+    path = folder() / "libcuda.so.1"
     if not path.exists():
         raise DriverError(
             f"the emulated driver is missing at {path}; install the wheel, which has it, or build it with "
