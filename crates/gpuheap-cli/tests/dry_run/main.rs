@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod bad_input;
+mod hook;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 mod programs;

@@ -1,0 +1,140 @@
+//! The Python hook, on a module that stands for PyTorch.
+
+use serde_json::{Value, json};
+
+use crate::{Bench, Ran};
+
+/// Functions of PyTorch that the hook calls, over a peak that the program sets.
+const TORCH: &str = r#"
+import sys, types
+__version__ = "2.11.0+cu130"
+class version: cuda = "13.0"
+peak, observers, steps = {0: 0}, [], []
+def module(name, **members):
+    made = types.ModuleType(name)
+    made.__dict__.update(members)
+    sys.modules[name] = made
+    return made
+def stats(device):
+    of = {"all": {"peak": peak[device], "allocated": 5}}
+    keys = "requested_bytes", "allocated_bytes", "reserved_bytes", "allocation"
+    return dict.fromkeys(keys, of)
+memory = module("torch.cuda.memory", _record_memory_history=lambda **_: None, _snapshot=lambda: {})
+cuda = module("torch.cuda", memory=memory, is_initialized=lambda: True, device_count=lambda: 1,
+    memory_stats_as_nested_dict=stats, _lazy_call=lambda function: function(),
+    memory_allocated=lambda _: 7, memory_reserved=lambda _: 8)
+def reset(device): peak[device] = 0
+_C = module("torch._C", _cuda_resetPeakMemoryStats=reset,
+    _cuda_attach_out_of_memory_observer=observers.append)
+optimizer = module("torch.optim.optimizer", register_optimizer_step_post_hook=steps.append)
+optim = module("torch.optim", optimizer=optimizer)
+def step(of="an optimizer"): steps[0](of, (), {})
+"#;
+
+/// Runs a program that imports the module.
+fn ran(program: &str, options: &[&str]) -> (Ran, Value) {
+    let bench = Bench::new();
+    bench.file("torch.py", TORCH);
+    let path = bench.file("program.py", &format!("import torch\n{program}"));
+    bench.json(&[options, &["--", "python3", &path]].concat())
+}
+
+fn process(json: &Value) -> Value {
+    json["cards"][0]["processes"][0].clone()
+}
+
+#[test]
+fn peak_has_its_step_and_survives_a_reset() {
+    let program = "
+torch.peak[0] = 10
+torch.step()
+torch.peak[0] = 30
+torch._C._cuda_resetPeakMemoryStats(0)
+torch.peak[0] = 20
+torch.step()
+torch.step()
+print('end')
+";
+    let (ran, json) = ran(program, &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "end\n"), "{}", ran.stderr);
+    let process = process(&json);
+    assert_eq!((&process["steps"], &process["torch"]), (&json!(3), &json!("2.11.0+cu130")));
+    let device = &process["devices"][0];
+    let figures =
+        ["requested", "allocated", "reserved", "allocations", "step"].map(|key| &device[key]);
+    assert_eq!(figures, [&json!(30), &json!(30), &json!(30), &json!(5), &json!(2)]);
+}
+
+#[test]
+fn program_ends_after_its_steps() {
+    let program = "
+torch.peak[0] = 1
+try:
+    while True:
+        torch.step('one'); torch.step('two'); print('stepped')
+finally:
+    print('cleaned up')
+";
+    let (ran, json) = ran(program, &["--steps", "2"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "stepped\ncleaned up\n"), "{}", ran.stderr);
+    assert_eq!(process(&json)["steps"], 2);
+    let (ran, json) = self::ran(program, &["--time-limit", "300ms"]);
+    assert_eq!((ran.code, &json["cards"][0]["ended"]), (0, &json!("time_limit")));
+    assert!(ran.stdout.ends_with("cleaned up\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn failure_has_its_lines_and_what_followed() {
+    let program = "
+torch.peak[0] = 100
+def forward():
+    torch.observers[0](0, 50, 1000, 3)
+try:
+    forward()
+except MemoryError:
+    pass
+";
+    let (ran, json) = ran(&format!("{program}\nraise SystemExit(1)"), &[]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let failure = &process(&json)["failures"][0];
+    let figures = ["requested", "allocated", "reserved", "step"].map(|key| failure[key].as_u64());
+    assert_eq!(figures, [Some(50), Some(7), Some(8), Some(1)]);
+    let lines = failure["lines"].as_array().unwrap();
+    assert!(lines[0].as_str().unwrap().ends_with("program.py:5 in forward"), "{lines:?}");
+    assert!(lines[1].as_str().unwrap().ends_with("program.py:7 in <module>"), "{lines:?}");
+    // A program that goes on with less.
+    let (ran, json) = self::ran(&format!("{program}\ntorch.step()"), &[]);
+    assert_eq!((ran.code, &json["cards"][0]["outcome"]), (0, &json!("fits")), "{}", ran.stderr);
+}
+
+#[test]
+fn reads_have_their_lines() {
+    let program = "
+import gpuheap_dry_run_hook as hook
+torch.peak[0] = 1
+def item(): hook.read_from_device(4)
+for _ in range(10_000):
+    item()
+item()
+";
+    let (ran, json) = ran(program, &[]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let line = &json["unknown"]["lines"][0];
+    assert!(line["line"].as_str().unwrap().ends_with("program.py:5 in item"), "{line}");
+    assert_eq!(line["times"], 10_001);
+    let watchdog = "the program has read 0 from the device 10,000 times at";
+    assert!(ran.stderr.replace("\n  ", " ").contains(watchdog), "{}", ran.stderr);
+}
+
+#[test]
+fn hook_that_fails_does_not_disturb_the_program() {
+    let program = "
+torch.cuda.memory_stats_as_nested_dict = None
+torch.step()
+print('end')
+";
+    let (ran, json) = ran(program, &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "end\n"), "{}", ran.stderr);
+    let notes = json["notes"].to_string();
+    assert!(notes.contains("the hook failed in after_step: TypeError"), "{notes}");
+}
