@@ -134,7 +134,7 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
                             let address = made.replace(std::ptr::null_mut());
                             // The heap counts what it could not free; the first failure is the one
                             // to report.
-                            let _ = heap.take(address).map(|held| held.free(heap.device()));
+                            let _ = heap.free(address);
                         }
                         return Err(failure);
                     }
@@ -168,10 +168,7 @@ pub unsafe extern "C" fn gpuheap_free_batch(
             if address.is_null() {
                 continue;
             }
-            let freed = heap
-                .take(address)
-                .and_then(|held| held.free(heap.device()).map_err(Failure::after_free));
-            first = first.and(freed);
+            first = first.and(heap.free(address));
         }
         first
     })
@@ -197,7 +194,7 @@ pub unsafe extern "C" fn gpuheap_free(
         if address.is_null() {
             return Ok(());
         }
-        heap.take(address)?.free(heap.device()).map_err(Failure::after_free)
+        heap.free(address)
     })
 }
 
@@ -223,7 +220,7 @@ pub unsafe extern "C" fn gpuheap_free_on(
         // SAFETY: the stream is alive.
         let stream = unsafe { heap.live_stream(stream) }?;
         // SAFETY: the caller ordered the stream after all other work on the memory.
-        unsafe { heap.take(address)?.free_on_unchecked(&stream) }.map_err(Failure::after_free)
+        unsafe { heap.free_on(address, &stream) }
     })
 }
 

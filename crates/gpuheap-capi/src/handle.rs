@@ -6,13 +6,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gpuheap::{Device, Error, Heap, Reclaimer, Stream};
+use gpuheap::{Block, Device, Error, Heap, Reclaimer, Stream};
 use gpuheap_driver::{CUstream, check};
 
 use crate::blocks::Blocks;
 use crate::entry::{Failure, gpuheap_status};
-use crate::held::Held;
-use crate::scope;
+use crate::rest::Rests;
+use crate::scope::{self, Scope};
 use crate::streams::{Given, Streams};
 
 /// A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
@@ -34,7 +34,8 @@ static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 
 /// A heap that is not closed.
 pub(crate) struct Open {
-    blocks: Blocks<Held>,
+    blocks: Blocks<Block>,
+    rests: Rests,
     streams: Streams,
     heap: Heap,
     device: Device,
@@ -60,6 +61,7 @@ impl gpuheap_heap {
     pub fn with_streams(device: &Device, heap: &Heap, unannounced: bool) -> *mut gpuheap_heap {
         let open = Open {
             blocks: Blocks::new(),
+            rests: Rests::default(),
             streams: Streams::new(unannounced),
             heap: heap.clone(),
             device: device.clone(),
@@ -154,29 +156,80 @@ impl Open {
         };
         let address = block.address();
         if address != 0 {
-            let scope = scope::innermost(self.handle.load(Ordering::Relaxed) as usize);
-            if let Some(scope) = &scope {
+            if let Some(scope) = scope::innermost(self.handle.load(Ordering::Relaxed) as usize) {
                 scope.enter(address, bytes);
+                self.rests.change(address, |rest| rest.scope = Some(scope));
             }
-            self.blocks.put(address, bytes, Held::new(block, scope));
+            self.blocks.put(address, bytes, block);
         }
         Ok(address)
     }
 
-    /// Takes the block at an address out of the table, to be freed.
+    /// Frees the allocation at an address, in the order of its stream and of all that use it too.
     #[inline]
-    pub(crate) fn take(&self, address: *mut c_void) -> Result<Held, Failure> {
-        self.blocks.take(address as u64).ok_or_else(|| unknown(address))
+    pub(crate) fn free(&self, address: *mut c_void) -> Result<(), Failure> {
+        let block = self.take(address)?;
+        let freed = match self.rests.take(address as u64) {
+            None => block.free(),
+            Some(rest) => rest.free(block, &self.device),
+        };
+        freed.map_err(Failure::after_free)
+    }
+
+    /// Frees the allocation at an address, in the order of `stream` alone.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Block::free_on_unchecked`].
+    #[inline]
+    pub(crate) unsafe fn free_on(
+        &self,
+        address: *mut c_void,
+        stream: &Stream,
+    ) -> Result<(), Failure> {
+        let block = self.take(address)?;
+        drop(self.rests.take(address as u64));
+        // SAFETY: the caller keeps the contract.
+        unsafe { block.free_on_unchecked(stream) }.map_err(Failure::after_free)
+    }
+
+    /// Frees what is live of a scope. The first failure is returned; the rest is freed all the
+    /// same.
+    pub(crate) fn free_scope(&self, scope: &Scope) -> Result<(), Failure> {
+        let mut first = Ok(());
+        for (address, block) in scope.take_all(|address| self.blocks.take(address)) {
+            let freed = match self.rests.take(address) {
+                None => block.free(),
+                Some(rest) => rest.free(block, &self.device),
+            };
+            first = first.and(freed.map_err(Failure::after_free));
+        }
+        first
     }
 
     /// Puts the free of an allocation behind the work of `stream` too. No thread frees it
     /// meanwhile.
     pub(crate) fn use_on(&self, address: *mut c_void, stream: &Stream) -> Result<(), Failure> {
-        let bytes = self.bytes(address)?;
-        let mut held = self.take(address)?;
-        held.use_on(stream);
-        self.blocks.put(address as u64, bytes, held);
+        self.bytes(address)?;
+        self.rests.change(address as u64, |rest| rest.use_on(stream));
         Ok(())
+    }
+
+    /// Takes an allocation out of its scope. No thread frees it meanwhile.
+    pub(crate) fn keep(&self, address: *mut c_void) -> Result<(), Failure> {
+        self.bytes(address)?;
+        let mut scope = None;
+        self.rests.change(address as u64, |rest| scope = rest.scope.take());
+        if let Some(scope) = scope {
+            scope.leave(address as u64);
+        }
+        Ok(())
+    }
+
+    /// Takes the block at an address out of the table, to be freed.
+    #[inline]
+    fn take(&self, address: *mut c_void) -> Result<Block, Failure> {
+        self.blocks.take(address as u64).ok_or_else(|| unknown(address))
     }
 
     /// Fills a part of an allocation with a byte, in the order of `stream`.
@@ -201,15 +254,6 @@ impl Open {
             unsafe { driver.cuMemsetD8Async(at, byte, bytes as usize, stream.raw()) }
         });
         check("cuMemsetD8Async", filled?).map_err(|error| Failure::from(Error::from(error)))
-    }
-
-    /// Takes an allocation out of its scope. No thread frees it meanwhile.
-    pub(crate) fn keep(&self, address: *mut c_void) -> Result<(), Failure> {
-        let bytes = self.bytes(address)?;
-        let mut held = self.take(address)?;
-        held.keep();
-        self.blocks.put(address as u64, bytes, held);
-        Ok(())
     }
 
     /// Sets what gives memory back when the heap is short.
@@ -285,8 +329,8 @@ impl Open {
             std::mem::forget(self);
             return Ok(waited?);
         }
-        let Open { blocks, streams, heap, device, reclaimer, handle: _ } = *self;
-        drop((reclaimer, blocks, streams));
+        let Open { blocks, rests, streams, heap, device, reclaimer, handle: _ } = *self;
+        drop((reclaimer, blocks, rests, streams));
         heap.close();
         drop(device);
         Ok(waited?)
@@ -321,11 +365,6 @@ impl fmt::Debug for gpuheap_heap {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn an_allocation_fits_in_its_cache_lines() {
-        assert!(size_of::<Held>() <= 112, "{}", size_of::<Held>());
-    }
-
     use gpuheap_driver::{CU_STREAM_NON_BLOCKING, check};
 
     use super::*;

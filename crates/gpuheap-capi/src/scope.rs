@@ -1,6 +1,7 @@
 //! The allocations of a thread inside a scope.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -42,6 +43,9 @@ struct State {
     report: gpuheap_scope_report,
 }
 
+/// Number of open scopes of all threads. Without any, an allocation pays this load alone.
+static OPEN_OF_ALL: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
     /// The open scopes of this thread, the innermost last.
     static OPEN: RefCell<Vec<Arc<Scope>>> = const { RefCell::new(Vec::new()) };
@@ -50,6 +54,9 @@ thread_local! {
 /// Returns the innermost open scope of this thread and a heap. `None` while a thread ends.
 #[inline]
 pub(crate) fn innermost(heap: usize) -> Option<Arc<Scope>> {
+    if OPEN_OF_ALL.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
     let find = |open: &Vec<Arc<Scope>>| open.iter().rev().find(|scope| scope.heap == heap).cloned();
     OPEN.try_with(|open| find(&open.borrow())).ok().flatten()
 }
@@ -59,15 +66,20 @@ impl Scope {
     pub(crate) fn open(heap: usize, name: &str) -> Arc<Scope> {
         let opened = Arc::new(Scope { heap, name: name.to_owned(), state: Mutex::default() });
         OPEN.with_borrow_mut(|open| open.push(opened.clone()));
+        OPEN_OF_ALL.fetch_add(1, Ordering::Relaxed);
         opened
     }
 
     /// Closes the scope. `false` if it is none of this thread.
     pub(crate) fn close(self: &Arc<Scope>) -> bool {
-        OPEN.with_borrow_mut(|open| {
+        let was_open = OPEN.with_borrow_mut(|open| {
             let place = open.iter().position(|open| Arc::ptr_eq(open, self));
             place.map(|place| open.remove(place)).is_some()
-        })
+        });
+        if was_open {
+            OPEN_OF_ALL.fetch_sub(1, Ordering::Relaxed);
+        }
+        was_open
     }
 
     /// Enters an allocation.
@@ -89,7 +101,7 @@ impl Scope {
     }
 
     /// Takes out what is live of the heap's table, by `take`, and counts it as freed at the end.
-    pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<T> {
+    pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<(u64, T)> {
         let mut state = self.lock();
         // Under the lock: what another thread is freeing leaves the scope before its address can be
         // another allocation's.
@@ -99,7 +111,7 @@ impl Scope {
             if let Some(held) = take(address) {
                 state.report.freed_at_end += 1;
                 state.report.freed_at_end_bytes += bytes;
-                taken.push(held);
+                taken.push((address, held));
             }
         }
         taken

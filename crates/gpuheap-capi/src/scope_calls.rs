@@ -87,10 +87,7 @@ pub unsafe extern "C" fn gpuheap_close_scope(
         // Before any lock is taken, because of forked children. SAFETY: a handle that was once
         // opened is never freed.
         let heap = unsafe { gpuheap_heap::get(closed.heap as *const gpuheap_heap) }?;
-        let mut freed = Ok(());
-        for held in closed.take_all(|address| heap.take(address as *mut c_void).ok()) {
-            freed = freed.and(held.free(heap.device()).map_err(Failure::after_free));
-        }
+        let freed = heap.free_scope(&closed);
         if let Some(size) = size {
             // SAFETY: the structure has the size that it states.
             unsafe { write_result(closed.report(), report, size) };

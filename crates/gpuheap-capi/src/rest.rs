@@ -1,0 +1,98 @@
+//! The scope and the streams that few allocations have.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpuheap::{Block, Device, Error, Stream};
+use rustc_hash::FxHashMap;
+
+use crate::scope::Scope;
+
+/// The scopes and streams of a heap's allocations, by address. While no allocation has any, an
+/// allocation and a free pay the load of a number.
+#[derive(Default)]
+pub(crate) struct Rests {
+    count: AtomicUsize,
+    by_address: Mutex<FxHashMap<u64, Rest>>,
+}
+
+/// The scope and the streams of one allocation.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// The open scope in which it was allocated.
+    pub(crate) scope: Option<Arc<Scope>>,
+    /// Streams behind whose work the free comes too.
+    also_on: Vec<Stream>,
+}
+
+impl Rests {
+    /// Changes what an allocation has. No thread frees it meanwhile.
+    pub(crate) fn change(&self, address: u64, change: impl FnOnce(&mut Rest)) {
+        let mut rests = self.lock();
+        let before = rests.len();
+        change(rests.entry(address).or_default());
+        self.count.fetch_add(rests.len() - before, Ordering::Relaxed);
+    }
+
+    /// Takes what an allocation has, which its thread is about to free. It leaves its scope.
+    #[inline]
+    pub(crate) fn take(&self, address: u64) -> Option<Rest> {
+        // Whoever frees got the address after the change, so it sees the number of then or a later
+        // one, which counts this allocation too.
+        if self.count.load(Ordering::Relaxed) == 0 { None } else { self.take_listed(address) }
+    }
+
+    #[cold]
+    fn take_listed(&self, address: u64) -> Option<Rest> {
+        let rest = self.lock().remove(&address)?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(scope) = &rest.scope {
+            scope.leave(address);
+        }
+        Some(rest)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Rest>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rest {
+    /// Puts the free behind the work of `stream`, as of the free.
+    pub(crate) fn use_on(&mut self, stream: &Stream) {
+        let is_it = |known: &Stream| known.id() == stream.id() && !known.is_retired();
+        if !self.also_on.iter().any(is_it) {
+            self.also_on.push(stream.clone());
+        }
+    }
+
+    /// Frees the block in the order of its own stream and of all that use it too: each of them
+    /// waits for the one before, and the block is freed in the order of the last. Streams that
+    /// ended cannot be named any more, so the host waits for the device once.
+    pub(crate) fn free(self, block: Block, device: &Device) -> Result<(), Error> {
+        match self.last_stream(device) {
+            Ok(Some(last)) => block.free_on(last),
+            Ok(None) => block.free(),
+            Err(error) => {
+                // A stream may still use the memory, so nothing may reuse it.
+                std::mem::forget(block);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns a stream that comes behind the work of all others that are alive.
+    fn last_stream(&self, device: &Device) -> Result<Option<&Stream>, Error> {
+        if self.also_on.iter().any(Stream::is_retired) {
+            device.synchronize()?;
+        }
+        let mut last: Option<&Stream> = None;
+        for stream in self.also_on.iter().filter(|stream| !stream.is_retired()) {
+            if let Some(before) = last {
+                stream.wait(&before.record()?)?;
+            }
+            last = Some(stream);
+        }
+        Ok(last)
+    }
+}
