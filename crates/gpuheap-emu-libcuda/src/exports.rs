@@ -13,7 +13,7 @@ use gpuheap_driver::{
 use gpuheap_driver::{CUresult, Driver, cuda_functions};
 use gpuheap_emu::with_per_thread_default_stream;
 
-use crate::{entry_point, process};
+use crate::{entry_point, process, report};
 
 macro_rules! exports {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $twin_since:literal $twin:ident)?] ($($arg:ident: $type:ty),*);)*) => {
@@ -60,6 +60,20 @@ macro_rules! exports {
         // SAFETY: the caller keeps the C function's contract.
         process::guarded(|| unsafe { entry_point::find_with_status(address, $($arg),*) })
     };
+    (@call cuMemcpyDtoH_v2 ($target:ident, $source:ident, $bytes:ident)) => {{
+        // SAFETY: the caller keeps the C function's contract, which is the method's.
+        let code = process::call(|device| unsafe { device.cuMemcpyDtoH_v2($target, $source, $bytes) });
+        report::copied_to_host($bytes);
+        code
+    }};
+    (@call cuMemcpyDtoHAsync_v2 ($target:ident, $source:ident, $bytes:ident, $stream:ident)) => {{
+        let code = process::call(|device| {
+            // SAFETY: the caller keeps the C function's contract, which is the method's.
+            unsafe { device.cuMemcpyDtoHAsync_v2($target, $source, $bytes, $stream) }
+        });
+        report::copied_to_host($bytes);
+        code
+    }};
     (@call $symbol:ident ($($arg:ident),*)) => {
         // SAFETY: the caller keeps the C function's contract, which is the method's.
         process::call(|device| unsafe { device.$symbol($($arg),*) })

@@ -18,4 +18,5 @@ mod exports;
 mod process;
 #[allow(non_snake_case)]
 mod refused;
+mod report;
 mod settings;

@@ -2,12 +2,14 @@
 
 use std::ffi::c_uint;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use gpuheap_driver::{CUresult, Driver};
 use gpuheap_emu::{Emulator, Finding, FindingKind, Messages, Options};
 
+use crate::report;
 use crate::settings::{Settings, SettingsError};
 
 const MESSAGES: Messages = Messages("libcuda");
@@ -34,6 +36,8 @@ struct Process {
     driver_version: i32,
     checks: bool,
     log: bool,
+    /// Folder for the report; `None` for no report.
+    report: Option<PathBuf>,
     /// Error in the environment. `cuInit` then fails, so the device is never used.
     refused: Option<SettingsError>,
 }
@@ -43,12 +47,13 @@ fn process() -> &'static Process {
         MESSAGES.say_panics();
         let (settings, refused) = match Settings::read() {
             Ok(settings) => (settings, None),
-            Err(error) => (Settings { options: Options::default(), log: false }, Some(error)),
+            Err(error) => (Settings::default(), Some(error)),
         };
         Process {
             driver_version: settings.options.driver_version,
             checks: settings.options.checks,
             log: settings.log,
+            report: settings.report,
             refused,
             device: Emulator::new(settings.options),
         }
@@ -67,11 +72,25 @@ pub(crate) fn initialise(flags: c_uint) -> CUresult {
         }
         // SAFETY: no pointers.
         let code = unsafe { process().device.cuInit(flags) };
-        if code.is_success() {
-            INITIALISED_BY.store(std::process::id(), Ordering::Relaxed);
+        if code.is_success()
+            && INITIALISED_BY.swap(std::process::id(), Ordering::Relaxed) != std::process::id()
+            && process().report.is_some()
+        {
+            // SAFETY: the function does not unwind, and this library is never unmapped.
+            unsafe { libc::atexit(write_report) };
         }
         code
     })
+}
+
+extern "C" fn write_report() {
+    // At exit, no code can handle a failure any more.
+    let _ = guarded(|| {
+        if let (Some(folder), false) = (&process().report, forked()) {
+            report::write(folder, &process().device);
+        }
+        CUresult::SUCCESS
+    });
 }
 
 /// Calls the process's driver, or in a forked child a driver that was never initialised.
@@ -85,6 +104,7 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
             return body(CHILD.get_or_init(|| Emulator::new(options)));
         }
         let code = body(&process.device);
+        report::ended(code);
         if process.checks {
             report_findings(&process.device);
         }

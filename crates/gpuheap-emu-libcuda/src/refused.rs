@@ -5,7 +5,7 @@
 
 use gpuheap_driver::CUresult;
 
-use crate::process;
+use crate::{process, report};
 
 macro_rules! refusals {
     ($($name:ident),*) => {$(
@@ -15,6 +15,7 @@ macro_rules! refusals {
         #[unsafe(no_mangle)]
         extern "C" fn $name() -> CUresult {
             process::guarded(|| {
+                report::refused(stringify!($name));
                 process::log(|| concat!(stringify!($name), " is not modelled").to_owned());
                 CUresult::ERROR_NOT_SUPPORTED
             })

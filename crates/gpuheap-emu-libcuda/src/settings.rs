@@ -2,7 +2,7 @@
 
 use std::env::{self, VarError};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ const SCHEDULE: &str = "GPUHEAP_EMULATED_SCHEDULE";
 const CHECKS: &str = "GPUHEAP_EMULATED_CHECKS";
 const DRIVER: &str = "GPUHEAP_EMULATED_DRIVER";
 const LOG: &str = "GPUHEAP_EMULATED_LOG";
+const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
 /// Variable of the driver. Set and empty, it hides all devices.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -25,15 +26,18 @@ const ACCOUNTS: &str =
 const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 
 /// Settings of the process's device.
+#[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) options: Options,
     /// True if requests that cannot be met are written to stderr.
     pub(crate) log: bool,
+    /// Folder for the report; `None` for no report.
+    pub(crate) report: Option<PathBuf>,
 }
 
 impl Settings {
     /// Reads the environment. A variable that is missing or empty means the default: one `h200`,
-    /// work done at once, no checks, CUDA 13.0, no log, an account of its own.
+    /// work done at once, no checks, CUDA 13.0, no log, no report, an account of its own.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {
@@ -56,7 +60,8 @@ impl Settings {
         let fits = options.devices.len() <= Account::MOST_DEVICES;
         let account = |path: &str| fits.then(|| Account::open(Path::new(path)).ok())?;
         options.account = variable(ACCOUNT, ACCOUNTS, account)?.map(Arc::new);
-        Ok(Settings { options, log: variable(LOG, SWITCH, switch)?.unwrap_or(false) })
+        let report = env::var_os(REPORT).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+        Ok(Settings { options, log: variable(LOG, SWITCH, switch)?.unwrap_or(false), report })
     }
 }
 
@@ -168,7 +173,7 @@ mod tests {
         let page = page.split_once("### Settings").unwrap().1.split_once("\n### ").unwrap().0;
         assert_eq!(rows_of(page), readme, "docs/emulator.md and the README differ");
         let names: Vec<&str> = readme.iter().filter_map(|row| row.split('`').nth(1)).collect();
-        assert_eq!(names, [DEVICE, SCHEDULE, CHECKS, DRIVER, ACCOUNT, LOG, VISIBLE]);
+        assert_eq!(names, [DEVICE, SCHEDULE, CHECKS, DRIVER, ACCOUNT, REPORT, LOG, VISIBLE]);
         for name in Profile::NAMES {
             assert!(readme[0].contains(&format!("`{name}`")), "no {name} in {}", readme[0]);
         }

@@ -16,6 +16,45 @@ fn program_finds_the_devices_that_were_asked_for() {
 }
 
 #[test]
+fn driver_reports_peak_failures_and_counts() {
+    let bench = Bench::new();
+    let take = bench.compiled("take.c");
+    let (ran, json) = bench.json(&["--card", "h200", "--", &take, "100"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let device = &json["cards"][0]["processes"][0]["devices"][0];
+    // The context, which was measured, and what was taken and freed.
+    assert_eq!(device["in_use"], 552_402_944_u64 + (100 << 20));
+    assert_eq!(
+        (&json["unknown"]["reads"], &json["unknown"]["asked_for_free_memory"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(json["unknown"]["libraries"], serde_json::json!(["cuLinkComplete was refused"]));
+    let (ran, json) = bench.json(&["--card", "T4,L4,H200", "--", &take, "20000", "free"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let outcomes: Vec<_> =
+        json["cards"].as_array().unwrap().iter().map(|card| &card["outcome"]).collect();
+    assert_eq!(outcomes, ["does_not_fit", "fits", "fits"]);
+    assert_eq!(json["unknown"]["asked_for_free_memory"], 1);
+    assert!(
+        ran.stderr.contains("Out of memory on T4 16GB: the driver refused 1 request."),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn fitting_value_is_found_by_what_the_driver_refuses() {
+    let bench = Bench::new();
+    let take = bench.compiled("take.c");
+    let (ran, json) =
+        bench.json(&["--card", "L4", "--find-batch", "MIB=1..100000", "--", &take, "{MIB}"]);
+    // All but the context, in the granules of the driver.
+    let usable = json["cards"][0]["usable"].as_u64().unwrap();
+    assert_eq!(json["batch"]["found"], serde_json::json!([["L4 24GB", usable >> 21 << 1]]));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+}
+
+#[test]
 fn only_the_first_run_shows_its_output() {
     let bench = Bench::new();
     let (ran, json) =

@@ -1,4 +1,5 @@
-/* Takes as many MiB of device memory as its argument says, through the driver. */
+/* Takes as many MiB of device memory as its argument says, through the driver, reads 8 bytes and frees
+ * them. With a second argument it asks for the free memory before. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,14 @@ int main(int count, char **arguments) {
     find("cuDeviceTotalMem_v2")(&total, 0);
     find("cuDevicePrimaryCtxRetain")(&context, 0);
     find("cuCtxSetCurrent")(context);
+    size_t free_bytes, host = 0;
+    if (count > 2) find("cuMemGetInfo_v2")(&free_bytes, &total);
     code = find("cuMemAlloc_v2")(&memory, (size_t)atol(count > 1 ? arguments[1] : "1") << 20);
+    if (!code) {
+        find("cuMemcpyDtoH_v2")(&host, memory, sizeof host);
+        find("cuMemFree_v2")(memory);
+    }
+    find("cuLinkComplete")();
     printf("%d x %s, %zu MiB: %d\n", devices, name, total >> 20, code);
     return code != 0;
 }

@@ -27,6 +27,28 @@ fn calls_at_thread_end_succeed() {
     );
 }
 
+#[test]
+fn process_reports_its_peak_and_tells_of_copies_to_the_host() {
+    let folder = library::folder(&[&library::LIBCUDA]);
+    let program = compile(&folder, "report", &["-ldl".as_ref()]);
+    let reports = tempfile::tempdir().unwrap();
+    let to = reports.path().to_str().unwrap();
+    let variables = [("GPUHEAP_EMULATED_DEVICE", "t4,1GiB"), ("GPUHEAP_EMULATED_REPORT", to)];
+    let output = library::command(&program, &folder, &variables).output().unwrap();
+    assert_eq!(library::quiet_success(output), "96 bytes in 2\n");
+    // The forked child has no device, and no report.
+    let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert_eq!(
+        std::fs::read_to_string(files[0].path()).unwrap(),
+        "{\"devices\": [{\"name\": \"emulated Tesla T4\", \"total\": 15833497600, \"peak_in_use\": \
+         113246208, \"in_use_at_end\": 113246208}, {\"name\": \"emulated device\", \"total\": \
+         1073741824, \"peak_in_use\": 0, \"in_use_at_end\": 0}], \"asked_for_free_memory\": 0, \
+         \"copies_to_host\": 3, \"launches_dropped\": 0, \"out_of_memory\": 0, \"refused\": [], \
+         \"export_table_asked\": false}\n"
+    );
+}
+
 /// Compiles the program `NAME.c` and runs it with the checks on. Asserts that it prints `expected`
 /// and that the checks find nothing.
 fn assert_runs(folder: &TempDir, name: &str, link: &[&Path], expected: &str) {
