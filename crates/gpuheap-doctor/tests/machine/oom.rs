@@ -17,9 +17,17 @@ fn every_text_has_its_cause() {
         let text = std::fs::read_to_string(&file).unwrap();
         let name = file.file_stem().unwrap().to_str().unwrap();
         let found = explain_error(&text).unwrap_or_else(|| panic!("{name} is not known"));
+        let narrow = explain_error(&wrapped(&text)).unwrap_or_else(|| panic!("wrapped {name}"));
+        let (cause, evidence) = (&found.cause, &found.evidence);
+        assert_eq!((&narrow.cause, &narrow.evidence), (cause, evidence), "wrapped {name}");
         shown.push_str(&format!("== {name}\n{}", found.render(80)));
     }
     insta::assert_snapshot!(shown);
+}
+
+/// Puts each word on a line of its own, as the narrowest terminal does.
+fn wrapped(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join("\n    ")
 }
 
 #[test]
