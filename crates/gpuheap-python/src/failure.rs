@@ -90,11 +90,48 @@ fn errors(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
 fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let kind = format!("{:?}", error.kind());
     let Some(evidence) = error.out_of_memory() else {
-        return Ok(refused(py, &kind, &error.to_string()));
+        return Ok(refused(py, &kind, &text(error)));
     };
     let made = errors(py)?.getattr("out_of_memory")?;
-    Ok(PyErr::from_value(made.call1((error.to_string(), figures(py, evidence)?))?))
+    Ok(PyErr::from_value(made.call1((text(error), figures(py, evidence)?))?))
 }
+
+/// Returns the text of an error, with what a program in Python writes in the place of Rust's names.
+pub(crate) fn text(error: &Error) -> String {
+    if let Some(evidence) = error.out_of_memory() {
+        return evidence
+            .text_naming("Heap(limit=), Heap.set_limits(limit=) or GPUHEAP_MEMORY_LIMIT");
+    }
+    if error.is_freed() {
+        // The core names the line of Rust that freed it, which is one of this module.
+        return FREED.to_owned();
+    }
+    IN_PYTHON
+        .iter()
+        .fold(error.to_string(), |text, (in_rust, in_python)| text.replace(in_rust, in_python))
+}
+
+/// Text of a use of an array whose memory was freed.
+pub(crate) const FREED: &str =
+    "the array was freed before this use; keep it until its last use, or make a copy first";
+
+/// Words of the core's errors, and those that Python has for them.
+const IN_PYTHON: [(&str, &str); 5] = [
+    (
+        "copy one of them to the other's device with copy_to first",
+        "copy one of them first: heap.array(a), with a heap of the other's device",
+    ),
+    (
+        "copy it there with copy_to, or allocate it as unified memory",
+        "copy it there: heap.array(a), with a heap of that device",
+    ),
+    ("copy it there with copy_to", "copy it there: heap.array(a), with a heap of that device"),
+    (
+        "use a target of a heap of that device, and copy_to to bring it here",
+        "pass a heap of that device, and copy the array here: heap.array(a)",
+    ),
+    ("build another heap", "make another heap with that limit"),
+];
 
 /// Returns the figures of the evidence, by the names that Rust has for them.
 fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, PyDict>> {

@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyInt, PyString};
 use crate::addresses::Addresses;
 use crate::array::Array;
 use crate::buffer::Buffer;
+use crate::count::Count;
 use crate::device::Device;
 use crate::failure::{call, call_detached, refused};
 use crate::host::HostBuffer;
@@ -118,9 +119,10 @@ impl Heap {
     fn alloc<'py>(
         &self,
         py: Python<'py>,
-        nbytes: u64,
+        nbytes: Count,
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Buffer>> {
+        let Count(nbytes) = nbytes;
         let stream = self.owner.named_stream(py, stream)?;
         let (charge, scope) = Request::split(Request::charged(py, &self.owner, nbytes)?);
         let on = stream.as_ref().unwrap_or(&self.owner.default);
@@ -135,13 +137,13 @@ impl Heap {
 
     /// Allocates pinned memory of the host. Copies between it and the device need no staging
     /// buffer. NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
-    fn pinned<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, HostBuffer>> {
-        self.host(py, MemoryKind::Pinned, nbytes)
+    fn pinned<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
+        self.host(py, MemoryKind::Pinned, nbytes.length())
     }
 
     /// Allocates managed memory, which host and device both address.
-    fn managed<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, HostBuffer>> {
-        self.host(py, MemoryKind::Unified, nbytes)
+    fn managed<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
+        self.host(py, MemoryKind::Unified, nbytes.length())
     }
 
     /// Makes an array of numbers, nested lists of them, an object with the buffer protocol (NumPy's
@@ -226,8 +228,9 @@ impl Heap {
         call_detached(py, || self.owner.heap.set_limits(Limits { soft, hard }))
     }
 
-    /// Figures of the device memory, in bytes: `live`, `cached`, `pending`, `reserved`, their
-    /// peaks, and counts of calls. Does not wait.
+    /// Figures of the device memory. In bytes: `live`, as requested; `live_blocks`, the blocks that
+    /// it takes; `pending`, `cached` and `largest_cached_block`; `reserved`; and the peaks of live
+    /// and reserved memory. Counts: `allocations`, `frees` and `driver_calls`. Does not wait.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let usage = call(py, || self.owner.heap.usage())?;
         let stats = PyDict::new(py);
@@ -261,17 +264,17 @@ impl Heap {
     /// Gives cached memory back until at least `nbytes` went, or all of it. Waits for frees in
     /// flight. Returns bytes.
     #[pyo3(signature = (nbytes=None))]
-    fn reclaim(&self, py: Python<'_>, nbytes: Option<u64>) -> PyResult<u64> {
+    fn reclaim(&self, py: Python<'_>, nbytes: Option<Count>) -> PyResult<u64> {
         call_detached(py, || match nbytes {
-            Some(bytes) => self.owner.heap.reclaim(bytes),
+            Some(Count(bytes)) => self.owner.heap.reclaim(bytes),
             None => self.owner.heap.reclaim_all(),
         })
     }
 
     /// Says whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`, with a
     /// sentence. Takes nothing.
-    fn would_fit(&self, py: Python<'_>, nbytes: u64) -> PyResult<(&'static str, String)> {
-        let fit = call_detached(py, || self.owner.heap.would_fit(nbytes))?;
+    fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
+        let fit = call_detached(py, || self.owner.heap.would_fit(nbytes.0))?;
         let word = match fit {
             Fit::Yes { .. } => "yes",
             Fit::Perhaps { .. } => "perhaps",

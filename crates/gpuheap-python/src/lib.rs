@@ -8,7 +8,7 @@
 //! * `addresses`: memory by its address, for hooks; `torch`: the functions that PyTorch calls.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
 //! * `lines`: allocations by the line of Python that made them; `scope`: those of open scopes.
-//! * `kind`: types of elements.
+//! * `kind`: types of elements; `count`: numbers that a caller passes.
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the command `gpuheap`.
 //! * `explain`, `replay`: the rules and models of the command.
@@ -26,6 +26,7 @@ mod addresses;
 mod array;
 mod buffer;
 mod command;
+mod count;
 mod device;
 mod exchange;
 mod explain;

@@ -16,7 +16,7 @@ use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 
 use crate::addresses::Addresses;
-use crate::failure::refused;
+use crate::failure::{refused, text};
 use crate::heap::Heap;
 use crate::locked::locked;
 use crate::memory::Memory;
@@ -232,8 +232,8 @@ fn allocated(
             ));
         };
         served.allocate(bytes, stream, finds_line).map_err(|error| match error.out_of_memory() {
-            Some(_) => format!("CUDA out of memory. {error}"),
-            None => error.to_string(),
+            Some(_) => format!("CUDA out of memory. {}", text(&error)),
+            None => text(&error),
         })
     });
     done.unwrap_or_else(|| Err("gpuheap failed in a way that is a bug of its own".to_owned()))

@@ -308,6 +308,24 @@ def test_parts(np, heap):
         heap.array(1)[0]
 
 
+def test_arrays_are_not_equal_to_what_is_no_array(np, heap):
+    a = heap.array([1, 2])
+    for other in ([1, 2], (1, 2), np.array([1, 2]), b"12", memoryview(b"12")):
+        for compare in (lambda: a == other, lambda: a != other, lambda: other == a):
+            with pytest.raises(TypeError, match=r"a == heap.array\(x\)"):
+                compare()
+    assert (a == heap.array([1, 2])).all() and (a != 1).to_list() == [False, True]
+    for other in (None, "text", object()):
+        assert (a == other) is False and (a != other) is True
+
+
+def test_axes_count_from_the_last(np, heap):
+    host = np.arange(24).reshape(2, 3, 4)
+    assert np.array_equal(heap.array(host).transpose(-1, 0, 1).to_numpy(), host.transpose(-1, 0, 1))
+    with pytest.raises(gpuheap.BadInput, match="order of the axes"):
+        heap.array(host).transpose(-4, 0, 1)
+
+
 def test_shapes(np, heap):
     host = np.arange(24, dtype="u4").reshape(2, 3, 4)
     a = heap.array(host)

@@ -287,3 +287,63 @@ def test_reports(heap):
     assert heap.reclaim() == 0
     with pytest.raises(AttributeError):
         report.no_such_figure
+
+
+@pytest.mark.parametrize(
+    "work, error, text",
+    [
+        (lambda heap: heap.alloc(-1), ValueError, "-1 is no number of bytes"),
+        (lambda heap: heap.would_fit(2**80), ValueError, "pass one from 0 to"),
+        (lambda heap: heap.pinned("5"), TypeError, "as an int"),
+        (lambda heap: heap.alloc(600 << 20), gpuheap.OutOfMemory, r"\(Heap\(limit=\), Heap.set_limits\(limit=\) or"),
+        (lambda heap: heap.zeros(2).reshape(*[1] * 70), gpuheap.BadInput, "the shape has more than 64 axes"),
+        (lambda heap: heap.zeros(2).reshape([[1]]), TypeError, r"\[1\] is no length of an axis"),
+        (lambda heap: heap.zeros(2).reshape(2.5), TypeError, "'float'> is no shape"),
+        (lambda heap: heap.zeros((1,) * 70), gpuheap.BadInput, "the shape has more than 64 axes"),
+        (lambda heap: heap.zeros(2.5), TypeError, "'float'> is no shape"),
+        (lambda heap: heap.array([1]).count_by_key(-1), ValueError, "number of bytes or groups"),
+        (
+            lambda heap: heap.array([1.0]) + gpuheap.Heap("emulated:1GiB").array([1.0]),
+            gpuheap.BadInput,
+            r"heap.array\(a\), with a heap of the other's device",
+        ),
+    ],
+)
+def test_errors_are_in_words_of_python(heap, work, error, text):
+    with pytest.raises(error, match=text) as caught:
+        work(heap)
+    assert "::" not in str(caught.value) and "copy_to" not in str(caught.value)
+
+
+def test_an_array_that_another_thread_frees_names_no_file_of_rust(heap):
+    # The check before an operation lets pass what is freed in the middle of it.
+    seen = set()
+    for _ in range(200):
+        array = heap.zeros(1000)
+
+        def use():
+            try:
+                array.sum()
+            except gpuheap.Freed as error:
+                seen.add(str(error))
+
+        in_threads(use, array.free)
+    assert not [text for text in seen if ".rs" in text]
+
+
+def test_modules_of_libraries_are_imported_when_they_are_named():
+    program = """
+import sys, gpuheap
+assert gpuheap.torch.__name__ == "gpuheap.torch" and gpuheap.cupy.install and gpuheap.jax
+assert not {"torch", "cupy", "jax"} & set(sys.modules)
+assert "torch" in dir(gpuheap) and not hasattr(gpuheap, "nothing")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_one_allocation_is_one(heap):
+    first = heap.alloc(10)
+    assert "10 bytes in 1 allocation, " in str(heap.leaks())
+    buffers = [first, *(heap.alloc(10) for _ in range(2))]
+    assert "20 bytes in 2 allocations, " in str(heap.leaks())
+    del first, buffers

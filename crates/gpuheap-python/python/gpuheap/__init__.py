@@ -11,7 +11,7 @@ True
 
 Importing this package opens no device, imports no GPU library, and loads the extension module only when
 a name of it is used. The modules for PyTorch, CuPy, Numba, RMM, cuda.core and PyCUDA are `gpuheap.torch`,
-`gpuheap.cupy` and so on; `gpuheap.install()` installs what is there.
+`gpuheap.cupy` and so on, which are imported when they are named; `gpuheap.install()` installs what is there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuheap._holders import holders
     from gpuheap._install import Installed, install
     from gpuheap._scopes import scope, thread_scope
+    from gpuheap import cuda_core, cupy, emulate, ipython, jax, numba, pycuda, pytest_plugin, rmm, torch
 
 # Public names by the module that has them. The pytest plugin lives in this package, and is loaded in every
 # run of pytest: so nothing is imported before it is used.
@@ -86,19 +87,26 @@ __all__ = [
 ]
 
 
+# Modules of the package that a program may name without an import of its own: `gpuheap.torch`. They import their
+# library where it is used, but for `numba`.
+_SUBMODULES = ("cuda_core", "cupy", "emulate", "ipython", "jax", "numba", "pycuda", "pytest_plugin", "rmm", "torch")
+
+
 def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
-    if module is None:
+    if module is None and name not in _SUBMODULES:
         raise AttributeError(f"module 'gpuheap' has no attribute {name!r}")
     import importlib
 
+    if module is None:
+        return importlib.import_module(f"gpuheap.{name}")
     value = getattr(importlib.import_module(f"gpuheap.{module}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted(set(globals()) | set(__all__) | set(_SUBMODULES))
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -31,7 +31,8 @@ class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes
         bytes: int
 
     def __str__(self) -> str:
-        return f"{size(self.bytes)} in {self.allocations} allocations, {self.file}:{self.line} ({self.function})"
+        count = "1 allocation" if self.allocations == 1 else f"{self.allocations} allocations"
+        return f"{size(self.bytes)} in {count}, {self.file}:{self.line} ({self.function})"
 
 
 class Report:

@@ -52,7 +52,9 @@ class Installed:
         return kept
 
     def __str__(self) -> str:
-        return "\n".join([repr(self.heap), *(f"  {name}: {outcome}" for name, outcome in self.libraries.items())])
+        hard, _ = self.heap.limits
+        limit = f"limit {_heap.size(hard)}" if hard is not None else "no limit"
+        return "\n".join([f"{self.heap!r}, {limit}", *(f"  {name}: {done}" for name, done in self.libraries.items())])
 
     __repr__ = __str__
 

@@ -23,15 +23,15 @@ def allocator(heap: _heap.Heap | None = None):
     Memory is ordered on the legacy default stream."""
     from pycuda import driver
 
-    heap = _heap.default_heap() if heap is None else heap
-    _check_context(driver, heap)
+    of = _heap.default_heap() if heap is None else heap
+    _check_context(driver, of)
 
     class Pointer(driver.PointerHolderBase):
         """Device memory of a heap. It goes back when this is collected, on any thread."""
 
         def __init__(self, nbytes: int) -> None:
             super().__init__()
-            self.buffer = heap.alloc(nbytes)
+            self.buffer = of.alloc(nbytes)
 
         def get_pointer(self) -> int:
             return self.buffer.ptr

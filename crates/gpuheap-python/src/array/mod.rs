@@ -20,16 +20,17 @@ use std::sync::Arc;
 use gpuheap::Error;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pyclass::CompareOp;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
+use pyo3::{ffi, intern};
 
 pub(crate) use foreign::from_dlpack;
 pub(crate) use shared::SharedMemory;
 
+use crate::count::Count;
 use crate::exchange::{self, Exported};
-use crate::failure::{call, refused};
+use crate::failure::{FREED, call, refused};
 use crate::kind::{self, Kind, Number};
 use crate::owner::Owner;
 use crate::scope::Request;
@@ -139,11 +140,7 @@ impl Array {
     /// Returns the window, unless the memory was freed.
     fn window(&self, py: Python<'_>) -> PyResult<&Window> {
         if self.held.is_freed() {
-            return Err(refused(
-                py,
-                "Freed",
-                "the array was freed before this use; keep it until its last use, or make a copy first",
-            ));
+            return Err(refused(py, "Freed", FREED));
         }
         Ok(&self.window)
     }
@@ -415,16 +412,17 @@ impl Array {
     fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> PyResult<Py<Array>> {
         let window = self.window(py)?;
         let first = (shape.len() == 1).then(|| shape.get_item(0)).transpose()?;
-        let asked: Vec<isize> = match first {
-            Some(first) if !first.hasattr(intern!(py, "__index__"))? => source::numbers_of(&first)?,
-            _ => source::numbers_of(shape)?,
+        let asked = match first {
+            Some(first) if !first.hasattr(intern!(py, "__index__"))? => source::asked_of(&first)?,
+            _ => source::asked_of(shape)?,
         };
         self.sharing(py, window.shaped(index::reshaped(window.len(), &asked)?))
     }
 
-    /// A copy with the axes in another order; without `axes`, reversed.
+    /// A copy with the axes in another order; without `axes`, reversed. -1 is the last axis.
     #[pyo3(signature = (*axes))]
-    fn transpose(&self, py: Python<'_>, axes: Vec<usize>) -> PyResult<Py<Array>> {
+    fn transpose(&self, py: Python<'_>, axes: Vec<isize>) -> PyResult<Py<Array>> {
+        let axes: Vec<usize> = axes.iter().map(|axis| self.axis(*axis)).collect();
         let axes = (!axes.is_empty()).then_some(axes.as_slice());
         self.make(py, |window| operations::transposed(window, axes))
     }
@@ -542,7 +540,16 @@ impl Array {
         let py = other.py();
         let window = self.window(py)?;
         let Some(side) = self.side(other, window.kind)? else {
-            return Ok(py.NotImplemented());
+            // Python takes an equality that is not implemented for one of identity: `False`.
+            return match op {
+                CompareOp::Eq | CompareOp::Ne if has_elements(other)? => {
+                    Err(PyTypeError::new_err(format!(
+                        "an array is not compared with {}; make an array of it: a == heap.array(x)",
+                        other.get_type()
+                    )))
+                }
+                _ => Ok(py.NotImplemented()),
+            };
         };
         let op = match op {
             CompareOp::Eq => Comparison::Equal,
@@ -592,18 +599,18 @@ impl Array {
 
     /// The sum of the rows of each group. `keys` has the number of its group for each row, in
     /// `0..groups`. Waits for the check of the keys.
-    fn sum_by_key(&self, py: Python<'_>, keys: &Array, groups: usize) -> PyResult<Py<Array>> {
-        Array::by_key(py, Some((self, false)), keys, groups)
+    fn sum_by_key(&self, py: Python<'_>, keys: &Array, groups: Count) -> PyResult<Py<Array>> {
+        Array::by_key(py, Some((self, false)), keys, groups.length())
     }
 
     /// The mean of the rows of each group, NaN for a group without rows; as `sum_by_key`.
-    fn mean_by_key(&self, py: Python<'_>, keys: &Array, groups: usize) -> PyResult<Py<Array>> {
-        Array::by_key(py, Some((self, true)), keys, groups)
+    fn mean_by_key(&self, py: Python<'_>, keys: &Array, groups: Count) -> PyResult<Py<Array>> {
+        Array::by_key(py, Some((self, true)), keys, groups.length())
     }
 
     /// How often each of `0..groups` is among these keys. Waits.
-    fn count_by_key(&self, py: Python<'_>, groups: usize) -> PyResult<Py<Array>> {
-        Array::by_key(py, None, self, groups)
+    fn count_by_key(&self, py: Python<'_>, groups: Count) -> PyResult<Py<Array>> {
+        Array::by_key(py, None, self, groups.length())
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
@@ -668,11 +675,18 @@ impl Array {
 }
 
 impl Array {
+    /// Returns the axis that a number means: -1 is the last one. One that is not there stays so.
+    fn axis(&self, axis: isize) -> usize {
+        let axis =
+            if axis < 0 { axis.saturating_add_unsigned(self.window.shape.len()) } else { axis };
+        usize::try_from(axis).unwrap_or(usize::MAX)
+    }
+
     fn export(&self, py: Python<'_>) -> PyResult<Export> {
         match Export::new(&self.window, &self.held) {
             Some(export) => Ok(export),
             // Freed by another thread since.
-            None => self.window(py).and(Err(refused(py, "Freed", "the array was freed"))),
+            None => self.window(py).and(Err(refused(py, "Freed", FREED))),
         }
     }
 }
@@ -680,6 +694,18 @@ impl Array {
 fn number_of(given: &Bound<'_, PyAny>) -> PyResult<Number> {
     let number = Number::read(given)?;
     number.ok_or_else(|| PyTypeError::new_err(format!("{} is no number", given.get_type())))
+}
+
+/// Returns whether an object has elements, which a comparison would be of.
+fn has_elements(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    // SAFETY: the object is alive, and the interpreter's lock is held.
+    let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
+    Ok(has_buffer
+        || object.is_instance_of::<PyList>()
+        || object.is_instance_of::<PyTuple>()
+        || object.hasattr(intern!(py, "__dlpack__"))?
+        || object.hasattr(intern!(py, "__cuda_array_interface__"))?)
 }
 
 /// Makes nested lists of the bytes of elements.

@@ -107,8 +107,7 @@ impl Array {
         let Some(axis) = axis else {
             return operations::reduce(py, &self.held.owner, op, window);
         };
-        let axis = if axis < 0 { axis.saturating_add_unsigned(window.shape.len()) } else { axis };
-        let axis = usize::try_from(axis).unwrap_or(usize::MAX);
+        let axis = self.axis(axis);
         self.make(py, |window| operations::reduce_axis(op, window, axis))?.into_py_any(py)
     }
 

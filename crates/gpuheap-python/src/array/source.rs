@@ -191,6 +191,40 @@ fn too_many_axes(axes: usize) -> PyErr {
     ))
 }
 
+fn too_long_a_shape(py: Python<'_>) -> PyErr {
+    let text = format!(
+        "the shape has more than {MOST_AXES} axes, the most of an array; join some of them: \
+         reshape(rows, -1)"
+    );
+    refused(py, "WrongShape", &text)
+}
+
+/// Returns the items of what was passed as a shape.
+fn items_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let py = given.py();
+    let items = given.try_iter().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "{} is no shape; pass a whole number, or a list or tuple of them",
+            given.get_type()
+        ))
+    })?;
+    // A sequence is not believed what it says of its length.
+    let items: Vec<_> = items.take(MOST_AXES + 1).collect::<PyResult<_>>()?;
+    if items.len() > MOST_AXES { Err(too_long_a_shape(py)) } else { Ok(items) }
+}
+
+/// Reads a shape that an array is to have: whole numbers, of which one may be -1.
+pub(crate) fn asked_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> {
+    let read = |length: &Bound<'_, PyAny>| {
+        length.extract::<isize>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "{length} is no length of an axis; pass whole numbers, of which one may be -1"
+            ))
+        })
+    };
+    items_of(given)?.iter().map(read).collect()
+}
+
 /// Reads at most as many numbers as an array has axes. What a sequence says of its length is not
 /// believed: memory for it would be asked for before the first number.
 pub(crate) fn numbers_of<T>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>>
@@ -202,7 +236,7 @@ where
         numbers.push(number?.extract().map_err(Into::into)?);
     }
     if numbers.len() > MOST_AXES {
-        return Err(too_many_axes(numbers.len()));
+        return Err(too_long_a_shape(given.py()));
     }
     Ok(numbers)
 }
@@ -212,11 +246,8 @@ pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let py = given.py();
     let lengths: Vec<Bound<'_, PyAny>> = match given.hasattr(intern!(py, "__index__"))? {
         true => vec![given.clone()],
-        false => given.try_iter()?.take(MOST_AXES + 1).collect::<PyResult<_>>()?,
+        false => items_of(given)?,
     };
-    if lengths.len() > MOST_AXES {
-        return Err(too_many_axes(lengths.len()));
-    }
     lengths
         .iter()
         .map(|length| {

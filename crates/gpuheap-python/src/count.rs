@@ -1,0 +1,38 @@
+//! Numbers of bytes and of others that a caller passes.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+
+/// A whole number that is not negative.
+#[derive(Clone, Copy)]
+pub(crate) struct Count(pub(crate) u64);
+
+impl Count {
+    /// Returns the number as a length in memory, the largest for one beyond it.
+    pub(crate) fn length(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Count {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Count> {
+        given.extract::<u64>().map(Count).map_err(|_| refused(&given))
+    }
+}
+
+/// Makes the error of an object that is no count.
+fn refused(given: &Bound<'_, PyAny>) -> PyErr {
+    match given.hasattr(intern!(given.py(), "__index__")) {
+        Ok(true) => PyValueError::new_err(format!(
+            "{given} is no number of bytes or groups; pass one from 0 to {}",
+            u64::MAX
+        )),
+        _ => PyTypeError::new_err(format!(
+            "{} is no whole number; pass a number of bytes or groups as an int",
+            given.get_type()
+        )),
+    }
+}
