@@ -95,7 +95,7 @@ fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
         preloaded.push(path);
         for soname in of {
             let path = libraries.join(soname);
-            fs::write(&path, shell::bytes(soname))?;
+            fs::write(&path, shell::file(soname))?;
             shells.push(path);
         }
     }

@@ -225,6 +225,7 @@ fn quoted(word: &OsStr) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%^".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
         true => text.into_owned(),
+        false if text.chars().any(char::is_control) => format!("$'{}'", text.escape_default()),
         false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
@@ -240,6 +241,7 @@ mod tests {
             ("a b", "'a b'"),
             ("", "''"),
             ("it's", "'it'\\''s'"),
+            ("two\nlines", "$'two\\nlines'"),
             ("{BATCH}", "'{BATCH}'"),
             ("--x=1", "--x=1"),
         ] {

@@ -1,4 +1,4 @@
-//! A shared object of one segment: a name, the version of that name, and no symbol.
+//! A shared object of one segment: a name, a version, and no symbol.
 
 /// Alignment of the segment: the largest page of the machines that run CUDA.
 const PAGE: u64 = 0x1_0000;
@@ -9,10 +9,10 @@ const SEGMENTS: usize = 3;
 const DYNAMIC_ENTRY: usize = 16;
 const SYMBOL: usize = 24;
 
-/// Returns the file of a shared object with the name `soname`, which defines the version `soname`.
-pub(crate) fn bytes(soname: &str) -> Vec<u8> {
-    let strings = [b"\0", soname.as_bytes(), b"\0"].concat();
-    let versions = version_definitions(soname);
+/// Returns the file of a shared object with the name `soname`, which defines the version `version`.
+pub(crate) fn bytes(soname: &str, version: &str) -> Vec<u8> {
+    let strings = [b"\0", soname.as_bytes(), b"\0", version.as_bytes(), b"\0"].concat();
+    let versions = version_definitions(soname, version);
 
     let mut at = HEADER + SEGMENTS * PROGRAM_HEADER;
     let mut place = |bytes: usize| {
@@ -79,17 +79,20 @@ mod tag {
 }
 
 /// Returns the two definitions of versions: the file's own name, which is number 1 and is marked
-/// as the base, and the version of the same name, number 2.
-fn version_definitions(soname: &str) -> Vec<u8> {
+/// as the base, and the version, number 2.
+fn version_definitions(soname: &str, version: &str) -> Vec<u8> {
     const DEFINITION: u32 = 20;
     const NAME: u32 = 8;
     const IS_BASE: u16 = 1;
     let mut made = Writer::default();
-    for (flags, number, next) in [(IS_BASE, 1, DEFINITION + NAME), (0, 2, 0)] {
+    let version_at = 1 + soname.len() as u32 + 1;
+    for (name, name_at, flags, number, next) in
+        [(soname, 1, IS_BASE, 1, DEFINITION + NAME), (version, version_at, 0, 2, 0)]
+    {
         made.halves(&[1, flags, number, 1]);
-        made.words(&[hash(soname), DEFINITION, next]);
+        made.words(&[hash(name), DEFINITION, next]);
         // The name's place in the strings, and the end of the list of names.
-        made.words(&[1, 0]);
+        made.words(&[name_at, 0]);
     }
     made.0
 }
@@ -170,7 +173,7 @@ mod tests {
     #[test]
     fn file_is_small_and_ends_with_its_segment() {
         for name in ["libcudart.so.13", "a", "libnvshmem_host.so.3"] {
-            let file = bytes(name);
+            let file = bytes(name, "VERSION");
             assert!(file.len() < 1024, "{name}: {}", file.len());
             let in_segment = u64::from_ne_bytes(file[96..104].try_into().unwrap());
             assert_eq!(in_segment, file.len() as u64, "{name}");

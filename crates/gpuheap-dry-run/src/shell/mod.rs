@@ -3,15 +3,19 @@
 //! PyTorch's libraries find their CUDA libraries by a path of their own (`DT_RPATH`), which comes
 //! before `LD_LIBRARY_PATH`. The loader takes a library that is loaded already if its name
 //! (`DT_SONAME`) is the one that is asked for. So a shell is preloaded for each library that is
-//! stood in for, and the vendor's file is not opened. It defines the version of that name, which
-//! the loader checks, and no function. The functions come from the stand-ins, which are preloaded
+//! stood in for, and the vendor's file is not opened. It defines the version of the vendor's
+//! library, which the loader checks, and no function. The functions come from the stand-ins, which are preloaded
 //! too and export them without a version: the loader accepts that for any version.
 
 mod elf;
 mod names;
 
-pub(crate) use elf::bytes;
 pub(crate) use names::{CUDART, LIBRARIES};
+
+/// Returns the file of the shell of a library.
+pub(crate) fn file(soname: &'static str) -> Vec<u8> {
+    elf::bytes(soname, names::version(soname))
+}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests;

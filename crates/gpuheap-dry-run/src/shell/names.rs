@@ -21,6 +21,17 @@ pub(crate) const LIBRARIES: [&str; 18] = [
     "libcusparse.so.12",
     "libcusparseLt.so.0",
     "libnccl.so.2",
-    "libnvshmem_host.so.3",
+    NVSHMEM,
     "libnvToolsExt.so.1",
 ];
+
+const NVSHMEM: &str = "libnvshmem_host.so.3";
+
+/// Returns the version that the vendor's library defines, as PyTorch's libraries ask for it. The
+/// vendor names most versions as the file.
+pub(crate) fn version(soname: &'static str) -> &'static str {
+    match soname {
+        NVSHMEM => "NVSHMEM",
+        _ => soname,
+    }
+}

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::{CUDART, LIBRARIES, bytes};
+use super::elf::bytes;
+use super::{CUDART, LIBRARIES, file};
 
 /// Runs a program with files preloaded.
 fn preloaded(program: &Path, files: &[PathBuf]) -> Output {
@@ -31,7 +32,7 @@ fn loader_takes_every_shell() {
     let files: Vec<PathBuf> = names
         .map(|name| {
             let path = folder.path().join(name);
-            fs::write(&path, bytes(name)).unwrap();
+            fs::write(&path, file(name)).unwrap();
             path
         })
         .collect();
@@ -39,7 +40,7 @@ fn loader_takes_every_shell() {
     assert!(output.status.success());
     // The loader names what it cannot preload.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    fs::write(&files[0], &bytes(CUDART[0])[..100]).unwrap();
+    fs::write(&files[0], &file(CUDART[0])[..100]).unwrap();
     let output = preloaded(Path::new("/bin/true"), &files);
     assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
 }
@@ -50,7 +51,7 @@ fn shell_keeps_the_vendors_library_out() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let soname = "libvendor.so.7";
-    fs::write(folder.join("versions"), format!("{soname} {{ global: *; }};")).unwrap();
+    fs::write(folder.join("versions"), "VENDOR_7 { global: *; };").unwrap();
     let version = ["-Wl,--version-script=versions", &format!("-Wl,-soname,{soname}")];
     let shared = ["-shared", "-fPIC"];
     let vendor = "int answer(void) { return 1; }";
@@ -60,7 +61,7 @@ fn shell_keeps_the_vendors_library_out() {
     let program = compile(folder, "program", main, &[soname, &path]);
     let own = compile(folder, "libown.so", "int answer(void) { return 2; }", &shared);
     let shell = folder.join("shell");
-    fs::write(&shell, bytes(soname)).unwrap();
+    fs::write(&shell, bytes(soname, "VENDOR_7")).unwrap();
 
     assert_eq!(preloaded(&program, &[]).status.code(), Some(1));
     let output = preloaded(&program, &[own.clone(), shell.clone()]);
@@ -70,8 +71,10 @@ fn shell_keeps_the_vendors_library_out() {
     fs::remove_file(folder.join(soname)).unwrap();
     assert_eq!(preloaded(&program, &[own.clone(), shell]).status.code(), Some(2));
     assert_eq!(preloaded(&program, std::slice::from_ref(&own)).status.code(), Some(127));
-    // A shell of another version is not enough.
-    let other = folder.join("other");
-    fs::write(&other, bytes("libvendor.so.8")).unwrap();
-    assert_eq!(preloaded(&program, &[own, other]).status.code(), Some(127));
+    // Another name or another version is not enough.
+    for (name, version) in [("libvendor.so.8", "VENDOR_7"), (soname, soname)] {
+        let other = folder.join("other");
+        fs::write(&other, bytes(name, version)).unwrap();
+        assert_ne!(preloaded(&program, &[own.clone(), other]).status.code(), Some(2));
+    }
 }
