@@ -6,6 +6,10 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [_path for _path in sys.path if os.path.abspath(_path or ".") != _here]
 
+# A function of CUDA that no stand-in has is an error when it is called, and not when PyTorch is
+# loaded: the interpreter binds all functions at once.
+sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
+
 
 def _start():
     import importlib.util
