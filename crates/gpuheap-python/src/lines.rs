@@ -12,7 +12,7 @@ use gpuheap::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::failure::call;
 use crate::locked::locked;
@@ -37,16 +37,25 @@ pub(crate) struct RecordId(u32);
 
 #[derive(Default)]
 struct State {
-    /// Lines by code object and number. The objects are kept, so that an address means one of them.
+    /// Code objects by address. They are kept, so that an address means one of them.
+    codes: FxHashMap<usize, Code>,
+    /// Number of code objects at which those that ended are looked for.
+    prune_at: usize,
+    /// Indices in `lines` by the address of a code object and a line number.
     by_place: FxHashMap<(usize, i32), u32>,
-    lines: Vec<Line>,
+    lines: Vec<Option<Line>>,
+    vacant_lines: Vec<u32>,
     /// Indices in `threads` by the interpreter's number of a thread.
     by_ident: FxHashMap<u64, u32>,
     threads: Vec<Thread>,
     records: Vec<Option<Record>>,
     vacant: Vec<u32>,
-    /// `true` for a code object of the program, by its address.
-    is_program: FxHashMap<usize, bool>,
+}
+
+struct Code {
+    object: Py<PyAny>,
+    /// `false` for code of a library that hands memory on.
+    is_program: bool,
 }
 
 /// A thread that allocated. The interpreter gives its number to a later thread once it has ended.
@@ -59,7 +68,8 @@ struct Thread {
 }
 
 struct Line {
-    code: Py<PyAny>,
+    /// Address of the code object.
+    code: usize,
     number: i32,
     allocations: u64,
     bytes: u64,
@@ -92,7 +102,11 @@ impl Lines {
 
     /// Records an allocation of the calling line. `None` if there is no Python frame.
     pub(crate) fn allocated(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
-        self.record(py, address, bytes, |ident| thread_name(py, ident))
+        let (record, is_full) = self.record(py, address, bytes, |ident| thread_name(py, ident))?;
+        if is_full {
+            self.prune();
+        }
+        Some(record)
     }
 
     /// Records an allocation as [`allocated`](Lines::allocated) does, without running Python: a
@@ -103,16 +117,17 @@ impl Lines {
         address: u64,
         bytes: u64,
     ) -> Option<RecordId> {
-        self.record(py, address, bytes, |ident| format!("thread {ident}"))
+        self.record(py, address, bytes, |ident| format!("thread {ident}")).map(|(record, _)| record)
     }
 
+    /// Records an allocation. Returns with it whether there are many code objects.
     fn record(
         &self,
         py: Python<'_>,
         address: u64,
         bytes: u64,
         name_of: impl FnOnce(u64) -> String,
-    ) -> Option<RecordId> {
+    ) -> Option<(RecordId, bool)> {
         let (code, number) = self.calling_line(py)?;
         let (ident, serial) = (thread_ident(), SERIAL.with(|serial| *serial));
         let since = Instant::now();
@@ -126,17 +141,8 @@ impl Lines {
                 state.new_thread(ident, Thread { serial, name, allocations: 0 })
             }
         };
-        let place = (code.as_ptr() as usize, number);
-        let line = match state.by_place.get(&place) {
-            Some(known) => *known,
-            None => {
-                let new = u32::try_from(state.lines.len()).ok()?;
-                state.lines.push(Line { code: code.unbind(), number, allocations: 0, bytes: 0 });
-                state.by_place.insert(place, new);
-                new
-            }
-        };
-        let at = &mut state.lines[line as usize];
+        let line = state.line(&code, number)?;
+        let at = state.lines[line as usize].as_mut()?;
         at.allocations += 1;
         at.bytes += bytes;
         state.threads[thread as usize].allocations += 1;
@@ -151,7 +157,7 @@ impl Lines {
                 u32::try_from(state.records.len() - 1).ok()?
             }
         };
-        Some(RecordId(id))
+        Some((RecordId(id), state.is_full()))
     }
 
     /// Notes the scope that an allocation was made in.
@@ -169,9 +175,10 @@ impl Lines {
             return;
         };
         state.vacant.push(id.0);
-        let line = &mut state.lines[record.line as usize];
-        line.allocations -= 1;
-        line.bytes -= record.bytes;
+        if let Some(line) = &mut state.lines[record.line as usize] {
+            line.allocations -= 1;
+            line.bytes -= record.bytes;
+        }
         state.threads[record.thread as usize].allocations -= 1;
     }
 
@@ -179,9 +186,12 @@ impl Lines {
     pub(crate) fn outstanding(&self, py: Python<'_>) -> PyResult<Vec<Outstanding>> {
         let mut lines: Vec<_> = {
             let state = call(py, || self.lock())?;
-            let held = state.lines.iter().filter(|line| line.allocations > 0);
-            held.map(|line| (line.code.clone_ref(py), line.number, line.allocations, line.bytes))
-                .collect()
+            let held = state.lines.iter().flatten().filter(|line| line.allocations > 0);
+            let named = held.filter_map(|line| {
+                let code = state.codes.get(&line.code)?.object.clone_ref(py);
+                Some((code, line.number, line.allocations, line.bytes))
+            });
+            named.collect()
         };
         lines.sort_by_key(|(_, _, _, bytes)| std::cmp::Reverse(*bytes));
         lines
@@ -198,12 +208,13 @@ impl Lines {
         let mut records: Vec<_> = {
             let state = call(py, || self.lock())?;
             let live = state.records.iter().flatten();
-            live.map(|record| {
-                let line = &state.lines[record.line as usize];
+            let named = live.filter_map(|record| {
+                let line = state.lines[record.line as usize].as_ref()?;
+                let code = state.codes.get(&line.code)?.object.clone_ref(py);
                 let thread = state.threads[record.thread as usize].name.clone();
-                (*record, line.code.clone_ref(py), line.number, thread)
-            })
-            .collect()
+                Some((*record, code, line.number, thread))
+            });
+            named.collect()
         };
         records.sort_by_key(|(record, ..)| record.since);
         let show = |(record, code, number, thread): (Record, Py<PyAny>, i32, String)| {
@@ -248,18 +259,23 @@ impl Lines {
     /// Returns whether a code object is of the program, and not of a library that hands memory on.
     fn is_program(&self, code: &Bound<'_, PyAny>) -> bool {
         let address = code.as_ptr() as usize;
-        let known = self.lock().ok().and_then(|state| state.is_program.get(&address).copied());
+        let known = self.lock().ok().and_then(|state| Some(state.codes.get(&address)?.is_program));
         if let Some(known) = known {
             return known;
         }
-        // A code object whose address is remembered has to live as long as the memory of it does.
-        std::mem::forget(code.clone());
-        let file = names(code).map(|(file, _)| file).unwrap_or_default();
-        let is_program = !LIBRARIES.iter().any(|library| file.contains(library));
+        let is_program = is_program(code);
         if let Ok(mut state) = self.lock() {
-            state.is_program.insert(address, is_program);
+            let object = code.clone().unbind();
+            state.codes.insert(address, Code { object, is_program });
         }
         is_program
+    }
+
+    /// Releases the code objects that nothing else holds: a notebook compiles each cell that it
+    /// runs.
+    fn prune(&self) {
+        // Outside of the lock: the end of an object may be code of Python.
+        drop(self.lock().map(|mut state| state.prune()));
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
@@ -268,6 +284,67 @@ impl Lines {
 }
 
 impl State {
+    /// Number of code objects at which a look for those that ended begins.
+    const PRUNE: usize = 256;
+
+    /// Returns the index of a line.
+    fn line(&mut self, code: &Bound<'_, PyAny>, number: i32) -> Option<u32> {
+        let address = code.as_ptr() as usize;
+        if let Some(known) = self.by_place.get(&(address, number)) {
+            return Some(*known);
+        }
+        // Another thread may have released it since it was looked at.
+        self.codes.entry(address).or_insert_with(|| Code {
+            object: code.clone().unbind(),
+            is_program: is_program(code),
+        });
+        let line = Some(Line { code: address, number, allocations: 0, bytes: 0 });
+        let at = match self.vacant_lines.pop() {
+            Some(vacant) => {
+                self.lines[vacant as usize] = line;
+                vacant
+            }
+            None => {
+                self.lines.push(line);
+                u32::try_from(self.lines.len() - 1).ok()?
+            }
+        };
+        self.by_place.insert((address, number), at);
+        Some(at)
+    }
+
+    /// Returns whether there are so many code objects that some may have ended.
+    fn is_full(&self) -> bool {
+        self.codes.len() >= self.prune_at.max(State::PRUNE)
+    }
+
+    /// Takes out the code objects that only this table holds, with their lines, but for lines that
+    /// hold memory.
+    fn prune(&mut self) -> Vec<Code> {
+        if !self.is_full() {
+            return Vec::new();
+        }
+        let live = self.lines.iter().flatten().filter(|line| line.allocations > 0);
+        let holding: FxHashSet<usize> = live.map(|line| line.code).collect();
+        // SAFETY: the objects are alive, and the interpreter's lock is held.
+        let is_only_ours = |code: &Code| unsafe { ffi::Py_REFCNT(code.object.as_ptr()) } == 1;
+        let ended: FxHashMap<usize, Code> = self
+            .codes
+            .extract_if(|address, code| !holding.contains(address) && is_only_ours(code))
+            .collect();
+        let State { by_place, lines, vacant_lines, .. } = self;
+        by_place.retain(|(code, _), at| {
+            let stays = !ended.contains_key(code);
+            if !stays {
+                lines[*at as usize] = None;
+                vacant_lines.push(*at);
+            }
+            stays
+        });
+        self.prune_at = 2 * self.codes.len();
+        ended.into_values().collect()
+    }
+
     /// Returns the index of the thread, unless its number was that of another thread before.
     fn thread(&self, ident: u64, serial: u64) -> Option<u32> {
         let known = *self.by_ident.get(&ident)?;
@@ -301,6 +378,12 @@ const LIBRARIES: [&str; 9] = [
     "/site-packages/pycuda/",
     "/contextlib.py",
 ];
+
+/// Returns whether a code object is of no library that hands memory on.
+fn is_program(code: &Bound<'_, PyAny>) -> bool {
+    let file = names(code).map(|(file, _)| file).unwrap_or_default();
+    !LIBRARIES.iter().any(|library| file.contains(library))
+}
 
 /// Returns the code object of a frame, and its current line.
 fn place_of<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {

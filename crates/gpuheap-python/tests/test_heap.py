@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -347,3 +348,22 @@ def test_one_allocation_is_one(heap):
     buffers = [first, *(heap.alloc(10) for _ in range(2))]
     assert "20 bytes in 2 allocations, " in str(heap.leaks())
     del first, buffers
+
+
+def test_lines_of_cells_that_were_replaced(heap):
+    # A notebook compiles each cell anew. What a cell holds keeps its line; the cells themselves end.
+    kept, gone = [], []
+    for number in range(2000):
+        text = f"\nkept.append(heap.alloc({number + 1}))" if number % 500 == 0 else "heap.alloc(1)"
+        code = compile(text, f"<cell {number}>", "exec")
+        exec(code, {"heap": heap, "kept": kept})
+        gone.append(weakref.ref(code))
+        del code
+    assert sum(code() is not None for code in gone) < 600
+    lines = [(line.file, line.line, line.function, line.bytes) for line in heap.leaks()]
+    assert lines == [(f"<cell {number}>", 2, "<module>", number + 1) for number in (1500, 1000, 500, 0)]
+    assert [record["file"] for record in heap._records()] == [line[0] for line in lines[::-1]]
+    kept.clear()
+    exec(compile("\nkept.append(heap.alloc(7))", "<cell 0>", "exec"), {"heap": heap, "kept": kept})
+    assert [(line.file, line.bytes) for line in heap.leaks()] == [("<cell 0>", 7)]
+    kept.clear()
