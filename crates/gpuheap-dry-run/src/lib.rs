@@ -40,8 +40,8 @@ pub use crate::program::Ended;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
-    Batch, CardResult, DeviceResult, Failure, Held, Needs, Outcome, Peak, ProcessResult, Read,
-    Remedy, Unknown, Verdict,
+    Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
+    Read, Remedy, Unknown, Verdict,
 };
 
 /// Options of a dry run.

@@ -15,7 +15,7 @@ use crate::judge::judge;
 use crate::program::{self, Output, Run, Value};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
-use crate::verdict::{Batch, CardResult, Outcome, Verdict};
+use crate::verdict::{Batch, CardResult, Found, Outcome, Verdict};
 use crate::{Error, Options, Progress, explain, outcome, quick};
 
 /// Memory of the device on which a program is run once more, if it fits on no card that was asked
@@ -151,7 +151,9 @@ impl Runner<'_> {
                 }
             });
             match largest {
-                Ok(largest) => batch.found.push((device.card.name.to_owned(), largest)),
+                Ok(largest) => {
+                    batch.found.push(Found { card: device.card.name.to_owned(), largest });
+                }
                 Err(Stop::Failed) => {}
                 Err(Stop::Error(error)) => return Err(error),
             }

@@ -134,11 +134,19 @@ pub struct Batch {
     pub least: u64,
     /// Largest value of the range.
     pub most: u64,
-    /// Card, and the largest value with which the program fits on it; `None` if the smallest does
-    /// not fit.
-    pub found: Vec<(String, Option<u64>)>,
+    /// Results, one for each card.
+    pub found: Vec<Found>,
     /// Number of runs.
     pub runs: u64,
+}
+
+/// Largest value with which the program fits on a card.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Found {
+    /// Name of the card.
+    pub card: String,
+    /// The value; `None` if the smallest does not fit.
+    pub largest: Option<u64>,
 }
 
 /// Memory at the peak of allocated bytes, as requested.
@@ -233,7 +241,7 @@ impl Verdict {
     pub fn outcome(&self) -> Outcome {
         let has = |outcome| self.cards.iter().any(|card| card.outcome == outcome);
         match &self.batch {
-            Some(batch) if batch.found.iter().any(|(_, found)| found.is_some()) => Outcome::Fits,
+            Some(batch) if batch.found.iter().any(|found| found.largest.is_some()) => Outcome::Fits,
             _ if has(Outcome::Failed) => Outcome::Failed,
             _ if self.cards.iter().all(|card| card.outcome == Outcome::Fits) => Outcome::Fits,
             _ => Outcome::DoesNotFit,

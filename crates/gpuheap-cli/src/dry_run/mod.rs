@@ -20,6 +20,9 @@ const CARD: &str = "H200 141GB";
 /// Most devices that share an account of their memory.
 const MOST_DEVICES: u32 = 16;
 
+/// Version of the fields of the JSON.
+const SCHEMA: u32 = 1;
+
 /// Arguments of `gpuheap dry-run`.
 #[derive(Args, Debug)]
 pub(crate) struct DryRunArguments {
@@ -124,8 +127,7 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     }
     let verdict = dry_run(&options, &Notes).map_err(failed)?;
     if let Some(file) = &arguments.json {
-        let text = serde_json::to_string_pretty(&verdict).map_err(Failure::could_not_look)?;
-        write(file, &format!("{text}\n"))?;
+        write(file, &json(&verdict).map_err(Failure::could_not_look)?)?;
     }
     output::report(&text::render(&verdict));
     match verdict.outcome() {
@@ -133,6 +135,14 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
         Outcome::DoesNotFit => Ok(Verdict::Findings),
         Outcome::Failed => Err(Failure::could_not_look("the program failed: see above")),
     }
+}
+
+/// Returns the verdict as `docs/dry-run.schema.json` describes it.
+fn json(verdict: &gpuheap_dry_run::Verdict) -> serde_json::Result<String> {
+    let mut value = serde_json::to_value(verdict)?;
+    value["schema"] = SCHEMA.into();
+    value["outcome"] = serde_json::to_value(verdict.outcome())?;
+    Ok(format!("{value:#}\n"))
 }
 
 fn write(file: &std::path::Path, text: &str) -> Result<(), Failure> {

@@ -1,7 +1,8 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, DeviceResult, Ended, Outcome, Peak, ProcessResult, Remedy, Unknown, Verdict,
+    Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Remedy, Unknown,
+    Verdict,
 };
 use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, paragraph};
 
@@ -66,7 +67,7 @@ fn sentence(verdict: &Verdict) -> String {
 
 fn found(batch: &Batch) -> String {
     let Batch { variable, least, most, .. } = batch;
-    let of = |(card, found): &(String, Option<u64>)| match found {
+    let of = |Found { card, largest }: &Found| match largest {
         Some(value) if value == most => {
             format!("It fits on {card} up to {variable}={most}, the largest that was asked for.")
         }

@@ -9,6 +9,8 @@ mod hook;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 mod programs;
+#[path = "../schema/mod.rs"]
+mod schema;
 mod verdicts;
 
 use std::path::Path;
@@ -58,7 +60,11 @@ impl Bench {
     fn json(&self, arguments: &[&str]) -> (Ran, serde_json::Value) {
         let path = self.files.path().join("verdict.json");
         let done = ran(self.command().arg("--json").arg(&path).args(arguments));
-        (done, serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+        let json = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let schema = include_str!("../../../../docs/dry-run.schema.json");
+        let schema = serde_json::from_str(schema).unwrap();
+        assert_eq!(schema::differences(&schema, &json, "$"), [""; 0]);
+        (done, json)
     }
 
     /// Writes a file, and returns its path.

@@ -50,7 +50,10 @@ fn fitting_value_is_found_by_what_the_driver_refuses() {
         bench.json(&["--card", "L4", "--find-batch", "MIB=1..100000", "--", &take, "{MIB}"]);
     // All but the context, in the granules of the driver.
     let usable = json["cards"][0]["usable"].as_u64().unwrap();
-    assert_eq!(json["batch"]["found"], serde_json::json!([["L4 24GB", usable >> 21 << 1]]));
+    assert_eq!(
+        json["batch"]["found"],
+        serde_json::json!([{"card": "L4 24GB", "largest": usable >> 21 << 1}])
+    );
     assert_eq!(ran.code, 0, "{}", ran.stderr);
 }
 
@@ -86,7 +89,7 @@ fn variable_is_set_and_replaced_in_arguments() {
         "{B}",
     ]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert_eq!(json["batch"]["found"], serde_json::json!([["L4 24GB", 22]]));
+    assert_eq!(json["batch"]["found"], serde_json::json!([{"card": "L4 24GB", "largest": 22}]));
     let values = std::fs::read_to_string(bench.files.path().join("values")).unwrap();
     assert_eq!(values.split_whitespace().take(3).collect::<Vec<_>>(), ["64", "8", "36"]);
     let ran = bench.dry_run(&["--find-batch", "B=30..64", "--", "sh", "-c", script, "sh", "{B}"]);

@@ -50,6 +50,7 @@ fn program_that_fits() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(std::fs::metadata(trace).unwrap().len() > 1000);
     insta::assert_snapshot!(without_folder(&bench, &ran.stderr));
+    bench.json(&["--card", "RTX 4090", "--", "sh", &script]);
 }
 
 #[test]
