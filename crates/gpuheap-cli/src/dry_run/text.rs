@@ -169,7 +169,10 @@ fn failed(text: &mut String, verdict: &Verdict) {
         if let Some((process, failure)) = failure {
             let lines = match failure.lines.is_empty() {
                 true => String::new(),
-                false => format!(" at {}", failure.lines.join(", called from ")),
+                false => {
+                    let lines: Vec<&str> = failure.lines.iter().map(|line| short(line)).collect();
+                    format!(" at {}", lines.join(", called from "))
+                }
             };
             let step =
                 if process.steps > 0 { format!(" in step {}", failure.step) } else { "".into() };
@@ -261,7 +264,7 @@ fn unknown(text: &mut String, unknown: &Unknown) {
     let read_at: Vec<String> = unknown
         .lines
         .iter()
-        .map(|read| format!("{} ({})", read.line, grouped(read.times)))
+        .map(|read| format!("{} ({})", short(&read.line), grouped(read.times)))
         .collect();
     let lines = match read_at.is_empty() {
         true => String::new(),
@@ -284,6 +287,12 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         let more = unknown.libraries.len() - LIBRARIES;
         line(text, format_args!("  and {} more lines, in --json", grouped(more as u64)));
     }
+}
+
+/// Returns a line of the program without the folder of its file.
+fn short(line: &str) -> &str {
+    let file = line.split(':').next().unwrap_or_default();
+    &line[file.rfind('/').map_or(0, |at| at + 1)..]
 }
 
 fn count_were(launches: u64) -> String {

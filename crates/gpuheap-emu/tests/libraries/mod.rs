@@ -20,6 +20,13 @@ pub(crate) static LIBCUDA: Emulated =
 pub(crate) static NVML: Emulated =
     Emulated::new("gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1");
 
+/// The stand-ins for cuBLAS and others.
+pub(crate) static LIBRARIES: Emulated = Emulated::new(
+    "gpuheap-emu-libraries",
+    "libgpuheap_emu_libraries.so",
+    "libgpuheap_emu_libraries.so",
+);
+
 /// An emulated library.
 pub(crate) struct Emulated {
     package: &'static str,

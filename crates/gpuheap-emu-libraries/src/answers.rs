@@ -1,0 +1,71 @@
+//! Functions of libraries that are not modelled, and that only tell something.
+
+use std::ffi::{c_char, c_int};
+
+/// Version of cuDNN that is told: 9.19.0.
+const CUDNN: usize = 91_900;
+/// Version of NCCL that is told: 2.28.9.
+const NCCL: c_int = 22_809;
+/// Version of CUPTI's interface that is told.
+const CUPTI: u32 = 28;
+
+/// Returns cuDNN's version.
+// SAFETY: the name is cuDNN's, and this library replaces it.
+#[unsafe(no_mangle)]
+extern "C" fn cudnnGetVersion() -> usize {
+    CUDNN
+}
+
+/// Returns the version of the CUDA runtime that cuDNN uses.
+// SAFETY: the name is cuDNN's, and this library replaces it.
+#[unsafe(no_mangle)]
+extern "C" fn cudnnGetCudartVersion() -> usize {
+    13_000
+}
+
+macro_rules! texts {
+    ($($name:ident)*) => {$(
+        /// Returns a text for any code.
+        // SAFETY: the name is the library's, and this library replaces it.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> *const c_char {
+            c"not modelled by gpuheap's dry run".as_ptr()
+        }
+    )*};
+}
+
+texts!(cudnnGetErrorString ncclGetErrorString ncclGetLastError);
+
+/// Writes NCCL's version.
+///
+/// # Safety
+///
+/// `version` is null or valid for a write.
+// SAFETY: the name is NCCL's, and this library replaces it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
+    const INVALID_ARGUMENT: c_int = 4;
+    if version.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: not null, so valid for a write.
+    unsafe { version.write(NCCL) };
+    0
+}
+
+/// Writes CUPTI's version.
+///
+/// # Safety
+///
+/// `version` is null or valid for a write.
+// SAFETY: the name is CUPTI's, and this library replaces it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuptiGetVersion(version: *mut u32) -> c_int {
+    const INVALID_PARAMETER: c_int = 1;
+    if version.is_null() {
+        return INVALID_PARAMETER;
+    }
+    // SAFETY: not null, so valid for a write.
+    unsafe { version.write(CUPTI) };
+    0
+}

@@ -1,0 +1,106 @@
+//! cuBLAS: handles and their modes. Everything else succeeds and computes nothing.
+
+use std::ffi::{c_int, c_void};
+
+const SUCCESS: c_int = 0;
+const NOT_INITIALIZED: c_int = 1;
+const INVALID_VALUE: c_int = 7;
+
+/// State of a handle.
+struct Handle {
+    pointer_mode: c_int,
+    math_mode: c_int,
+    stream: *mut c_void,
+}
+
+/// Makes a handle.
+///
+/// # Safety
+///
+/// `handle` is null or valid for a write.
+// SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut c_void) -> c_int {
+    if handle.is_null() {
+        return INVALID_VALUE;
+    }
+    let made = Box::new(Handle { pointer_mode: 0, math_mode: 0, stream: std::ptr::null_mut() });
+    // SAFETY: not null, so valid for a write.
+    unsafe { handle.write(Box::into_raw(made).cast()) };
+    SUCCESS
+}
+
+/// Ends a handle.
+///
+/// # Safety
+///
+/// `handle` is null or came from [`cublasCreate_v2`], and is not used afterwards.
+// SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasDestroy_v2(handle: *mut c_void) -> c_int {
+    if handle.is_null() {
+        return NOT_INITIALIZED;
+    }
+    // SAFETY: the caller promises a handle that was made by `cublasCreate_v2`.
+    drop(unsafe { Box::from_raw(handle.cast::<Handle>()) });
+    SUCCESS
+}
+
+macro_rules! property {
+    ($field:ident: $type:ty, $get:ident, $set:ident) => {
+        /// Writes the property of a handle.
+        ///
+        /// # Safety
+        ///
+        /// `handle` is null or live, and not used by another thread. `value` is null or valid for a
+        /// write.
+        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $get(handle: *mut c_void, value: *mut $type) -> c_int {
+            // SAFETY: the caller promises a handle that is null or live.
+            let Some(handle) = (unsafe { handle.cast::<Handle>().as_ref() }) else {
+                return NOT_INITIALIZED;
+            };
+            if value.is_null() {
+                return INVALID_VALUE;
+            }
+            // SAFETY: not null, so valid for a write.
+            unsafe { value.write(handle.$field) };
+            SUCCESS
+        }
+
+        /// Sets the property of a handle.
+        ///
+        /// # Safety
+        ///
+        /// `handle` is null or live, and not used by another thread.
+        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $set(handle: *mut c_void, value: $type) -> c_int {
+            // SAFETY: the caller promises a handle that is null or live, and no other user of it.
+            let Some(handle) = (unsafe { handle.cast::<Handle>().as_mut() }) else {
+                return NOT_INITIALIZED;
+            };
+            handle.$field = value;
+            SUCCESS
+        }
+    };
+}
+
+property!(pointer_mode: c_int, cublasGetPointerMode_v2, cublasSetPointerMode_v2);
+property!(math_mode: c_int, cublasGetMathMode, cublasSetMathMode);
+property!(stream: *mut c_void, cublasGetStream_v2, cublasSetStream_v2);
+
+macro_rules! computes_nothing {
+    ($library:literal, $code:literal, [$($name:ident)*]) => {$(
+        /// Succeeds, and computes nothing.
+        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS. The function reads none
+        // of the caller's arguments, which the caller's side removes in every C ABI of Unix.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> c_int {
+            SUCCESS
+        }
+    )*};
+}
+
+cublas_functions!(computes_nothing);

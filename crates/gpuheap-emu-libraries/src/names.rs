@@ -1,0 +1,249 @@
+//! Names of functions, as PyTorch imports them.
+
+/// Calls a macro with the functions of cuBLAS and cuBLASLt that compute, or set what is not read.
+macro_rules! cublas_functions {
+    ($callback:ident) => {
+        $callback!(
+            "cuBLAS", 0, [
+                cublasCaxpy_v2 cublasCcopy_v2 cublasCdotc_v2 cublasCdotu_v2 cublasCgelsBatched
+                cublasCgemmBatched cublasCgemmStridedBatched cublasCgemm_v2 cublasCgemv_v2
+                cublasCgeqrfBatched cublasCgerc_v2 cublasCgeru_v2 cublasCgetrfBatched
+                cublasCgetrsBatched cublasChemm_v2 cublasChemv_v2 cublasCher2_v2 cublasCher2k_v2
+                cublasCher_v2 cublasCherk_v2 cublasCrot_v2 cublasCrotg_v2 cublasCscal_v2
+                cublasCsrot_v2 cublasCsscal_v2 cublasCswap_v2 cublasCsymm_v2 cublasCsymv_v2
+                cublasCsyr2_v2 cublasCsyr2k_v2 cublasCsyr_v2 cublasCsyrk_v2 cublasCtrmm_v2
+                cublasCtrmv_v2 cublasCtrsmBatched cublasCtrsm_v2 cublasCtrsv_v2 cublasDasum_v2
+                cublasDaxpy_v2 cublasDcopy_v2 cublasDdot_v2 cublasDgelsBatched
+                cublasDgemmBatched cublasDgemmStridedBatched cublasDgemm_v2 cublasDgemv_v2
+                cublasDgeqrfBatched cublasDger_v2 cublasDgetrfBatched cublasDgetrsBatched
+                cublasDnrm2_v2 cublasDotEx cublasDrot_v2 cublasDrotg_v2 cublasDrotm_v2
+                cublasDrotmg_v2 cublasDscal_v2 cublasDswap_v2 cublasDsymm_v2 cublasDsymv_v2
+                cublasDsyr2_v2 cublasDsyr2k_v2 cublasDsyr_v2 cublasDsyrk_v2 cublasDtrmm_v2
+                cublasDtrmv_v2 cublasDtrsmBatched cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2
+                cublasDznrm2_v2 cublasGemmEx cublasGemmStridedBatchedEx cublasGetMatrixAsync
+                cublasGetVectorAsync cublasIcamax_v2 cublasIcamin_v2 cublasIdamax_v2
+                cublasIdamin_v2 cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2
+                cublasLtDestroy cublasLtMatmul cublasLtMatmulDescDestroy
+                cublasLtMatmulDescSetAttribute cublasLtMatmulPreferenceDestroy
+                cublasLtMatmulPreferenceSetAttribute cublasLtMatrixLayoutDestroy
+                cublasLtMatrixLayoutSetAttribute cublasSasum_v2 cublasSaxpy_v2 cublasScasum_v2
+                cublasScnrm2_v2 cublasScopy_v2 cublasSdot_v2 cublasSetMatrixAsync
+                cublasSetVectorAsync cublasSetWorkspace_v2 cublasSgelsBatched cublasSgemmBatched
+                cublasSgemmEx cublasSgemmStridedBatched cublasSgemm_v2 cublasSgemv_v2
+                cublasSgeqrfBatched cublasSger_v2 cublasSgetrfBatched cublasSgetrsBatched
+                cublasSnrm2_v2 cublasSrot_v2 cublasSrotg_v2 cublasSrotm_v2 cublasSrotmg_v2
+                cublasSscal_v2 cublasSswap_v2 cublasSsymm_v2 cublasSsymv_v2 cublasSsyr2_v2
+                cublasSsyr2k_v2 cublasSsyr_v2 cublasSsyrk_v2 cublasStrmm_v2 cublasStrmv_v2
+                cublasStrsmBatched cublasStrsm_v2 cublasStrsv_v2 cublasZaxpy_v2 cublasZcopy_v2
+                cublasZdotc_v2 cublasZdotu_v2 cublasZdrot_v2 cublasZdscal_v2 cublasZgelsBatched
+                cublasZgemmBatched cublasZgemmStridedBatched cublasZgemm_v2 cublasZgemv_v2
+                cublasZgeqrfBatched cublasZgerc_v2 cublasZgeru_v2 cublasZgetrfBatched
+                cublasZgetrsBatched cublasZhemm_v2 cublasZhemv_v2 cublasZher2_v2 cublasZher2k_v2
+                cublasZher_v2 cublasZherk_v2 cublasZrot_v2 cublasZrotg_v2 cublasZscal_v2
+                cublasZswap_v2 cublasZsymm_v2 cublasZsymv_v2 cublasZsyr2_v2 cublasZsyr2k_v2
+                cublasZsyr_v2 cublasZsyrk_v2 cublasZtrmm_v2 cublasZtrmv_v2 cublasZtrsmBatched
+                cublasZtrsm_v2 cublasZtrsv_v2
+            ]
+        );
+    };
+}
+
+/// Calls a macro for each library that is refused: its name, the code, and its functions.
+macro_rules! refused_functions {
+    ($callback:ident) => {
+        $callback!(
+            "cuDNN", 3000, [
+                cudnnBackendCreateDescriptor cudnnBackendDestroyDescriptor cudnnBackendExecute
+                cudnnBackendFinalize cudnnBackendGetAttribute cudnnBackendSetAttribute
+                cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
+                cudnnBatchNormalizationForwardTrainingEx cudnnCTCLoss cudnnCTCLoss_v8
+                cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
+                cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnCreate
+                cudnnCreateActivationDescriptor cudnnCreateCTCLossDescriptor
+                cudnnCreateConvolutionDescriptor cudnnCreateDropoutDescriptor
+                cudnnCreateFilterDescriptor cudnnCreatePoolingDescriptor
+                cudnnCreateRNNDataDescriptor cudnnCreateRNNDescriptor
+                cudnnCreateSpatialTransformerDescriptor cudnnCreateTensorDescriptor
+                cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor
+                cudnnDestroyConvolutionDescriptor cudnnDestroyDropoutDescriptor
+                cudnnDestroyFilterDescriptor cudnnDestroyRNNDataDescriptor
+                cudnnDestroyRNNDescriptor cudnnDestroySpatialTransformerDescriptor
+                cudnnDestroyTensorDescriptor cudnnDropoutGetStatesSize
+                cudnnFindConvolutionBackwardDataAlgorithmEx
+                cudnnFindConvolutionBackwardFilterAlgorithmEx
+                cudnnFindConvolutionForwardAlgorithmEx
+                cudnnGetBatchNormalizationBackwardExWorkspaceSize
+                cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize
+                cudnnGetBatchNormalizationTrainingExReserveSpaceSize
+                cudnnGetCTCLossWorkspaceSize cudnnGetCTCLossWorkspaceSize_v8
+                cudnnGetConvolutionBackwardDataAlgorithm_v7
+                cudnnGetConvolutionBackwardDataWorkspaceSize
+                cudnnGetConvolutionBackwardFilterAlgorithm_v7
+                cudnnGetConvolutionBackwardFilterWorkspaceSize
+                cudnnGetConvolutionForwardAlgorithm_v7 cudnnGetConvolutionForwardWorkspaceSize
+                cudnnGetFilterNdDescriptor cudnnGetLastErrorString cudnnGetProperty
+                cudnnGetRNNTempSpaceSizes cudnnGetRNNWeightParams cudnnGetRNNWeightSpaceSize
+                cudnnGetStream cudnnGetTensorNdDescriptor cudnnPoolingForward
+                cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward
+                cudnnRestoreDropoutDescriptor cudnnSetActivationDescriptor
+                cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v9
+                cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType
+                cudnnSetConvolutionNdDescriptor cudnnSetDropoutDescriptor
+                cudnnSetFilterNdDescriptor cudnnSetPooling2dDescriptor cudnnSetRNNDataDescriptor
+                cudnnSetRNNDescriptor_v8 cudnnSetSpatialTransformerNdDescriptor cudnnSetStream
+                cudnnSetTensorNdDescriptor cudnnSpatialTfGridGeneratorBackward
+                cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward
+                cudnnSpatialTfSamplerForward
+            ]
+        );
+        $callback!(
+            "cuFFT", 16, [
+                cufftCreate cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea
+                cufftXtExec cufftXtMakePlanMany
+            ]
+        );
+        $callback!(
+            "cuFile", 5001, [
+                cuFileBufDeregister cuFileBufRegister cuFileHandleDeregister
+                cuFileHandleRegister cuFileRead cuFileWrite
+            ]
+        );
+        $callback!(
+            "CUPTI", 27, [
+                cuptiActivityDisable cuptiActivityEnable
+                cuptiActivityEnableCudaEventDeviceTimestamps cuptiActivityEnableDriverApi
+                cuptiActivityEnableRuntimeApi cuptiActivityFlushAll cuptiActivityGetNextRecord
+                cuptiActivityGetNumDroppedRecords cuptiActivityPopExternalCorrelationId
+                cuptiActivityPushExternalCorrelationId cuptiActivityRegisterCallbacks
+                cuptiActivityRegisterTimestampCallback cuptiActivitySetAttribute
+                cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiGetResultString
+                cuptiSubscribe cuptiUnsubscribe
+            ]
+        );
+        $callback!(
+            "cuSOLVER", 9, [
+                cusolverDnCgeqrf cusolverDnCgeqrf_bufferSize cusolverDnCgesvd
+                cusolverDnCgesvd_bufferSize cusolverDnCgesvdaStridedBatched
+                cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnCgesvdj
+                cusolverDnCgesvdjBatched cusolverDnCgesvdjBatched_bufferSize
+                cusolverDnCgesvdj_bufferSize cusolverDnCgetrf cusolverDnCgetrf_bufferSize
+                cusolverDnCgetrs cusolverDnCheevd cusolverDnCheevd_bufferSize cusolverDnCheevj
+                cusolverDnCheevjBatched cusolverDnCheevjBatched_bufferSize
+                cusolverDnCheevj_bufferSize cusolverDnCpotrf cusolverDnCpotrfBatched
+                cusolverDnCpotrf_bufferSize cusolverDnCpotrs cusolverDnCpotrsBatched
+                cusolverDnCreate cusolverDnCreateGesvdjInfo cusolverDnCreateParams
+                cusolverDnCreateSyevjInfo cusolverDnCsytrf cusolverDnCsytrf_bufferSize
+                cusolverDnCungqr cusolverDnCungqr_bufferSize cusolverDnCunmqr
+                cusolverDnCunmqr_bufferSize cusolverDnDestroy cusolverDnDestroyGesvdjInfo
+                cusolverDnDestroyParams cusolverDnDestroySyevjInfo cusolverDnDgeqrf
+                cusolverDnDgeqrf_bufferSize cusolverDnDgesvd cusolverDnDgesvd_bufferSize
+                cusolverDnDgesvdaStridedBatched cusolverDnDgesvdaStridedBatched_bufferSize
+                cusolverDnDgesvdj cusolverDnDgesvdjBatched cusolverDnDgesvdjBatched_bufferSize
+                cusolverDnDgesvdj_bufferSize cusolverDnDgetrf cusolverDnDgetrf_bufferSize
+                cusolverDnDgetrs cusolverDnDorgqr cusolverDnDorgqr_bufferSize cusolverDnDormqr
+                cusolverDnDormqr_bufferSize cusolverDnDpotrf cusolverDnDpotrfBatched
+                cusolverDnDpotrf_bufferSize cusolverDnDpotrs cusolverDnDpotrsBatched
+                cusolverDnDsyevd cusolverDnDsyevd_bufferSize cusolverDnDsyevj
+                cusolverDnDsyevjBatched cusolverDnDsyevjBatched_bufferSize
+                cusolverDnDsyevj_bufferSize cusolverDnDsytrf cusolverDnDsytrf_bufferSize
+                cusolverDnSetStream cusolverDnSgeqrf cusolverDnSgeqrf_bufferSize
+                cusolverDnSgesvd cusolverDnSgesvd_bufferSize cusolverDnSgesvdaStridedBatched
+                cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnSgesvdj
+                cusolverDnSgesvdjBatched cusolverDnSgesvdjBatched_bufferSize
+                cusolverDnSgesvdj_bufferSize cusolverDnSgetrf cusolverDnSgetrf_bufferSize
+                cusolverDnSgetrs cusolverDnSorgqr cusolverDnSorgqr_bufferSize cusolverDnSormqr
+                cusolverDnSormqr_bufferSize cusolverDnSpotrf cusolverDnSpotrfBatched
+                cusolverDnSpotrf_bufferSize cusolverDnSpotrs cusolverDnSpotrsBatched
+                cusolverDnSsyevd cusolverDnSsyevd_bufferSize cusolverDnSsyevj
+                cusolverDnSsyevjBatched cusolverDnSsyevjBatched_bufferSize
+                cusolverDnSsyevj_bufferSize cusolverDnSsytrf cusolverDnSsytrf_bufferSize
+                cusolverDnXgeev cusolverDnXgeev_bufferSize cusolverDnXgeqrf
+                cusolverDnXgeqrf_bufferSize cusolverDnXgesvdjSetMaxSweeps
+                cusolverDnXgesvdjSetSortEig cusolverDnXgesvdjSetTolerance cusolverDnXpotrf
+                cusolverDnXpotrf_bufferSize cusolverDnXpotrs cusolverDnXsyevBatched
+                cusolverDnXsyevBatched_bufferSize cusolverDnXsyevd cusolverDnXsyevd_bufferSize
+                cusolverDnXsytrs cusolverDnXsytrs_bufferSize cusolverDnZgeqrf
+                cusolverDnZgeqrf_bufferSize cusolverDnZgesvd cusolverDnZgesvd_bufferSize
+                cusolverDnZgesvdaStridedBatched cusolverDnZgesvdaStridedBatched_bufferSize
+                cusolverDnZgesvdj cusolverDnZgesvdjBatched cusolverDnZgesvdjBatched_bufferSize
+                cusolverDnZgesvdj_bufferSize cusolverDnZgetrf cusolverDnZgetrf_bufferSize
+                cusolverDnZgetrs cusolverDnZheevd cusolverDnZheevd_bufferSize cusolverDnZheevj
+                cusolverDnZheevjBatched cusolverDnZheevjBatched_bufferSize
+                cusolverDnZheevj_bufferSize cusolverDnZpotrf cusolverDnZpotrfBatched
+                cusolverDnZpotrf_bufferSize cusolverDnZpotrs cusolverDnZpotrsBatched
+                cusolverDnZsytrf cusolverDnZsytrf_bufferSize cusolverDnZungqr
+                cusolverDnZungqr_bufferSize cusolverDnZunmqr cusolverDnZunmqr_bufferSize
+            ]
+        );
+        $callback!(
+            "cuSPARSELt", 10, [
+                cusparseLtDenseDescriptorInit cusparseLtInit cusparseLtMatDescriptorDestroy
+                cusparseLtMatmul cusparseLtMatmulAlgGetAttribute
+                cusparseLtMatmulAlgSelectionInit cusparseLtMatmulAlgSetAttribute
+                cusparseLtMatmulDescSetAttribute cusparseLtMatmulDescriptorInit
+                cusparseLtMatmulGetWorkspace cusparseLtMatmulPlanDestroy
+                cusparseLtMatmulPlanInit cusparseLtMatmulSearch cusparseLtSpMMACompress2
+                cusparseLtSpMMACompressedSize2 cusparseLtStructuredDescriptorInit
+            ]
+        );
+        $callback!(
+            "cuSPARSE", 10, [
+                cusparseCbsrmm cusparseCbsrmv cusparseCbsrsm2_analysis
+                cusparseCbsrsm2_bufferSize cusparseCbsrsm2_solve cusparseCbsrsv2_analysis
+                cusparseCbsrsv2_bufferSize cusparseCbsrsv2_solve cusparseCcsrgeam2
+                cusparseCcsrgeam2_bufferSizeExt cusparseCreate cusparseCreateBsrsm2Info
+                cusparseCreateBsrsv2Info cusparseCreateCoo cusparseCreateCsr cusparseCreateDnMat
+                cusparseCreateDnVec cusparseCreateIdentityPermutation cusparseCreateMatDescr
+                cusparseCsrSetPointers cusparseCsrSetStridedBatch cusparseDbsrmm cusparseDbsrmv
+                cusparseDbsrsm2_analysis cusparseDbsrsm2_bufferSize cusparseDbsrsm2_solve
+                cusparseDbsrsv2_analysis cusparseDbsrsv2_bufferSize cusparseDbsrsv2_solve
+                cusparseDcsrgeam2 cusparseDcsrgeam2_bufferSizeExt cusparseDestroy
+                cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat
+                cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDestroySpMat
+                cusparseDnMatSetStridedBatch cusparseGetErrorString cusparseSDDMM
+                cusparseSDDMM_bufferSize cusparseSDDMM_preprocess cusparseSbsrmm cusparseSbsrmv
+                cusparseSbsrsm2_analysis cusparseSbsrsm2_bufferSize cusparseSbsrsm2_solve
+                cusparseSbsrsv2_analysis cusparseSbsrsv2_bufferSize cusparseSbsrsv2_solve
+                cusparseScsrgeam2 cusparseScsrgeam2_bufferSizeExt cusparseSetMatDiagType
+                cusparseSetMatFillMode cusparseSetMatIndexBase cusparseSetMatType
+                cusparseSetPointerMode cusparseSetStream cusparseSpGEMM_compute
+                cusparseSpGEMM_copy cusparseSpGEMM_createDescr cusparseSpGEMM_destroyDescr
+                cusparseSpGEMM_workEstimation cusparseSpMM cusparseSpMM_bufferSize cusparseSpMV
+                cusparseSpMV_bufferSize cusparseSpMatGetSize cusparseSpMatSetAttribute
+                cusparseSpSM_analysis cusparseSpSM_bufferSize cusparseSpSM_createDescr
+                cusparseSpSM_destroyDescr cusparseSpSM_solve cusparseSpSV_analysis
+                cusparseSpSV_bufferSize cusparseSpSV_createDescr cusparseSpSV_destroyDescr
+                cusparseSpSV_solve cusparseXbsrsm2_zeroPivot cusparseXbsrsv2_zeroPivot
+                cusparseXcoo2csr cusparseXcoosortByRow cusparseXcoosort_bufferSizeExt
+                cusparseXcsrgeam2Nnz cusparseXcsrsort cusparseXcsrsort_bufferSizeExt
+                cusparseZbsrmm cusparseZbsrmv cusparseZbsrsm2_analysis
+                cusparseZbsrsm2_bufferSize cusparseZbsrsm2_solve cusparseZbsrsv2_analysis
+                cusparseZbsrsv2_bufferSize cusparseZbsrsv2_solve cusparseZcsrgeam2
+                cusparseZcsrgeam2_bufferSizeExt
+            ]
+        );
+        $callback!(
+            "NCCL", 5, [
+                ncclAllGather ncclAllReduce ncclAlltoAll ncclBcast ncclBroadcast ncclCommAbort
+                ncclCommCount ncclCommDeregister ncclCommDestroy ncclCommFinalize
+                ncclCommGetAsyncError ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig
+                ncclCommInitRankScalable ncclCommRegister ncclCommShrink ncclCommSplit
+                ncclCommUserRank ncclCommWindowDeregister ncclCommWindowRegister
+                ncclDevCommCreate ncclDevCommDestroy ncclGetUniqueId ncclGroupEnd
+                ncclGroupSimulateEnd ncclGroupStart ncclMemAlloc ncclMemFree ncclRecv
+                ncclRedOpCreatePreMulSum ncclRedOpDestroy ncclReduce ncclReduceScatter ncclSend
+            ]
+        );
+        $callback!(
+            "NVSHMEM", -1, [
+                nvshmem_free nvshmem_info_get_version nvshmem_init nvshmem_malloc nvshmem_ptr
+                nvshmem_team_n_pes nvshmem_team_split_strided nvshmemid_hostlib_finalize
+                nvshmemid_hostlib_init_attr nvshmemid_init_status nvshmemx_alltoallmem_on_stream
+                nvshmemx_broadcastmem_on_stream nvshmemx_cumodule_init nvshmemx_get_uniqueid
+                nvshmemx_getmem_on_stream nvshmemx_mc_ptr nvshmemx_putmem_on_stream
+                nvshmemx_putmem_signal_on_stream nvshmemx_set_attr_uniqueid_args
+                nvshmemx_signal_wait_until_on_stream
+            ]
+        );
+    };
+}

@@ -1,0 +1,64 @@
+//! Report of what was refused, written to a folder when the process ends.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// Variable that names the folder.
+const FOLDER: &str = "GPUHEAP_EMULATED_REPORT";
+/// Functions of a library that are named in its line.
+const NAMED: usize = 3;
+
+/// Refused functions with their calls, by library.
+static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap::new());
+
+/// Counts a call that was refused.
+pub(crate) fn refused(library: &'static str, function: &'static str) {
+    let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    if refused.is_empty() {
+        // SAFETY: the function does not unwind, and this library is never unmapped.
+        unsafe { libc::atexit(write) };
+    }
+    *refused.entry(library).or_default().entry(function).or_default() += 1;
+}
+
+extern "C" fn write() {
+    let Some(folder) = env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return };
+    let file = PathBuf::from(folder).join(format!("libraries.{}.json", std::process::id()));
+    let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    // At exit, no code can handle a failure any more.
+    let _ = std::fs::write(file, text(&refused));
+}
+
+fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>) -> String {
+    let mut libraries = Vec::new();
+    for (library, functions) in refused {
+        let calls: u64 = functions.values().sum();
+        let mut note = format!("is not modelled: {calls} calls were refused, of ");
+        let names: Vec<&str> = functions.keys().take(NAMED).copied().collect();
+        note += &names.join(", ");
+        if functions.len() > NAMED {
+            // A write to a string never fails.
+            let _ = write!(note, " and {} more", functions.len() - NAMED);
+        }
+        libraries.push(format!("{{\"name\": \"{library}\", \"notes\": [\"{note}\"]}}"));
+    }
+    format!("{{\"libraries\": [{}]}}\n", libraries.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_names_the_first_functions() {
+        let functions = BTreeMap::from([("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
+        assert_eq!(
+            text(&BTreeMap::from([("cuFFT", functions)])),
+            "{\"libraries\": [{\"name\": \"cuFFT\", \"notes\": [\"is not modelled: 10 calls were \
+             refused, of a, b, c and 1 more\"]}]}\n"
+        );
+    }
+}

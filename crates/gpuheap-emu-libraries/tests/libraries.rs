@@ -1,0 +1,35 @@
+//! The library as programs see it.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+#[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
+mod library;
+
+use std::path::Path;
+use std::process::Command;
+
+/// Compiles a program of the folder `tests`, and runs it with the library.
+fn run(name: &str, reports: &Path) -> String {
+    let folder = library::folder(&[&library::LIBRARIES]);
+    let program = folder.path().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let mut command = Command::new("cc");
+    command.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).arg("-L").arg(folder.path());
+    assert!(command.arg("-l:libgpuheap_emu_libraries.so").status().unwrap().success());
+    let variables = [("GPUHEAP_EMULATED_REPORT", reports.to_str().unwrap())];
+    library::quiet_success(library::command(&program, &folder, &variables).output().unwrap())
+}
+
+#[test]
+fn product_takes_no_memory_and_other_libraries_refuse() {
+    let reports = tempfile::tempdir().unwrap();
+    assert_eq!(run("client", reports.path()), "the end of the C program\n");
+    let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert_eq!(
+        std::fs::read_to_string(files[0].path()).unwrap(),
+        "{\"libraries\": [{\"name\": \"cuFFT\", \"notes\": [\"is not modelled: 2 calls were \
+         refused, of cufftCreate\"]}]}\n"
+    );
+}
