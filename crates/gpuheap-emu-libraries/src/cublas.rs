@@ -2,8 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::code;
+
 const SUCCESS: c_int = 0;
 const NOT_INITIALIZED: c_int = 1;
+const ALLOC_FAILED: c_int = 3;
 const INVALID_VALUE: c_int = 7;
 
 /// State of a handle.
@@ -13,7 +16,7 @@ struct Handle {
     stream: *mut c_void,
 }
 
-/// Makes a handle.
+/// Makes a handle. The first one of a context takes the memory of kernels' code.
 ///
 /// # Safety
 ///
@@ -23,6 +26,9 @@ struct Handle {
 unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut c_void) -> c_int {
     if handle.is_null() {
         return INVALID_VALUE;
+    }
+    if !code::load() {
+        return ALLOC_FAILED;
     }
     let made = Box::new(Handle { pointer_mode: 0, math_mode: 0, stream: std::ptr::null_mut() });
     // SAFETY: not null, so valid for a write.

@@ -10,6 +10,7 @@
 mod names;
 
 mod answers;
+mod code;
 mod cublas;
 mod cublaslt;
 mod refused;
