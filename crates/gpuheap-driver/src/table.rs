@@ -153,6 +153,10 @@ macro_rules! cuda_functions {
 
         /// Loads a module: PTX text, a cubin or a fat binary.
         cuModuleLoadData [2000 cuModuleLoadData] (module: *mut CUmodule, image: *const c_void);
+        /// Loads a module from a file.
+        cuModuleLoad [2000 cuModuleLoad] (module: *mut CUmodule, file: *const c_char);
+        /// Loads a module from a fat binary.
+        cuModuleLoadFatBinary [2000 cuModuleLoadFatBinary] (module: *mut CUmodule, image: *const c_void);
         /// Loads a module with options for the compiler.
         cuModuleLoadDataEx [2010 cuModuleLoadDataEx] (module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
         /// Unloads a module.
@@ -161,8 +165,57 @@ macro_rules! cuda_functions {
         cuModuleGetFunction [2000 cuModuleGetFunction] (function: *mut CUfunction, module: CUmodule, name: *const c_char);
         /// Returns a variable of a module by name.
         cuModuleGetGlobal [3020 cuModuleGetGlobal_v2] (pointer: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
+        /// Returns when the driver loads kernels: 1 at once, 2 at their first use.
+        cuModuleGetLoadingMode [11070 cuModuleGetLoadingMode] (mode: *mut c_int);
+        /// Loads a library of kernels, which belongs to no context.
+        cuLibraryLoadData [12000 cuLibraryLoadData] (library: *mut CUlibrary, image: *const c_void, jit_options: *mut c_int, jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int, values: *mut *mut c_void, count: c_uint);
+        /// Loads a library of kernels from a file.
+        cuLibraryLoadFromFile [12000 cuLibraryLoadFromFile] (library: *mut CUlibrary, file: *const c_char, jit_options: *mut c_int, jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int, values: *mut *mut c_void, count: c_uint);
+        /// Unloads a library of kernels.
+        cuLibraryUnload [12000 cuLibraryUnload] (library: CUlibrary);
+        /// Returns a kernel of a library by name.
+        cuLibraryGetKernel [12000 cuLibraryGetKernel] (kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
+        /// Returns the module of a library in the thread's context.
+        cuLibraryGetModule [12000 cuLibraryGetModule] (module: *mut CUmodule, library: CUlibrary);
+        /// Returns a variable of a library by name.
+        cuLibraryGetGlobal [12000 cuLibraryGetGlobal] (pointer: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+        /// Returns a kernel of a library as a function of the thread's context.
+        cuKernelGetFunction [12000 cuKernelGetFunction] (function: *mut CUfunction, kernel: CUkernel);
+        /// Returns a property of a kernel on a device.
+        cuKernelGetAttribute [12000 cuKernelGetAttribute] (value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice);
+        /// Sets a property of a kernel on a device.
+        cuKernelSetAttribute [12000 cuKernelSetAttribute] (attribute: CUfunction_attribute, value: c_int, kernel: CUkernel, device: CUdevice);
+        /// Sets a kernel's preference between cache and shared memory.
+        cuKernelSetCacheConfig [12000 cuKernelSetCacheConfig] (kernel: CUkernel, preference: c_int, device: CUdevice);
+        /// Returns a property of a kernel.
+        cuFuncGetAttribute [2020 cuFuncGetAttribute] (value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+        /// Sets a property of a kernel.
+        cuFuncSetAttribute [9000 cuFuncSetAttribute] (function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+        /// Sets a kernel's preference between cache and shared memory.
+        cuFuncSetCacheConfig [3000 cuFuncSetCacheConfig] (function: CUfunction, preference: c_int);
+        /// Returns the module of a kernel.
+        cuFuncGetModule [11000 cuFuncGetModule] (module: *mut CUmodule, function: CUfunction);
+        /// Returns the most blocks of a kernel that run on a multiprocessor at once.
+        cuOccupancyMaxActiveBlocksPerMultiprocessor [6050 cuOccupancyMaxActiveBlocksPerMultiprocessor] (count: *mut c_int, function: CUfunction, block_threads: c_int, shared_bytes: usize);
+        /// Returns the most blocks of a kernel that run on a multiprocessor at once, with flags.
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags [7000 cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] (count: *mut c_int, function: CUfunction, block_threads: c_int, shared_bytes: usize, flags: c_uint);
+        /// Returns the block size with the highest occupancy, and the smallest grid that reaches
+        /// it.
+        cuOccupancyMaxPotentialBlockSize [6050 cuOccupancyMaxPotentialBlockSize] (blocks: *mut c_int, block_threads: *mut c_int, function: CUfunction, shared_bytes_of: CUoccupancyB2DSize, shared_bytes: usize, limit: c_int);
+        /// Returns the shared memory that a block can have if so many blocks are to run at once.
+        cuOccupancyAvailableDynamicSMemPerBlock [10020 cuOccupancyAvailableDynamicSMemPerBlock] (bytes: *mut usize, function: CUfunction, blocks: c_int, block_threads: c_int);
+        /// Returns the largest cluster that a launch can have.
+        cuOccupancyMaxPotentialClusterSize [11070 cuOccupancyMaxPotentialClusterSize] (blocks: *mut c_int, function: CUfunction, launch: *const CUlaunchConfig);
+        /// Returns the most clusters of a launch that run on the device at once.
+        cuOccupancyMaxActiveClusters [11070 cuOccupancyMaxActiveClusters] (clusters: *mut c_int, function: CUfunction, launch: *const CUlaunchConfig);
+        /// Describes a tiled tensor for a kernel that loads it.
+        cuTensorMapEncodeTiled [12000 cuTensorMapEncodeTiled] (map: *mut c_void, data_type: c_int, rank: c_uint, address: *mut c_void, sizes: *const u64, strides: *const u64, box_sizes: *const c_uint, element_strides: *const c_uint, interleave: c_int, swizzle: c_int, promotion: c_int, fill: c_int);
         /// Launches a kernel.
         cuLaunchKernel [4000 cuLaunchKernel, 7000 cuLaunchKernel_ptsz] (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+        /// Launches a kernel with attributes, such as the size of its clusters.
+        cuLaunchKernelEx [11060 cuLaunchKernelEx, 11060 cuLaunchKernelEx_ptsz] (launch: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+        /// Launches a kernel whose blocks can wait for each other.
+        cuLaunchCooperativeKernel [9000 cuLaunchCooperativeKernel, 9000 cuLaunchCooperativeKernel_ptsz] (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void);
 
         // ---- memory: plain, pitched, pinned, managed, registered ----
 
@@ -323,6 +376,10 @@ macro_rules! cuda_functions {
         cuMemGetAllocationGranularity [10020 cuMemGetAllocationGranularity] (granularity: *mut usize, properties: *const CUmemAllocationProp, option: c_int);
         /// Returns the properties with which physical memory was created.
         cuMemGetAllocationPropertiesFromHandle [10020 cuMemGetAllocationPropertiesFromHandle] (properties: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
+        /// Returns a handle by which another process can import physical memory.
+        cuMemExportToShareableHandle [10020 cuMemExportToShareableHandle] (shareable: *mut c_void, handle: CUmemGenericAllocationHandle, kind: c_int, flags: u64);
+        /// Imports physical memory of another process.
+        cuMemImportFromShareableHandle [10020 cuMemImportFromShareableHandle] (handle: *mut CUmemGenericAllocationHandle, shareable: *mut c_void, kind: c_int);
         /// Returns another reference to the physical memory behind an address.
         cuMemRetainAllocationHandle [11000 cuMemRetainAllocationHandle] (handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
 
@@ -344,6 +401,8 @@ macro_rules! cuda_functions {
         cuStreamAddCallback [5000 cuStreamAddCallback, 7000 cuStreamAddCallback_ptsz] (stream: CUstream, callback: CUstreamCallback, data: *mut c_void, flags: c_uint);
         /// Calls a host function at this point of the stream.
         cuLaunchHostFunc [10000 cuLaunchHostFunc, 10000 cuLaunchHostFunc_ptsz] (stream: CUstream, function: CUhostFn, data: *mut c_void);
+        /// Writes a 32-bit word at this point of the stream.
+        cuStreamWriteValue32 [11070 cuStreamWriteValue32_v2, 11070 cuStreamWriteValue32_v2_ptsz] (stream: CUstream, pointer: CUdeviceptr, value: u32, flags: c_uint);
         /// Returns a number that no other stream of the process ever has.
         cuStreamGetId [12000 cuStreamGetId, 12000 cuStreamGetId_ptsz] (stream: CUstream, id: *mut u64);
         /// Returns the flags with which a stream was created.
@@ -380,6 +439,8 @@ macro_rules! cuda_functions {
         cuGraphUpload [11010 cuGraphUpload, 11010 cuGraphUpload_ptsz] (executable: CUgraphExec, stream: CUstream);
         /// Runs a graph's work in the order of a stream.
         cuGraphLaunch [10000 cuGraphLaunch, 10000 cuGraphLaunch_ptsz] (executable: CUgraphExec, stream: CUstream);
+        /// Returns a graph's nodes, or their number if `nodes` is null.
+        cuGraphGetNodes [10000 cuGraphGetNodes] (graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
         /// Destroys an executable graph. Launches that run continue.
         cuGraphExecDestroy [10000 cuGraphExecDestroy] (executable: CUgraphExec);
         /// Destroys a graph. Executable graphs made of it stay.

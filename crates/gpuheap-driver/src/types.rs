@@ -19,6 +19,9 @@ pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, data: *mut c_void)>;
 
+/// A function that returns the shared memory that a block of so many threads needs.
+pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(block_threads: c_int) -> usize>;
+
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
@@ -53,6 +56,10 @@ handles! {
     CUmodule;
     /// A kernel.
     CUfunction;
+    /// A library of kernels, which belongs to no context.
+    CUlibrary;
+    /// A kernel of a library. A launch takes it as a [`CUfunction`].
+    CUkernel;
     /// A graph of work.
     CUgraph;
     /// A graph that can be launched.
@@ -223,6 +230,31 @@ integers! {
         ACCESS_FLAGS = 16,
         /// `CUmemoryPool` of the allocation, or null.
         MEMPOOL_HANDLE = 17,
+    }
+    /// A property of a kernel.
+    CUfunction_attribute {
+        /// Most threads of a block.
+        MAX_THREADS_PER_BLOCK = 0,
+        /// Shared memory that the kernel declares, bytes.
+        SHARED_SIZE_BYTES = 1,
+        /// Constant memory, bytes.
+        CONST_SIZE_BYTES = 2,
+        /// Local memory of a thread, bytes.
+        LOCAL_SIZE_BYTES = 3,
+        /// Registers of a thread.
+        NUM_REGS = 4,
+        /// Version of the PTX, 10 × major + minor.
+        PTX_VERSION = 5,
+        /// Version of the binary, 10 × major + minor.
+        BINARY_VERSION = 6,
+        /// 1 if global loads are cached.
+        CACHE_MODE_CA = 7,
+        /// Largest dynamic shared memory of a block, bytes.
+        MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+        /// Preferred part of the cache for shared memory, percent; -1 for the driver's choice.
+        PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
+        /// 1 if a launch must give the size of a cluster.
+        CLUSTER_SIZE_MUST_BE_SET = 10,
     }
     /// A property of a pool.
     CUmemPool_attribute {
@@ -470,6 +502,32 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     pub result_out: c_int,
 }
 
+/// A launch of a kernel.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUlaunchConfig {
+    /// Blocks of the grid, first dimension.
+    pub gridDimX: c_uint,
+    /// Blocks of the grid, second dimension.
+    pub gridDimY: c_uint,
+    /// Blocks of the grid, third dimension.
+    pub gridDimZ: c_uint,
+    /// Threads of a block, first dimension.
+    pub blockDimX: c_uint,
+    /// Threads of a block, second dimension.
+    pub blockDimY: c_uint,
+    /// Threads of a block, third dimension.
+    pub blockDimZ: c_uint,
+    /// Dynamic shared memory of a block, bytes.
+    pub sharedMemBytes: c_uint,
+    /// Stream of the launch.
+    pub hStream: CUstream,
+    /// Attributes of the launch, such as the size of its clusters.
+    pub attrs: *mut c_void,
+    /// Number of attributes.
+    pub numAttrs: c_uint,
+}
+
 /// A copy of a rectangle.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -516,5 +574,6 @@ const _: () = {
     assert!(size_of::<CUmemAllocationProp>() == 32);
     assert!(size_of::<CUmemPoolProps>() == 88);
     assert!(size_of::<CUDA_MEMCPY2D>() == 128);
+    assert!(size_of::<CUlaunchConfig>() == 56);
     assert!(size_of::<CUDA_GRAPH_INSTANTIATE_PARAMS>() == 32);
 };

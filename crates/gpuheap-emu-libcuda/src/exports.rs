@@ -4,16 +4,17 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUcheckpointLockArgs, CUcontext, CUdevice,
-    CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
-    CUgraphMem_attribute, CUgraphNode, CUgreenCtx, CUhostFn, CUmemAccessDesc, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
-    CUmodule, CUpointer_attribute, CUprocessState, CUstream, CUstreamCallback, CUstreamCaptureMode,
+    CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
+    CUgraphExec, CUgraphMem_attribute, CUgraphNode, CUgreenCtx, CUhostFn, CUkernel, CUlaunchConfig,
+    CUlibrary, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUoccupancyB2DSize,
+    CUpointer_attribute, CUprocessState, CUstream, CUstreamCallback, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUuuid,
 };
 use gpuheap_driver::{CUresult, Driver, cuda_functions};
 use gpuheap_emu::with_per_thread_default_stream;
 
-use crate::{entry_point, process, report};
+use crate::{entry_point, process};
 
 macro_rules! exports {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $twin_since:literal $twin:ident)?] ($($arg:ident: $type:ty),*);)*) => {
@@ -60,20 +61,6 @@ macro_rules! exports {
         // SAFETY: the caller keeps the C function's contract.
         process::guarded(|| unsafe { entry_point::find_with_status(address, $($arg),*) })
     };
-    (@call cuMemcpyDtoH_v2 ($target:ident, $source:ident, $bytes:ident)) => {{
-        // SAFETY: the caller keeps the C function's contract, which is the method's.
-        let code = process::call(|device| unsafe { device.cuMemcpyDtoH_v2($target, $source, $bytes) });
-        report::copied_to_host($bytes);
-        code
-    }};
-    (@call cuMemcpyDtoHAsync_v2 ($target:ident, $source:ident, $bytes:ident, $stream:ident)) => {{
-        let code = process::call(|device| {
-            // SAFETY: the caller keeps the C function's contract, which is the method's.
-            unsafe { device.cuMemcpyDtoHAsync_v2($target, $source, $bytes, $stream) }
-        });
-        report::copied_to_host($bytes);
-        code
-    }};
     (@call $symbol:ident ($($arg:ident),*)) => {
         // SAFETY: the caller keeps the C function's contract, which is the method's.
         process::call(|device| unsafe { device.$symbol($($arg),*) })

@@ -12,6 +12,7 @@
 mod refused_names;
 
 mod blocks;
+mod copies;
 mod devices;
 mod entry_point;
 mod exports;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gpuheap_driver::{CUresult, Driver};
 use gpuheap_emu::{Emulator, Finding, FindingKind, Messages, Options};
 
-use crate::report;
 use crate::settings::{Settings, SettingsError};
+use crate::{copies, report};
 
 const MESSAGES: Messages = Messages("libcuda");
 
@@ -104,7 +104,7 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
             return body(CHILD.get_or_init(|| Emulator::new(options)));
         }
         let code = body(&process.device);
-        report::ended(code);
+        copies::tell();
         if process.checks {
             report_findings(&process.device);
         }

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuheap_emu::{Account, Options, Profile, Schedule};
+use gpuheap_emu::{Account, Kernels, Options, Profile, Schedule};
 
 const DEVICE: &str = "GPUHEAP_EMULATED_DEVICE";
 const SCHEDULE: &str = "GPUHEAP_EMULATED_SCHEDULE";
 const CHECKS: &str = "GPUHEAP_EMULATED_CHECKS";
+const KERNELS: &str = "GPUHEAP_EMULATED_KERNELS";
 const DRIVER: &str = "GPUHEAP_EMULATED_DRIVER";
 const LOG: &str = "GPUHEAP_EMULATED_LOG";
 const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
@@ -23,6 +24,7 @@ const SCHEDULES: &str =
 const SWITCH: &str = "0 or 1";
 const ACCOUNTS: &str =
     "a file that may be written, of at most 256 processes, with at most 16 devices";
+const KERNEL_MODES: &str = "own or no-op";
 const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 
 /// Settings of the process's device.
@@ -37,7 +39,8 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Reads the environment. A variable that is missing or empty means the default: one `h200`,
-    /// work done at once, no checks, CUDA 13.0, no log, no report, an account of its own.
+    /// work done at once, no checks, gpuheap's kernels alone, CUDA 13.0, no log, no report, an
+    /// account of its own.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {
@@ -52,6 +55,9 @@ impl Settings {
         }
         if let Some(list) = env::var_os(VISIBLE) {
             options = options.with_visible_devices(&list.to_string_lossy());
+        }
+        if let Some(kernels) = variable(KERNELS, KERNEL_MODES, kernels)? {
+            options.kernels = kernels;
         }
         if let Some(version) = variable(DRIVER, DRIVERS, driver_version)? {
             options.driver_version = version;
@@ -116,6 +122,14 @@ fn schedule(text: &str) -> Option<Schedule> {
     }
 }
 
+fn kernels(text: &str) -> Option<Kernels> {
+    match text {
+        "own" => Some(Kernels::Own),
+        "no-op" => Some(Kernels::NoOp),
+        _ => None,
+    }
+}
+
 fn switch(text: &str) -> Option<bool> {
     match text {
         "0" => Some(false),
@@ -173,7 +187,10 @@ mod tests {
         let page = page.split_once("### Settings").unwrap().1.split_once("\n### ").unwrap().0;
         assert_eq!(rows_of(page), readme, "docs/emulator.md and the README differ");
         let names: Vec<&str> = readme.iter().filter_map(|row| row.split('`').nth(1)).collect();
-        assert_eq!(names, [DEVICE, SCHEDULE, CHECKS, DRIVER, ACCOUNT, REPORT, LOG, VISIBLE]);
+        assert_eq!(
+            names,
+            [DEVICE, SCHEDULE, CHECKS, KERNELS, DRIVER, ACCOUNT, REPORT, LOG, VISIBLE]
+        );
         for name in Profile::NAMES {
             assert!(readme[0].contains(&format!("`{name}`")), "no {name} in {}", readme[0]);
         }

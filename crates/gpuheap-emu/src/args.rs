@@ -44,6 +44,9 @@ impl<T> Copy for In<T> {}
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
+    /// Destination that the caller left out.
+    pub(crate) const NULL: Out<T> = Out(std::ptr::null_mut());
+
     /// Writes the result. A null pointer gives `INVALID_VALUE`.
     pub(crate) fn write(self, value: T) -> Outcome {
         if self.0.is_null() {
@@ -194,6 +197,10 @@ plain!(
     CUmemoryPool,
     CUmodule,
     CUfunction,
+    CUfunction_attribute,
+    CUkernel,
+    CUlibrary,
+    CUoccupancyB2DSize,
     CUgraph,
     CUgraphExec,
     CUgraphMem_attribute,

@@ -22,12 +22,12 @@ macro_rules! dispatch {
 
             $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
                 match self.enter(Symbol::$symbol as usize) {
-                    // SAFETY: the caller keeps the contract of the C function, as `Driver`
-                    // requires.
-                    Ok(mut call) => match call.$symbol($(unsafe { $arg.checked() }),*) {
-                        Ok(()) => CUresult::SUCCESS,
-                        Err(code) => code,
-                    },
+                    Ok(mut call) => {
+                        // SAFETY: the caller keeps the contract of the C function, as `Driver`
+                        // requires.
+                        let outcome = call.$symbol($(unsafe { $arg.checked() }),*);
+                        call.end(Symbol::$symbol as usize, outcome)
+                    }
                     Err(code) => code,
                 }
             })*

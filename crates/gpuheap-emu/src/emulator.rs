@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gpuheap_driver::{CUdevice, CUresult, fork};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::state::calls::{SYMBOLS, symbol_index};
+use crate::state::calls::{Counts, SYMBOLS, symbol_index};
 use crate::state::capture::may_disturb;
 use crate::state::device::Usage;
 use crate::state::{State, context};
@@ -131,6 +131,18 @@ impl Emulator {
         self.shared.lock().map_or(0, |state| state.calls.of[index])
     }
 
+    /// Returns the functions that refused calls as not supported, with the number of those calls.
+    pub fn refused(&self) -> Vec<(&'static str, u64)> {
+        let Some(state) = self.shared.lock() else { return Vec::new() };
+        let counts = SYMBOLS.iter().copied().zip(state.calls.refused.iter().copied());
+        counts.filter(|(_, count)| *count != 0).collect()
+    }
+
+    /// Returns counts of launches and copies, and of calls that failed.
+    pub fn counts(&self) -> Counts {
+        self.shared.lock().map_or_else(Counts::default, |state| state.counts)
+    }
+
     /// Replaces the plan of failures. Its counts start now.
     pub fn set_faults(&self, plan: FaultPlan) {
         let Some(mut state) = self.shared.lock() else { return };
@@ -214,6 +226,17 @@ pub(crate) struct Call<'e> {
 }
 
 impl Call<'_> {
+    /// Counts a call's outcome and returns its code.
+    pub(crate) fn end(&mut self, symbol: usize, outcome: Outcome) -> CUresult {
+        let Err(code) = outcome else { return CUresult::SUCCESS };
+        match code {
+            CUresult::ERROR_NOT_SUPPORTED => self.state.calls.refused[symbol] += 1,
+            CUresult::ERROR_OUT_OF_MEMORY => self.state.counts.out_of_memory += 1,
+            _ => {}
+        }
+        code
+    }
+
     fn apply_faults(&mut self, symbol: usize) -> Outcome {
         let (overall, own) = self.state.calls.since_plan(symbol);
         let planned: Vec<_> =
@@ -274,8 +297,21 @@ fn start_worker(shared: &Arc<Shared>) {
 thread_local! {
     /// True if this thread's null stream is its own default stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+    /// Bytes that this thread's calls copied to the host since it last asked.
+    static COPIED_TO_HOST: Cell<u64> = const { Cell::new(0) };
     /// Number of the emulator whose callback this thread is running, or 0.
     pub(crate) static IN_CALLBACK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the bytes that the calling thread's driver calls copied from device memory to the host
+/// since the last time that it asked.
+pub fn take_copied_to_host() -> u64 {
+    COPIED_TO_HOST.take()
+}
+
+/// Counts bytes for [`take_copied_to_host`].
+pub(crate) fn note_copy_to_host(bytes: u64) {
+    COPIED_TO_HOST.set(COPIED_TO_HOST.get().saturating_add(bytes));
 }
 
 /// Calls `f` with null as the calling thread's own default stream, like the `_ptsz` and `_ptds`

@@ -58,12 +58,13 @@ mod state;
 mod visible;
 
 pub use account::{Account, Entry};
-pub use emulator::{Emulator, with_per_thread_default_stream};
+pub use emulator::{Emulator, take_copied_to_host, with_per_thread_default_stream};
 pub use fault::{Fault, FaultPlan};
 pub use finding::{ChecksOff, Finding, FindingKind};
 pub use messages::Messages;
-pub use options::{Options, Schedule};
+pub use options::{Kernels, Options, Schedule};
 pub use profile::Profile;
+pub use state::calls::Counts;
 pub use state::device::Usage;
 
 /// Outcome of a call: a value, or the code that the call returns.

@@ -18,6 +18,8 @@ pub struct Options {
     /// True if the checks look for misuse (see [`Finding`](crate::Finding)). They cost time and
     /// host memory in proportion to the accesses.
     pub checks: bool,
+    /// Kernels that the device accepts.
+    pub kernels: Kernels,
     /// Plan of failures.
     pub faults: FaultPlan,
     /// Answer of `cuDriverGetVersion`, as 1000 × major + 10 × minor.
@@ -33,14 +35,15 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// One `h200`, work done at once, checks on, no faults, CUDA 13.0, no worker, an account of its
-    /// own.
+    /// One `h200`, work done at once, checks on, gpuheap's own kernels, no faults, CUDA 13.0, no
+    /// worker, an account of its own.
     fn default() -> Options {
         Options {
             devices: vec![Profile::h200()],
             visible: None,
             schedule: Schedule::Immediate,
             checks: true,
+            kernels: Kernels::Own,
             faults: FaultPlan::default(),
             driver_version: 13_000,
             worker: false,
@@ -54,6 +57,18 @@ impl Options {
     pub fn with_device(profile: Profile) -> Options {
         Options { devices: vec![profile], ..Options::default() }
     }
+}
+
+/// Kernels that the device accepts. It runs gpuheap's own in every mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    /// Refuses all other kernels.
+    Own,
+    /// Accepts all other kernels and runs none: a launch takes its place in its stream and does
+    /// nothing. Memory that was never written reads as zero, and a copy of more than 1 MiB from the
+    /// host to the device keeps no content and reads as zero too. The checks do not look for reads
+    /// of memory that was never written or for uses that nothing orders.
+    NoOp,
 }
 
 /// Time at which queued work is done. A wait for work does it in every schedule.

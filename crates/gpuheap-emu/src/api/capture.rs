@@ -222,6 +222,26 @@ impl Call<'_> {
         self.alive(self.context_of(index))
     }
 
+    /// Writes the number of a graph's nodes, and handles that name them and nothing else.
+    pub(crate) fn cuGraphGetNodes(
+        &mut self,
+        graph: CUgraph,
+        nodes: Out<CUgraphNode>,
+        count: Out<usize>,
+    ) -> Outcome {
+        let found = self.state.captures.graphs.get(graph.0);
+        let known = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.work.len();
+        if nodes.is_null() {
+            return count.write(known);
+        }
+        let room = count.get()?;
+        for index in 0..room {
+            let node = if index < known { index + 1 } else { 0 };
+            nodes.at(index).write(CUgraphNode(node))?;
+        }
+        count.write(known.min(room))
+    }
+
     pub(crate) fn cuGraphExecDestroy(&mut self, executable: CUgraphExec) -> Outcome {
         let gone = self.state.captures.executables.remove(executable.0);
         gone.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -405,7 +425,8 @@ impl Call<'_> {
                 kernel.error = self.note_kernel(stream, kernel.kernel, &kernel.words).err();
             }
             Work::Callback(callback) => callback.clock = self.clock_of(stream),
-            Work::Nothing | Work::Record(_) | Work::FreePool(_) => {}
+            Work::Nothing => self.state.counts.launches_dropped += 1,
+            Work::Record(_) | Work::FreePool(_) => {}
         }
         self.enqueue(stream, work, &[]);
     }

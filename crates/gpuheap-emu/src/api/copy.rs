@@ -6,7 +6,7 @@ use gpuheap_driver::*;
 
 use crate::Outcome;
 use crate::args::{In, Out};
-use crate::emulator::Call;
+use crate::emulator::{Call, note_copy_to_host};
 use crate::state::access::{Is, Side};
 use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
@@ -238,6 +238,10 @@ impl Call<'_> {
             width: shape.width,
             height: shape.height,
         };
+        if source.is == Is::Device && target.is == Is::Host {
+            self.state.counts.copies_to_host += 1;
+            note_copy_to_host(shape.width * shape.height);
+        }
         let op = self.enqueue(stream, Work::Copy(Box::new(work)), &[]);
         if wait {
             self.complete(op);

@@ -66,6 +66,16 @@ impl Call<'_> {
         self.fill_row(pointer, value.to_ne_bytes(), 4, count, Some(stream))
     }
 
+    pub(crate) fn cuStreamWriteValue32_v2(
+        &mut self,
+        stream: CUstream,
+        pointer: CUdeviceptr,
+        value: u32,
+        _flags: u32,
+    ) -> Outcome {
+        self.cuMemsetD32Async(pointer, value, 1, stream)
+    }
+
     pub(crate) fn cuMemsetD2D8_v2(
         &mut self,
         pointer: CUdeviceptr,

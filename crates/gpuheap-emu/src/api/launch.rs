@@ -1,16 +1,20 @@
-//! Launches of gpuheap's kernels.
+//! Launches: of gpuheap's kernels, and of others as work that does nothing.
 
 use std::ffi::{c_uint, c_void};
 
 use gpuheap_driver::*;
 
 use crate::Outcome;
-use crate::args::Out;
+use crate::args::{In, Out};
 use crate::emulator::Call;
-use crate::kernels::{BLOCK, Memory};
+use crate::kernels::{BLOCK, Kernel, Memory};
 use crate::state::host;
+use crate::state::module::Code;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{KernelWork, Work};
+
+/// Most threads of a block.
+const BLOCK_THREADS: u32 = 1024;
 
 impl Call<'_> {
     #[allow(clippy::too_many_arguments)]
@@ -28,28 +32,97 @@ impl Call<'_> {
         parameters: Out<*mut c_void>,
         extra: Out<*mut c_void>,
     ) -> Outcome {
+        let launch = Launch {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            parameters,
+            extra,
+        };
+        self.launch(function, stream, &launch)
+    }
+
+    /// Launches a kernel. Attributes such as the size of clusters change nothing.
+    pub(crate) fn cuLaunchKernelEx(
+        &mut self,
+        launch: In<CUlaunchConfig>,
+        function: CUfunction,
+        parameters: Out<*mut c_void>,
+        extra: Out<*mut c_void>,
+    ) -> Outcome {
+        let asked = launch.get()?;
+        let launch = Launch {
+            grid: [asked.gridDimX, asked.gridDimY, asked.gridDimZ],
+            block: [asked.blockDimX, asked.blockDimY, asked.blockDimZ],
+            parameters,
+            extra,
+        };
+        self.launch(function, asked.hStream, &launch)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn cuLaunchCooperativeKernel(
+        &mut self,
+        function: CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        _shared_bytes: c_uint,
+        stream: CUstream,
+        parameters: Out<*mut c_void>,
+    ) -> Outcome {
+        let launch = Launch {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            parameters,
+            extra: Out::NULL,
+        };
+        self.launch(function, stream, &launch)
+    }
+
+    fn launch(&mut self, function: CUfunction, stream: CUstream, launch: &Launch) -> Outcome {
         let stream = self.stream(stream)?;
-        let found = self.state.functions.get(function.0).copied();
-        let found = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if found.context != self.context_of(stream) {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
+        let context = self.context_of(stream);
+        let found = self.state.functions.get(function.0);
+        let found = found.filter(|found| found.context.is_none_or(|own| own == context));
+        match found.ok_or(CUresult::ERROR_INVALID_HANDLE)?.code {
+            Code::Own(kernel) => self.launch_own(kernel, stream, launch),
+            Code::Stranger => self.launch_nothing(stream, launch),
         }
-        if !extra.is_null() {
+    }
+
+    fn launch_own(&mut self, kernel: Kernel, stream: u32, launch: &Launch) -> Outcome {
+        if !launch.extra.is_null() {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         // Every kernel requires this block. More dimensions of the grid would do all the work
         // again.
-        let block = [block_x, block_y, block_z];
-        if grid_x == 0 || [grid_y, grid_z] != [1, 1] || block != [BLOCK, 1, 1] {
+        let [grid_x, grid_y, grid_z] = launch.grid;
+        if grid_x == 0 || [grid_y, grid_z] != [1, 1] || launch.block != [BLOCK, 1, 1] {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let parameter = parameters.follow()?.cast::<u64>();
+        let parameter = launch.parameters.follow()?.cast::<u64>();
         let words: Vec<u64> =
-            (0..found.kernel.words()).map(|i| parameter.at(i).get()).collect::<Outcome<_>>()?;
+            (0..kernel.words()).map(|i| parameter.at(i).get()).collect::<Outcome<_>>()?;
         self.begin(stream);
-        let error = self.note_kernel(stream, found.kernel, &words).err();
-        let work = KernelWork { kernel: found.kernel, words, error };
+        let error = self.note_kernel(stream, kernel, &words).err();
+        let work = KernelWork { kernel, words, error };
         self.enqueue(stream, Work::Kernel(Box::new(work)), &[]);
+        self.alive(self.context_of(stream))
+    }
+
+    /// Queues work that does nothing.
+    fn launch_nothing(&mut self, stream: u32, launch: &Launch) -> Outcome {
+        let threads = launch.block.iter().try_fold(1_u32, |all, threads| all.checked_mul(*threads));
+        let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
+        if launch.grid.contains(&0) || !fits {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.begin(stream);
+        self.state.counts.launches_dropped += u64::from(!self.state.captures.is_recording(stream));
+        self.enqueue(stream, Work::Nothing, &[]);
         self.alive(self.context_of(stream))
     }
 
@@ -79,6 +152,14 @@ impl Call<'_> {
             _ => true,
         }
     }
+}
+
+/// Arguments of a launch.
+struct Launch {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    parameters: Out<*mut c_void>,
+    extra: Out<*mut c_void>,
 }
 
 /// Memory that the kernels of a stream see.

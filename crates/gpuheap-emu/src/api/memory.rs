@@ -182,7 +182,12 @@ impl Call<'_> {
             return true;
         }
         self.shrink_pools(device, 0);
-        self.state.devices[device].charge(owner, bytes, limit)
+        let found = &mut self.state.devices[device];
+        let charged = found.charge(owner, bytes, limit);
+        if !charged {
+            found.largest_refused = found.largest_refused.max(bytes);
+        }
+        charged
     }
 
     /// Returns memory to the device.

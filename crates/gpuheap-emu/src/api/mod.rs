@@ -9,6 +9,7 @@ mod copy;
 mod device;
 mod event;
 mod fill;
+mod function;
 mod general;
 mod launch;
 mod managed;

@@ -1,25 +1,29 @@
-//! Modules. Those of gpuheap are known by their text; any other is refused.
+//! Modules and libraries of kernels. Those of gpuheap are known by their text. Any other is
+//! refused, or loaded as one whose launches do nothing.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
+use rustc_hash::FxHashMap;
 
 use crate::Outcome;
 use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::finding::FindingKind;
 use crate::kernels::Kernel;
-use crate::state::module::{Function, Module};
+use crate::options::Kernels;
+use crate::state::module::{Code, Function, Module};
+
+/// Answer of `cuModuleGetLoadingMode` for a driver that loads kernels at their first use.
+const LAZY: c_int = 2;
 
 impl Call<'_> {
     pub(crate) fn cuModuleLoadData(&mut self, module: Out<CUmodule>, image: In<c_void>) -> Outcome {
         let context = self.current()?;
         module.require()?;
         // A binary image ends at its first zero, and is not gpuheap's.
-        let image = image.cast::<c_char>().text()?;
-        let Some(kernel) = kernel_of(&image) else { return Err(self.refuse_kernels()) };
-        let loaded = Module { context, kernel, function: None };
-        module.write(CUmodule(self.state.modules.insert(loaded)))
+        let code = self.code_of(&image.cast::<c_char>().text()?)?;
+        self.add_module(module, Some(context), code)
     }
 
     pub(crate) fn cuModuleLoadDataEx(
@@ -33,12 +37,25 @@ impl Call<'_> {
         self.cuModuleLoadData(module, image)
     }
 
+    pub(crate) fn cuModuleLoadFatBinary(
+        &mut self,
+        module: Out<CUmodule>,
+        image: In<c_void>,
+    ) -> Outcome {
+        self.cuModuleLoadData(module, image)
+    }
+
+    pub(crate) fn cuModuleLoad(&mut self, module: Out<CUmodule>, file: In<c_char>) -> Outcome {
+        let context = self.current()?;
+        module.require()?;
+        let code = self.code_of(&read_image(file)?)?;
+        self.add_module(module, Some(context), code)
+    }
+
     pub(crate) fn cuModuleUnload(&mut self, module: CUmodule) -> Outcome {
         self.current()?;
         let gone = self.state.modules.remove(module.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if let Some(function) = gone.function {
-            self.state.functions.remove(function);
-        }
+        self.remove_functions(gone);
         Ok(())
     }
 
@@ -50,14 +67,7 @@ impl Call<'_> {
     ) -> Outcome {
         self.current()?;
         function.require()?;
-        let name = name.text()?;
-        let state = &mut *self.state;
-        let found = state.modules.get_mut(module.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if found.kernel.name() != name {
-            return Err(CUresult::ERROR_NOT_FOUND);
-        }
-        let new = Function { context: found.context, kernel: found.kernel };
-        let handle = *found.function.get_or_insert_with(|| state.functions.insert(new));
+        let handle = self.function_of(module.0, name)?;
         function.write(CUfunction(handle))
     }
 
@@ -69,21 +79,122 @@ impl Call<'_> {
         name: In<c_char>,
     ) -> Outcome {
         self.current()?;
-        // Either result may be null.
-        if pointer.is_null() {
-            bytes.require()?;
-        }
-        name.text()?;
-        match self.state.modules.get(module.0) {
-            // The kernels of gpuheap have no variables.
-            Some(_) => Err(CUresult::ERROR_NOT_FOUND),
-            None => Err(CUresult::ERROR_INVALID_HANDLE),
+        self.global_of(pointer, bytes, module.0, name)
+    }
+
+    pub(crate) fn cuModuleGetLoadingMode(&mut self, mode: Out<c_int>) -> Outcome {
+        self.initialised()?;
+        mode.write(LAZY)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn cuLibraryLoadData(
+        &mut self,
+        library: Out<CUlibrary>,
+        image: In<c_void>,
+        _jit_options: Out<c_int>,
+        _jit_values: Out<*mut c_void>,
+        _jit_count: c_uint,
+        _options: Out<c_int>,
+        _values: Out<*mut c_void>,
+        _count: c_uint,
+    ) -> Outcome {
+        self.initialised()?;
+        library.require()?;
+        let code = self.code_of(&image.cast::<c_char>().text()?)?;
+        self.add_module(library.cast(), None, code)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn cuLibraryLoadFromFile(
+        &mut self,
+        library: Out<CUlibrary>,
+        file: In<c_char>,
+        _jit_options: Out<c_int>,
+        _jit_values: Out<*mut c_void>,
+        _jit_count: c_uint,
+        _options: Out<c_int>,
+        _values: Out<*mut c_void>,
+        _count: c_uint,
+    ) -> Outcome {
+        self.initialised()?;
+        library.require()?;
+        let code = self.code_of(&read_image(file)?)?;
+        self.add_module(library.cast(), None, code)
+    }
+
+    pub(crate) fn cuLibraryUnload(&mut self, library: CUlibrary) -> Outcome {
+        self.initialised()?;
+        let gone = self.state.modules.remove(library.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.remove_functions(gone);
+        Ok(())
+    }
+
+    pub(crate) fn cuLibraryGetKernel(
+        &mut self,
+        kernel: Out<CUkernel>,
+        library: CUlibrary,
+        name: In<c_char>,
+    ) -> Outcome {
+        self.initialised()?;
+        kernel.require()?;
+        let handle = self.function_of(library.0, name)?;
+        kernel.write(CUkernel(handle))
+    }
+
+    /// Returns the library itself: its kernels are those of every context.
+    pub(crate) fn cuLibraryGetModule(
+        &mut self,
+        module: Out<CUmodule>,
+        library: CUlibrary,
+    ) -> Outcome {
+        self.current()?;
+        self.state.modules.get(library.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        module.write(CUmodule(library.0))
+    }
+
+    pub(crate) fn cuLibraryGetGlobal(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: Out<usize>,
+        library: CUlibrary,
+        name: In<c_char>,
+    ) -> Outcome {
+        self.current()?;
+        self.global_of(pointer, bytes, library.0, name)
+    }
+
+    pub(crate) fn cuKernelGetFunction(
+        &mut self,
+        function: Out<CUfunction>,
+        kernel: CUkernel,
+    ) -> Outcome {
+        self.current()?;
+        self.state.functions.get(kernel.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        function.write(CUfunction(kernel.0))
+    }
+
+    pub(crate) fn cuFuncGetModule(
+        &mut self,
+        module: Out<CUmodule>,
+        function: CUfunction,
+    ) -> Outcome {
+        let found = self.state.functions.get(function.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        module.write(CUmodule(found.module))
+    }
+
+    /// Refuses the call if launches of kernels other than gpuheap's are refused: what it returns
+    /// would be invented.
+    pub(crate) fn kernels_are_no_ops(&self) -> Outcome {
+        match self.state.options.kernels {
+            Kernels::Own => Err(CUresult::ERROR_NOT_SUPPORTED),
+            Kernels::NoOp => Ok(()),
         }
     }
 
-    /// Unloads the modules of a context that ends.
+    /// Unloads the modules of a context that ends. Libraries stay.
     pub(super) fn unload_all_of(&mut self, context: u32) {
-        let of = |(index, owner): (u32, u32)| (owner == context).then_some(index);
+        let of = |(index, owner): (u32, Option<u32>)| (owner == Some(context)).then_some(index);
         let modules = self.state.modules.iter().map(|(index, found)| (index, found.context));
         for index in modules.filter_map(of).collect::<Vec<_>>() {
             self.state.modules.remove_at(index);
@@ -91,6 +202,61 @@ impl Call<'_> {
         let functions = self.state.functions.iter().map(|(index, found)| (index, found.context));
         for index in functions.filter_map(of).collect::<Vec<_>>() {
             self.state.functions.remove_at(index);
+        }
+    }
+
+    fn code_of(&mut self, image: &str) -> Outcome<Code> {
+        match (kernel_of(image), self.state.options.kernels) {
+            (Some(kernel), _) => Ok(Code::Own(kernel)),
+            (None, Kernels::NoOp) => Ok(Code::Stranger),
+            (None, Kernels::Own) => Err(self.refuse_kernels()),
+        }
+    }
+
+    fn add_module(&mut self, module: Out<CUmodule>, context: Option<u32>, code: Code) -> Outcome {
+        let loaded = Module { context, code, functions: FxHashMap::default() };
+        module.write(CUmodule(self.state.modules.insert(loaded)))
+    }
+
+    /// Returns the handle of a module's or library's kernel.
+    fn function_of(&mut self, module: usize, name: In<c_char>) -> Outcome<usize> {
+        let name = name.text()?;
+        let state = &mut *self.state;
+        let found = state.modules.get_mut(module).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if let Code::Own(kernel) = found.code
+            && kernel.name() != name
+        {
+            return Err(CUresult::ERROR_NOT_FOUND);
+        }
+        let (context, code) = (found.context, found.code);
+        let handle = *found.functions.entry(name).or_insert_with(|| {
+            state.functions.insert(Function { context, module, code, set: FxHashMap::default() })
+        });
+        Ok(handle)
+    }
+
+    /// Finds no variable: gpuheap's kernels have none, and the size of others' is unknown.
+    fn global_of(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: Out<usize>,
+        module: usize,
+        name: In<c_char>,
+    ) -> Outcome {
+        // Either result may be null.
+        if pointer.is_null() {
+            bytes.require()?;
+        }
+        name.text()?;
+        match self.state.modules.get(module) {
+            Some(_) => Err(CUresult::ERROR_NOT_FOUND),
+            None => Err(CUresult::ERROR_INVALID_HANDLE),
+        }
+    }
+
+    fn remove_functions(&mut self, gone: Module) {
+        for function in gone.functions.into_values() {
+            self.state.functions.remove(function);
         }
     }
 
@@ -110,4 +276,10 @@ fn kernel_of(image: &str) -> Option<Kernel> {
     let (_, entry) = image.split_once(".visible .entry ")?;
     let (name, _) = entry.split_once('(')?;
     Kernel::parse(name).filter(|kernel| kernel.ptx() == image)
+}
+
+/// Reads an image from a file.
+fn read_image(file: In<c_char>) -> Outcome<String> {
+    let image = std::fs::read(file.text()?).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    Ok(String::from_utf8_lossy(&image).into_owned())
 }

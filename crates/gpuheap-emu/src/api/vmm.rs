@@ -78,6 +78,29 @@ impl Call<'_> {
         handle.write(made as u64)
     }
 
+    /// Refuses to share physical memory: no other process sees the emulated device's.
+    pub(crate) fn cuMemExportToShareableHandle(
+        &mut self,
+        _shareable: Out<c_void>,
+        handle: CUmemGenericAllocationHandle,
+        _kind: c_int,
+        _flags: u64,
+    ) -> Outcome {
+        self.vmm_supported()?;
+        self.physical(handle)?;
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
+    pub(crate) fn cuMemImportFromShareableHandle(
+        &mut self,
+        _handle: Out<CUmemGenericAllocationHandle>,
+        _shareable: Out<c_void>,
+        _kind: c_int,
+    ) -> Outcome {
+        self.vmm_supported()?;
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
     pub(crate) fn cuMemRelease(&mut self, handle: CUmemGenericAllocationHandle) -> Outcome {
         self.vmm_supported()?;
         let found = self.physical(handle)?;

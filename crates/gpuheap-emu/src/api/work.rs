@@ -3,14 +3,19 @@
 use gpuheap_driver::*;
 
 use crate::Outcome;
-use crate::Schedule;
 use crate::emulator::Call;
 use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
+use crate::{Kernels, Schedule};
 
 /// Bounds the bytes copied at a time between device and host.
 const BUFFER: u64 = 1 << 20;
+
+/// Largest copy from the host whose content is kept if kernels do nothing, bytes. Programs read
+/// back sizes and indices that they uploaded; with the content of weights and batches too, the host
+/// would need as much memory as the device.
+const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {
     /// Does a piece of work other than a callback. In a lost context, only frees and marks are
@@ -123,11 +128,27 @@ impl Call<'_> {
     }
 
     fn perform_copy(&mut self, stream: u32, work: &CopyWork) -> Outcome {
+        if let (Place::Device(target), true) = (&work.target, self.keeps_no_content(work)) {
+            for row in 0..work.height {
+                let at = target + row * work.target_pitch;
+                for (_, physical, length) in self.translate(stream, at, work.width, true)? {
+                    self.state.pages.forget(physical, length);
+                }
+            }
+            return Ok(());
+        }
         for row in 0..work.height {
             let (from, to) = (row * work.source_pitch, row * work.target_pitch);
             self.copy_at(stream, &work.target, to, &work.source, from, work.width)?;
         }
         Ok(())
+    }
+
+    /// Returns whether a copy is one from the host that is too large for its content to be kept.
+    fn keeps_no_content(&self, work: &CopyWork) -> bool {
+        let large = work.width.saturating_mul(work.height) > KEPT;
+        let from_host = !matches!(work.source, Place::Device(_));
+        large && from_host && self.state.options.kernels == Kernels::NoOp
     }
 
     fn copy_at(

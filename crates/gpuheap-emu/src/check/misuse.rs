@@ -2,12 +2,18 @@
 
 use crate::emulator::Call;
 use crate::finding::{Finding, FindingKind};
+use crate::options::Kernels;
 use crate::state::checker::Quarantined;
 use crate::state::space::Kind;
 
 impl Call<'_> {
-    /// Adds a finding, if the checks are on.
+    /// Adds a finding, if the checks are on and look for its kind.
     pub(crate) fn find(&mut self, kind: FindingKind, text: String) {
+        // A kernel that does nothing writes nothing, and its accesses are unknown.
+        let needs_kernels = matches!(kind, FindingKind::Uninitialised | FindingKind::Unordered);
+        if needs_kernels && self.state.options.kernels == Kernels::NoOp {
+            return;
+        }
         if self.state.checker.is_some() {
             self.state.findings.add(Finding { kind, text });
         }

@@ -20,10 +20,24 @@ pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
     SYMBOLS.iter().position(|known| *known == symbol)
 }
 
+/// Counts of what an emulator did, beyond its calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Launches of kernels that did nothing, those of graphs included.
+    pub launches_dropped: u64,
+    /// Copies from device memory to the host.
+    pub copies_to_host: u64,
+    /// Calls that failed for lack of memory.
+    pub out_of_memory: u64,
+}
+
 /// Counters of driver calls.
 pub(crate) struct Calls {
     pub(crate) total: u64,
     pub(crate) of: Vec<u64>,
+    /// Calls that were refused as not supported, by function.
+    pub(crate) refused: Vec<u64>,
     /// Counters when the plan of failures was set: of all calls, and by function.
     pub(crate) planned_from: (u64, Vec<u64>),
 }
@@ -31,7 +45,7 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) fn new() -> Calls {
         let none = vec![0; SYMBOLS.len()];
-        Calls { total: 0, of: none.clone(), planned_from: (0, none) }
+        Calls { total: 0, of: none.clone(), refused: none.clone(), planned_from: (0, none) }
     }
 
     pub(crate) fn count(&mut self, symbol: usize) {

@@ -23,6 +23,7 @@ pub(crate) struct Device {
     pub(crate) number: CUdevice,
     used: [u64; 4],
     high_water: u64,
+    pub(crate) largest_refused: u64,
     /// Freed memory that cannot be allocated yet: the call at which it can be, and its bytes.
     late: VecDeque<(u64, u64)>,
     late_bytes: u64,
@@ -51,8 +52,11 @@ pub struct Usage {
     pub late: u64,
     /// Free memory.
     pub free: u64,
-    /// Most memory in use at once since the emulator was made.
+    /// Most memory in use at once since the emulator was made. With a shared account, it is that of
+    /// all processes, as seen when this one took memory.
     pub high_water: u64,
+    /// Largest request that the device had no memory for, bytes.
+    pub largest_refused: u64,
 }
 
 /// The primary context, which the whole process shares.
@@ -78,6 +82,7 @@ impl Device {
             number: number as CUdevice,
             used: [0; 4],
             high_water: 0,
+            largest_refused: 0,
             late: VecDeque::new(),
             late_bytes: 0,
             account,
@@ -100,7 +105,8 @@ impl Device {
             return false;
         }
         self.used[owner as usize] += bytes;
-        self.high_water = self.high_water.max(total + bytes);
+        let all = self.account.as_ref().map_or(0, |(account, device)| account.used(*device));
+        self.high_water = self.high_water.max(all.max(total + bytes));
         true
     }
 
@@ -149,6 +155,7 @@ impl Device {
             late: self.late_bytes,
             free: self.free_bytes(limit),
             high_water: self.high_water,
+            largest_refused: self.largest_refused,
         }
     }
 

@@ -23,9 +23,9 @@ pub(crate) mod vmm;
 
 use crate::finding::Findings;
 use crate::handles::{HandleKind, Handles};
-use crate::{Options, Schedule};
+use crate::{Kernels, Options, Schedule};
 
-use calls::Calls;
+use calls::{Calls, Counts};
 use capture::Captures;
 use checker::Checker;
 use context::{Context, Stacks};
@@ -44,6 +44,7 @@ pub(crate) struct State {
     pub(crate) initialised: bool,
     pub(crate) closing: bool,
     pub(crate) calls: Calls,
+    pub(crate) counts: Counts,
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Handles<Context>,
     pub(crate) stacks: Stacks,
@@ -106,7 +107,11 @@ impl State {
             pools,
             vmm: Vmm::new(),
             space: Space::new(),
-            pages: Pages::default(),
+            pages: match options.kernels {
+                Kernels::Own => Pages::default(),
+                Kernels::NoOp => Pages::new(0),
+            },
+            counts: Counts::default(),
             pinned_bytes: 0,
             pools_at: Vec::new(),
             retired: Vec::new(),

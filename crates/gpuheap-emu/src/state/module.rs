@@ -1,18 +1,34 @@
-//! Loaded modules and their kernels.
+//! Loaded modules and libraries, and their kernels.
+
+use rustc_hash::FxHashMap;
 
 use crate::kernels::Kernel;
 
-/// A module with one kernel.
+/// A module, or a library of kernels.
 pub(crate) struct Module {
-    pub(crate) context: u32,
-    pub(crate) kernel: Kernel,
-    /// Handle of its kernel, once a caller asked for it.
-    pub(crate) function: Option<usize>,
+    /// Context of a module; `None` for a library, which belongs to no context.
+    pub(crate) context: Option<u32>,
+    pub(crate) code: Code,
+    /// Handles of its kernels that a caller asked for, by name.
+    pub(crate) functions: FxHashMap<String, usize>,
+}
+
+/// Code of a module or of a kernel.
+#[derive(Clone, Copy)]
+pub(crate) enum Code {
+    /// A kernel of gpuheap, which the emulator runs.
+    Own(Kernel),
+    /// Any other code, whose launches do nothing.
+    Stranger,
 }
 
 /// A kernel of a loaded module.
-#[derive(Clone, Copy)]
 pub(crate) struct Function {
-    pub(crate) context: u32,
-    pub(crate) kernel: Kernel,
+    /// Context of its module; `None` for a kernel of a library.
+    pub(crate) context: Option<u32>,
+    /// Handle of its module or library.
+    pub(crate) module: usize,
+    pub(crate) code: Code,
+    /// Properties that the program set, by number.
+    pub(crate) set: FxHashMap<i32, i32>,
 }

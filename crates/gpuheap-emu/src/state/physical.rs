@@ -6,13 +6,15 @@ use std::collections::btree_map::Entry;
 /// Unit in which host memory backs device memory, bytes.
 pub(crate) const PAGE: u64 = 64 << 10;
 
-/// Value of a byte that was never written.
+/// Value of a byte that was never written, while kernels compute. A program that reads such bytes
+/// gets absurd values.
 pub(crate) const POISON: u8 = 0xcb;
 
 /// Device memory by physical address, sparse. Untouched pages cost nothing, and neither do pages
 /// that hold one repeated word. For plain memory, the physical address is the virtual one.
-#[derive(Default)]
 pub(crate) struct Pages {
+    /// Value of a byte that was never written.
+    fresh: u8,
     /// Pages with content, by their first address.
     pages: BTreeMap<u64, Box<[u8]>>,
     /// Runs of whole pages that hold one word: first address to end and word.
@@ -29,7 +31,18 @@ enum Run {
     Unwritten,
 }
 
+impl Default for Pages {
+    fn default() -> Pages {
+        Pages::new(POISON)
+    }
+}
+
 impl Pages {
+    /// Creates memory of bytes that were never written and read as `fresh`.
+    pub(crate) fn new(fresh: u8) -> Pages {
+        Pages { fresh, pages: BTreeMap::new(), fills: BTreeMap::new() }
+    }
+
     /// Returns whether all bytes were never written.
     pub(crate) fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.fills.is_empty()
@@ -58,7 +71,7 @@ impl Pages {
                     }
                 }
                 Run::Fill(word) => fill_bytes(now, at, word),
-                Run::Unwritten => now.fill(POISON),
+                Run::Unwritten => now.fill(self.fresh),
             }
             at += length;
             out = rest;
@@ -156,10 +169,11 @@ impl Pages {
         if word.is_none() && matches!(self.run(from, 1).0, Run::Unwritten) {
             return;
         }
+        let fresh = self.fresh;
         let bytes = &mut self.page_mut(page)[(from - page) as usize..(to - page) as usize];
         match word {
             Some(word) => fill_bytes(bytes, from, word),
-            None => bytes.fill(POISON),
+            None => bytes.fill(fresh),
         }
     }
 
@@ -169,7 +183,7 @@ impl Pages {
         match self.pages.entry(page) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(place) => {
-                let mut content = vec![POISON; PAGE as usize].into_boxed_slice();
+                let mut content = vec![self.fresh; PAGE as usize].into_boxed_slice();
                 if let Some(word) = word {
                     fill_bytes(&mut content, page, word);
                 }

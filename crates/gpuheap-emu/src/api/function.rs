@@ -1,0 +1,242 @@
+//! Properties and occupancy of kernels whose launches do nothing. The figures are those of a small
+//! kernel: 32 registers, and no shared memory of its own.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::args::{In, Out};
+use crate::emulator::Call;
+use crate::state::module::Function;
+
+/// Registers of a thread.
+const REGISTERS: c_int = 32;
+/// Most threads of a block.
+const BLOCK_THREADS: c_int = 1024;
+/// Shared memory of a block, unless the program raises the limit, bytes.
+const SHARED_BYTES: c_int = 48 << 10;
+/// Most blocks on a multiprocessor.
+const BLOCKS: c_int = 32;
+/// Shared memory of a multiprocessor on an H200, bytes.
+const SHARED_BYTES_OF_MULTIPROCESSOR: usize = 228 << 10;
+/// Shared memory that the device keeps for itself in each block, bytes.
+const SHARED_BYTES_KEPT: usize = 1 << 10;
+/// Largest cluster that every device with clusters launches.
+const CLUSTER: c_int = 8;
+/// Bytes of the description of a tensor.
+const TENSOR_MAP: usize = 128;
+
+impl Call<'_> {
+    pub(crate) fn cuFuncGetAttribute(
+        &mut self,
+        value: Out<c_int>,
+        attribute: CUfunction_attribute,
+        function: CUfunction,
+    ) -> Outcome {
+        type A = CUfunction_attribute;
+        self.kernels_are_no_ops()?;
+        let set = self.function(function.0)?.set.get(&attribute.0).copied();
+        let capability = self.state.devices.first().map(|device| device.profile.compute_capability);
+        let binary = capability.map_or(0, |(major, minor)| major * 10 + minor);
+        value.write(match (attribute, set) {
+            (_, Some(set)) => set,
+            (A::MAX_THREADS_PER_BLOCK, _) => BLOCK_THREADS,
+            (A::NUM_REGS, _) => REGISTERS,
+            (A::PTX_VERSION | A::BINARY_VERSION, _) => binary,
+            (A::MAX_DYNAMIC_SHARED_SIZE_BYTES, _) => SHARED_BYTES,
+            (A::PREFERRED_SHARED_MEMORY_CARVEOUT, _) => -1,
+            (CUfunction_attribute(0..=15), _) => 0,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        })
+    }
+
+    pub(crate) fn cuFuncSetAttribute(
+        &mut self,
+        function: CUfunction,
+        attribute: CUfunction_attribute,
+        value: c_int,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        // The properties before these ones are the kernel's own.
+        if !(8..=15).contains(&attribute.0) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.function(function.0)?.set.insert(attribute.0, value);
+        Ok(())
+    }
+
+    pub(crate) fn cuFuncSetCacheConfig(
+        &mut self,
+        function: CUfunction,
+        _preference: c_int,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        self.function(function.0).map(drop)
+    }
+
+    pub(crate) fn cuKernelGetAttribute(
+        &mut self,
+        value: Out<c_int>,
+        attribute: CUfunction_attribute,
+        kernel: CUkernel,
+        device: CUdevice,
+    ) -> Outcome {
+        self.device(device)?;
+        self.cuFuncGetAttribute(value, attribute, CUfunction(kernel.0))
+    }
+
+    pub(crate) fn cuKernelSetAttribute(
+        &mut self,
+        attribute: CUfunction_attribute,
+        value: c_int,
+        kernel: CUkernel,
+        device: CUdevice,
+    ) -> Outcome {
+        self.device(device)?;
+        self.cuFuncSetAttribute(CUfunction(kernel.0), attribute, value)
+    }
+
+    pub(crate) fn cuKernelSetCacheConfig(
+        &mut self,
+        kernel: CUkernel,
+        preference: c_int,
+        device: CUdevice,
+    ) -> Outcome {
+        self.device(device)?;
+        self.cuFuncSetCacheConfig(CUfunction(kernel.0), preference)
+    }
+
+    pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &mut self,
+        count: Out<c_int>,
+        function: CUfunction,
+        block_threads: c_int,
+        shared_bytes: usize,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        self.function(function.0)?;
+        let blocks = self.active_blocks(block_threads, shared_bytes)?;
+        count.write(blocks)
+    }
+
+    pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        &mut self,
+        count: Out<c_int>,
+        function: CUfunction,
+        block_threads: c_int,
+        shared_bytes: usize,
+        _flags: c_uint,
+    ) -> Outcome {
+        self.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            count,
+            function,
+            block_threads,
+            shared_bytes,
+        )
+    }
+
+    pub(crate) fn cuOccupancyMaxPotentialBlockSize(
+        &mut self,
+        blocks: Out<c_int>,
+        block_threads: Out<c_int>,
+        function: CUfunction,
+        _shared_bytes_of: CUoccupancyB2DSize,
+        shared_bytes: usize,
+        limit: c_int,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        self.function(function.0)?;
+        let threads = if limit > 0 { limit.min(BLOCK_THREADS) } else { BLOCK_THREADS };
+        let active = self.active_blocks(threads, shared_bytes)?;
+        blocks.write(active * self.multiprocessors()?)?;
+        block_threads.write(threads)
+    }
+
+    pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
+        &mut self,
+        bytes: Out<usize>,
+        function: CUfunction,
+        blocks: c_int,
+        _block_threads: c_int,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        self.function(function.0)?;
+        let Ok(blocks @ 1..) = usize::try_from(blocks) else {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        };
+        let each = SHARED_BYTES_OF_MULTIPROCESSOR / blocks;
+        bytes.write(each.saturating_sub(SHARED_BYTES_KEPT))
+    }
+
+    pub(crate) fn cuOccupancyMaxPotentialClusterSize(
+        &mut self,
+        blocks: Out<c_int>,
+        function: CUfunction,
+        launch: In<CUlaunchConfig>,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        self.function(function.0)?;
+        launch.get()?;
+        blocks.write(CLUSTER)
+    }
+
+    pub(crate) fn cuOccupancyMaxActiveClusters(
+        &mut self,
+        clusters: Out<c_int>,
+        function: CUfunction,
+        launch: In<CUlaunchConfig>,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        self.function(function.0)?;
+        launch.get()?;
+        let most = self.multiprocessors()? / CLUSTER;
+        clusters.write(most.max(1))
+    }
+
+    /// Writes a description of zeros, which no kernel reads.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn cuTensorMapEncodeTiled(
+        &mut self,
+        map: Out<c_void>,
+        _data_type: c_int,
+        _rank: c_uint,
+        _address: Out<c_void>,
+        _sizes: In<u64>,
+        _strides: In<u64>,
+        _box_sizes: In<c_uint>,
+        _element_strides: In<c_uint>,
+        _interleave: c_int,
+        _swizzle: c_int,
+        _promotion: c_int,
+        _fill: c_int,
+    ) -> Outcome {
+        self.kernels_are_no_ops()?;
+        map.cast::<[u8; TENSOR_MAP]>().write([0; TENSOR_MAP])
+    }
+
+    fn function(&mut self, handle: usize) -> Outcome<&mut Function> {
+        self.state.functions.get_mut(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Returns the blocks that a multiprocessor runs at once.
+    fn active_blocks(&mut self, block_threads: c_int, shared_bytes: usize) -> Outcome<c_int> {
+        if block_threads < 1 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if block_threads > BLOCK_THREADS {
+            return Ok(0);
+        }
+        let by_threads =
+            2 * BLOCK_THREADS / (block_threads.cast_unsigned().next_multiple_of(32).cast_signed());
+        let each = shared_bytes.saturating_add(SHARED_BYTES_KEPT);
+        let by_shared = (SHARED_BYTES_OF_MULTIPROCESSOR / each) as c_int;
+        Ok(by_threads.min(by_shared).min(BLOCKS))
+    }
+
+    fn multiprocessors(&mut self) -> Outcome<c_int> {
+        let context = self.current()?;
+        let device = self.device_of(context);
+        Ok(self.state.devices[device].profile.multiprocessors)
+    }
+}

@@ -1,0 +1,265 @@
+//! Kernels as no-ops: any module loads, any launch takes its place in its stream and does nothing.
+#![allow(clippy::unwrap_used)]
+
+use std::ptr;
+
+use gpuheap_driver::*;
+use gpuheap_emu::{Emulator, FindingKind, Kernels, Options, Schedule};
+use gpuheap_kernels::{Launch, Type, Unary, unary};
+
+macro_rules! call {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the tests pass valid pointers; handles and device addresses may be wrong.
+        unsafe { $gpu.$function($($arg),*) }
+    };
+}
+
+/// Header of a fat binary, as far as the device reads it.
+const FAT_BINARY: [u8; 8] = [0x50, 0xed, 0x55, 0xba, 1, 0, 0x10, 0];
+const CUBIN: &[u8] = b"\x7fELF\x02\x01\x01\0";
+const PTX: &[u8] = b".version 8.0\n.target sm_90\n.visible .entry add(.param .u64 p) { ret; }\n\0";
+const MIB: usize = 1 << 20;
+const OK: CUresult = CUresult::SUCCESS;
+
+fn device(kernels: Kernels, schedule: Schedule) -> Emulator {
+    let gpu = Emulator::new(Options { kernels, schedule, ..Options::default() });
+    let mut context = CUcontext::NULL;
+    assert_eq!(call!(gpu, cuInit(0)), OK);
+    assert_eq!(call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)), OK);
+    assert_eq!(call!(gpu, cuCtxSetCurrent(context)), OK);
+    gpu
+}
+
+fn no_op() -> Emulator {
+    device(Kernels::NoOp, Schedule::Immediate)
+}
+
+fn allocate(gpu: &Emulator, bytes: usize) -> CUdeviceptr {
+    let mut block = 0;
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut block, bytes)), OK);
+    block
+}
+
+fn load(gpu: &Emulator, image: &[u8], name: &std::ffi::CStr) -> CUfunction {
+    let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+    assert_eq!(call!(gpu, cuModuleLoadData(&mut module, image.as_ptr().cast())), OK);
+    assert_eq!(call!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr())), OK);
+    function
+}
+
+fn load_library(gpu: &Emulator, image: &[u8]) -> (CUlibrary, CUkernel) {
+    let (mut library, mut kernel) = (CUlibrary::NULL, CUkernel::NULL);
+    let (options, values) = (ptr::null_mut(), ptr::null_mut());
+    let image = image.as_ptr().cast();
+    let code =
+        call!(gpu, cuLibraryLoadData(&mut library, image, options, values, 0, options, values, 0));
+    assert_eq!(code, OK);
+    assert_eq!(call!(gpu, cuLibraryGetKernel(&mut kernel, library, c"any".as_ptr())), OK);
+    (library, kernel)
+}
+
+fn launch(gpu: &Emulator, function: CUfunction, grid: u32, block: u32) -> CUresult {
+    let (stream, none) = (CUstream::NULL, ptr::null_mut());
+    call!(gpu, cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, none, none))
+}
+
+fn config(blocks: u32, threads: u32, stream: CUstream) -> CUlaunchConfig {
+    CUlaunchConfig {
+        gridDimX: blocks,
+        gridDimY: 2,
+        gridDimZ: 3,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 200 << 10,
+        hStream: stream,
+        attrs: ptr::null_mut(),
+        numAttrs: 0,
+    }
+}
+
+#[test]
+fn any_image_loads_and_each_launch_is_counted() {
+    let gpu = no_op();
+    for image in [&FAT_BINARY[..], CUBIN, PTX] {
+        let function = load(&gpu, image, c"_Z3addPf");
+        assert_eq!(launch(&gpu, function, 65_536, 1024), OK);
+    }
+    assert_eq!(gpu.counts().launches_dropped, 3);
+    assert_eq!(gpu.findings().unwrap(), []);
+}
+
+#[test]
+fn every_variant_of_a_launch_is_accepted() {
+    let gpu = no_op();
+    let (library, kernel) = load_library(&gpu, CUBIN);
+    let function = CUfunction(kernel.0);
+    let none = ptr::null_mut();
+    let launched = config(4, 256, CUstream::NULL);
+    assert_eq!(call!(gpu, cuLaunchKernelEx(&launched, function, none, none)), OK);
+    let code =
+        call!(gpu, cuLaunchCooperativeKernel(function, 1, 1, 1, 32, 1, 1, 0, CUstream::NULL, none));
+    assert_eq!(code, OK);
+    assert_eq!(launch(&gpu, function, 1, 1), OK);
+    assert_eq!(gpu.counts().launches_dropped, 3);
+
+    assert_eq!(call!(gpu, cuLibraryUnload(library)), OK);
+    assert_eq!(launch(&gpu, function, 1, 1), CUresult::ERROR_INVALID_HANDLE);
+}
+
+#[test]
+fn a_launch_of_impossible_size_is_refused() {
+    let gpu = no_op();
+    let function = load(&gpu, CUBIN, c"f");
+    for (grid, block) in [(0, 1), (1, 0), (1, 1025)] {
+        assert_eq!(launch(&gpu, function, grid, block), CUresult::ERROR_INVALID_VALUE);
+    }
+    assert_eq!(gpu.counts().launches_dropped, 0);
+}
+
+#[test]
+fn kernels_have_properties_and_occupancy() {
+    type A = CUfunction_attribute;
+    let gpu = no_op();
+    let function = load(&gpu, CUBIN, c"f");
+    let get = |attribute| {
+        let mut value = -2;
+        assert_eq!(call!(gpu, cuFuncGetAttribute(&mut value, attribute, function)), OK);
+        value
+    };
+    assert_eq!((get(A::MAX_THREADS_PER_BLOCK), get(A::BINARY_VERSION)), (1024, 90));
+    assert_eq!(get(A::MAX_DYNAMIC_SHARED_SIZE_BYTES), 48 << 10);
+    let dynamic = A::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    assert_eq!(call!(gpu, cuFuncSetAttribute(function, dynamic, 200 << 10)), OK);
+    assert_eq!(get(dynamic), 200 << 10);
+
+    let blocks = |threads, shared| {
+        let mut blocks = -1;
+        let code = call!(
+            gpu,
+            cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads, shared)
+        );
+        assert_eq!(code, OK);
+        blocks
+    };
+    assert_eq!([blocks(1024, 0), blocks(256, 0), blocks(32, 0)], [2, 8, 32]);
+    assert_eq!([blocks(256, 100 << 10), blocks(2048, 0)], [2, 0]);
+    let (mut clusters, launched) = (0, config(1, 128, CUstream::NULL));
+    assert_eq!(call!(gpu, cuOccupancyMaxActiveClusters(&mut clusters, function, &launched)), OK);
+    assert!(clusters > 0);
+}
+
+#[test]
+fn invented_properties_are_refused_if_kernels_are_not_no_ops() {
+    let gpu = device(Kernels::Own, Schedule::Immediate);
+    let mut module = CUmodule::NULL;
+    let refused = CUresult::ERROR_NOT_SUPPORTED;
+    let code = call!(gpu, cuModuleLoadData(&mut module, CUBIN.as_ptr().cast()));
+    assert_eq!(code, refused);
+    assert_eq!(gpu.findings().unwrap()[0].kind, FindingKind::KernelRefused);
+    let mut value = 0;
+    let attribute = CUfunction_attribute::NUM_REGS;
+    assert_eq!(call!(gpu, cuFuncGetAttribute(&mut value, attribute, CUfunction(1))), refused);
+    assert_eq!(gpu.refused(), [("cuModuleLoadData", 1), ("cuFuncGetAttribute", 1)]);
+}
+
+#[test]
+fn fresh_memory_reads_zero_and_is_no_finding() {
+    let gpu = no_op();
+    let block = allocate(&gpu, 4096);
+    let mut read = [1_u8; 64];
+    assert_eq!(call!(gpu, cuMemcpyDtoH_v2(read.as_mut_ptr().cast(), block, 64)), OK);
+    assert_eq!(read, [0; 64]);
+    assert_eq!(gpu.findings().unwrap(), []);
+    assert_eq!(gpu.counts().copies_to_host, 1);
+}
+
+#[test]
+fn a_large_copy_to_the_device_keeps_no_content_and_a_small_one_does() {
+    for schedule in [Schedule::Immediate, Schedule::OnDemand] {
+        let gpu = device(Kernels::NoOp, schedule);
+        let block = allocate(&gpu, 4 * MIB);
+        let data = vec![7_u8; 4 * MIB];
+        let mut read = vec![1_u8; MIB + 1];
+        let mut copied = |bytes: usize| {
+            let stream = CUstream::NULL;
+            let from = data.as_ptr().cast();
+            assert_eq!(call!(gpu, cuMemcpyHtoDAsync_v2(block, from, bytes, stream)), OK);
+            let to = read.as_mut_ptr().cast();
+            assert_eq!(call!(gpu, cuMemcpyDtoH_v2(to, block, bytes)), OK);
+            assert!(read[..bytes].iter().all(|byte| *byte == read[0]));
+            read[0]
+        };
+        assert_eq!(copied(MIB), 7, "{schedule:?}");
+        assert_eq!(copied(MIB + 1), 0, "{schedule:?}");
+    }
+}
+
+#[test]
+fn order_is_not_checked_and_frees_and_bounds_are() {
+    let gpu = no_op();
+    let block = allocate(&gpu, 4 * MIB);
+    for _ in 0..2 {
+        let mut stream = CUstream::NULL;
+        assert_eq!(call!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING)), OK);
+        assert_eq!(call!(gpu, cuMemsetD8Async(block, 1, 64, stream)), OK);
+    }
+    assert_eq!(gpu.findings().unwrap(), []);
+
+    let invalid = CUresult::ERROR_INVALID_VALUE;
+    assert_eq!(call!(gpu, cuMemsetD8_v2(block, 1, 4 * MIB + 1)), invalid);
+    assert_eq!(call!(gpu, cuMemFree_v2(block)), OK);
+    assert_eq!(call!(gpu, cuMemFree_v2(block)), invalid);
+    let kinds: Vec<_> = gpu.findings().unwrap().iter().map(|found| found.kind).collect();
+    assert_eq!(kinds, [FindingKind::OutOfBounds, FindingKind::DoubleFree]);
+}
+
+#[test]
+fn a_graph_keeps_its_launches() {
+    let gpu = no_op();
+    let function = load(&gpu, CUBIN, c"f");
+    let (mut stream, mut graph, mut executable) =
+        (CUstream::NULL, CUgraph::NULL, CUgraphExec::NULL);
+    assert_eq!(call!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING)), OK);
+    let mode = CUstreamCaptureMode::GLOBAL;
+    assert_eq!(call!(gpu, cuStreamBeginCapture_v2(stream, mode)), OK);
+    let none = ptr::null_mut();
+    for _ in 0..3 {
+        assert_eq!(call!(gpu, cuLaunchKernelEx(&config(1, 1, stream), function, none, none)), OK);
+    }
+    assert_eq!(call!(gpu, cuStreamEndCapture(stream, &mut graph)), OK);
+    assert_eq!(gpu.counts().launches_dropped, 0, "a capture runs nothing");
+
+    let mut nodes = 0;
+    assert_eq!(call!(gpu, cuGraphGetNodes(graph, ptr::null_mut(), &mut nodes)), OK);
+    assert_eq!(nodes, 3);
+    assert_eq!(call!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0)), OK);
+    for _ in 0..2 {
+        assert_eq!(call!(gpu, cuGraphLaunch(executable, stream)), OK);
+    }
+    assert_eq!(gpu.counts().launches_dropped, 6);
+}
+
+#[test]
+fn gpuheap_s_own_kernels_still_compute() {
+    let gpu = no_op();
+    let (input, output) = (allocate(&gpu, 4096), allocate(&gpu, 4096));
+    assert_eq!(call!(gpu, cuMemsetD8_v2(input, 1, 4096)), OK);
+    let launches: Vec<Launch> = unary(Unary::Negate, Type::I32, 1024, output, input);
+    assert!(!launches.is_empty());
+    for launched in launches {
+        let ptx = std::ffi::CString::new(launched.kernel.ptx()).unwrap();
+        let name = std::ffi::CString::new(launched.kernel.name()).unwrap();
+        let function = load(&gpu, ptx.as_bytes_with_nul(), &name);
+        let mut parameter = launched.words.as_slice().as_ptr().cast_mut().cast();
+        let (grid, block, none) = (launched.grid, launched.block, ptr::null_mut());
+        let (stream, to) = (CUstream::NULL, &raw mut parameter);
+        let code =
+            call!(gpu, cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, to, none));
+        assert_eq!(code, OK);
+    }
+    let mut read = [0_i32; 1];
+    assert_eq!(call!(gpu, cuMemcpyDtoH_v2(read.as_mut_ptr().cast(), output, 4)), OK);
+    assert_eq!(read, [-0x0101_0101]);
+    assert_eq!(gpu.counts().launches_dropped, 0);
+}
