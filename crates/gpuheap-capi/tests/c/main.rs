@@ -76,6 +76,52 @@ fn the_header_is_cplusplus_too() {
     run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
 }
 
+/// Output of the program of the C++ owners, with and without exceptions.
+const OWNERS: &str = "\
+1000 elements, 4000 bytes, live 4000
+moved from: 1, live 4040
+used on: 1
+after the end: 0
+no elements: 1
+too large: 0, 1
+overflow: 9223372036854775807 elements of 8 bytes are more than addresses can count
+fits: 2 0
+grown: 1
+leaks: 1
+status: 1
+on another thread: 0
+scope: 1 of 2 freed
+closed twice: 0
+flushed: live 0, wait 1
+thrown: 1
+";
+
+#[test]
+fn owners_of_cplusplus_free_what_they_have() {
+    for flags in [&["-std=c++17"][..], &["-std=c++23"], &["-std=c++17", "-fno-exceptions"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/owners.cpp");
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        let library = ["-pedantic", "-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
+        let program = compile(&folder, compiler, &source, &[flags, &library].concat());
+        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+        assert_eq!(printed, OWNERS, "{flags:?}");
+    }
+}
+
+/// Address sanitizer and leak sanitizer, over the owners and their moves.
+#[test]
+fn owners_of_cplusplus_are_clean_under_sanitizers() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/owners.cpp");
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let sanitizers = ["-std=c++17", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"];
+    let library = ["-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
+    let program = compile(&folder, compiler, &source, &[&sanitizers[..], &library].concat());
+    let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+    assert_eq!(printed, OWNERS);
+}
+
 /// The example runs only with PyTorch and a GPU, so here it is only compiled.
 #[test]
 fn the_allocator_for_pytorch_compiles() {

@@ -1,0 +1,411 @@
+// gpuheap: GPU memory that can be accounted for, and that comes back.
+//
+// The C++ interface, C++17: owners over the C interface (gpuheap.h), in this header alone. Link the C
+// library; no other library and no CUDA header is needed. A stream is a cudaStream_t or a CUstream,
+// passed as it is.
+//
+//     gpuheap::heap heap("cuda:0");
+//     gpuheap::buffer<float> numbers = heap.allocate<float>(1000, stream);
+//     kernel<<<4, 256, 0, stream>>>(numbers.data(), numbers.size());
+//     // freed here, in the order of the stream; nothing waits
+//
+// Each operation has two forms: one that throws gpuheap::error, and one that begins with try_ and
+// returns a gpuheap::result. With GPUHEAP_NO_EXCEPTIONS defined, or where the compiler has exceptions
+// off, only the second is there. Destructors never throw. Every function may be called from any thread.
+
+#ifndef GPUHEAP_HPP
+#define GPUHEAP_HPP
+
+#include "gpuheap.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#if !defined(GPUHEAP_NO_EXCEPTIONS) && !defined(__cpp_exceptions)
+#define GPUHEAP_NO_EXCEPTIONS
+#endif
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+#include <stdexcept>
+#endif
+
+namespace gpuheap {
+
+// What failed, where, the numbers, and what to do.
+class failure {
+ public:
+  failure(gpuheap_status status, std::string text) : status_(status), text_(std::move(text)) {}
+
+  gpuheap_status status() const noexcept { return status_; }
+  const std::string &text() const noexcept { return text_; }
+  bool out_of_memory() const noexcept { return status_ == GPUHEAP_STATUS_OUT_OF_MEMORY; }
+
+ private:
+  gpuheap_status status_;
+  std::string text_;
+};
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+// A failure, thrown.
+class error : public std::runtime_error {
+ public:
+  explicit error(failure why) : std::runtime_error(why.text()), why_(std::move(why)) {}
+
+  gpuheap_status status() const noexcept { return why_.status(); }
+  bool out_of_memory() const noexcept { return why_.out_of_memory(); }
+
+ private:
+  failure why_;
+};
+#endif
+
+// A value, or the failure to make one.
+template <class T>
+class result {
+ public:
+  result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  result(failure why) : state_(std::in_place_index<1>, std::move(why)) {}
+
+  bool has_value() const noexcept { return state_.index() == 0; }
+  explicit operator bool() const noexcept { return has_value(); }
+
+  // The value. Ask has_value() before: without one, the behaviour is undefined.
+  T &operator*() & noexcept { return *std::get_if<0>(&state_); }
+  const T &operator*() const & noexcept { return *std::get_if<0>(&state_); }
+  T &&operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  T *operator->() noexcept { return std::get_if<0>(&state_); }
+
+  // The failure. Ask has_value() before: with a value, the behaviour is undefined.
+  const failure &why() const noexcept { return *std::get_if<1>(&state_); }
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+  // The value; throws the failure.
+  T value() && {
+    if (!has_value()) throw error(why());
+    return std::move(*std::get_if<0>(&state_));
+  }
+#endif
+
+ private:
+  std::variant<T, failure> state_;
+};
+
+// The outcome of what gives no value.
+using outcome = result<std::monostate>;
+
+namespace detail {
+
+inline failure last(gpuheap_status status) { return failure(status, gpuheap_last_error()); }
+
+inline outcome done(gpuheap_status status) {
+  if (status == GPUHEAP_STATUS_OK) return std::monostate{};
+  return last(status);
+}
+
+// Asks for the length of a text, then for the text. It is asked again if it grew meanwhile.
+template <class Write>
+result<std::string> text(Write write) {
+  std::string text;
+  std::size_t length = 0;
+  for (;;) {
+    // The library writes a null behind the last character, which a string has room for.
+    gpuheap_status status = write(text.data(), text.size() + 1, &length);
+    if (status != GPUHEAP_STATUS_OK) return last(status);
+    if (length <= text.size()) break;
+    text.resize(length);
+  }
+  text.resize(length);
+  return text;
+}
+
+}  // namespace detail
+
+// Memory for elements of a type on the device, owned by one. Freed in the order of its stream and of
+// all streams that used_on() named, when it ends. Nothing is constructed: the elements are bytes.
+template <class T>
+class buffer {
+  static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
+
+ public:
+  buffer() noexcept = default;
+  buffer(buffer &&other) noexcept { swap(other); }
+  buffer &operator=(buffer &&other) noexcept {
+    buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  buffer(const buffer &) = delete;
+  buffer &operator=(const buffer &) = delete;
+  // A free that fails is counted by the heap.
+  ~buffer() { (void)gpuheap_free(heap_, data_); }
+
+  // Address on the device; null for no elements.
+  T *data() const noexcept { return static_cast<T *>(data_); }
+  std::size_t size() const noexcept { return size_; }
+  std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+  bool empty() const noexcept { return size_ == 0; }
+
+  // Says that the memory is in use on that stream too, until the free.
+  outcome try_used_on(void *stream) {
+    return empty() ? outcome(std::monostate{}) : detail::done(gpuheap_used_on(heap_, data_, stream));
+  }
+
+  // Fills all bytes, in the order of a stream.
+  outcome try_fill(int byte, void *stream) {
+    if (empty()) return std::monostate{};
+    return detail::done(gpuheap_fill(heap_, data_, 0, size_bytes(), byte, stream));
+  }
+
+  // Frees now, and says what failed.
+  outcome try_free() {
+    size_ = 0;
+    return detail::done(gpuheap_free(heap_, std::exchange(data_, nullptr)));
+  }
+
+  // Lets the memory outlive the scope that it was allocated in.
+  outcome try_keep() {
+    return empty() ? outcome(std::monostate{}) : detail::done(gpuheap_keep(heap_, data_));
+  }
+
+  // Gives the address up; gpuheap_free frees it.
+  T *release() noexcept {
+    size_ = 0;
+    return static_cast<T *>(std::exchange(data_, nullptr));
+  }
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+  void used_on(void *stream) { try_used_on(stream).value(); }
+  void fill(int byte, void *stream) { try_fill(byte, stream).value(); }
+  void free() { try_free().value(); }
+  void keep() { try_keep().value(); }
+#endif
+
+  void swap(buffer &other) noexcept {
+    std::swap(heap_, other.heap_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+ private:
+  friend class heap;
+  buffer(gpuheap_heap *heap, void *data, std::size_t size) noexcept
+      : heap_(heap), data_(data), size_(size) {}
+
+  gpuheap_heap *heap_ = nullptr;
+  void *data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// The outstanding allocations of a heap at one moment.
+class snapshot {
+ public:
+  snapshot(snapshot &&other) noexcept : inner_(std::exchange(other.inner_, nullptr)) {}
+  snapshot &operator=(snapshot &&other) noexcept {
+    std::swap(inner_, other.inner_);
+    return *this;
+  }
+  ~snapshot() { (void)gpuheap_drop_snapshot(inner_); }
+
+  // What changed since an earlier one of the same heap.
+  result<std::string> try_since(const snapshot &earlier, gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
+    return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
+      return gpuheap_snapshot_difference(earlier.inner_, inner_, format, buffer, capacity, length, nullptr);
+    });
+  }
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+  std::string since(const snapshot &earlier, gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
+    return try_since(earlier, format).value();
+  }
+#endif
+
+ private:
+  friend class heap;
+  explicit snapshot(gpuheap_snapshot *inner) noexcept : inner_(inner) {}
+
+  gpuheap_snapshot *inner_ = nullptr;
+};
+
+// A scope of the calling thread: what it allocates inside, and neither frees nor keeps, is freed at
+// the end. It ends on the thread that opened it.
+class scope {
+ public:
+  scope(scope &&other) noexcept : inner_(std::exchange(other.inner_, nullptr)) {}
+  scope &operator=(scope &&) = delete;
+  // What fails is counted by the heap.
+  ~scope() { (void)gpuheap_close_scope(inner_, nullptr); }
+
+  // Ends the scope now, and says what happened in it.
+  result<gpuheap_scope_report> try_close() {
+    gpuheap_scope_report report{};
+    report.size = sizeof report;
+    gpuheap_status status = gpuheap_close_scope(inner_, &report);
+    // Refused on another thread: the scope stays open.
+    if (status != GPUHEAP_STATUS_REFUSED) inner_ = nullptr;
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return report;
+  }
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+  gpuheap_scope_report close() { return try_close().value(); }
+#endif
+
+ private:
+  friend class heap;
+  explicit scope(gpuheap_scope *inner) noexcept : inner_(inner) {}
+
+  gpuheap_scope *inner_ = nullptr;
+};
+
+// The memory of one device. Its buffers, scopes and snapshots end before it does.
+class heap {
+ public:
+#ifndef GPUHEAP_NO_EXCEPTIONS
+  // Opens a device by name: "cuda:0", "emulated:16GiB"; null for what GPUHEAP_DEVICE says, else the
+  // first GPU, else an emulated one.
+  explicit heap(const char *device = nullptr, const gpuheap_options *options = nullptr)
+      : heap(open(device, options).value()) {}
+#endif
+
+  static result<heap> open(const char *device = nullptr, const gpuheap_options *options = nullptr) {
+    gpuheap_heap *opened = nullptr;
+    gpuheap_status status = gpuheap_open(device, options, &opened);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return heap(opened);
+  }
+
+  heap(heap &&other) noexcept : inner_(std::exchange(other.inner_, nullptr)) {}
+  heap &operator=(heap &&other) noexcept {
+    std::swap(inner_, other.inner_);
+    return *this;
+  }
+  // What could not be returned goes with the process.
+  ~heap() { (void)gpuheap_close(inner_); }
+
+  // Allocates elements for use on a stream; their bytes are not initialised.
+  template <class T>
+  result<buffer<T>> try_allocate(std::size_t size, void *stream = nullptr) {
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
+      return failure(GPUHEAP_STATUS_REFUSED, std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
+                                                 " bytes are more than addresses can count");
+    }
+    void *data = nullptr;
+    gpuheap_status status = gpuheap_allocate(inner_, size * sizeof(T), stream, &data);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return buffer<T>(inner_, data, size);
+  }
+
+  // Allocates elements and fills them with zeros, in the order of the stream.
+  template <class T>
+  result<buffer<T>> try_allocate_zeroed(std::size_t size, void *stream = nullptr) {
+    result<buffer<T>> made = try_allocate<T>(size, stream);
+    if (made) {
+      outcome filled = made->try_fill(0, stream);
+      if (!filled) return filled.why();
+    }
+    return made;
+  }
+
+  // Returns all cached memory to the driver, and says what is left.
+  result<gpuheap_flushed> try_flush() {
+    gpuheap_flushed flushed{};
+    flushed.size = sizeof flushed;
+    gpuheap_status status = gpuheap_flush(inner_, &flushed);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return flushed;
+  }
+
+  result<gpuheap_statistics> try_statistics() const {
+    gpuheap_statistics now{};
+    now.size = sizeof now;
+    gpuheap_status status = gpuheap_get_statistics(inner_, &now);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return now;
+  }
+
+  // Forecasts whether a request of that many bytes would be served now.
+  result<gpuheap_fit> try_would_fit(std::uint64_t bytes) const {
+    gpuheap_fit fit = GPUHEAP_FIT_NO;
+    gpuheap_status status = gpuheap_would_fit(inner_, bytes, &fit, nullptr, 0, nullptr);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return fit;
+  }
+
+  // Status of the heap and its device.
+  result<std::string> try_status(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
+    return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
+      return gpuheap_memory_status(inner_, format, buffer, capacity, length);
+    });
+  }
+
+  // What is outstanding, by place and thread. Needs tracking.
+  result<std::string> try_leaks(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
+    return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
+      return gpuheap_leaks(inner_, format, buffer, capacity, length, nullptr);
+    });
+  }
+
+  // What is outstanding at this moment, to be compared later. Needs tracking.
+  result<snapshot> try_take_snapshot() const {
+    gpuheap_snapshot *taken = nullptr;
+    gpuheap_status status = gpuheap_take_snapshot(inner_, &taken);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return snapshot(taken);
+  }
+
+  // Opens a scope of the calling thread.
+  result<scope> try_open_scope(const char *name = nullptr) {
+    gpuheap_scope *opened = nullptr;
+    gpuheap_status status = gpuheap_open_scope(inner_, name, &opened);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return scope(opened);
+  }
+
+  // Waits for all work of the device.
+  outcome try_wait() { return detail::done(gpuheap_wait(inner_)); }
+
+  // Announces that a stream is about to be destroyed.
+  outcome try_stream_ended(void *stream) { return detail::done(gpuheap_stream_ended(inner_, stream)); }
+
+  // Changes the limits, in bytes; 0 removes one.
+  outcome try_set_limits(std::uint64_t soft, std::uint64_t hard) {
+    return detail::done(gpuheap_set_limits(inner_, soft, hard, nullptr));
+  }
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+  template <class T>
+  buffer<T> allocate(std::size_t size, void *stream = nullptr) {
+    return try_allocate<T>(size, stream).value();
+  }
+  template <class T>
+  buffer<T> allocate_zeroed(std::size_t size, void *stream = nullptr) {
+    return try_allocate_zeroed<T>(size, stream).value();
+  }
+  gpuheap_flushed flush() { return try_flush().value(); }
+  gpuheap_statistics statistics() const { return try_statistics().value(); }
+  gpuheap_fit would_fit(std::uint64_t bytes) const { return try_would_fit(bytes).value(); }
+  std::string status(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const { return try_status(format).value(); }
+  std::string leaks(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const { return try_leaks(format).value(); }
+  snapshot take_snapshot() const { return try_take_snapshot().value(); }
+  scope open_scope(const char *name = nullptr) { return try_open_scope(name).value(); }
+  void wait() { try_wait().value(); }
+  void stream_ended(void *stream) { try_stream_ended(stream).value(); }
+  void set_limits(std::uint64_t soft, std::uint64_t hard) { try_set_limits(soft, hard).value(); }
+#endif
+
+  // The heap of the C interface. It stays this one's.
+  gpuheap_heap *get() const noexcept { return inner_; }
+
+ private:
+  explicit heap(gpuheap_heap *inner) noexcept : inner_(inner) {}
+
+  gpuheap_heap *inner_ = nullptr;
+};
+
+}  // namespace gpuheap
+
+#endif  // GPUHEAP_HPP

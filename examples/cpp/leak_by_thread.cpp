@@ -1,0 +1,42 @@
+// Which thread leaks GPU memory, and how do I get it back?
+//
+// With cudaMalloc nobody knows: the driver counts per process. A scope frees what its thread left, and
+// says how much that was.
+//
+//     plain                                   with gpuheap
+//     void work() {                           void work(gpuheap::heap &heap) {
+//       cudaMalloc(&p, n);                      auto scope = heap.open_scope("work");
+//       if (failed) return;   // p is lost      gpuheap_allocate(heap.get(), n, 0, &p);
+//       cudaFree(p);                            if (failed) return;   // the scope frees p
+//     }                                       }
+//
+// Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU.
+#include <gpuheap.hpp>
+
+#include <cstdio>
+#include <thread>
+
+// As people write it: an early return that forgets the memory.
+static void load(gpuheap::heap &heap, bool fails) {
+  auto scope = heap.open_scope("load");
+  char *raw = heap.allocate<char>(8 << 20).release();
+  if (!fails) {
+    gpuheap_free(heap.get(), raw);
+  }
+  gpuheap_scope_report report = scope.close();
+  std::printf("load: %llu allocations, %llu of them left, %llu MiB freed for it\n",
+              (unsigned long long)report.allocations, (unsigned long long)report.freed_at_end,
+              (unsigned long long)report.freed_at_end_bytes >> 20);
+}
+
+int main() try {
+  gpuheap::heap heap;
+  for (bool fails : {false, true}) {
+    std::thread([&] { load(heap, fails); }).join();
+  }
+  std::printf("live at the end: %llu bytes\n", (unsigned long long)heap.statistics().live);
+  return 0;
+} catch (const gpuheap::error &why) {
+  std::fprintf(stderr, "%s\n", why.what());
+  return 1;
+}

@@ -1,0 +1,1 @@
+find_package(gpuheap 0.9 REQUIRED)
