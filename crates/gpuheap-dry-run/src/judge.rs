@@ -11,7 +11,7 @@ use crate::program::{Ended, Run};
 use crate::reports::Process;
 use crate::stand_ins::StandIns;
 use crate::verdict::{CardResult, Outcome, Read, Unknown, Verdict};
-use crate::{Error, Options, explain};
+use crate::{Error, Options, explain, outcome};
 
 /// Number of lines that are reported with their reads.
 const LINES: usize = 3;
@@ -30,6 +30,7 @@ pub(crate) fn judge(
         batch: done.batch.clone(),
         peak: None,
         needs: None,
+        is_lower_bound: false,
         remedies: Vec::new(),
         unknown: Unknown::default(),
         notes: Vec::new(),
@@ -37,6 +38,7 @@ pub(crate) fn judge(
         is_interrupted,
     };
     let Some(run) = most_telling(done) else { return Ok(verdict) };
+    verdict.is_lower_bound = outcome::of(run).outcome != Outcome::Fits;
     verdict.unknown = unknown(run);
     verdict.notes = notes(options, stand_ins, run, &done.cards);
     let recorded = explain::recorded(run);
@@ -91,7 +93,9 @@ fn unknown(run: &Run) -> Unknown {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
             unknown.launches += driver.launches_dropped;
-            unknown.asked_for_free_memory += driver.asked_for_free_memory;
+            // PyTorch asks for its error's text.
+            let failed = process.torch.as_ref().map_or(0, |torch| torch.failed);
+            unknown.asked_for_free_memory += driver.asked_for_free_memory.saturating_sub(failed);
         }
         for read in process.torch.iter().flat_map(|torch| &torch.lines) {
             *lines.entry(&read.line).or_default() += read.times;

@@ -20,6 +20,9 @@ pub struct Verdict {
     pub peak: Option<Peak>,
     /// Memory that the program needs, by a replay of its trace; `None` if nothing was recorded.
     pub needs: Option<Needs>,
+    /// `true` if the trace ends where memory ran out, so that peaks, needs and remedies are lower
+    /// bounds.
+    pub is_lower_bound: bool,
     /// Settings of the allocator with which the program fits, or takes less.
     pub remedies: Vec<Remedy>,
     /// Gaps: what a dry run cannot know, and how often the program asked for it.

@@ -235,8 +235,9 @@ fn needs(text: &mut String, verdict: &Verdict) {
         true => "No card of the catalogue is large enough.".to_owned(),
         false => format!("Smallest cards, by a replay: {}.", needs.cards.join(", ")),
     };
+    let at_least = if verdict.is_lower_bound { "at least " } else { "" };
     let words = format!(
-        "PyTorch needs {:#} of a device{more}, and {} beside. {cards}",
+        "PyTorch needs {at_least}{:#} of a device{more}, and {} beside. {cards}",
         Amount(needs.least),
         Amount(needs.beside),
     );
@@ -247,15 +248,19 @@ fn remedies(text: &mut String, verdict: &Verdict) {
     if verdict.remedies.is_empty() {
         return;
     }
-    let title = match verdict.remedies.iter().any(|remedy| remedy.makes_it_fit) {
-        true => "What would make it fit, by a replay:",
-        false => "What would take less, by a replay:",
+    let makes_it_fit = verdict.remedies.iter().any(|remedy| remedy.makes_it_fit);
+    let title = match (makes_it_fit, verdict.is_lower_bound) {
+        (true, true) => "What would get it further, by a replay (figures are lower bounds):",
+        (true, false) => "What would make it fit, by a replay:",
+        (false, _) => "What would take less, by a replay:",
     };
     line(text, format_args!("{title}"));
     for (number, Remedy { line: code, reserved, .. }) in verdict.remedies.iter().enumerate() {
-        let takes = reserved.map(|bytes| format!("  takes {}", Amount(bytes)));
         let number = number + 1;
-        line(text, format_args!("  {number}. export {code}{}", takes.unwrap_or_default()));
+        line(text, format_args!("  {number}. export {code}"));
+        if let Some(bytes) = reserved {
+            line(text, format_args!("     takes {}", Amount(*bytes)));
+        }
     }
 }
 

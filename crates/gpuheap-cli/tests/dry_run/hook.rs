@@ -9,7 +9,7 @@ const TORCH: &str = r#"
 import sys, types
 __version__ = "2.11.0+cu130"
 class version: cuda = "13.0"
-peak, observers, steps = {0: 0}, [], []
+peak, observers, steps, opens = {0: 0}, [], [], []
 def module(name, **members):
     made = types.ModuleType(name)
     made.__dict__.update(members)
@@ -21,13 +21,15 @@ def stats(device):
     return dict.fromkeys(keys, of)
 memory = module("torch.cuda.memory", _record_memory_history=lambda **_: None, _snapshot=lambda: {})
 cuda = module("torch.cuda", memory=memory, is_initialized=lambda: True, device_count=lambda: 1,
-    memory_stats_as_nested_dict=stats, _lazy_call=lambda function: function(),
-    memory_allocated=lambda _: 7, memory_reserved=lambda _: 8)
+    memory_stats_as_nested_dict=stats, _lazy_call=lambda function: (function(), opens.append(function)),
+    memory_allocated=lambda _: 7, memory_reserved=lambda _: 8,
+    get_allocator_backend=lambda: "native")
 def reset(device): peak[device] = 0
 _C = module("torch._C", _cuda_resetPeakMemoryStats=reset,
     _cuda_attach_out_of_memory_observer=observers.append)
 optimizer = module("torch.optim.optimizer", register_optimizer_step_post_hook=steps.append)
 optim = module("torch.optim", optimizer=optimizer)
+def opened(): opens[0]()
 def step(of="an optimizer"): steps[0](of, (), {})
 "#;
 
@@ -124,6 +126,21 @@ item()
     assert_eq!(line["times"], 10_001);
     let watchdog = "the program has read 0 from the device 10,000 times at";
     assert!(ran.stderr.replace("\n  ", " ").contains(watchdog), "{}", ran.stderr);
+}
+
+#[test]
+fn allocator_that_was_replaced_is_told() {
+    let program = "
+torch.cuda.get_allocator_backend = lambda: 'pluggable'
+torch.cuda.memory_stats_as_nested_dict = None
+torch.opened()
+torch.step()
+";
+    let (ran, json) = ran(program, &[]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let notes = json["notes"].to_string();
+    assert!(notes.contains("replaced PyTorch's own allocator (by pluggable)"), "{notes}");
+    assert!(!notes.contains("the hook failed"), "{notes}");
 }
 
 #[test]

@@ -48,6 +48,8 @@ class State:
         # Set to None when the hook reads no lines any more.
         self.lines = {}
         self.callback = None
+        # False if the program replaced PyTorch's allocator.
+        self.has_stats = True
         self.clear()
 
     def clear(self):
@@ -112,7 +114,7 @@ def lines_of(frame):
 def look_at_peaks():
     """Takes up the peaks of all devices. A peak that rose belongs to the step that is under way."""
     torch = state.torch
-    if not torch.cuda.is_initialized():
+    if not (state.has_stats and torch.cuda.is_initialized()):
         return
     for device in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats_as_nested_dict(device)
@@ -325,12 +327,23 @@ def torch_imported(torch):
 
 def device_opened():
     torch = state.torch
+    guarded(watch_reads)()
+    backend = torch.cuda.get_allocator_backend()
+    state.has_stats = backend in ("native", "cudaMallocAsync")
+    if not state.has_stats:
+        state.note(
+            f"the program replaced PyTorch's own allocator (by {backend}): PyTorch's peaks are not known, and no "
+            "trace is recorded"
+        )
+    if backend == "cudaMallocAsync":
+        state.note("PyTorch uses the driver's pool (cudaMallocAsync), which records no trace")
+    if backend != "native":
+        return
     torch._C._cuda_attach_out_of_memory_observer(guarded(out_of_memory))
     torch.cuda.memory._record_memory_history(
         enabled="all", context="alloc", stacks="python", max_entries=MOST_EVENTS
     )
     state.is_recording = True
-    watch_reads()
 
 
 class TorchWaiter:
