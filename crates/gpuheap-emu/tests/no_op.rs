@@ -4,7 +4,7 @@
 use std::ptr;
 
 use gpuheap_driver::*;
-use gpuheap_emu::{Emulator, FindingKind, Kernels, Options, Schedule};
+use gpuheap_emu::{Emulator, FindingKind, Kernels, Options, Profile, Schedule};
 use gpuheap_kernels::{Launch, Type, Unary, unary};
 
 macro_rules! call {
@@ -23,11 +23,15 @@ const OK: CUresult = CUresult::SUCCESS;
 
 fn device(kernels: Kernels, schedule: Schedule) -> Emulator {
     let gpu = Emulator::new(Options { kernels, schedule, ..Options::default() });
+    enter(&gpu);
+    gpu
+}
+
+fn enter(gpu: &Emulator) {
     let mut context = CUcontext::NULL;
     assert_eq!(call!(gpu, cuInit(0)), OK);
     assert_eq!(call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)), OK);
     assert_eq!(call!(gpu, cuCtxSetCurrent(context)), OK);
-    gpu
 }
 
 fn no_op() -> Emulator {
@@ -147,6 +151,17 @@ fn kernels_have_properties_and_occupancy() {
     let (mut clusters, launched) = (0, config(1, 128, CUstream::NULL));
     assert_eq!(call!(gpu, cuOccupancyMaxActiveClusters(&mut clusters, function, &launched)), OK);
     assert!(clusters > 0);
+}
+
+#[test]
+fn a_kernel_is_of_an_architecture_that_binaries_have() {
+    let devices = vec![Profile::rtx4090()];
+    let gpu = Emulator::new(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
+    enter(&gpu);
+    let function = load(&gpu, CUBIN, c"f");
+    let (mut version, attribute) = (0, CUfunction_attribute::PTX_VERSION);
+    assert_eq!(call!(gpu, cuFuncGetAttribute(&mut version, attribute, function)), OK);
+    assert_eq!(version, 86, "the device's own is 89");
 }
 
 #[test]

@@ -10,6 +10,9 @@ use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::module::Function;
 
+/// Architectures that binaries are commonly compiled for, those of PyTorch's wheels. Libraries of
+/// kernels have plans for those alone: CUB finds none for 8.9, whose devices run the code of 8.6.
+const ARCHITECTURES: [c_int; 6] = [75, 80, 86, 90, 100, 120];
 /// Registers of a thread.
 const REGISTERS: c_int = 32;
 /// Most threads of a block.
@@ -37,8 +40,7 @@ impl Call<'_> {
         type A = CUfunction_attribute;
         self.kernels_are_no_ops()?;
         let set = self.function(function.0)?.set.get(&attribute.0).copied();
-        let capability = self.state.devices.first().map(|device| device.profile.compute_capability);
-        let binary = capability.map_or(0, |(major, minor)| major * 10 + minor);
+        let binary = self.architecture();
         value.write(match (attribute, set) {
             (_, Some(set)) => set,
             (A::MAX_THREADS_PER_BLOCK, _) => BLOCK_THREADS,
@@ -213,6 +215,15 @@ impl Call<'_> {
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         map.cast::<[u8; TENSOR_MAP]>().write([0; TENSOR_MAP])
+    }
+
+    /// Returns the architecture that a kernel was compiled for, 10 × major + minor.
+    fn architecture(&self) -> c_int {
+        let current = self.current().ok().map(|context| self.device_of(context));
+        let device = self.state.devices.get(current.unwrap_or(0));
+        let (major, minor) = device.map_or((0, 0), |device| device.profile.compute_capability);
+        let own = major * 10 + minor;
+        ARCHITECTURES.into_iter().rev().find(|known| *known <= own).unwrap_or(own)
     }
 
     fn function(&mut self, handle: usize) -> Outcome<&mut Function> {

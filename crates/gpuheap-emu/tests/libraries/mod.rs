@@ -27,6 +27,10 @@ pub(crate) static LIBRARIES: Emulated = Emulated::new(
     "libgpuheap_emu_libraries.so",
 );
 
+/// The runtime over an emulated driver.
+pub(crate) static CUDART: Emulated =
+    Emulated::new("gpuheap-emu-cudart", "libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so");
+
 /// An emulated library.
 pub(crate) struct Emulated {
     package: &'static str,

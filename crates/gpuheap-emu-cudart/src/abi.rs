@@ -1,0 +1,76 @@
+//! Major version of the runtime that the program was built for. A few functions have different
+//! arguments in CUDA 12 and 13 under one name.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
+
+/// Entry of an object's dynamic section: number of the end, of a needed library, of the table of
+/// strings.
+const END: i64 = 0;
+const NEEDED: i64 = 1;
+const STRINGS: i64 = 5;
+
+/// Returns 12 or 13: the version of the runtime that an object of the process needs, the newest if
+/// several do or none does.
+pub(crate) fn major() -> c_int {
+    static MAJOR: OnceLock<c_int> = OnceLock::new();
+    *MAJOR.get_or_init(|| {
+        let mut found = Needed::default();
+        // SAFETY: the function is called during the call alone, with a pointer to `found`.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+        if found.twelve && !found.thirteen { 12 } else { 13 }
+    })
+}
+
+#[derive(Default)]
+struct Needed {
+    twelve: bool,
+    thirteen: bool,
+}
+
+/// One entry of a dynamic section.
+#[repr(C)]
+struct Entry {
+    tag: i64,
+    value: u64,
+}
+
+/// Looks for the runtime among the libraries that one object needs.
+///
+/// # Safety
+///
+/// `info` describes a loaded object, and `data` is a [`Needed`].
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the caller promises both, and a loaded object's dynamic section ends at an entry of
+    // zero and refers to a table of C strings.
+    unsafe {
+        let (info, found) = (&*info, &mut *data.cast::<Needed>());
+        // The kernel's own object does not relocate its section, and needs no library.
+        let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
+        if name.to_bytes().starts_with(b"linux-vdso") {
+            return 0;
+        }
+        let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
+            return 0;
+        };
+        let first: *const Entry =
+            std::ptr::with_exposed_provenance((info.dlpi_addr + dynamic.p_vaddr) as usize);
+        let entries = || (0..).map(|index| &*first.add(index)).take_while(|entry| entry.tag != END);
+        let Some(strings) = entries().find(|entry| entry.tag == STRINGS) else { return 0 };
+        // The loader of some systems leaves the address relative to the object.
+        let strings = match strings.value {
+            relative if relative < info.dlpi_addr => info.dlpi_addr + relative,
+            absolute => absolute,
+        };
+        for entry in entries().filter(|entry| entry.tag == NEEDED) {
+            let name = std::ptr::with_exposed_provenance((strings + entry.value) as usize);
+            match CStr::from_ptr(name).to_bytes() {
+                b"libcudart.so.12" => found.twelve = true,
+                b"libcudart.so.13" => found.thirteen = true,
+                _ => {}
+            }
+        }
+    }
+    0
+}

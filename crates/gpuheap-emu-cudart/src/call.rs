@@ -1,0 +1,41 @@
+//! The process's driver, and the entry of a call.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use gpuheap_driver::{CUresult, LibCuda, OpenError};
+
+use crate::context;
+use crate::error::{INSUFFICIENT_DRIVER, Outcome, record};
+
+/// Returns the process's driver, found and initialised at the first call.
+pub(crate) fn driver() -> Outcome<&'static LibCuda> {
+    static DRIVER: OnceLock<Result<LibCuda, CUresult>> = OnceLock::new();
+    let driver = DRIVER.get_or_init(|| {
+        LibCuda::open().map_err(|error| match error {
+            OpenError::Initialise { code, .. } => code,
+            _ => INSUFFICIENT_DRIVER,
+        })
+    });
+    driver.as_ref().map_err(|code| *code)
+}
+
+/// Calls `body` with the driver, with the primary context of the thread's device current unless
+/// another one is. A failure becomes the thread's last error.
+pub(crate) fn in_context(body: impl FnOnce(&LibCuda) -> Outcome) -> CUresult {
+    guarded(|| {
+        let driver = driver()?;
+        context::enter(driver)?;
+        body(driver)
+    })
+}
+
+/// Calls `body`. A failure becomes the thread's last error, and a panic becomes a failure: none
+/// reaches the program.
+pub(crate) fn guarded(body: impl FnOnce() -> Outcome) -> CUresult {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => CUresult::SUCCESS,
+        Ok(Err(code)) => record(code),
+        Err(_) => record(CUresult::ERROR_UNKNOWN),
+    }
+}

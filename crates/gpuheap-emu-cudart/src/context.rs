@@ -1,0 +1,89 @@
+//! Devices of threads, and their primary contexts.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpuheap_driver::{CUcontext, Driver, LibCuda};
+
+use crate::error::{Outcome, check};
+
+/// Primary contexts that the runtime holds, by device.
+static PRIMARY: Mutex<Option<HashMap<c_int, CUcontext>>> = Mutex::new(None);
+
+thread_local! {
+    /// Device that the thread chose, for calls with no current context.
+    static DEVICE: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// Makes the primary context of the thread's device current, unless a context is.
+pub(crate) fn enter(driver: &LibCuda) -> Outcome {
+    if current(driver)?.is_null() { make_current(driver, DEVICE.get()) } else { Ok(()) }
+}
+
+/// Returns the thread's device: that of the current context, or the one that the thread chose.
+pub(crate) fn device(driver: &LibCuda) -> Outcome<c_int> {
+    if current(driver)?.is_null() {
+        return Ok(DEVICE.get());
+    }
+    let mut device = 0;
+    // SAFETY: the pointer is valid for a write.
+    check(unsafe { driver.cuCtxGetDevice(&mut device) })?;
+    Ok(device)
+}
+
+/// Sets the thread's device and makes its primary context current.
+pub(crate) fn set_device(driver: &LibCuda, device: c_int) -> Outcome {
+    make_current(driver, device)?;
+    DEVICE.set(device);
+    Ok(())
+}
+
+/// Returns the primary context of a device, which is created if necessary and kept.
+pub(crate) fn primary(driver: &LibCuda, device: c_int) -> Outcome<CUcontext> {
+    let mut held = lock();
+    let held = held.get_or_insert_default();
+    if let Some(context) = held.get(&device) {
+        return Ok(*context);
+    }
+    let mut context = CUcontext::NULL;
+    // SAFETY: the pointer is valid for a write.
+    check(unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) })?;
+    held.insert(device, context);
+    Ok(context)
+}
+
+/// Destroys everything in the primary context of the thread's device.
+pub(crate) fn reset(driver: &LibCuda) -> Outcome<c_int> {
+    let device = device(driver)?;
+    let held = lock().get_or_insert_default().remove(&device);
+    // SAFETY: no pointers. What the program has in the context ends, as it asks.
+    unsafe {
+        check(driver.cuDevicePrimaryCtxReset_v2(device))?;
+        if held.is_some() {
+            check(driver.cuDevicePrimaryCtxRelease_v2(device))?;
+        }
+        check(driver.cuCtxSetCurrent(CUcontext::NULL))?;
+    }
+    DEVICE.set(device);
+    Ok(device)
+}
+
+fn make_current(driver: &LibCuda, device: c_int) -> Outcome {
+    let context = primary(driver, device)?;
+    // SAFETY: the context is of this driver.
+    check(unsafe { driver.cuCtxSetCurrent(context) })
+}
+
+fn current(driver: &LibCuda) -> Outcome<CUcontext> {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the pointer is valid for a write.
+    check(unsafe { driver.cuCtxGetCurrent(&mut context) })?;
+    Ok(context)
+}
+
+fn lock() -> MutexGuard<'static, Option<HashMap<c_int, CUcontext>>> {
+    // Each change is one insertion or removal, so a panic leaves the map valid.
+    PRIMARY.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,148 @@
+//! Properties of a device in one structure, laid out as in CUDA 12 or 13.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid, Driver};
+
+use crate::call::driver;
+use crate::error::{Outcome, check};
+
+/// Bytes of the structure in CUDA 12 and 13.
+const BYTES_IN_12: usize = 1032;
+const BYTES_IN_13: usize = 1008;
+
+/// Bytes of the name and of the UUID, with which the structure begins, and of the LUID and its
+/// mask, which no device here has.
+const NAME: usize = 256;
+const UUID: usize = 16;
+const LUID: usize = 12;
+
+/// A field of the structure, after those.
+#[derive(Clone, Copy)]
+enum Field {
+    /// Memory of the device.
+    Memory,
+    /// Property of this number, as a C `int`.
+    Int(c_int),
+    /// Property of this number, as a `size_t`.
+    Size(c_int),
+    /// Property of this number, which the structure has in CUDA 12 alone.
+    IntIn12(c_int),
+    /// Zeros as C `int`s, where no property has the value.
+    Zeros(usize),
+}
+
+use Field::{Int, IntIn12, Memory, Size, Zeros};
+
+#[rustfmt::skip]
+const FIELDS: &[Field] = &[
+    Memory,
+    // Shared memory, registers, warp, pitch, threads, block, grid.
+    Size(8), Int(12), Int(10), Size(11), Int(1), Int(2), Int(3), Int(4), Int(5), Int(6), Int(7),
+    // Clock, constant memory, compute capability, alignment of textures.
+    IntIn12(13), Size(9), Int(75), Int(76), Size(14), Size(51),
+    // Overlap, multiprocessors, time limit, integrated, mapped host memory, mode.
+    IntIn12(15), Int(16), IntIn12(17), Int(18), Int(19), IntIn12(20),
+    // Textures of one and two dimensions.
+    Int(21), Int(77), IntIn12(69), Int(22), Int(23), Int(73), Int(74), Int(70), Int(71), Int(72),
+    Int(45), Int(46),
+    // Textures of three dimensions, cubes and layers.
+    Int(24), Int(25), Int(26), Int(47), Int(48), Int(49), Int(52), Int(42), Int(43),
+    Int(27), Int(28), Int(29), Int(53), Int(54),
+    // Surfaces.
+    Int(55), Int(56), Int(57), Int(58), Int(59), Int(60), Int(61), Int(62), Int(63), Int(64),
+    Int(65), Int(66), Int(67), Int(68), Size(30),
+    // Concurrent kernels, ECC, place on the PCI bus, driver model, copy engines, addressing.
+    Int(31), Int(32), Int(33), Int(34), Int(50), Int(35), Int(40), Int(41),
+    // Clock and width of the memory, caches, threads, priorities.
+    IntIn12(36), Int(37), Int(38), Int(108), Int(39), Int(78), Int(79), Int(80),
+    // Of a multiprocessor: shared memory, registers. Managed memory, board, atomics.
+    Size(81), Int(82), Int(83), Int(84), Int(85), Int(86), IntIn12(87),
+    // Pageable and managed access, preemption, cooperative launches.
+    Int(88), Int(89), Int(90), Int(91), Int(95), IntIn12(96), Size(97), Int(100), Int(101),
+    // Blocks of a multiprocessor, window of the cache, reserved shared memory.
+    Int(106), Int(109), Size(111),
+    // Registered memory, sparse arrays, semaphores, pools, RDMA.
+    Int(99), Int(112), Int(113), Int(114), Int(115), Int(116), Int(117), Int(118), Int(119),
+    // Deferred mapping, events between processes, clusters, function pointers.
+    Int(121), Int(125), Int(120), Int(129),
+];
+
+/// Fields at the end in CUDA 13: NUMA, MPS, PCI identity.
+const LAST_IN_13: &[Field] =
+    &[Int(130), Int(131), Int(133), Int(134), Int(139), Int(140), Int(143), Zeros(56)];
+
+/// Zeros at the end in CUDA 12.
+const LAST_IN_12: &[Field] = &[Zeros(63)];
+
+pub(crate) unsafe fn cudaGetDeviceProperties(properties: *mut c_void, device: c_int) -> Outcome {
+    // SAFETY: the caller promises the structure of CUDA 13.
+    unsafe { write_properties::<BYTES_IN_13>(properties, device, false) }
+}
+
+pub(crate) unsafe fn cudaGetDeviceProperties_v2(properties: *mut c_void, device: c_int) -> Outcome {
+    // SAFETY: the caller promises the structure of CUDA 12.
+    unsafe { write_properties::<BYTES_IN_12>(properties, device, true) }
+}
+
+/// Writes the properties of a device.
+///
+/// # Safety
+///
+/// `properties` is null or valid for a write of `BYTES` bytes.
+unsafe fn write_properties<const BYTES: usize>(
+    properties: *mut c_void,
+    device: c_int,
+    is_12: bool,
+) -> Outcome {
+    if properties.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let found = layout(device, is_12)?;
+    let found: [u8; BYTES] = found.try_into().map_err(|_| CUresult::ERROR_UNKNOWN)?;
+    // SAFETY: not null, so valid for the write.
+    unsafe { properties.cast::<[u8; BYTES]>().write(found) };
+    Ok(())
+}
+
+/// Returns the bytes of the structure.
+fn layout(device: c_int, is_12: bool) -> Outcome<Vec<u8>> {
+    let driver = driver()?;
+    let mut name: [c_char; NAME] = [0; NAME];
+    let (mut uuid, mut memory) = (CUuuid::default(), 0);
+    // SAFETY: the pointers are valid for writes of the given sizes.
+    unsafe {
+        check(driver.cuDeviceGetName(name.as_mut_ptr(), NAME as c_int, device))?;
+        check(driver.cuDeviceGetUuid_v2(&mut uuid, device))?;
+        check(driver.cuDeviceTotalMem_v2(&mut memory, device))?;
+    }
+    let get = |number: c_int| {
+        let mut value = 0;
+        // SAFETY: the pointer is valid for a write.
+        let code =
+            unsafe { driver.cuDeviceGetAttribute(&mut value, CUdevice_attribute(number), device) };
+        // A driver that does not know a property does not have it.
+        if code == CUresult::ERROR_INVALID_VALUE { Ok(0) } else { check(code).map(|()| value) }
+    };
+    let mut bytes: Vec<u8> = name.iter().map(|byte| byte.cast_unsigned()).collect();
+    bytes.extend(uuid.bytes);
+    debug_assert_eq!(bytes.len(), NAME + UUID);
+    bytes.resize(NAME + UUID + LUID, 0);
+    let last = if is_12 { LAST_IN_12 } else { LAST_IN_13 };
+    for field in FIELDS.iter().chain(last) {
+        match *field {
+            Memory => push_size(&mut bytes, memory),
+            Size(number) => push_size(&mut bytes, get(number)? as usize),
+            IntIn12(_) if !is_12 => {}
+            Int(number) | IntIn12(number) => bytes.extend(get(number)?.to_ne_bytes()),
+            Zeros(count) => bytes.resize(bytes.len() + count * size_of::<c_int>(), 0),
+        }
+    }
+    bytes.resize(bytes.len().next_multiple_of(align_of::<usize>()), 0);
+    Ok(bytes)
+}
+
+fn push_size(bytes: &mut Vec<u8>, value: usize) {
+    bytes.resize(bytes.len().next_multiple_of(align_of::<usize>()), 0);
+    bytes.extend(value.to_ne_bytes());
+}

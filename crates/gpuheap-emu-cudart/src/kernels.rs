@@ -1,0 +1,185 @@
+//! Kernels and variables that the program's fat binaries register, loaded at their first use.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpuheap_driver::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUstream, Driver, LibCuda};
+
+use crate::error::{
+    INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, MISSING_CONFIGURATION, Outcome, check,
+};
+use crate::types::Dim3;
+
+static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
+
+thread_local! {
+    /// Configurations of launches that the thread has begun.
+    static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Images of the program, and their kernels and variables.
+#[derive(Default)]
+struct Registered {
+    images: Vec<Image>,
+    /// Kernels by the address of the host's function.
+    kernels: HashMap<usize, Kernel>,
+    /// Variables by the address of the host's variable.
+    variables: HashMap<usize, Variable>,
+}
+
+/// A fat binary. Addresses are kept as numbers, because they go from thread to thread.
+struct Image {
+    data: usize,
+    library: Option<CUlibrary>,
+}
+
+struct Kernel {
+    image: usize,
+    /// Address of the name, a C string of the program.
+    name: usize,
+    loaded: Option<CUkernel>,
+}
+
+struct Variable {
+    bytes: usize,
+    /// Address of the variable on each device that has it.
+    at: HashMap<c_int, CUdeviceptr>,
+}
+
+/// Configuration of a launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Configuration {
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) shared_bytes: usize,
+    pub(crate) stream: CUstream,
+}
+
+/// Registers a fat binary and returns its number.
+pub(crate) fn register_image(data: *const c_void) -> usize {
+    let mut registered = lock();
+    let images = &mut registered.get_or_insert_default().images;
+    images.push(Image { data: data.expose_provenance(), library: None });
+    images.len() - 1
+}
+
+/// Registers a kernel of an image.
+///
+/// # Safety
+///
+/// `name` is a C string that lives as long as the process uses the kernel.
+pub(crate) unsafe fn register_kernel(image: usize, host: *const c_void, name: *const c_char) {
+    let kernel = Kernel { image, name: name.expose_provenance(), loaded: None };
+    lock().get_or_insert_default().kernels.insert(host.addr(), kernel);
+}
+
+/// Registers a variable.
+pub(crate) fn register_variable(host: *const c_void, bytes: usize) {
+    let variable = Variable { bytes, at: HashMap::new() };
+    lock().get_or_insert_default().variables.insert(host.addr(), variable);
+}
+
+/// Returns the kernel of the host's function.
+pub(crate) fn kernel(driver: &LibCuda, host: *const c_void) -> Outcome<CUkernel> {
+    let mut registered = lock();
+    let Registered { images, kernels, .. } = registered.get_or_insert_default();
+    let found = kernels.get_mut(&host.addr()).ok_or(INVALID_DEVICE_FUNCTION)?;
+    if let Some(loaded) = found.loaded {
+        return Ok(loaded);
+    }
+    let image = images.get_mut(found.image).ok_or(INVALID_DEVICE_FUNCTION)?;
+    let library = image.load(driver)?;
+    let mut kernel = CUkernel::NULL;
+    // SAFETY: the name is a C string, by the contract of its registration.
+    let code = unsafe {
+        driver.cuLibraryGetKernel(&mut kernel, library, ptr::with_exposed_provenance(found.name))
+    };
+    check(code)?;
+    Ok(*found.loaded.insert(kernel))
+}
+
+/// Returns the driver's handle for launches of the host's function.
+pub(crate) fn function(driver: &LibCuda, host: *const c_void) -> Outcome<CUfunction> {
+    // The driver takes a kernel where it takes a function.
+    kernel(driver, host).map(|kernel| CUfunction(kernel.0))
+}
+
+/// Returns the name of the kernel of the host's function.
+pub(crate) fn name(host: *const c_void) -> Outcome<*const c_char> {
+    let mut registered = lock();
+    let found = registered.get_or_insert_default().kernels.get(&host.addr());
+    let found = found.ok_or(INVALID_DEVICE_FUNCTION)?;
+    Ok(ptr::with_exposed_provenance(found.name))
+}
+
+/// Returns the address and the size of a variable on the current context's device. Its memory, of
+/// zeros, is allocated at the first use.
+pub(crate) fn variable(
+    driver: &LibCuda,
+    device: c_int,
+    host: *const c_void,
+) -> Outcome<(CUdeviceptr, usize)> {
+    let mut registered = lock();
+    let variables = &mut registered.get_or_insert_default().variables;
+    let found = variables.get_mut(&host.addr()).ok_or(INVALID_SYMBOL)?;
+    if let Some(address) = found.at.get(&device) {
+        return Ok((*address, found.bytes));
+    }
+    let mut address = 0;
+    // SAFETY: the pointer is valid for a write, and the fill is of the whole allocation.
+    unsafe {
+        check(driver.cuMemAlloc_v2(&mut address, found.bytes))?;
+        check(driver.cuMemsetD8_v2(address, 0, found.bytes))?;
+    }
+    found.at.insert(device, address);
+    Ok((address, found.bytes))
+}
+
+/// Returns the size of a variable.
+pub(crate) fn variable_bytes(host: *const c_void) -> Outcome<usize> {
+    let mut registered = lock();
+    let found = registered.get_or_insert_default().variables.get(&host.addr());
+    found.map(|found| found.bytes).ok_or(INVALID_SYMBOL)
+}
+
+/// Forgets the memory of variables on a device that was reset.
+pub(crate) fn forget_variables(device: c_int) {
+    for variable in lock().get_or_insert_default().variables.values_mut() {
+        variable.at.remove(&device);
+    }
+}
+
+/// Keeps the configuration of a launch that the thread begins.
+pub(crate) fn push_configuration(configuration: Configuration) {
+    CONFIGURATIONS.with_borrow_mut(|stack| stack.push(configuration));
+}
+
+/// Returns the configuration of the launch that the thread began last.
+pub(crate) fn pop_configuration() -> Outcome<Configuration> {
+    CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(MISSING_CONFIGURATION)
+}
+
+impl Image {
+    fn load(&mut self, driver: &LibCuda) -> Outcome<CUlibrary> {
+        if let Some(library) = self.library {
+            return Ok(library);
+        }
+        let mut library = CUlibrary::NULL;
+        let (none, no_values) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the program registered an image there, and there are no options.
+        let code = unsafe {
+            let data = ptr::with_exposed_provenance(self.data);
+            driver.cuLibraryLoadData(&mut library, data, none, no_values, 0, none, no_values, 0)
+        };
+        check(code)?;
+        Ok(*self.library.insert(library))
+    }
+}
+
+fn lock() -> MutexGuard<'static, Option<Registered>> {
+    // Each change is one insertion, so a panic leaves the maps valid.
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,120 @@
+//! Programs of the runtime in C, on the emulated driver. Needs a C compiler: `CC`, else `cc`.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+#[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
+mod library;
+
+/// Memory moves as `docs/emulator.md` says; the rest is what the runtime's documentation says.
+const PRINTED: &str = "\
+plain: 12 MiB
+of no bytes: 1
+copied: 7 9 7
+rectangle: 7 9 7
+device memory: 2 0
+pinned: 1 1
+managed: 3
+unknown: 0
+freed: 0 MiB
+freed twice: cudaErrorInvalidValue
+last: cudaErrorInvalidValue, then cudaSuccess
+too much: out of memory
+in order: 3, 1
+pool: 0 MiB
+captured: 5
+no blocks: cudaErrorInvalidConfiguration
+large blocks: cudaErrorInvalidConfiguration
+no kernel: cudaErrorInvalidDeviceFunction
+pushed: 256 12 1
+nothing pushed: cudaErrorMissingConfiguration
+occupancy: 8
+threads: 1024, dynamic: 102400
+captured: status 1, 1, 1 node
+entry point: 1 0
+variable: 6 of 4
+past its end: cudaErrorInvalidValue
+no variable: cudaErrorInvalidSymbol
+shared with processes: cudaErrorNotSupported
+CUDA 13: emulated NVIDIA H200, 9.0, 132
+CUDA 12: emulated NVIDIA H200, 9.0, 132
+version 13000, 2 devices
+no such device: cudaErrorInvalidDevice
+device 1
+from a peer: 4
+unknown code: unrecognized error code
+";
+
+#[test]
+fn a_program_of_each_family_runs() {
+    let folder = folder();
+    let cudart = folder.path().join("libgpuheap_emu_cudart.so");
+    let program = compile(&folder, "runtime", "runtime", &[&cudart]);
+    let report = folder.path().to_str().unwrap();
+    let mut run = library::command(&program, &folder, &[("GPUHEAP_EMULATED_REPORT", report)]);
+    run.envs([("GPUHEAP_EMULATED_DEVICE", "h200,h200"), ("GPUHEAP_EMULATED_KERNELS", "no-op")]);
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), PRINTED, "{said}");
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("cudaIpcGetMemHandle is not modelled"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+
+    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let names = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+    let report = files.into_iter().find(|path| names(path).starts_with("cudart.")).unwrap();
+    assert_eq!(
+        std::fs::read_to_string(report).unwrap(),
+        "{\"not_modelled\":[{\"function\":\"cudaIpcGetMemHandle\",\"times\":1}]}\n"
+    );
+}
+
+/// A program names the runtime of its CUDA by the library that it needs. The library itself is an
+/// empty one of that name and version.
+#[test]
+fn arguments_are_those_of_the_runtime_that_the_program_needs() {
+    for major in ["12", "13"] {
+        let folder = folder();
+        let shell = shell(&folder, major);
+        let cudart = folder.path().join("libgpuheap_emu_cudart.so");
+        let program = compile(&folder, "abi", major, &[&cudart, &shell]);
+        let mut run = library::command(&program, &folder, &[]);
+        run.env("GPUHEAP_EMULATED_DEVICE", "h200,h200");
+        let printed = library::quiet_success(run.output().unwrap());
+        assert_eq!(printed, format!("{major}: preferred 1, prefetched 1\n"));
+    }
+}
+
+/// Returns a folder with the runtime and the driver.
+fn folder() -> TempDir {
+    library::folder(&[&library::CUDART, &library::LIBCUDA])
+}
+
+/// Compiles the program `NAME.c` as `program`; the name of a program that is a number is the major
+/// version of its CUDA.
+fn compile(folder: &TempDir, source: &str, program: &str, link: &[&Path]) -> PathBuf {
+    let program_path = folder.path().join(program);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{source}.c"));
+    let mut compile = compiler();
+    compile.args(["-std=c99", "-Wall", "-Werror", &format!("-DMAJOR={program}"), "-o"]);
+    compile.arg(&program_path).arg(source).arg("-Wl,--no-as-needed").args(link);
+    assert!(compile.status().unwrap().success());
+    program_path
+}
+
+/// Makes an empty library with the name of a runtime.
+fn shell(folder: &TempDir, major: &str) -> PathBuf {
+    let path = folder.path().join(format!("libcudart.so.{major}"));
+    let name = format!("-Wl,-soname,libcudart.so.{major}");
+    let mut compile = compiler();
+    compile.args(["-shared", "-x", "c", "/dev/null", &name, "-o"]).arg(&path);
+    assert!(compile.status().unwrap().success());
+    path
+}
+
+fn compiler() -> Command {
+    Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}
