@@ -1,9 +1,11 @@
 //! Memory that kernels' code and cuBLAS take from the device, which no call asks for.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use gpuheap_driver::{CUcontext, CUresult, Driver, LibCuda};
+use gpuheap_driver::{CUcontext, CUresult, Driver};
+
+use crate::driver::driver;
 
 /// Bytes that PyTorch's kernels and cuBLAS had taken from an H200 beside the context and PyTorch's
 /// own memory (driver 580, PyTorch 2.11, 2026-11-22): the same in each of 9 programs. Other cards
@@ -15,8 +17,7 @@ static CONTEXTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// Takes the memory in the current context, once. Returns `false` if the device has not enough.
 pub(crate) fn load() -> bool {
-    static DRIVER: OnceLock<Option<LibCuda>> = OnceLock::new();
-    let Some(driver) = DRIVER.get_or_init(|| LibCuda::open().ok()) else { return true };
+    let Some(driver) = driver() else { return true };
     let mut context = CUcontext::NULL;
     // SAFETY: the result is a local variable.
     let code = unsafe { driver.cuCtxGetCurrent(&mut context) };

@@ -13,5 +13,7 @@ mod answers;
 mod code;
 mod cublas;
 mod cublaslt;
+mod driver;
+mod nccl;
 mod refused;
 mod report;

@@ -224,14 +224,8 @@ macro_rules! refused_functions {
         );
         $callback!(
             "NCCL", 5, [
-                ncclAllGather ncclAllReduce ncclAlltoAll ncclBcast ncclBroadcast ncclCommAbort
-                ncclCommCount ncclCommDeregister ncclCommDestroy ncclCommFinalize
-                ncclCommGetAsyncError ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig
-                ncclCommInitRankScalable ncclCommRegister ncclCommShrink ncclCommSplit
-                ncclCommUserRank ncclCommWindowDeregister ncclCommWindowRegister
-                ncclDevCommCreate ncclDevCommDestroy ncclGetUniqueId ncclGroupEnd
-                ncclGroupSimulateEnd ncclGroupStart ncclMemAlloc ncclMemFree ncclRecv
-                ncclRedOpCreatePreMulSum ncclRedOpDestroy ncclReduce ncclReduceScatter ncclSend
+                ncclCommShrink ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate
+                ncclDevCommDestroy ncclGroupSimulateEnd
             ]
         );
         $callback!(

@@ -1,10 +1,10 @@
 //! Report of what was refused, written to a folder when the process ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
 /// Variable that names the folder.
 const FOLDER: &str = "GPUHEAP_EMULATED_REPORT";
@@ -14,26 +14,44 @@ const NAMED: usize = 3;
 /// Refused functions with their calls, by library.
 static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap::new());
 
+/// Lines on what a library models in part.
+static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
+
 /// Counts a call that was refused.
 pub(crate) fn refused(library: &'static str, function: &'static str) {
+    write_at_exit();
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
-    if refused.is_empty() {
+    *refused.entry(library).or_default().entry(function).or_default() += 1;
+}
+
+/// Adds a line on what a library models in part.
+pub(crate) fn note(library: &'static str, line: &'static str) {
+    write_at_exit();
+    NOTES.lock().unwrap_or_else(PoisonError::into_inner).insert((library, line));
+}
+
+fn write_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
         // SAFETY: the function does not unwind, and this library is never unmapped.
         unsafe { libc::atexit(write) };
-    }
-    *refused.entry(library).or_default().entry(function).or_default() += 1;
+    });
 }
 
 extern "C" fn write() {
     let Some(folder) = env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return };
     let file = PathBuf::from(folder).join(format!("libraries.{}.json", std::process::id()));
     let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
     // At exit, no code can handle a failure any more.
-    let _ = std::fs::write(file, text(&refused));
+    let _ = std::fs::write(file, text(&refused, &notes));
 }
 
-fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>) -> String {
-    let mut libraries = Vec::new();
+fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>, notes: &BTreeSet<(&str, &str)>) -> String {
+    let object =
+        |library: &str, note: &str| format!("{{\"name\": \"{library}\", \"notes\": [\"{note}\"]}}");
+    let mut libraries: Vec<String> =
+        notes.iter().map(|(library, note)| object(library, note)).collect();
     for (library, functions) in refused {
         let calls: u64 = functions.values().sum();
         let mut note = format!("is not modelled: {calls} calls were refused, of ");
@@ -43,7 +61,7 @@ fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>) -> String {
             // A write to a string never fails.
             let _ = write!(note, " and {} more", functions.len() - NAMED);
         }
-        libraries.push(format!("{{\"name\": \"{library}\", \"notes\": [\"{note}\"]}}"));
+        libraries.push(object(library, &note));
     }
     format!("{{\"libraries\": [{}]}}\n", libraries.join(", "))
 }
@@ -56,7 +74,7 @@ mod tests {
     fn note_names_the_first_functions() {
         let functions = BTreeMap::from([("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
         assert_eq!(
-            text(&BTreeMap::from([("cuFFT", functions)])),
+            text(&BTreeMap::from([("cuFFT", functions)]), &BTreeSet::new()),
             "{\"libraries\": [{\"name\": \"cuFFT\", \"notes\": [\"is not modelled: 10 calls were \
              refused, of a, b, c and 1 more\"]}]}\n"
         );
