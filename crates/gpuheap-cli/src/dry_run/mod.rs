@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gpuheap_dry_run::{Error, FindBatch, Options, Outcome, Progress, dry_run};
-use gpuheap_replay::cards::{self, Card};
+use gpuheap_replay::cards::{self, Card, UnknownCard};
 
 use crate::failure::Failure;
 use crate::output;
@@ -73,24 +73,46 @@ pub(crate) struct DryRunArguments {
     program: Vec<OsString>,
 }
 
+/// A card, and how its name was taken if it fits several cards.
+struct AskedCard {
+    card: &'static Card,
+    note: Option<String>,
+}
+
+/// Returns the card with the least memory of those that a name fits.
+fn smallest(name: &str, error: &UnknownCard) -> AskedCard {
+    let candidates = error.candidates();
+    let fitting = cards::all().iter().filter(|card| candidates.contains(&card.name));
+    // The name fits some cards, so that the default is never taken.
+    let card = fitting.min_by_key(|card| card.total_bytes).unwrap_or(&cards::all()[0]);
+    let name = name.trim();
+    let note = format!("{name}: taken as {}, the smallest of {}", card.name, candidates.join(", "));
+    AskedCard { card, note: Some(note) }
+}
+
 impl DryRunArguments {
     /// Refuses values that contradict each other.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         self.cards().map(drop)
     }
 
-    fn cards(&self) -> Result<Vec<&'static Card>, Failure> {
-        let mut found = Vec::new();
+    /// Returns the cards. A name of several cards is the one with the least memory.
+    fn cards(&self) -> Result<Vec<AskedCard>, Failure> {
+        let mut found: Vec<AskedCard> = Vec::new();
         for name in self.card.as_deref().unwrap_or(CARD).split(',') {
             let failed = |error: String| Failure::wrong_use(format!("--card: {error}"));
             missing(name).map_err(failed)?;
-            let card = cards::find(name).map_err(|error| {
-                failed(format!("{error}; gpuheap replay --card list shows all"))
-            })?;
-            if found.contains(&card) {
-                return Err(failed(format!("{} was given more than once", card.name)));
+            let asked = match cards::find(name) {
+                Ok(card) => AskedCard { card, note: None },
+                Err(error) if error.is_ambiguous() => smallest(name, &error),
+                Err(error) => {
+                    return Err(failed(format!("{error}; gpuheap replay --card list shows all")));
+                }
+            };
+            if found.iter().any(|other| other.card == asked.card) {
+                return Err(failed(format!("{} was given more than once", asked.card.name)));
             }
-            found.push(card);
+            found.push(asked);
         }
         Ok(found)
     }
@@ -101,7 +123,7 @@ impl DryRunArguments {
         Ok(Options {
             program,
             arguments: words.collect(),
-            cards: self.cards()?,
+            cards: self.cards()?.iter().map(|asked| asked.card).collect(),
             devices: self.devices,
             memory: self.memory.as_ref().map(|memory| memory.bytes),
             steps: self.steps,
@@ -125,7 +147,8 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
         // Before the program runs for it.
         write(file, "")?;
     }
-    let verdict = dry_run(&options, &Notes).map_err(failed)?;
+    let mut verdict = dry_run(&options, &Notes).map_err(failed)?;
+    verdict.notes.extend(arguments.cards()?.into_iter().filter_map(|asked| asked.note));
     if let Some(file) = &arguments.json {
         write(file, &json(&verdict).map_err(Failure::could_not_look)?)?;
     }

@@ -14,7 +14,7 @@ fn wrong_use_is_one_line_and_runs_nothing() {
         &["true"],
         &["--card", "A101", "--", "true"],
         &["--card", "T4,T4", "--", "true"],
-        &["--card", "A100", "--", "true"],
+        &["--card", "A100,A100 40GB", "--", "true"],
         &["--card", "", "--", "true"],
         &["--devices", "0", "--", "true"],
         &["--devices", "17", "--", "true"],
