@@ -129,6 +129,22 @@ item()
 }
 
 #[test]
+fn library_with_a_stand_in_is_not_loaded_by_its_path() {
+    let program = "
+import ctypes
+import gpuheap_dry_run_hook as hook
+hook.PRELOADED.add('libm.so.6')
+print(ctypes.CDLL('/nowhere/libm.so.6').cos is not None)
+try:
+    ctypes.CDLL('/nowhere/libdl.so.2')
+except OSError:
+    print('another is')
+";
+    let (ran, _) = ran(program, &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "True\nanother is\n"), "{}", ran.stderr);
+}
+
+#[test]
 fn allocator_that_was_replaced_is_told() {
     let program = "
 torch.cuda.get_allocator_backend = lambda: 'pluggable'

@@ -23,6 +23,10 @@ MOST_FAILURES = 20
 MANY_READS = 10_000
 
 
+# Names of the libraries that stand in for CUDA's in this process.
+PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "").split(":") if path}
+
+
 def guarded(function):
     """`function`, with its errors noted in the report and not raised."""
 
@@ -374,12 +378,29 @@ def asked_to_end(number, frame):
     raise SystemExit(128 + number)
 
 
+def load_stand_ins_by_name():
+    """Makes `ctypes` load a library that has a stand-in by its name, also if the program gives a path.
+
+    PyTorch loads CUDA's libraries from its wheel by their paths before its own, and the loader would
+    take them beside the stand-ins.
+    """
+    load = ctypes.CDLL.__init__
+
+    def by_name(self, name, *arguments, **options):
+        if isinstance(name, str) and os.path.basename(name) in PRELOADED:
+            name = os.path.basename(name)
+        load(self, name, *arguments, **options)
+
+    ctypes.CDLL.__init__ = by_name
+
+
 def forked():
     if state.torch is not None:
         state.clear()
 
 
 sys.meta_path.insert(0, TorchWaiter())
+load_stand_ins_by_name()
 os.register_at_fork(after_in_child=forked)
 if state.most_seconds and threading.current_thread() is threading.main_thread():
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
