@@ -86,3 +86,37 @@ def test_what_was_uploaded_is_freed_if_the_rest_fails():
     with pytest.raises(gpuheap.OutOfMemory) as caught:
         heap.adapt(parts)
     assert heap.stats()["live"] == 0 and caught.value.requested == 10 << 20
+
+
+def test_structures_of_any_depth(heap):
+    deep = [array.array("b", [7])]
+    for _ in range(200_000):
+        deep = [deep]
+    up = heap.adapt(deep)
+    down, depth = gpuheap.host(up), 0
+    while isinstance(up, list):
+        up, down, depth = up[0], down[0], depth + 1
+    assert (up.to_list(), down.tolist(), depth) == ([7], [7], 200_001)
+    del up
+    wrong = array.array("u", "x")
+    for _ in range(200_000):
+        wrong = [wrong]
+    with pytest.raises(TypeError) as caught:
+        heap.adapt(wrong)
+    (note,) = caught.value.__notes__
+    assert note.startswith("in the structure: [0][0]") and "]...[" in note and len(note) < 200
+    while isinstance(deep, list) or isinstance(wrong, list):
+        deep, wrong = (one[0] if isinstance(one, list) else one for one in (deep, wrong))
+
+
+def test_keys_that_cannot_be_shown(heap):
+    class Key:
+        def __repr__(self):
+            raise KeyError("no text")
+
+    up = heap.adapt({Key(): array.array("b", [7])})
+    assert [one.to_list() for one in up.values()] == [[7]]
+    del up
+    with pytest.raises(TypeError) as caught:
+        heap.adapt({Key(): array.array("u", "x")})
+    assert "[<" in caught.value.__notes__[0] and "Key>]" in caught.value.__notes__[0]

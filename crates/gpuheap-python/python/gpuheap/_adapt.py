@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuheap._gpuheap import Array
 
@@ -66,8 +66,36 @@ def host(structure: Any) -> Any:
 
 def walk(structure: Any, leaf: Callable[[Any], Any]) -> Any:
     """Rebuilds dicts, lists, tuples, named tuples and dataclasses with their leaves replaced. An object that
-    occurs twice is replaced once."""
-    return Walk(leaf).visit(structure, "")
+    occurs twice is replaced once. Does not recurse, so that structures may be of any depth."""
+    return Walk(leaf).rebuilt(structure)
+
+
+class Open:
+    """A container whose parts are being replaced."""
+
+    __slots__ = ("container", "step", "made", "parts")
+
+    def __init__(self, container: Any, step: Step | None, parts: list[tuple[Step, Any]]) -> None:
+        self.container = container
+        #: How the container around it names it.
+        self.step = step
+        self.parts = parts
+        self.made: list[Any] = []
+
+
+class Step(NamedTuple):
+    """How a container names a part of it."""
+
+    name: Any
+    is_field: bool = False
+
+    def __str__(self) -> str:
+        if self.is_field:
+            return f".{self.name}"
+        try:
+            return f"[{self.name!r}]"
+        except Exception:
+            return f"[<{type(self.name).__qualname__}>]"
 
 
 class Walk:
@@ -78,47 +106,97 @@ class Walk:
         self.leaf = leaf
         # Each object with what replaces it, by its identity.
         self.done: dict[int, tuple[Any, Any]] = {}
-        # Objects whose parts are being replaced. They live as long as the structure.
-        self.open: set[int] = set()
+        # Containers whose parts are being replaced, the outermost first. They live as long as the structure.
+        self.open: list[Open] = []
+        self.open_numbers: set[int] = set()
+        # How the innermost open container names the part that is looked at.
+        self.step: Step | None = None
 
-    def visit(self, part: Any, path: str) -> Any:
-        key = id(part)
-        if key in self.done:
-            return self.done[key][1]
-        if key in self.open:
-            raise ValueError(f"the structure contains itself at {path or 'its root'}; cut the circle first")
-        self.open.add(key)
+    def rebuilt(self, structure: Any) -> Any:
+        """Returns the structure with its leaves replaced."""
         try:
-            made = self.rebuilt(part, path)
+            is_made, made = self.begin(structure)
+            while self.open:
+                inner = self.open[-1]
+                if is_made:
+                    inner.made.append(made)
+                if len(inner.made) < len(inner.parts):
+                    self.step, part = inner.parts[len(inner.made)]
+                    is_made, made = self.begin(part)
+                else:
+                    is_made, made = True, self.end()
+            return made
         except (TypeError, ValueError) as error:
+            path = self.path()
             if path and not getattr(error, "__notes__", None):
                 error.add_note(f"in the structure: {path}")
             raise
-        finally:
-            self.open.discard(key)
+
+    def begin(self, part: Any) -> tuple[bool, Any]:
+        """Replaces a part at once, or opens it if it is a container. Returns whether it is replaced, and by
+        what."""
+        key = id(part)
+        if key in self.done:
+            return True, self.done[key][1]
+        if key in self.open_numbers:
+            raise ValueError(f"the structure contains itself at {self.path() or 'its root'}; cut the circle first")
+        parts = parts_of(part)
+        if parts is not None:
+            self.open.append(Open(part, self.step, parts))
+            self.open_numbers.add(key)
+            return False, None
+        made = self.leaf(part)
         self.done[key] = part, made
+        return True, made
+
+    def end(self) -> Any:
+        """Makes the innermost open container anew, of its parts."""
+        inner = self.open.pop()
+        self.step = inner.step
+        key = id(inner.container)
+        self.open_numbers.discard(key)
+        made = of_parts(inner.container, inner.parts, inner.made)
+        self.done[key] = inner.container, made
         return made
 
-    def rebuilt(self, part: Any, path: str) -> Any:
-        kind = type(part)
-        if isinstance(part, dict):
-            items = {name: self.visit(value, f"{path}[{name!r}]") for name, value in part.items()}
-            if kind is dict:
-                return items
-            # Other kinds of dict (ordered, with defaults) keep their settings.
-            same = part.copy()
-            same.update(items)
-            return same
-        if isinstance(part, (list, tuple)):
-            parts = [self.visit(value, f"{path}[{nth}]") for nth, value in enumerate(part)]
-            return kind(*parts) if hasattr(part, "_fields") else kind(parts)
-        if dataclasses.is_dataclass(part) and not isinstance(part, type):
-            fields = {
-                field.name: self.visit(getattr(part, field.name), f"{path}.{field.name}")
-                for field in dataclasses.fields(part)
-            }
-            return with_fields(part, fields)
-        return self.leaf(part)
+    def path(self) -> str:
+        """Where in the structure the part is that is looked at."""
+        steps = [*(one.step for one in self.open), self.step]
+        named = [step for step in steps if step is not None]
+        if len(named) > MOST_STEPS:
+            return f"{''.join(map(str, named[: MOST_STEPS // 2]))}...{''.join(map(str, named[-MOST_STEPS // 2 :]))}"
+        return "".join(map(str, named))
+
+
+#: Steps of a path that an error shows.
+MOST_STEPS = 40
+
+
+def parts_of(part: Any) -> list[tuple[Step, Any]] | None:
+    """The parts of a container; `None` for what is none."""
+    if isinstance(part, dict):
+        return [(Step(name), value) for name, value in part.items()]
+    if isinstance(part, (list, tuple)):
+        return [(Step(nth), value) for nth, value in enumerate(part)]
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        return [(Step(field.name, True), getattr(part, field.name)) for field in dataclasses.fields(part)]
+    return None
+
+
+def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
+    """Makes a container like `part`, of other parts."""
+    kind = type(part)
+    if isinstance(part, (list, tuple)):
+        return kind(*made) if hasattr(part, "_fields") else kind(made)
+    named = {step.name: value for (step, _), value in zip(parts, made)}
+    if not isinstance(part, dict):
+        return with_fields(part, named)
+    if kind is dict:
+        return named
+    # Other kinds of dict (ordered, with defaults) keep their settings.
+    same = part.copy()
+    same.update(named)
+    return same
 
 
 def with_fields(part: Any, fields: dict[str, Any]) -> Any:
