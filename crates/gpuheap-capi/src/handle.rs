@@ -86,6 +86,15 @@ impl gpuheap_heap {
         open.map(|open| (open.device.clone(), open.heap.clone()))
     }
 
+    /// Returns `true` if a live allocation begins at `address`. In a forked child the caller does
+    /// not ask.
+    pub fn has(&self, address: u64) -> bool {
+        // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
+        // its use.
+        let open = unsafe { self.open.load(Ordering::Acquire).as_ref() };
+        open.is_some_and(|open| open.blocks.bytes(address).is_some())
+    }
+
     /// Returns the open heap behind a pointer from C. Runs before any lock is taken: in a forked
     /// child a thread of the parent may have held it.
     ///

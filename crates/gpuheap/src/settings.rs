@@ -170,9 +170,10 @@ fn nearest(name: &str) -> &'static str {
     best.unwrap_or_default()
 }
 
-/// Prefixes of variables for gpuheap's tests and for the emulated `libcuda.so.1`.
-const OTHERS: [&str; 4] =
-    ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_HOSTILE_", "GPUHEAP_EMULATED_"];
+/// Prefixes of variables for gpuheap's tests, for the emulated `libcuda.so.1` and for
+/// `libgpuheap_malloc.so`.
+const OTHERS: [&str; 5] =
+    ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_HOSTILE_", "GPUHEAP_EMULATED_", "GPUHEAP_MALLOC_"];
 
 /// Former names of variables, each with its new name. They work until the next release;
 /// [`warn_once`] logs their use at debug level.
@@ -494,7 +495,13 @@ mod tests {
             nearest is GPUHEAP_MEMORY_LIMIT: use that one, or unset GPUHEAP_HARD_LIMIT";
         assert_eq!(check("GPUHEAP_HARD_LIMIT", "1GiB"), [expected]);
         let known = TABLE.iter().map(|setting| setting.variable);
-        for name in known.chain(["GPUHEAP_TEST_X", "GPUHEAP_EMULATED_DEVICE", "PATH", "GPUHEAPS"]) {
+        for name in known.chain([
+            "GPUHEAP_TEST_X",
+            "GPUHEAP_EMULATED_DEVICE",
+            "GPUHEAP_MALLOC_WAIT",
+            "PATH",
+            "GPUHEAPS",
+        ]) {
             assert_eq!(check(name, "x"), [""; 0], "{name}");
         }
         assert_eq!(check("GPUHEAP_HARD_LIMIT", ""), [""; 0]);

@@ -31,6 +31,10 @@ pub(crate) static LIBRARIES: Emulated = Emulated::new(
 pub(crate) static CUDART: Emulated =
     Emulated::new("gpuheap-emu-cudart", "libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so");
 
+/// The drop-in.
+pub(crate) static MALLOC: Emulated =
+    Emulated::new("gpuheap-malloc", "libgpuheap_malloc.so", "libgpuheap_malloc.so");
+
 /// An emulated library.
 pub(crate) struct Emulated {
     package: &'static str,

@@ -206,6 +206,12 @@ pub trait MemorySource: Send {
         Ok(())
     }
 
+    /// Returns `true` if the source took a segment at `address`, as an allocation of the driver,
+    /// and has not given it back.
+    fn holds(&self, _address: u64) -> bool {
+        false
+    }
+
     /// Returns the number of driver calls made so far.
     fn calls(&self) -> u64;
 }

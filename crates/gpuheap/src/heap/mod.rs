@@ -199,6 +199,13 @@ impl Heap {
         self.handle.pool
     }
 
+    /// Returns `true` if the heap took the device memory at `address` from the driver by
+    /// `cuMemAlloc`, in one piece that begins there. The driver would free that piece for
+    /// `cuMemFree(address)`, under the heap. For a library that passes frees on to the driver.
+    pub fn holds(&self, address: u64) -> bool {
+        self.check_alive().is_ok() && self.handle.device.lock().source.holds(address)
+    }
+
     /// Announces the end of a [foreign stream](crate::Device::foreign_stream). Call it before the
     /// stream is destroyed, on each heap that the stream was used with. The heap no longer uses the
     /// driver's handle afterwards. Memory freed on the stream is reused once the stream has reached

@@ -11,7 +11,7 @@ use gpuheap_driver::{
 use gpuheap_pool::{
     Fence, GRANULE, Limits, MemorySource, Pages, Segment, SourceError, StreamRef, Waiter, round_up,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::events::{Events, order_by_events};
 use super::host::host_memory;
@@ -28,6 +28,8 @@ pub(crate) struct PlainSource {
     shared_granules: FxHashMap<u64, u32>,
     /// Bytes of larger segments, which share no granule.
     large: u64,
+    /// Addresses of all segments.
+    segments: FxHashSet<u64>,
     reserved_peak: u64,
     /// Virtual memory of [`pages`](MemorySource::pages), from its first use on.
     vmm: Option<Vmm>,
@@ -37,6 +39,7 @@ impl MemorySource for PlainSource {
     fn take(&mut self, bytes: u64, _stream: StreamRef) -> Result<Segment, SourceError> {
         let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let segment = Segment { address: self.allocate(bytes_asked)?, bytes };
+        self.segments.insert(segment.address);
         if !self.shares_granules(segment) {
             self.large += self.growth(bytes);
         } else {
@@ -66,6 +69,7 @@ impl MemorySource for PlainSource {
                 }
             }
         })?;
+        self.segments.remove(&segment.address);
         if !self.shares_granules(segment) {
             self.large -= self.growth(segment.bytes);
             return Ok(());
@@ -170,6 +174,10 @@ impl MemorySource for PlainSource {
         self.vmm.as_mut().map_or(Ok(()), |vmm| vmm.open_to(reader))
     }
 
+    fn holds(&self, address: u64) -> bool {
+        self.segments.contains(&address)
+    }
+
     fn calls(&self) -> u64 {
         self.events.calls + self.vmm.as_ref().map_or(0, |vmm| vmm.calls)
     }
@@ -192,6 +200,7 @@ impl PlainSource {
             kind,
             shared_granules: FxHashMap::default(),
             large: 0,
+            segments: FxHashSet::default(),
             reserved_peak: 0,
             vmm: None,
         }

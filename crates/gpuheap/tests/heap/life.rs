@@ -233,6 +233,23 @@ fn a_dropped_heap_gives_everything_back() {
 }
 
 #[test]
+fn heap_holds_what_it_took_in_one_piece() {
+    for (pool, held) in
+        [(PoolKind::Split, true), (PoolKind::None, true), (PoolKind::Stitched, false)]
+    {
+        let device = emulated(256 << 20, Schedule::Immediate);
+        let heap = heap(&device, pool);
+        let block = heap.allocate(40 << 20, &device.stream().unwrap()).unwrap();
+        let address = block.address();
+        assert_eq!(heap.holds(address), held, "{pool}");
+        assert!(!heap.holds(address + 512) && !heap.holds(0), "{pool}");
+        drop(block);
+        heap.reclaim_all().unwrap();
+        assert!(!heap.holds(address), "{pool}");
+    }
+}
+
+#[test]
 fn blocks_are_aligned_as_the_driver_aligns_them() {
     for pool in PoolKind::ALL {
         let device = device(256 << 20, Schedule::Immediate);

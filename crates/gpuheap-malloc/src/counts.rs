@@ -1,0 +1,56 @@
+//! Counts of what the program asked for in vain, and of what it asked of CUDA alone.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use gpuheap_capi::gpuheap_last_error;
+use gpuheap_driver::{CUdeviceptr, CUresult};
+
+use crate::devices;
+use crate::say::say;
+
+/// Frees of memory that was allocated elsewhere, which the driver freed.
+pub(crate) static PASSED_ON: AtomicU64 = AtomicU64::new(0);
+
+/// Frees of addresses at which nothing is allocated.
+pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Requests that failed for lack of memory.
+pub(crate) static OUT_OF_MEMORY: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a request that failed for lack of memory, and says why the first one did.
+pub(crate) fn refused_request() {
+    if OUT_OF_MEMORY.fetch_add(1, Ordering::Relaxed) == 0 {
+        // SAFETY: never null, and this thread makes no other call before the copy.
+        let text = unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_string_lossy();
+        // The program called no function of gpuheap's, and sets the limit in the environment.
+        let said = text.split_once(": ").map_or(&*text, |(_, said)| said);
+        say(&said.replace("gpuheap_options.hard_limit, gpuheap_set_limits or ", ""));
+    }
+}
+
+/// Counts a free of an address at which nothing is allocated.
+pub(crate) fn refused_free() {
+    REFUSED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts a free that CUDA answered.
+pub(crate) fn passed_on(address: CUdeviceptr, code: CUresult) {
+    if address == 0 || devices::all().next().is_none() {
+        return;
+    }
+    let count = if code.is_success() { &PASSED_ON } else { &REFUSED };
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Says once that memory of a heap cannot be shared with other processes by a handle.
+pub(crate) fn refused_handle() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say(
+            "a handle for other processes (cudaIpcGetMemHandle) is refused: the driver makes it for a \
+             whole allocation of the heap, and not for the program's part of it; run this program \
+             without libgpuheap_malloc.so",
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! The heaps: one for each device whose primary context the program allocates in.
+//!
+//! A context that the program made itself is not served: its memory would be in another context
+//! than the heap's.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use gpuheap::{Device, Error, Heap, PoolKind, Stream};
+use gpuheap_capi::gpuheap_heap;
+use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
+
+use crate::say::say;
+use crate::{real, settings};
+
+/// Bounds the heaps of a process: devices that are open at once, and devices opened again after a
+/// reset. A machine has 16 devices at most.
+const MOST: usize = 256;
+
+/// The heaps in the order in which they were opened. One whose device was reset is null.
+static HEAPS: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST];
+
+/// Number of heaps ever opened.
+static OPENED: AtomicUsize = AtomicUsize::new(0);
+
+/// `true` once a heap could not be opened. It is not tried again, because the reason stays.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// A device with its heap. Never freed: other threads may be using it while its device is reset.
+pub(crate) struct Served {
+    context: CUcontext,
+    device: Device,
+    heap: Heap,
+    /// The heap as the C interface has it, with its allocations by address.
+    handle: *mut gpuheap_heap,
+    /// Stream of the allocations that are in no stream's order.
+    plain: Stream,
+    /// `true` once memory may come to `plain` that work still uses, ordered by an event.
+    pub(crate) plain_may_wait: AtomicBool,
+}
+
+impl Served {
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    pub(crate) fn handle(&self) -> *mut gpuheap_heap {
+        self.handle
+    }
+
+    pub(crate) fn plain(&self) -> &Stream {
+        &self.plain
+    }
+
+    /// Returns `true` if a live allocation of the heap begins at an address.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        // SAFETY: handles are not closed.
+        unsafe { &*self.handle }.has(address)
+    }
+}
+
+/// Returns all open heaps; none in a forked child, where no call may take a lock of theirs.
+pub(crate) fn all() -> impl Iterator<Item = &'static Served> {
+    let opened = if fork::count() == 0 { OPENED.load(Ordering::Acquire).min(MOST) } else { 0 };
+    // SAFETY: heaps are never freed.
+    HEAPS[..opened].iter().filter_map(|heap| unsafe { heap.load(Ordering::Acquire).as_ref() })
+}
+
+/// Returns the heap of the calling thread's context; `None` if it is not served.
+#[inline]
+pub(crate) fn current() -> Option<&'static Served> {
+    of(context()?)
+}
+
+/// Returns the heap of a stream's context; `None` if it is not served.
+///
+/// # Safety
+///
+/// The stream is alive.
+#[inline]
+pub(crate) unsafe fn of_stream(stream: CUstream) -> Option<&'static Served> {
+    if [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD].contains(&stream) {
+        return current();
+    }
+    let mut context = CUcontext::NULL;
+    // SAFETY: the stream is alive, and the pointer valid for a write.
+    if !unsafe { real::cuStreamGetCtx(stream, &mut context) }.is_success() {
+        return None;
+    }
+    of(context)
+}
+
+/// Returns the calling thread's context, if it has one.
+#[inline]
+pub(crate) fn context() -> Option<CUcontext> {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the pointer is valid for a write.
+    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
+    (asked.is_success() && context != CUcontext::NULL).then_some(context)
+}
+
+/// Ends the use of a device's heap, and resets the device as its heap knows it. What is live of
+/// the heap ends with the device.
+///
+/// # Safety
+///
+/// The contract of [`Device::reset`].
+pub(crate) unsafe fn reset(device: CUdevice) {
+    for (at, served) in HEAPS.iter().enumerate() {
+        if at >= OPENED.load(Ordering::Acquire) || fork::count() != 0 {
+            return;
+        }
+        // SAFETY: heaps are never freed.
+        let Some(heap) = (unsafe { served.load(Ordering::Acquire).as_ref() }) else { continue };
+        if heap.device.ordinal() == device {
+            served.store(ptr::null_mut(), Ordering::Release);
+            // SAFETY: the caller keeps the contract. If it fails, the program's own reset, which
+            // comes next, says so.
+            let _: Result<Device, Error> = unsafe { heap.device.clone().reset() };
+        }
+    }
+}
+
+#[inline]
+fn of(context: CUcontext) -> Option<&'static Served> {
+    match all().find(|served| served.context == context) {
+        Some(served) => Some(served),
+        None => open(context),
+    }
+}
+
+#[cold]
+fn open(context: CUcontext) -> Option<&'static Served> {
+    static OPENING: Mutex<()> = Mutex::new(());
+    if REFUSED.load(Ordering::Relaxed) || fork::count() != 0 {
+        return None;
+    }
+    let ordinal = primary_of(context)?;
+    let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(served) = all().find(|served| served.context == context) {
+        return Some(served);
+    }
+    let opened = OPENED.load(Ordering::Relaxed);
+    let place = HEAPS.get(opened)?;
+    let settings = settings::get();
+    let made = settings.map(|settings| make(context, ordinal, settings.waits));
+    let made = match made {
+        Some(Ok(made)) => made,
+        failed => {
+            REFUSED.store(true, Ordering::Relaxed);
+            if let Some(Err(error)) = failed {
+                say(&format!("no allocation is served: {error}"));
+            }
+            return None;
+        }
+    };
+    let made = Box::leak(Box::new(made));
+    place.store(made, Ordering::Release);
+    OPENED.store(opened + 1, Ordering::Release);
+    Some(made)
+}
+
+/// Returns the device whose primary context this is, the calling thread's current one.
+fn primary_of(context: CUcontext) -> Option<CUdevice> {
+    let (mut device, mut primary) = (0, CUcontext::NULL);
+    // SAFETY: the pointers are valid for writes. The reference is released, and the context lives
+    // on, because it is current.
+    unsafe {
+        if !real::cuCtxGetDevice(&mut device).is_success()
+            || !real::cuDevicePrimaryCtxRetain(&mut primary, device).is_success()
+        {
+            return None;
+        }
+        let _ = real::cuDevicePrimaryCtxRelease_v2(device);
+    }
+    (primary == context).then_some(device)
+}
+
+fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Error> {
+    let device = Device::open(&format!("cuda:{ordinal}"))?;
+    let mut builder = Heap::builder(&device);
+    if std::env::var_os("GPUHEAP_POOL").is_none_or(|pool| pool.is_empty()) {
+        // Plain allocations of the driver, as the program's own are: peers reach them, and
+        // libraries that ask the driver for what is behind an address get its usual answer.
+        builder = builder.pool(PoolKind::Split);
+    }
+    let heap = builder.build()?;
+    // Other threads may free what a thread leaves, in a program that knows nothing of threads'
+    // reports.
+    heap.on_thread_end(|_| {});
+    // Freed without a wait, memory may still be in use by the work before: that of the legacy
+    // default stream and of all streams that wait for it.
+    let plain = if waits { device.stream() } else { device.default_stream() }?;
+    for warning in heap.memory_status().into_iter().flat_map(|status| status.warnings) {
+        say(&warning);
+    }
+    let fills = ["GPUHEAP_ZERO_ON_ALLOC", "GPUHEAP_ZERO_ON_FREE"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    Ok(Served {
+        context,
+        handle: gpuheap_heap::new(&device, &heap),
+        device,
+        heap,
+        plain,
+        plain_may_wait: AtomicBool::new(fills),
+    })
+}
+
+/// Returns a stream as the C interface takes it.
+pub(crate) fn raw(stream: CUstream) -> *mut c_void {
+    ptr::without_provenance_mut(stream.0)
+}

@@ -1,0 +1,225 @@
+//! The driver's functions, as the program calls them. Each has the contract of the C function of
+//! its name. A call that comes from the runtime on behalf of `runtime_api` goes to the driver.
+#![allow(non_snake_case, reason = "named as in C")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
+
+use crate::serve::{self, Order};
+use crate::{counts, devices, lookup, real, runtime_api};
+
+pub(crate) unsafe fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        served(|| serve::allocate(pointer, bytes, Order::Plain))
+            .unwrap_or_else(|| real::cuMemAlloc_v2(pointer, bytes))
+    }
+}
+
+pub(crate) unsafe fn cuMemFree_v2(pointer: CUdeviceptr) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        served(|| serve::free(pointer, Order::Plain))
+            .unwrap_or_else(|| passed_on(pointer, real::cuMemFree_v2(pointer)))
+    }
+}
+
+pub(crate) unsafe fn cuMemAllocAsync(
+    pointer: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        served(|| serve::allocate(pointer, bytes, Order::Stream(stream)))
+            .unwrap_or_else(|| real::cuMemAllocAsync(pointer, bytes, stream))
+    }
+}
+
+pub(crate) unsafe fn cuMemAllocAsync_ptsz(
+    pointer: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe { cuMemAllocAsync(pointer, bytes, per_thread(stream)) }
+}
+
+pub(crate) unsafe fn cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        served(|| serve::free(pointer, Order::Stream(stream)))
+            .unwrap_or_else(|| passed_on(pointer, real::cuMemFreeAsync(pointer, stream)))
+    }
+}
+
+pub(crate) unsafe fn cuMemFreeAsync_ptsz(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe { cuMemFreeAsync(pointer, per_thread(stream)) }
+}
+
+pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        served(|| serve::memory(free, total)).unwrap_or_else(|| real::cuMemGetInfo_v2(free, total))
+    }
+}
+
+pub(crate) unsafe fn cuIpcGetMemHandle(handle: *mut c_void, pointer: CUdeviceptr) -> CUresult {
+    // The handle would be that of the driver's allocation around the block.
+    if serve::has(pointer) {
+        counts::refused_handle();
+        return CUresult::ERROR_NOT_SUPPORTED;
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { real::cuIpcGetMemHandle(handle, pointer) }
+}
+
+pub(crate) unsafe fn cuStreamDestroy(stream: CUstream) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe { ended(stream, || real::cuStreamDestroy(stream)) }
+}
+
+pub(crate) unsafe fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe { ended(stream, || real::cuStreamDestroy_v2(stream)) }
+}
+
+pub(crate) unsafe fn cuStreamBeginCapture(stream: CUstream, mode: c_int) -> CUresult {
+    serve::begins_capture();
+    // SAFETY: the caller keeps the contract.
+    unsafe { real::cuStreamBeginCapture(stream, mode) }
+}
+
+pub(crate) unsafe fn cuStreamBeginCapture_ptsz(stream: CUstream, mode: c_int) -> CUresult {
+    serve::begins_capture();
+    // SAFETY: the caller keeps the contract.
+    unsafe { real::cuStreamBeginCapture_ptsz(stream, mode) }
+}
+
+pub(crate) unsafe fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_int) -> CUresult {
+    serve::begins_capture();
+    // SAFETY: the caller keeps the contract.
+    unsafe { real::cuStreamBeginCapture_v2(stream, mode) }
+}
+
+pub(crate) unsafe fn cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: c_int) -> CUresult {
+    serve::begins_capture();
+    // SAFETY: the caller keeps the contract.
+    unsafe { real::cuStreamBeginCapture_v2_ptsz(stream, mode) }
+}
+
+pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
+    stream: CUstream,
+    graph: *mut c_void,
+    nodes: *const c_void,
+    edges: *const c_void,
+    count: usize,
+    mode: c_int,
+) -> CUresult {
+    serve::begins_capture();
+    // SAFETY: the caller keeps the contract.
+    unsafe { real::cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode) }
+}
+
+pub(crate) unsafe fn cuStreamBeginCaptureToGraph_ptsz(
+    stream: CUstream,
+    graph: *mut c_void,
+    nodes: *const c_void,
+    edges: *const c_void,
+    count: usize,
+    mode: c_int,
+) -> CUresult {
+    serve::begins_capture();
+    // SAFETY: the caller keeps the contract.
+    unsafe { real::cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode) }
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        reset(device);
+        real::cuDevicePrimaryCtxReset(device)
+    }
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        reset(device);
+        real::cuDevicePrimaryCtxReset_v2(device)
+    }
+}
+
+pub(crate) unsafe fn cuGetProcAddress(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> CUresult {
+    // SAFETY: the caller keeps the contract. A call that succeeded had valid pointers.
+    unsafe {
+        let code = real::cuGetProcAddress(symbol, function, version, flags);
+        if code.is_success() {
+            lookup::replace(CStr::from_ptr(symbol), &mut *function, version, flags);
+        }
+        code
+    }
+}
+
+pub(crate) unsafe fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> CUresult {
+    // SAFETY: the caller keeps the contract. A call that succeeded had valid pointers.
+    unsafe {
+        let code = real::cuGetProcAddress_v2(symbol, function, version, flags, status);
+        if code.is_success() {
+            lookup::replace(CStr::from_ptr(symbol), &mut *function, version, flags);
+        }
+        code
+    }
+}
+
+/// Calls `serve`, unless the runtime calls on behalf of `runtime_api`.
+fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
+    if runtime_api::is_passing_on() { None } else { serve() }
+}
+
+/// Counts a free that was passed on.
+fn passed_on(pointer: CUdeviceptr, code: CUresult) -> CUresult {
+    if !runtime_api::is_passing_on() {
+        counts::passed_on(pointer, code);
+    }
+    code
+}
+
+/// Destroys a stream, unless a heap still needs it.
+///
+/// # Safety
+///
+/// `destroy` may be called.
+unsafe fn ended(stream: CUstream, destroy: impl FnOnce() -> CUresult) -> CUresult {
+    if runtime_api::is_passing_on() || serve::ends(stream) { destroy() } else { CUresult::SUCCESS }
+}
+
+/// Ends the use of a device's heap.
+///
+/// # Safety
+///
+/// The contract of `cuDevicePrimaryCtxReset`.
+unsafe fn reset(device: CUdevice) {
+    if !runtime_api::is_passing_on() {
+        // SAFETY: the caller keeps the contract.
+        unsafe { devices::reset(device) };
+    }
+}
+
+/// Returns the stream that a handle means in a program with a default stream for each thread.
+fn per_thread(stream: CUstream) -> CUstream {
+    if stream == CUstream::NULL { CUstream::PER_THREAD } else { stream }
+}

@@ -1,0 +1,44 @@
+//! Searches of this library in the libraries that are loaded.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Type of `dlsym`.
+pub(crate) type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// Returns the function `symbol` of the first library behind this one in the loader's order.
+pub(crate) fn next(symbol: &CStr) -> Option<*mut c_void> {
+    search(libc::RTLD_NEXT, symbol)
+}
+
+/// Returns the function `symbol` of a library, if the library is loaded already.
+pub(crate) fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
+    let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    // The reference is kept, so that the address stays valid.
+    if handle.is_null() { None } else { search(handle, symbol) }
+}
+
+fn search(handle: *mut c_void, symbol: &CStr) -> Option<*mut c_void> {
+    let dlsym = loaders_search()?;
+    // SAFETY: the handle is of the loader, and the name is a C string.
+    let found = unsafe { dlsym(handle, symbol.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// Returns the loader's `dlsym`.
+pub(crate) fn loaders_search() -> Option<Search> {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut found = FOUND.load(Ordering::Relaxed);
+    // Its version differs between machines and releases of glibc.
+    for version in [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"] {
+        if found.is_null() {
+            // SAFETY: both are C strings.
+            found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+        }
+    }
+    FOUND.store(found, Ordering::Relaxed);
+    // SAFETY: the address is null or that of `dlsym`, and a null is `None`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Search>>(found) }
+}

@@ -1,0 +1,120 @@
+//! Searches of the program for functions, by `dlsym` and `cuGetProcAddress`: they find this
+//! library's functions by the names of the table.
+
+#[cfg(target_arch = "x86_64")]
+use std::ffi::c_char;
+use std::ffi::{CStr, c_int, c_void};
+#[cfg(target_arch = "x86_64")]
+use std::ptr;
+
+use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, Lookup, lookup};
+
+#[cfg(target_arch = "x86_64")]
+use crate::loader::{Search, loaders_search};
+use crate::{own, real};
+
+/// Puts this library's function in the place of what `cuGetProcAddress` found.
+pub(crate) fn replace(base: &CStr, function: &mut *mut c_void, version: c_int, flags: u64) {
+    if function.is_null() {
+        return;
+    }
+    let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
+    let Ok(base) = base.to_str() else { return };
+    let twin = format!("{base}_ptsz");
+    let symbol = match lookup(base, version, per_thread) {
+        Lookup::Found(symbol) => symbol,
+        // The table of the driver lacks a few functions, which have one variant each.
+        _ if per_thread && own::address(&twin).is_some() => &twin,
+        _ => base,
+    };
+    if let Some(ours) = own::address(symbol) {
+        real::note(symbol, *function);
+        *function = ours;
+    }
+}
+
+/// Answer to a search by `dlsym`.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+struct Answer {
+    /// The function of this library that takes the place of the one that was found, or null.
+    ours: *mut c_void,
+    /// The loader's `dlsym`, which answers otherwise.
+    loaders: Option<Search>,
+}
+
+/// Answers a search of the code at `caller`. `dlsym` calls it, and jumps to the loader's `dlsym` if
+/// the search is not for a function of the table.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn answer(
+    handle: *mut c_void,
+    symbol: *const c_char,
+    caller: *const c_void,
+) -> Answer {
+    let answer = Answer { ours: ptr::null_mut(), loaders: loaders_search() };
+    let Some(dlsym) = answer.loaders else { return answer };
+    // A library that searches behind itself stands between the program and CUDA, as this one does.
+    if symbol.is_null() || handle == libc::RTLD_NEXT {
+        return answer;
+    }
+    // SAFETY: not null, so a C string.
+    let Ok(name) = unsafe { CStr::from_ptr(symbol) }.to_str() else { return answer };
+    let Some(ours) = own::address(name) else { return answer };
+    if library_of(caller) == library_of(answer_of_this_library()) {
+        return answer;
+    }
+    // SAFETY: the caller keeps the contract of `dlsym`.
+    let found = unsafe { dlsym(handle, symbol) };
+    if found.is_null() {
+        return answer;
+    }
+    real::note(name, found);
+    Answer { ours, ..answer }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn answer_of_this_library() -> *const c_void {
+    answer as *const c_void
+}
+
+/// Returns where the library that has an address was loaded; 0 if no library has it.
+#[cfg(target_arch = "x86_64")]
+fn library_of(address: *const c_void) -> usize {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written.
+    unsafe {
+        libc::dladdr(address, found.as_mut_ptr());
+        found.assume_init().dli_fbase as usize
+    }
+}
+
+/// `dlsym`: finds this library's functions by the names of the table, for every search but this
+/// library's own.
+///
+/// The loader's `dlsym` looks at its return address, which says behind which library `RTLD_NEXT`
+/// is. It is therefore jumped to, with the arguments and the return address of this call.
+#[cfg(target_arch = "x86_64")]
+// SAFETY: the function has the type of `dlsym`, and answers as it does.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        // A call needs the stack at a multiple of 16.
+        "sub rsp, 8",
+        "mov rdx, [rsp + 24]",
+        "call {answer}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jne 2f",
+        "test rdx, rdx",
+        "je 2f",
+        "jmp rdx",
+        "2:",
+        "ret",
+        answer = sym answer,
+    )
+}

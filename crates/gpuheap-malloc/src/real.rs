@@ -1,0 +1,135 @@
+//! The real functions of CUDA's libraries, for the calls that are passed on.
+//!
+//! A function is looked for behind this library in the loader's order. A library that a program
+//! loaded for itself alone, as Python does, is not in that order: it is found by its name, or by
+//! the address that the program's own search found.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use gpuheap_driver::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CUstreamCaptureStatus};
+
+use crate::{loader, own};
+
+/// Names of the driver's library.
+const DRIVER: &[&CStr] = &[c"libcuda.so.1"];
+/// Names of the runtime's library, the newest first.
+const RUNTIME: &[&CStr] = &[c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0"];
+
+/// A function of CUDA's libraries, found at its first use.
+struct Real {
+    symbol: &'static CStr,
+    libraries: &'static [&'static CStr],
+    address: AtomicPtr<c_void>,
+}
+
+impl Real {
+    const fn new(symbol: &'static CStr, libraries: &'static [&'static CStr]) -> Real {
+        Real { symbol, libraries, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Returns the function's address; `None` if no loaded library has it.
+    #[inline]
+    fn address(&self) -> Option<*mut c_void> {
+        let known = self.address.load(Ordering::Relaxed);
+        if known.is_null() { self.find() } else { Some(known) }
+    }
+
+    #[cold]
+    fn find(&self) -> Option<*mut c_void> {
+        let mut found = loader::next(self.symbol);
+        for library in self.libraries {
+            if found.is_none() {
+                found = loader::in_loaded(library, self.symbol);
+            }
+        }
+        found.inspect(|found| self.address.store(*found, Ordering::Relaxed))
+    }
+
+    /// Remembers the address that the program's own search found.
+    fn note(&self, address: *mut c_void) {
+        let null = ptr::null_mut();
+        let _ = self.address.compare_exchange(null, address, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+macro_rules! functions {
+    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[allow(non_snake_case, reason = "named as in C")]
+            #[allow(dead_code, reason = "a per-thread twin is passed on as the function, with that stream")]
+            pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
+                match reals::$symbol.address() {
+                    // SAFETY: the symbol has this signature in CUDA's headers, and the caller keeps
+                    // the C function's contract. CUDA's libraries are not unloaded.
+                    Some(found) => unsafe {
+                        let function: unsafe extern "C" fn($($type),*) -> CUresult = transmute(found);
+                        function($($arg),*)
+                    },
+                    None => CUresult::ERROR_NOT_FOUND,
+                }
+            }
+        )*
+    };
+}
+
+macro_rules! cells {
+    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[allow(non_upper_case_globals, reason = "named as in C")]
+            pub(super) static $symbol: Real = Real::new(
+                match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
+                    Ok(symbol) => symbol,
+                    Err(_) => c"",
+                },
+                cells!(@$library),
+            );
+        )*
+    };
+    (@driver_api) => { DRIVER };
+    (@runtime_api) => { RUNTIME };
+}
+
+/// Functions that only this library calls.
+macro_rules! asked_functions {
+    ($callback:path) => {
+        $callback! {
+        driver_api cuCtxGetCurrent (context: *mut CUcontext);
+        driver_api cuCtxGetDevice (device: *mut CUdevice);
+        driver_api cuDevicePrimaryCtxRetain (context: *mut CUcontext, device: CUdevice);
+        driver_api cuDevicePrimaryCtxRelease_v2 (device: CUdevice);
+        driver_api cuStreamGetCtx (stream: CUstream, context: *mut CUcontext);
+        driver_api cuStreamIsCapturing (stream: CUstream, status: *mut CUstreamCaptureStatus);
+        runtime_api cudaGetDevice (device: *mut c_int);
+        }
+    };
+}
+
+interposed_functions!(functions);
+asked_functions!(functions);
+
+mod reals {
+    use super::{CStr, DRIVER, RUNTIME, Real};
+
+    interposed_functions!(cells);
+    asked_functions!(cells);
+}
+
+macro_rules! note {
+    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        /// Remembers the address of a real function, which the program's own search found.
+        pub(crate) fn note(symbol: &str, address: *mut c_void) {
+            if Some(address) == own::address(symbol) {
+                return;
+            }
+            match symbol {
+                $(stringify!($symbol) => reals::$symbol.note(address),)*
+                _ => {}
+            }
+        }
+    };
+}
+
+interposed_functions!(note);

@@ -1,0 +1,56 @@
+//! The functions that take the place of the driver's and the runtime's, declared once.
+
+/// Calls `$callback!` with every function that programs call here instead of in CUDA's libraries:
+///
+/// ```text
+/// library symbol (arguments);
+/// ```
+///
+/// `library` is the module that serves the function, `driver_api` or `runtime_api`. Every function
+/// returns a `CUresult`: the codes of the runtime that are made here have the driver's numbers.
+macro_rules! interposed_functions {
+    ($callback:path) => {
+        $callback! {
+
+        // ---- the driver ----
+
+        driver_api cuMemAlloc_v2 (pointer: *mut CUdeviceptr, bytes: usize);
+        driver_api cuMemFree_v2 (pointer: CUdeviceptr);
+        driver_api cuMemAllocAsync (pointer: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api cuMemAllocAsync_ptsz (pointer: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api cuMemFreeAsync (pointer: CUdeviceptr, stream: CUstream);
+        driver_api cuMemFreeAsync_ptsz (pointer: CUdeviceptr, stream: CUstream);
+        driver_api cuMemGetInfo_v2 (free: *mut usize, total: *mut usize);
+        driver_api cuIpcGetMemHandle (handle: *mut c_void, pointer: CUdeviceptr);
+        driver_api cuStreamDestroy (stream: CUstream);
+        driver_api cuStreamDestroy_v2 (stream: CUstream);
+        driver_api cuStreamBeginCapture (stream: CUstream, mode: c_int);
+        driver_api cuStreamBeginCapture_ptsz (stream: CUstream, mode: c_int);
+        driver_api cuStreamBeginCapture_v2 (stream: CUstream, mode: c_int);
+        driver_api cuStreamBeginCapture_v2_ptsz (stream: CUstream, mode: c_int);
+        driver_api cuStreamBeginCaptureToGraph (stream: CUstream, graph: *mut c_void, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int);
+        driver_api cuStreamBeginCaptureToGraph_ptsz (stream: CUstream, graph: *mut c_void, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int);
+        driver_api cuDevicePrimaryCtxReset (device: CUdevice);
+        driver_api cuDevicePrimaryCtxReset_v2 (device: CUdevice);
+        driver_api cuGetProcAddress (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64);
+        driver_api cuGetProcAddress_v2 (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int);
+
+        // ---- the runtime ----
+
+        runtime_api cudaMalloc (pointer: *mut CUdeviceptr, bytes: usize);
+        runtime_api cudaFree (pointer: CUdeviceptr);
+        runtime_api cudaMallocAsync (pointer: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+        runtime_api cudaMallocAsync_ptsz (pointer: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+        runtime_api cudaFreeAsync (pointer: CUdeviceptr, stream: CUstream);
+        runtime_api cudaFreeAsync_ptsz (pointer: CUdeviceptr, stream: CUstream);
+        runtime_api cudaMemGetInfo (free: *mut usize, total: *mut usize);
+        runtime_api cudaIpcGetMemHandle (handle: *mut c_void, pointer: CUdeviceptr);
+        runtime_api cudaStreamDestroy (stream: CUstream);
+        runtime_api cudaStreamBeginCapture (stream: CUstream, mode: c_int);
+        runtime_api cudaStreamBeginCapture_ptsz (stream: CUstream, mode: c_int);
+        runtime_api cudaStreamBeginCaptureToGraph (stream: CUstream, graph: *mut c_void, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int);
+        runtime_api cudaStreamBeginCaptureToGraph_ptsz (stream: CUstream, graph: *mut c_void, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int);
+        runtime_api cudaDeviceReset ();
+        }
+    };
+}

@@ -1,0 +1,279 @@
+//! C programs that know nothing of gpuheap, under the drop-in, on the emulated device with its
+//! checks on. Needs a C compiler: `CC`, else `cc`.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+#[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
+mod library;
+
+/// Line of the account for programs that free all.
+const ALL_FREED: &str = "all allocations were freed";
+
+#[test]
+fn live_memory_is_reported_at_the_exit() {
+    let (printed, said) = Run::driver("live").get();
+    assert_eq!(printed, "1\n");
+    assert_eq!(
+        said,
+        "gpuheap: process N, cuda:0: 1 allocation is live, 1000 bytes\n  \
+         allocated 2 times, 3.001 MiB at most at once; taken from the device 22.000 MiB at most\n  \
+         out of memory 0 times; frees of memory from elsewhere 0; frees of unknown addresses 0\n  \
+         set GPUHEAP_TRACK to backtraces to see where they were made\n"
+    );
+    let (_, said) = Run::driver("live").with("GPUHEAP_TRACK", "backtraces").get();
+    assert!(said.contains("1 allocation outstanding: 1000 bytes from 1 site"), "{said}");
+    assert!(said.contains("] live at"), "{said}");
+    let (_, said) = Run::driver("live").with("GPUHEAP_MALLOC_REPORT", "off").get();
+    assert_eq!(said, "");
+}
+
+#[test]
+fn program_that_frees_all_hears_nothing() {
+    for program in ["waits", "streams", "threads", "at_exit"] {
+        assert_eq!(Run::driver(program).get().1, "", "{program}");
+    }
+    for program in ["plain", "threads", "streams"] {
+        assert_eq!(Run::runtime(program).get().1, "", "{program}");
+    }
+}
+
+#[test]
+fn each_pool_serves() {
+    for pool in ["split", "stitched", "binned", "simple", "none", "driver"] {
+        for (program, times) in [("streams", 80), ("threads", 16_000)] {
+            let (_, said) = Run::driver(program).with("GPUHEAP_POOL", pool).always().get();
+            assert!(said.contains(ALL_FREED), "{pool}, {program}: {said}");
+            // A pool of the driver serves no thread's own default stream.
+            let times = if (pool, program) == ("driver", "streams") { 60 } else { times };
+            assert!(said.contains(&format!("allocated {times} times")), "{pool}: {said}");
+            assert_eq!(said.lines().count(), 3, "{pool}, {program}: {said}");
+        }
+    }
+}
+
+#[test]
+fn wrong_frees_are_refused_and_change_nothing() {
+    for pool in ["split", "stitched", "none"] {
+        let (printed, said) = Run::driver("wrong_frees").with("GPUHEAP_POOL", pool).always().get();
+        assert_eq!(
+            printed, "again: 1\ninside: 1\nnever: 1\nmanaged again: 1\nread: 7\n",
+            "{pool}: {said}"
+        );
+        assert!(said.contains(ALL_FREED), "{said}");
+        assert!(said.contains("elsewhere 1; frees of unknown addresses 4"), "{said}");
+    }
+}
+
+#[test]
+fn limit_bounds_the_program() {
+    let (printed, said) = Run::driver("limit").with("GPUHEAP_MEMORY_LIMIT", "32MiB").always().get();
+    assert_eq!(
+        printed,
+        "26 of 32 MiB are free\ntoo much: 2\nmore than any device has: 2\nnothing: 1\nnowhere: 1\n"
+    );
+    // The first refusal is explained.
+    assert!(said.starts_with("gpuheap: out of GPU memory: 60.000 MiB requested"), "{said}");
+    assert!(said.contains("raise the limit by 48.000 MiB (GPUHEAP_MEMORY_LIMIT)"), "{said}");
+    assert!(said.contains("out of memory 2 times"), "{said}");
+    assert_eq!(said.lines().count(), 4, "{said}");
+}
+
+#[test]
+fn free_waits_for_the_device_unless_a_setting_says_otherwise() {
+    assert_eq!(Run::driver("waits").get().0, "done: 1\n");
+    let (printed, _) = Run::driver("does_not_wait").with("GPUHEAP_MALLOC_WAIT", "none").get();
+    assert_eq!(printed, "done: 1\n");
+}
+
+#[test]
+fn memory_in_use_by_a_stream_is_not_handed_out_for_all_streams() {
+    for pool in ["split", "stitched"] {
+        let run = Run::driver("in_use").with("GPUHEAP_POOL", pool);
+        let (printed, said) = run.with("GPUHEAP_MEMORY_LIMIT", "32MiB").get();
+        assert_eq!((printed.as_str(), said.as_str()), ("done: 1\n", ""), "{pool}");
+    }
+}
+
+#[test]
+fn captured_streams_are_left_to_the_driver() {
+    let (printed, said) = Run::driver("capture").always().get();
+    assert_eq!(printed, "freed inside: 900\nallocated inside: 900\n");
+    assert!(said.contains("allocated 2 times"), "{said}");
+}
+
+#[test]
+fn memory_ends_with_a_reset_and_the_heap_begins_anew() {
+    let (printed, said) = Run::driver("reset").always().get();
+    assert_eq!(printed, "freed after the reset: 1\n");
+    assert!(said.contains("allocated 1 times, 1.000 MiB at most"), "{said}");
+    let (printed, said) = Run::runtime("reset").always().get();
+    assert_eq!(printed, "0\n");
+    assert!(said.contains("allocated 1 times, 2.000 MiB at most"), "{said}");
+}
+
+#[test]
+fn other_contexts_are_not_served() {
+    let (_, said) = Run::driver("own_context").always().get();
+    assert_eq!(said, "");
+}
+
+#[test]
+fn functions_found_by_name_are_the_drop_ins() {
+    assert_eq!(
+        Run::driver("found").get().0,
+        "one function: 1 1\na twin: 1\nanother: 1 1\nmissing: 1\nwhich the loader says: 1\n\
+         handle: 801\n"
+    );
+}
+
+#[test]
+fn runtime_loaded_by_name_is_served() {
+    let folder = folder();
+    let runtime = folder.path().join("libgpuheap_emu_cudart.so");
+    let run = Run::of(&folder.path().join("loading"), runtime.to_str().unwrap());
+    let (printed, said) = run.always().get();
+    assert_eq!(printed, "allocated: 0\ntoo much: 2, last 2\nfreed: 0\nagain: 1\n");
+    assert!(said.contains("allocated 1 times, 1.000 MiB at most"), "{said}");
+}
+
+#[test]
+fn forked_child_has_no_device_and_reports_nothing() {
+    let (printed, said) = Run::driver("child").always().get();
+    assert_eq!(printed, "child: 3 3\nparent: 0\n");
+    assert_eq!(said.matches("process").count(), 1, "{said}");
+    assert!(said.contains(ALL_FREED), "{said}");
+}
+
+#[test]
+fn runtime_remembers_the_errors_that_it_is_told_of() {
+    let (printed, _) = Run::runtime("errors").with("GPUHEAP_MEMORY_LIMIT", "64MiB").get();
+    assert_eq!(
+        printed,
+        "too much: 2, last 2, then 0\nagain: 1, last 1\nnever: 1, last 1\nnothing: 1\n"
+    );
+}
+
+#[test]
+fn other_memory_is_passed_on_and_counted() {
+    let (printed, said) =
+        Run::runtime("others").with("GPUHEAP_MEMORY_LIMIT", "64MiB").always().get();
+    assert_eq!(printed, "56 of 64 MiB are free\nhandle: 801\n");
+    assert!(said.contains("frees of memory from elsewhere 2;"), "{said}");
+    assert!(said.contains("cudaIpcGetMemHandle"), "{said}");
+}
+
+#[test]
+fn each_device_has_a_heap() {
+    let devices = "256MiB,256MiB";
+    let (_, said) = Run::runtime("devices").with("GPUHEAP_EMULATED_DEVICE", devices).always().get();
+    assert!(said.contains("cuda:0: all allocations were freed\n  allocated 2 times"), "{said}");
+    assert!(
+        said.contains("cuda:1: 1 allocation is live, 2.000 MiB\n  allocated 2 times"),
+        "{said}"
+    );
+}
+
+#[test]
+fn invalid_settings_serve_nothing_and_say_so() {
+    let (_, said) = Run::driver("live").with("GPUHEAP_MALLOC_WAIT", "never").get();
+    assert_eq!(
+        said,
+        "gpuheap: GPUHEAP_MALLOC_WAIT is set to 'never', and it is one of device, none; no \
+         allocation is served\n"
+    );
+    let (_, said) = Run::driver("live").with("GPUHEAP_POOL", "deep").get();
+    assert!(said.starts_with("gpuheap: no allocation is served: GPUHEAP_POOL is set to"), "{said}");
+    let (_, said) = Run::driver("threads").with("GPUHEAP_LIMIT", "1GiB").get();
+    assert!(said.contains("GPUHEAP_LIMIT"), "{said}");
+}
+
+/// A run of a program under the drop-in.
+struct Run(Command);
+
+impl Run {
+    /// A program of `driver.c`, linked with the driver.
+    fn driver(name: &str) -> Run {
+        Run::of(&folder().path().join("driver"), name)
+    }
+
+    /// A program of `runtime.c`, linked with the runtime.
+    fn runtime(name: &str) -> Run {
+        Run::of(&folder().path().join("runtime"), name)
+    }
+
+    fn of(program: &Path, name: &str) -> Run {
+        let folder = folder();
+        let mut command = library::command(program, folder, &[]);
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("GPUHEAP_") {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .arg(name)
+            .env("LD_PRELOAD", folder.path().join("libgpuheap_malloc.so"))
+            .env("GPUHEAP_EMULATED_DEVICE", "256MiB")
+            .env("GPUHEAP_EMULATED_SCHEDULE", "on-demand")
+            .env("GPUHEAP_EMULATED_CHECKS", "1");
+        Run(command)
+    }
+
+    fn with(mut self, variable: &str, value: &str) -> Run {
+        self.0.env(variable, value);
+        self
+    }
+
+    /// With the account, whether memory is live or not.
+    fn always(self) -> Run {
+        self.with("GPUHEAP_MALLOC_REPORT", "always")
+    }
+
+    /// Runs the program to its end, which is a success. Returns what it printed, and what was said
+    /// on stderr with the number of the process as N. What the checks say of the program's own
+    /// wrong frees is left out.
+    fn get(mut self) -> (String, String) {
+        let output = self.0.output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{}\n{printed}\n{said}", output.status);
+        let is_wrong_free = |line: &str| {
+            line.starts_with("gpuheap: libcuda: cuMemFree") && line.contains(" frees ")
+        };
+        let lines = said.lines().filter(|line| !is_wrong_free(line));
+        let lines = lines.map(|line| match line.strip_prefix("gpuheap: process ") {
+            Some(rest) => {
+                format!("gpuheap: process N{}\n", rest.trim_start_matches(char::is_numeric))
+            }
+            None => format!("{line}\n"),
+        });
+        (printed, lines.collect())
+    }
+}
+
+/// Returns a folder with the libraries and the programs.
+fn folder() -> &'static TempDir {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = library::folder(&[&library::LIBCUDA, &library::CUDART, &library::MALLOC]);
+        let path = |name: &str| folder.path().join(name);
+        compile(&folder, "driver", &path("libcuda.so.1"));
+        compile(&folder, "runtime", &path("libgpuheap_emu_cudart.so"));
+        compile(&folder, "loading", "-ldl".as_ref());
+        folder
+    })
+}
+
+/// Compiles the program `NAME.c` into the folder.
+fn compile(folder: &TempDir, name: &str, link: &Path) {
+    let source: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+    let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compile.args(["-std=c11", "-D_GNU_SOURCE", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"]);
+    compile.arg("-o").arg(folder.path().join(name)).arg(source.with_extension("c"));
+    compile.args(["-Wl,--no-as-needed"]).arg(link).args(["-pthread", "-ldl"]);
+    assert!(compile.status().unwrap().success());
+}

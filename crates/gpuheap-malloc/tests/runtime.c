@@ -1,0 +1,134 @@
+/* Programs of the runtime that know nothing of gpuheap. The argument names one; each prints what it
+ * sees. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef void *stream;
+int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *);
+int cudaMallocAsync(void **, size_t, stream), cudaFreeAsync(void *, stream);
+int cudaMallocManaged(void **, size_t, unsigned), cudaMallocPitch(void **, size_t *, size_t, size_t);
+int cudaMemset(void *, int, size_t), cudaMemsetAsync(void *, int, size_t, stream);
+int cudaStreamCreateWithFlags(stream *, unsigned), cudaStreamDestroy(stream);
+int cudaSetDevice(int), cudaGetDevice(int *), cudaDeviceReset(void), cudaDeviceSynchronize(void);
+int cudaGetLastError(void), cudaPeekAtLastError(void), cudaIpcGetMemHandle(void *, void *);
+
+#define MIB ((size_t)1 << 20)
+#define CHECK(call) check(call, #call)
+
+static void check(int code, const char *what) {
+  if (code != 0) {
+    printf("%s: %d\n", what, code);
+    exit(1);
+  }
+}
+
+/* Calls as most programs make them. */
+static void *plain(void *unused) {
+  void *first, *second;
+  CHECK(cudaMalloc(&first, 3 * MIB));
+  CHECK(cudaMalloc(&second, 5 * MIB));
+  CHECK(cudaMemset(first, 1, 3 * MIB));
+  CHECK(cudaFree(first));
+  CHECK(cudaFree(second));
+  CHECK(cudaFree(NULL));
+  return unused;
+}
+
+static void run_plain(void) { plain(NULL); }
+
+/* Threads whose first call of CUDA is an allocation. */
+static void threads(void) {
+  pthread_t all[4];
+  for (int at = 0; at < 4; at++) pthread_create(&all[at], NULL, plain, NULL);
+  for (int at = 0; at < 4; at++) pthread_join(all[at], NULL);
+}
+
+static void errors(void) {
+  void *memory, *more;
+  CHECK(cudaMalloc(&memory, 20 * MIB));
+  printf("too much: %d", cudaMalloc(&more, 60 * MIB));
+  printf(", last %d", cudaGetLastError());
+  printf(", then %d\n", cudaGetLastError());
+  CHECK(cudaFree(memory));
+  printf("again: %d", cudaFree(memory));
+  printf(", last %d\n", cudaGetLastError());
+  printf("never: %d", cudaFreeAsync((void *)4096, NULL));
+  printf(", last %d\n", cudaGetLastError());
+  memory = &memory;
+  CHECK(cudaMalloc(&memory, 0));
+  printf("nothing: %d\n", memory == NULL);
+}
+
+static void others(void) {
+  void *managed, *pitched, *served;
+  size_t pitch, free = 0, total = 0;
+  char handle[64];
+  CHECK(cudaMallocManaged(&managed, MIB, 1));
+  CHECK(cudaMallocPitch(&pitched, &pitch, 100, 100));
+  CHECK(cudaMalloc(&served, 8 * MIB));
+  CHECK(cudaMemGetInfo(&free, &total));
+  printf("%zu of %zu MiB are free\n", free / MIB, total / MIB);
+  printf("handle: %d\n", cudaIpcGetMemHandle(handle, served));
+  CHECK(cudaFree(managed));
+  CHECK(cudaFree(pitched));
+  CHECK(cudaFree(served));
+}
+
+static void streams(void) {
+  for (int round = 0; round < 20; round++) {
+    stream made;
+    void *memory;
+    CHECK(cudaStreamCreateWithFlags(&made, 1));
+    CHECK(cudaMallocAsync(&memory, 4 * MIB, made));
+    CHECK(cudaMemsetAsync(memory, 1, 4 * MIB, made));
+    CHECK(round % 2 ? cudaFreeAsync(memory, made) : cudaFree(memory));
+    CHECK(cudaStreamDestroy(made));
+  }
+  void *memory;
+  CHECK(cudaMallocAsync(&memory, MIB, NULL));
+  CHECK(cudaFreeAsync(memory, NULL));
+}
+
+static void devices(void) {
+  void *here, *there, *in_order;
+  stream made;
+  CHECK(cudaMalloc(&here, MIB));
+  CHECK(cudaSetDevice(1));
+  CHECK(cudaStreamCreateWithFlags(&made, 1));
+  CHECK(cudaMalloc(&there, 2 * MIB));
+  CHECK(cudaFree(here));
+  CHECK(cudaSetDevice(0));
+  /* The memory is of the stream's device. */
+  CHECK(cudaMallocAsync(&in_order, 3 * MIB, made));
+  CHECK(cudaMemsetAsync(in_order, 1, 3 * MIB, made));
+  CHECK(cudaFreeAsync(in_order, made));
+  CHECK(cudaMalloc(&here, MIB));
+  CHECK(cudaFree(here));
+}
+
+static void reset(void) {
+  void *before, *after;
+  CHECK(cudaMalloc(&before, MIB));
+  CHECK(cudaDeviceReset());
+  CHECK(cudaMalloc(&after, 2 * MIB));
+  CHECK(cudaMemset(after, 1, 2 * MIB));
+  printf("%d\n", cudaDeviceSynchronize());
+  CHECK(cudaFree(after));
+}
+
+int main(int count, char **arguments) {
+  static const struct { const char *name; void (*run)(void); } programs[] = {
+      {"plain", run_plain}, {"threads", threads}, {"errors", errors}, {"others", others},
+      {"streams", streams}, {"devices", devices}, {"reset", reset},
+  };
+  for (size_t at = 0; count == 2 && at < sizeof programs / sizeof *programs; at++) {
+    if (strcmp(arguments[1], programs[at].name) == 0) {
+      programs[at].run();
+      return 0;
+    }
+  }
+  return 2;
+}
