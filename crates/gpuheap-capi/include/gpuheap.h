@@ -77,6 +77,16 @@ typedef enum gpuheap_format {
   GPUHEAP_FORMAT_JSON = 1,
 } gpuheap_format;
 
+// Kind of memory.
+typedef enum gpuheap_kind {
+  // Device memory, which the host reaches by copies.
+  GPUHEAP_KIND_DEVICE = 0,
+  // Managed memory (cudaMallocManaged): the driver moves its pages to where they are used.
+  GPUHEAP_KIND_UNIFIED = 1,
+  // Page-locked host memory (cudaMallocHost), which the device uses by the same address.
+  GPUHEAP_KIND_PINNED = 2,
+} gpuheap_kind;
+
 // A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
 //
 // A closed heap keeps 128 bytes, so that a later use is an error and not a crash.
@@ -486,6 +496,47 @@ enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
 // numbers, and what to do. It may have several lines. Empty if no call of the thread failed; never
 // null. Valid until the thread's next failing call, or until the thread ends.
 const char *gpuheap_last_error(void);
+
+// Allocates memory of a kind, as gpuheap_allocate does device memory: in the order of the stream,
+// to be freed by gpuheap_free. The host may use unified and pinned memory once the stream has
+// reached this point: call gpuheap_wait_for_stream before the first use, because work before may
+// still use the memory. The host is done with it before the free.
+//
+// If the device has no concurrent access to unified memory (WSL2), no work of the device may run
+// while the host uses any. Limits and gpuheap_get_statistics are those of device memory.
+//
+// kind: a gpuheap_kind. The others: as for gpuheap_allocate.
+enum gpuheap_status gpuheap_allocate_kind(struct gpuheap_heap *heap,
+                                          uint32_t kind,
+                                          uint64_t bytes,
+                                          void *stream,
+                                          void **address);
+
+// Reads the statistics of one kind of memory, as gpuheap_get_statistics does for device memory.
+//
+// kind: a gpuheap_kind. statistics: as for gpuheap_get_statistics.
+enum gpuheap_status gpuheap_get_kind_statistics(struct gpuheap_heap *heap,
+                                                uint32_t kind,
+                                                struct gpuheap_statistics *statistics);
+
+// Waits for all work that was enqueued on a stream so far. GPUHEAP_STATUS_REFUSED if the stream is
+// capturing a graph.
+//
+// stream: as for gpuheap_allocate.
+enum gpuheap_status gpuheap_wait_for_stream(struct gpuheap_heap *heap, void *stream);
+
+// Ends everything that the process has on the heap's device, as cudaDeviceReset does, and closes
+// the heap. For a device that an error made unusable, and for the end of tests. Waits for the
+// device's work. Open a heap afterwards to use the device again.
+//
+// The device's memory, streams and events end, those of other libraries too. Other heaps of the
+// device return GPUHEAP_STATUS_GONE from now on, and are to be closed all the same. No other
+// thread may use the device during the call, and no memory or handle from before may be used
+// again, also not pinned and unified memory by the host.
+//
+// With any status but GPUHEAP_STATUS_OK the device may be as before. The heap is closed all the
+// same, unless the status is GPUHEAP_STATUS_GONE.
+enum gpuheap_status gpuheap_reset_device(struct gpuheap_heap *heap);
 
 // Opens a scope of the calling thread. Until its end, what this thread allocates from the heap
 // belongs to its innermost open scope of that heap.

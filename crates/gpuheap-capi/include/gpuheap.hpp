@@ -32,6 +32,12 @@
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
 #include <stdexcept>
+#if __has_include(<memory_resource>)
+#include <memory>
+#include <memory_resource>
+#include <new>
+#define GPUHEAP_HAS_MEMORY_RESOURCE
+#endif
 #endif
 
 namespace gpuheap {
@@ -107,6 +113,11 @@ inline outcome done(gpuheap_status status) {
   return last(status);
 }
 
+inline failure too_many(std::size_t size, std::size_t each) {
+  return failure(GPUHEAP_STATUS_REFUSED, std::to_string(size) + " elements of " + std::to_string(each) +
+                                             " bytes are more than addresses can count");
+}
+
 // Asks for the length of a text, then for the text. It is asked again if it grew meanwhile.
 template <class Write>
 result<std::string> text(Write write) {
@@ -125,7 +136,8 @@ result<std::string> text(Write write) {
 
 }  // namespace detail
 
-// Memory for elements of a type on the device, owned by one. Freed in the order of its stream and of
+// Memory for elements of a type, owned by one: on the device, unless it was allocated as another
+// kind. Freed in the order of its stream and of
 // all streams that used_on() named, when it ends. Nothing is constructed: the elements are bytes.
 template <class T>
 class buffer {
@@ -143,7 +155,7 @@ class buffer {
   // A free that fails is counted by the heap.
   ~buffer() { (void)gpuheap_free(heap_, data_); }
 
-  // Address on the device; null for no elements.
+  // Address, the host's too for the kinds that it may use; null for no elements.
   T *data() const noexcept { return static_cast<T *>(data_); }
   std::size_t size() const noexcept { return size_; }
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
@@ -289,12 +301,20 @@ class heap {
   // Allocates elements for use on a stream; their bytes are not initialised.
   template <class T>
   result<buffer<T>> try_allocate(std::size_t size, void *stream = nullptr) {
-    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
-      return failure(GPUHEAP_STATUS_REFUSED, std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
-                                                 " bytes are more than addresses can count");
-    }
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) return detail::too_many(size, sizeof(T));
     void *data = nullptr;
     gpuheap_status status = gpuheap_allocate(inner_, size * sizeof(T), stream, &data);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return buffer<T>(inner_, data, size);
+  }
+
+  // Allocates elements of unified or pinned memory for use on a stream. Before the host uses them,
+  // it waits for the stream by try_wait_for.
+  template <class T>
+  result<buffer<T>> try_allocate_kind(gpuheap_kind kind, std::size_t size, void *stream = nullptr) {
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) return detail::too_many(size, sizeof(T));
+    void *data = nullptr;
+    gpuheap_status status = gpuheap_allocate_kind(inner_, kind, size * sizeof(T), stream, &data);
     if (status != GPUHEAP_STATUS_OK) return detail::last(status);
     return buffer<T>(inner_, data, size);
   }
@@ -368,6 +388,17 @@ class heap {
   // Waits for all work of the device.
   outcome try_wait() { return detail::done(gpuheap_wait(inner_)); }
 
+  // Waits for the work of a stream so far.
+  outcome try_wait_for(void *stream) { return detail::done(gpuheap_wait_for_stream(inner_, stream)); }
+
+  // Resets the device, with all that the process has on it, and closes this heap. See
+  // gpuheap_reset_device for what must have ended before.
+  outcome try_reset_device() {
+    gpuheap_status status = gpuheap_reset_device(inner_);
+    if (status != GPUHEAP_STATUS_GONE) inner_ = nullptr;
+    return detail::done(status);
+  }
+
   // Announces that a stream is about to be destroyed.
   outcome try_stream_ended(void *stream) { return detail::done(gpuheap_stream_ended(inner_, stream)); }
 
@@ -382,6 +413,10 @@ class heap {
     return try_allocate<T>(size, stream).value();
   }
   template <class T>
+  buffer<T> allocate_kind(gpuheap_kind kind, std::size_t size, void *stream = nullptr) {
+    return try_allocate_kind<T>(kind, size, stream).value();
+  }
+  template <class T>
   buffer<T> allocate_zeroed(std::size_t size, void *stream = nullptr) {
     return try_allocate_zeroed<T>(size, stream).value();
   }
@@ -393,6 +428,8 @@ class heap {
   snapshot take_snapshot() const { return try_take_snapshot().value(); }
   scope open_scope(const char *name = nullptr) { return try_open_scope(name).value(); }
   void wait() { try_wait().value(); }
+  void wait_for(void *stream) { try_wait_for(stream).value(); }
+  void reset_device() { try_reset_device().value(); }
   void stream_ended(void *stream) { try_stream_ended(stream).value(); }
   void set_limits(std::uint64_t soft, std::uint64_t hard) { try_set_limits(soft, hard).value(); }
 #endif
@@ -405,6 +442,72 @@ class heap {
 
   gpuheap_heap *inner_ = nullptr;
 };
+
+#ifdef GPUHEAP_HAS_MEMORY_RESOURCE
+// A failed allocation of a standard container, with its text.
+class bad_allocation : public std::bad_alloc {
+ public:
+  explicit bad_allocation(failure why) : why_(std::make_shared<failure>(std::move(why))) {}
+
+  const char *what() const noexcept override { return why_->text().c_str(); }
+  const failure &why() const noexcept { return *why_; }
+
+ private:
+  std::shared_ptr<failure> why_;
+};
+
+// Unified or pinned memory of a heap for std::pmr containers, which the host fills and the device
+// reads. The container's memory is freed in the order of the resource's stream and of those that
+// used_on() named for it. An allocation waits for the work of the resource's stream, so that the host
+// may use the memory at once: take a stream for it that has little work. The heap outlives it.
+class memory_resource : public std::pmr::memory_resource {
+ public:
+  explicit memory_resource(heap &of, gpuheap_kind kind = GPUHEAP_KIND_PINNED, void *stream = nullptr)
+      : heap_(of.get()), kind_(kind), stream_(stream) {
+    if (kind == GPUHEAP_KIND_DEVICE) {
+      throw error(failure(GPUHEAP_STATUS_REFUSED,
+                          "gpuheap::memory_resource: the host cannot construct elements in device memory; pass "
+                          "GPUHEAP_KIND_PINNED or GPUHEAP_KIND_UNIFIED"));
+    }
+  }
+
+  // Says that a container's memory, by its data(), is in use on that stream too, until its free.
+  void used_on(void *data, void *stream) { detail::done(gpuheap_used_on(heap_, data, stream)).value(); }
+
+ private:
+  // Alignment of all memory of a heap.
+  static constexpr std::size_t alignment = 512;
+
+  void *do_allocate(std::size_t bytes, std::size_t align) override {
+    if (align > alignment) {
+      throw bad_allocation(failure(GPUHEAP_STATUS_REFUSED, "gpuheap::memory_resource: an alignment of " +
+                                                               std::to_string(align) + " bytes is above 512"));
+    }
+    void *data = nullptr;
+    gpuheap_status status = gpuheap_allocate_kind(heap_, kind_, bytes > 0 ? bytes : 1, stream_, &data);
+    if (status != GPUHEAP_STATUS_OK) throw bad_allocation(detail::last(status));
+    status = gpuheap_wait_for_stream(heap_, stream_);
+    if (status != GPUHEAP_STATUS_OK) {
+      failure why = detail::last(status);
+      (void)gpuheap_free(heap_, data);
+      throw bad_allocation(std::move(why));
+    }
+    return data;
+  }
+
+  // A free that fails is counted by the heap.
+  void do_deallocate(void *data, std::size_t, std::size_t) override { (void)gpuheap_free(heap_, data); }
+
+  bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
+    const auto *same = dynamic_cast<const memory_resource *>(&other);
+    return same != nullptr && same->heap_ == heap_;
+  }
+
+  gpuheap_heap *heap_;
+  gpuheap_kind kind_;
+  void *stream_;
+};
+#endif
 
 }  // namespace gpuheap
 

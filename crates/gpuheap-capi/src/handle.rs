@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gpuheap::{Block, Device, Error, Heap, Reclaimer, Stream};
+use gpuheap::{Block, Device, Error, Heap, MemoryKind, Reclaimer, Stream};
 use gpuheap_driver::{CUstream, check};
 
 use crate::blocks::Blocks;
@@ -122,8 +122,41 @@ impl gpuheap_heap {
     /// `heap` is null or from [`new`](gpuheap_heap::new), and no other thread uses it during the
     /// call.
     pub(crate) unsafe fn close(heap: *mut gpuheap_heap) -> Result<(), Failure> {
+        // SAFETY: the caller keeps this function's contract.
+        match unsafe { gpuheap_heap::take(heap) }? {
+            Some(open) => open.close(),
+            None => Ok(()),
+        }
+    }
+
+    /// Resets the heap's device, and closes the heap. All memory of the device ends.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`close`](gpuheap_heap::close) and of [`Device::reset`].
+    pub(crate) unsafe fn reset(heap: *mut gpuheap_heap) -> Result<(), Failure> {
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { gpuheap_heap::get(heap) }?;
+        // SAFETY: the caller keeps this function's contract.
+        let Some(open) = unsafe { gpuheap_heap::take(heap) }? else { return Ok(()) };
+        // SAFETY: the caller keeps this function's contract.
+        let reset = unsafe { open.device.clone().reset() };
+        match reset {
+            // The heap's memory ended with the device, and there is nothing to free.
+            Ok(_) => std::mem::forget(open),
+            Err(_) => open.close()?,
+        }
+        Ok(reset.map(drop)?)
+    }
+
+    /// Takes the open heap out of its handle; `None` for a null heap.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`close`](gpuheap_heap::close).
+    unsafe fn take(heap: *mut gpuheap_heap) -> Result<Option<Box<Open>>, Failure> {
         // SAFETY: `heap` is null or a handle, and handles are never freed.
-        let Some(handle) = (unsafe { heap.as_ref() }) else { return Ok(()) };
+        let Some(handle) = (unsafe { heap.as_ref() }) else { return Ok(None) };
         let open = handle.open.swap(ptr::null_mut(), Ordering::AcqRel);
         if open.is_null() {
             return Err(closed());
@@ -138,7 +171,7 @@ impl gpuheap_heap {
         }
         // SAFETY: `open` was made by `with_streams`, and the exchange left this thread as its only
         // owner.
-        unsafe { Box::from_raw(open) }.close()
+        Ok(Some(unsafe { Box::from_raw(open) }))
     }
 }
 
@@ -163,6 +196,28 @@ impl Open {
             }
             allocated => allocated?,
         };
+        Ok(self.enter(block, bytes))
+    }
+
+    /// Allocates memory of a kind as [`allocate`](Open::allocate) does device memory.
+    ///
+    /// # Safety
+    ///
+    /// The stream satisfies the contract of [`Streams::get`].
+    pub(crate) unsafe fn allocate_kind(
+        &self,
+        kind: MemoryKind,
+        bytes: u64,
+        stream: *mut c_void,
+    ) -> Result<u64, Failure> {
+        // SAFETY: the caller keeps the contract of `Streams::get`.
+        let stream = unsafe { self.live_stream(stream) }?;
+        Ok(self.enter(self.heap.allocate_kind(kind, bytes, &stream)?, bytes))
+    }
+
+    /// Keeps a block of `bytes` until its free, and returns its address.
+    #[inline]
+    fn enter(&self, block: Block, bytes: u64) -> u64 {
         let address = block.address();
         if address != 0 {
             if let Some(scope) = scope::innermost(self.handle.load(Ordering::Relaxed) as usize) {
@@ -171,7 +226,7 @@ impl Open {
             }
             self.blocks.put(address, bytes, block);
         }
-        Ok(address)
+        address
     }
 
     /// Frees the allocation at an address, in the order of its stream and of all that use it too.

@@ -13,6 +13,7 @@ mod callbacks;
 mod calls;
 mod entry;
 mod handle;
+mod kinds;
 mod options;
 mod rest;
 mod scope;
@@ -40,6 +41,10 @@ pub use calls::{
 };
 pub use entry::{gpuheap_last_error, gpuheap_status};
 pub use handle::gpuheap_heap;
+pub use kinds::{
+    gpuheap_allocate_kind, gpuheap_get_kind_statistics, gpuheap_kind, gpuheap_reset_device,
+    gpuheap_wait_for_stream,
+};
 pub use options::gpuheap_options;
 pub use scope::gpuheap_scope_report;
 pub use scope_calls::{gpuheap_close_scope, gpuheap_keep, gpuheap_open_scope, gpuheap_scope};

@@ -122,6 +122,32 @@ fn owners_of_cplusplus_are_clean_under_sanitizers() {
     assert_eq!(printed, OWNERS);
 }
 
+/// Standard containers in memory that the host and the device use, under the sanitizers too.
+#[test]
+fn containers_of_cplusplus_live_in_memory_of_a_heap() {
+    let sanitizers = ["-std=c++17", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"];
+    for flags in [&["-std=c++20"][..], &sanitizers] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/containers.cpp");
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        let library = ["-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
+        let program = compile(&folder, compiler, &source, &[flags, &library].concat());
+        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+        assert_eq!(
+            printed,
+            "9999 100 long enough to be outside of the string itself\n\
+             pinned: 1, device: 0\n\
+             equal: 1 0\n\
+             gpuheap::memory_resource: an alignment of 1024 bytes is above 512\n\
+             out of memory: 1\n\
+             refused: 1\n\
+             both: 2\n\
+             after the reset: 1\n",
+            "{flags:?}"
+        );
+    }
+}
+
 /// The example runs only with PyTorch and a GPU, so here it is only compiled.
 #[test]
 fn the_allocator_for_pytorch_compiles() {

@@ -12,6 +12,7 @@ mod closing;
 mod failing;
 mod faults;
 mod fork;
+mod kinds;
 mod refusals;
 mod scopes;
 mod streams;

@@ -14,8 +14,9 @@ use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
 
-/// An owned block of device memory. Dropping it returns the memory to its heap, in the order of its
-/// stream.
+/// An owned block of memory: of the device, unless it is from
+/// [`allocate_kind`](Heap::allocate_kind). Dropping it returns the memory to its heap, in the order
+/// of its stream.
 ///
 /// The contents are uninitialized, unless the heap [fills](crate::HeapBuilder::zero_on_alloc)
 /// allocated memory. A block of zero bytes has the address 0 and no memory.
@@ -32,8 +33,9 @@ pub struct Block {
 enum Way {
     /// Through the thread cache that it came from, which the heap keeps while the block lives. This
     /// needs no reference count that threads share.
+    /// Device memory alone comes this way.
     Cache(&'static ThreadCache),
-    Heap(Arc<Inner>),
+    Heap(Arc<Inner>, MemoryKind),
 }
 
 impl Heap {
@@ -53,6 +55,30 @@ impl Heap {
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
         Block::allocate(self.handle.inner(), bytes, stream, Location::caller())
+    }
+
+    /// Allocates `bytes` of unified or pinned memory as [`allocate`](Heap::allocate) does of device
+    /// memory. The host may use the memory once `stream` has reached this point, and until the
+    /// free. If the device has no concurrent access to unified memory (WSL2), no work of the device
+    /// may run meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`allocate`](Heap::allocate); the device does not support the kind; registered
+    /// memory, which is the program's own.
+    #[track_caller]
+    pub fn allocate_kind(
+        &self,
+        kind: MemoryKind,
+        bytes: u64,
+        stream: &Stream,
+    ) -> Result<Block, Error> {
+        let heap = self.handle.inner();
+        if kind == MemoryKind::Device {
+            return Block::allocate(heap, bytes, stream, Location::caller());
+        }
+        let (lease, _) = heap.lease(kind, bytes, stream, false, Location::caller())?;
+        Ok(Block { way: Way::Heap(heap.clone(), kind), lease, given_back: false })
     }
 
     /// Allocates `bytes` from this thread's cache for `stream`, without a lock and without waiting.
@@ -107,11 +133,12 @@ impl Block {
         at: &'static Location<'static>,
     ) -> Result<Block, Error> {
         let (lease, cache) = heap.lease(MemoryKind::Device, bytes, stream, false, at)?;
-        let way = cache.map_or_else(|| Way::Heap(heap.clone()), Way::Cache);
+        let way = cache.map_or_else(|| Way::Heap(heap.clone(), MemoryKind::Device), Way::Cache);
         Ok(Block { way, lease, given_back: false })
     }
 
-    /// Returns the device address; 0 for a block of zero bytes.
+    /// Returns the address, which is the host's too if the host may use the memory; 0 for a block
+    /// of zero bytes.
     pub fn address(&self) -> u64 {
         self.lease.address
     }
@@ -124,6 +151,14 @@ impl Block {
     /// Returns the size with the pool's rounding, in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.lease.block_bytes
+    }
+
+    /// Returns the kind of memory.
+    pub fn kind(&self) -> MemoryKind {
+        match self.way {
+            Way::Cache(_) => MemoryKind::Device,
+            Way::Heap(_, kind) => kind,
+        }
     }
 
     /// Frees the block in the order of the stream that it was allocated on, as a drop does, and
@@ -166,9 +201,10 @@ impl Block {
             return self.give_back(None);
         }
         let heap = self.heap()?;
-        heap.store(MemoryKind::Device).check_stream(stream)?;
+        let kind = self.kind();
+        heap.store(kind).check_stream(stream)?;
         self.given_back = true;
-        heap.free_ordered(MemoryKind::Device, self.lease, stream)?;
+        heap.free_ordered(kind, self.lease, stream)?;
         measure::note_freed(self.lease.bytes);
         Ok(())
     }
@@ -204,7 +240,7 @@ impl Block {
                 return Ok(());
             }
         }
-        self.heap()?.store(MemoryKind::Device).check_stream(stream)?;
+        self.heap()?.store(self.kind()).check_stream(stream)?;
         self.give_back(Some(stream))
     }
 
@@ -237,7 +273,7 @@ impl Block {
     #[cold]
     #[inline(never)]
     fn give_back_elsewhere(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
-        self.heap()?.free(MemoryKind::Device, self.lease, stream, false)
+        self.heap()?.free(self.kind(), self.lease, stream, false)
     }
 
     fn heap(&self) -> Result<Arc<Inner>, Error> {
@@ -250,7 +286,7 @@ impl Block {
                 let heap = cache.heap().ok_or(Gone::Reset)?.into_any();
                 Ok(heap.downcast().map_err(|_| Gone::Reset)?)
             }
-            Way::Heap(heap) => Ok(heap.clone()),
+            Way::Heap(heap, _) => Ok(heap.clone()),
         }
     }
 }

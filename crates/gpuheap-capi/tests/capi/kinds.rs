@@ -1,0 +1,192 @@
+//! Memory that the host uses too, and the end of a device with all of its heaps.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use gpuheap::PoolKind;
+use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap_capi::*;
+use gpuheap_driver::{CUresult, CUstream};
+
+use crate::client::{Client, Memory, Status, destroy_stream, handle, last_error, make_stream};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::{assert_no_findings, emulated};
+
+const UNIFIED: u32 = gpuheap_kind::Unified as u32;
+const PINNED: u32 = gpuheap_kind::Pinned as u32;
+
+fn allocate(client: &Client, kind: u32, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
+    let mut address = ptr::without_provenance_mut(1);
+    // SAFETY: the heap is open, the stream alive, the pointer valid.
+    let status =
+        unsafe { gpuheap_allocate_kind(client.0, kind, bytes, handle(stream), &mut address) };
+    match status {
+        Status::Ok => Ok(Memory { address, bytes }),
+        status => {
+            assert!(address.is_null(), "nothing that fails leaves an address");
+            Err(status)
+        }
+    }
+}
+
+fn wait_for(client: &Client, stream: CUstream) -> Status {
+    // SAFETY: the heap is open, the stream alive.
+    unsafe { gpuheap_wait_for_stream(client.0, handle(stream)) }
+}
+
+fn live(client: &Client, kind: u32) -> u64 {
+    let mut now =
+        gpuheap_statistics { size: size_of::<gpuheap_statistics>(), ..Default::default() };
+    // SAFETY: the heap is open, the pointer valid.
+    let status = unsafe { gpuheap_get_kind_statistics(client.0, kind, &mut now) };
+    assert_eq!(status, Status::Ok, "{}", last_error());
+    now.live
+}
+
+/// Bytes of host memory, as the host sees them.
+fn bytes(memory: Memory) -> &'static mut [u8] {
+    // SAFETY: the memory is live and out of use, and the test holds one of these at a time.
+    unsafe { std::slice::from_raw_parts_mut(memory.address.cast(), memory.bytes as usize) }
+}
+
+/// A fill before the free runs late. Without the wait it would overwrite what the host wrote.
+#[test]
+fn host_uses_memory_once_its_stream_was_waited_for() {
+    for kind in [UNIFIED, PINNED] {
+        let device = emulated(64 << 20, Schedule::OnDemand);
+        let client = Client::new(&device, PoolKind::Split);
+        let stream = make_stream(&device);
+        let before = allocate(&client, kind, 1 << 20, stream).unwrap();
+        before.fill(&device, 7, stream);
+        assert_eq!(client.free(before), Status::Ok);
+        let memory = allocate(&client, kind, 1 << 20, stream).unwrap();
+        assert_eq!(memory.address, before.address, "reused at once on its stream");
+        assert_eq!(wait_for(&client, stream), Status::Ok);
+        bytes(memory).fill(1);
+        device.synchronize().unwrap();
+        assert!(bytes(memory).iter().all(|byte| *byte == 1));
+        assert_eq!((live(&client, kind), live(&client, 0)), (1 << 20, 0));
+        assert_eq!(client.free(memory), Status::Ok);
+        assert_eq!(client.free(memory), Status::UnknownAddress);
+        assert_eq!(live(&client, kind), 0);
+        assert_eq!(client.stream_ended(stream), Status::Ok);
+        destroy_stream(&device, stream);
+        client.assert_all_returned("host memory");
+    }
+}
+
+#[test]
+fn memory_of_each_kind_is_freed_as_device_memory_is() {
+    let device = emulated(64 << 20, Schedule::OnDemand);
+    let client = Client::new(&device, PoolKind::Stitched);
+    let [home, other] = [(); 2].map(|()| make_stream(&device));
+    for kind in [0, UNIFIED, PINNED] {
+        let on_other = allocate(&client, kind, 1000, home).unwrap();
+        crate::client::order(&device, home, other);
+        assert_eq!(client.free_on(on_other, other), Status::Ok);
+        let used = allocate(&client, kind, 1000, home).unwrap();
+        // SAFETY: the heap is open, the stream alive, the scope pointer valid.
+        unsafe {
+            assert_eq!(gpuheap_used_on(client.0, used.address, handle(other)), Status::Ok);
+            assert_eq!(client.free(used), Status::Ok);
+            let mut scope = ptr::null_mut();
+            assert_eq!(gpuheap_open_scope(client.0, ptr::null(), &mut scope), Status::Ok);
+            allocate(&client, kind, 2000, home).unwrap();
+            assert_eq!(gpuheap_close_scope(scope, ptr::null_mut()), Status::Ok);
+        }
+        assert_eq!(live(&client, kind), 0, "{kind}");
+    }
+    // Live memory goes with the heap.
+    allocate(&client, PINNED, 1000, home).unwrap();
+    // SAFETY: no thread uses the heap any more.
+    assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
+    assert_no_findings(&device, "kinds");
+}
+
+#[test]
+fn other_kinds_are_refused() {
+    let device = emulated(64 << 20, Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    assert_eq!(allocate(&client, 3, 1000, CUstream::NULL).unwrap_err(), Status::Refused);
+    assert!(
+        last_error().contains("the kind is 3; pass GPUHEAP_KIND_DEVICE (0)"),
+        "{}",
+        last_error()
+    );
+    // SAFETY: null pointers are refused.
+    unsafe {
+        let nowhere: *mut *mut c_void = ptr::null_mut();
+        assert_eq!(
+            gpuheap_allocate_kind(client.0, 1, 1, ptr::null_mut(), nowhere),
+            Status::Refused
+        );
+        assert_eq!(gpuheap_get_kind_statistics(client.0, 1, ptr::null_mut()), Status::Refused);
+        assert_eq!(gpuheap_wait_for_stream(ptr::null_mut(), ptr::null_mut()), Status::Refused);
+        assert_eq!(gpuheap_reset_device(ptr::null_mut()), Status::Refused);
+    }
+    assert_eq!(
+        allocate(&client, PINNED, u64::MAX, CUstream::NULL).unwrap_err(),
+        Status::OutOfMemory
+    );
+    let nothing = allocate(&client, UNIFIED, 0, CUstream::NULL).unwrap();
+    assert!(nothing.address.is_null());
+    client.assert_all_returned("refused");
+}
+
+#[test]
+fn reset_ends_the_device_with_all_of_its_heaps() {
+    let device = emulated(64 << 20, Schedule::OnDemand);
+    let [client, other] = [(); 2].map(|()| Client::new(&device, PoolKind::Split));
+    let stream = make_stream(&device);
+    let memory = client.allocate(1 << 20, stream).unwrap();
+    memory.fill(&device, 1, stream);
+    allocate(&other, PINNED, 1 << 20, stream).unwrap();
+    // SAFETY: nothing of the device is used afterwards.
+    unsafe {
+        assert_eq!(gpuheap_reset_device(client.0), Status::Ok, "{}", last_error());
+        assert_eq!(gpuheap_reset_device(client.0), Status::Gone);
+        assert_eq!(client.free(memory), Status::Gone);
+        assert_eq!(other.allocate(1000, CUstream::NULL).unwrap_err(), Status::Gone);
+        gpuheap_close(other.0);
+    }
+    let emulator = device.emulator().unwrap();
+    assert_eq!(emulator.usage(device.ordinal()).plain, 0);
+}
+
+/// Runs a program with its `nth` driver call failing. Returns whether a C call failed, and whether
+/// the program made that many driver calls.
+fn run(nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(64 << 20, Schedule::Seeded(3));
+    let emulator = device.emulator().unwrap().clone();
+    let client = Client::new(&device, PoolKind::Split);
+    let stream = make_stream(&device);
+    let mut failed = false;
+    let ((), got_there) = with_failing_call(&emulator, nth, code, || {
+        for kind in [UNIFIED, PINNED, UNIFIED] {
+            match allocate(&client, kind, 1 << 20, stream) {
+                Ok(memory) => {
+                    failed |= wait_for(&client, stream) != Status::Ok;
+                    failed |= client.free(memory) != Status::Ok;
+                }
+                Err(_) => failed = true,
+            }
+        }
+    });
+    emulator.set_faults(FaultPlan::default());
+    for kind in [UNIFIED, PINNED] {
+        assert_eq!(live(&client, kind), 0, "{code:?} at call {nth}");
+    }
+    assert_eq!(client.stream_ended(stream), Status::Ok, "{}", last_error());
+    destroy_stream(&device, stream);
+    client.assert_all_returned(&format!("{code:?} at call {nth}"));
+    (failed, got_there)
+}
+
+#[test]
+fn failure_of_any_one_call_loses_nothing() {
+    for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+        assert!(!run(0, code).0, "{}", last_error());
+        let (failed, made_good) = fail_each_call(|nth| run(nth, code));
+        assert!(failed > 0, "{code:?}: {failed} failed, {made_good} not");
+    }
+}
