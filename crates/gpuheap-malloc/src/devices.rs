@@ -185,9 +185,9 @@ fn primary_of(context: CUcontext) -> Option<CUdevice> {
 fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Error> {
     let device = Device::open(&format!("cuda:{ordinal}"))?;
     let mut builder = Heap::builder(&device);
-    if std::env::var_os("GPUHEAP_POOL").is_none_or(|pool| pool.is_empty()) {
-        // Plain allocations of the driver, as the program's own are: peers reach them, and
-        // libraries that ask the driver for what is behind an address get its usual answer.
+    let is_chosen = std::env::var_os("GPUHEAP_POOL").is_some_and(|pool| !pool.is_empty());
+    if !is_chosen && has_peers(&device) {
+        // Plain allocations of the driver, which other devices reach once the program allows it.
         builder = builder.pool(PoolKind::Split);
     }
     let heap = builder.build()?;
@@ -211,6 +211,14 @@ fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Er
         plain,
         plain_may_wait: AtomicBool::new(fills),
     })
+}
+
+/// Returns `true` if the process sees other devices too.
+fn has_peers(device: &Device) -> bool {
+    let mut count = 0;
+    // SAFETY: the pointer is valid for a write.
+    let asked = unsafe { device.driver().cuDeviceGetCount(&mut count) };
+    !asked.is_success() || count > 1
 }
 
 /// Returns a stream as the C interface takes it.

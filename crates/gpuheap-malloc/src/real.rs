@@ -101,6 +101,7 @@ macro_rules! asked_functions {
         driver_api cuDevicePrimaryCtxRetain (context: *mut CUcontext, device: CUdevice);
         driver_api cuDevicePrimaryCtxRelease_v2 (device: CUdevice);
         driver_api cuStreamGetCtx (stream: CUstream, context: *mut CUcontext);
+        driver_api cuStreamQuery (stream: CUstream);
         driver_api cuStreamIsCapturing (stream: CUstream, status: *mut CUstreamCaptureStatus);
         runtime_api cudaGetDevice (device: *mut c_int);
         }

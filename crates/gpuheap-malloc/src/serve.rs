@@ -78,7 +78,12 @@ pub(crate) unsafe fn allocate(
 
 /// Waits until memory that was just allocated in no stream's order is out of use.
 fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
-    if served.plain().is_done()? { Ok(()) } else { served.plain().synchronize() }
+    let is_done = match CAPTURES.load(Ordering::Relaxed) {
+        true => served.plain().is_done()?,
+        // SAFETY: the stream is alive.
+        false => unsafe { real::cuStreamQuery(served.plain().raw()) }.is_success(),
+    };
+    if is_done { Ok(()) } else { served.plain().synchronize() }
 }
 
 #[cold]
