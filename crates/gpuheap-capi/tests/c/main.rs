@@ -138,11 +138,30 @@ fn containers_of_cplusplus_live_in_memory_of_a_heap() {
             "9999 100 long enough to be outside of the string itself\n\
              pinned: 1, device: 0\n\
              equal: 1 0\n\
-             gpuheap::memory_resource: an alignment of 1024 bytes is above 512\n\
+             an alignment of 1024 bytes is above 512, which all memory of a heap has\n\
              out of memory: 1\n\
              refused: 1\n\
              both: 2\n\
              after the reset: 1\n",
+            "{flags:?}"
+        );
+    }
+}
+
+/// The calls of Thrust and CCCL. Their own headers come in with `tests/cuda/run`.
+#[test]
+fn resources_of_cplusplus_allocate_and_free() {
+    for flags in [&["-std=c++17"][..], &["-std=c++23"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/resources.cpp");
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        let library = ["-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
+        let program = compile(&folder, compiler, &source, &[flags, &library].concat());
+        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+        assert_eq!(
+            printed,
+            "allocated: 4001\nfreed: 0\nequal: 1 1\nthrown: 0\nthrown: 0\nresource: 400\nfreed: 0\n\
+             equal: 1 1\nan alignment of 4096 bytes is above 512, which all memory of a heap has\n",
             "{flags:?}"
         );
     }
