@@ -2,26 +2,10 @@
 
 use std::ffi::{c_char, c_int};
 
-/// Version of cuDNN that is told: 9.19.0.
-const CUDNN: usize = 91_900;
 /// Version of NCCL that is told: 2.28.9.
 const NCCL: c_int = 22_809;
 /// Version of CUPTI's interface that is told.
 const CUPTI: u32 = 28;
-
-/// Returns cuDNN's version.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-extern "C" fn cudnnGetVersion() -> usize {
-    CUDNN
-}
-
-/// Returns the version of the CUDA runtime that cuDNN uses.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-extern "C" fn cudnnGetCudartVersion() -> usize {
-    13_000
-}
 
 macro_rules! texts {
     ($($name:ident)*) => {$(
@@ -34,7 +18,10 @@ macro_rules! texts {
     )*};
 }
 
-texts!(cudnnGetErrorString ncclGetErrorString ncclGetLastError);
+texts!(
+    cusparseGetErrorName cusparseGetErrorString ncclGetErrorString
+    ncclGetLastError
+);
 
 /// Writes NCCL's version.
 ///

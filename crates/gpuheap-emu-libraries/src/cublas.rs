@@ -2,7 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::code;
+use gpuheap_driver::CUstream;
+
+use crate::code::{self, Code};
+use crate::kernel;
 
 const SUCCESS: c_int = 0;
 const NOT_INITIALIZED: c_int = 1;
@@ -13,7 +16,7 @@ const INVALID_VALUE: c_int = 7;
 struct Handle {
     pointer_mode: c_int,
     math_mode: c_int,
-    stream: *mut c_void,
+    stream: CUstream,
 }
 
 /// Makes a handle. The first one of a context takes the memory of kernels' code.
@@ -27,10 +30,10 @@ unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut c_void) -> c_int {
     if handle.is_null() {
         return INVALID_VALUE;
     }
-    if !code::load() {
+    if !code::load(Code::Cublas) {
         return ALLOC_FAILED;
     }
-    let made = Box::new(Handle { pointer_mode: 0, math_mode: 0, stream: std::ptr::null_mut() });
+    let made = Box::new(Handle { pointer_mode: 0, math_mode: 0, stream: CUstream::NULL });
     // SAFETY: not null, so valid for a write.
     unsafe { handle.write(Box::into_raw(made).cast()) };
     SUCCESS
@@ -95,11 +98,32 @@ macro_rules! property {
 
 property!(pointer_mode: c_int, cublasGetPointerMode_v2, cublasSetPointerMode_v2);
 property!(math_mode: c_int, cublasGetMathMode, cublasSetMathMode);
-property!(stream: *mut c_void, cublasGetStream_v2, cublasSetStream_v2);
+property!(stream: CUstream, cublasGetStream_v2, cublasSetStream_v2);
 
 macro_rules! computes_nothing {
     ($library:literal, $code:literal, [$($name:ident)*]) => {$(
-        /// Succeeds, and computes nothing.
+        /// Takes its place in the handle's stream, and computes nothing.
+        ///
+        /// # Safety
+        ///
+        /// `handle` is null or live.
+        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS. Arguments after the first
+        // are not read, and the caller's side removes them in every C ABI of Unix.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(handle: *mut c_void) -> c_int {
+            // SAFETY: the caller promises a handle that is null or live.
+            let Some(handle) = (unsafe { handle.cast::<Handle>().as_ref() }) else {
+                return NOT_INITIALIZED;
+            };
+            kernel::launch(handle.stream);
+            SUCCESS
+        }
+    )*};
+}
+
+macro_rules! does_nothing {
+    ($library:literal, $code:literal, [$($name:ident)*]) => {$(
+        /// Succeeds, and does nothing.
         // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS. The function reads none
         // of the caller's arguments, which the caller's side removes in every C ABI of Unix.
         #[unsafe(no_mangle)]
@@ -109,4 +133,4 @@ macro_rules! computes_nothing {
     )*};
 }
 
-cublas_functions!(computes_nothing);
+cublas_functions!(computes_nothing, does_nothing);

@@ -1,9 +1,10 @@
 //! Names of functions, as PyTorch imports them.
 
-/// Calls a macro with the functions of cuBLAS and cuBLASLt that compute, or set what is not read.
+/// Calls a macro with the functions of cuBLAS that compute, whose first argument is the handle, and
+/// one with those that copy, or set what is not read.
 macro_rules! cublas_functions {
-    ($callback:ident) => {
-        $callback!(
+    ($computes:ident, $sets:ident) => {
+        $computes!(
             "cuBLAS", 0, [
                 cublasCaxpy_v2 cublasCcopy_v2 cublasCdotc_v2 cublasCdotu_v2 cublasCgelsBatched
                 cublasCgemmBatched cublasCgemmStridedBatched cublasCgemm_v2 cublasCgemv_v2
@@ -13,29 +14,24 @@ macro_rules! cublas_functions {
                 cublasCsrot_v2 cublasCsscal_v2 cublasCswap_v2 cublasCsymm_v2 cublasCsymv_v2
                 cublasCsyr2_v2 cublasCsyr2k_v2 cublasCsyr_v2 cublasCsyrk_v2 cublasCtrmm_v2
                 cublasCtrmv_v2 cublasCtrsmBatched cublasCtrsm_v2 cublasCtrsv_v2 cublasDasum_v2
-                cublasDaxpy_v2 cublasDcopy_v2 cublasDdot_v2 cublasDgelsBatched
-                cublasDgemmBatched cublasDgemmStridedBatched cublasDgemm_v2 cublasDgemv_v2
-                cublasDgeqrfBatched cublasDger_v2 cublasDgetrfBatched cublasDgetrsBatched
-                cublasDnrm2_v2 cublasDotEx cublasDrot_v2 cublasDrotg_v2 cublasDrotm_v2
-                cublasDrotmg_v2 cublasDscal_v2 cublasDswap_v2 cublasDsymm_v2 cublasDsymv_v2
-                cublasDsyr2_v2 cublasDsyr2k_v2 cublasDsyr_v2 cublasDsyrk_v2 cublasDtrmm_v2
-                cublasDtrmv_v2 cublasDtrsmBatched cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2
-                cublasDznrm2_v2 cublasGemmEx cublasGemmStridedBatchedEx cublasGetMatrixAsync
-                cublasGetVectorAsync cublasIcamax_v2 cublasIcamin_v2 cublasIdamax_v2
+                cublasDaxpy_v2 cublasDcopy_v2 cublasDdot_v2 cublasDgelsBatched cublasDgemmBatched
+                cublasDgemmStridedBatched cublasDgemm_v2 cublasDgemv_v2 cublasDgeqrfBatched
+                cublasDger_v2 cublasDgetrfBatched cublasDgetrsBatched cublasDnrm2_v2 cublasDotEx
+                cublasDrot_v2 cublasDrotg_v2 cublasDrotm_v2 cublasDrotmg_v2 cublasDscal_v2
+                cublasDswap_v2 cublasDsymm_v2 cublasDsymv_v2 cublasDsyr2_v2 cublasDsyr2k_v2
+                cublasDsyr_v2 cublasDsyrk_v2 cublasDtrmm_v2 cublasDtrmv_v2 cublasDtrsmBatched
+                cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2 cublasDznrm2_v2 cublasGemmEx
+                cublasGemmStridedBatchedEx cublasIcamax_v2 cublasIcamin_v2 cublasIdamax_v2
                 cublasIdamin_v2 cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2
-                cublasLtDestroy cublasLtMatmul cublasLtMatmulDescDestroy
-                cublasLtMatmulDescSetAttribute cublasLtMatmulPreferenceDestroy
-                cublasLtMatmulPreferenceSetAttribute cublasLtMatrixLayoutDestroy
-                cublasLtMatrixLayoutSetAttribute cublasSasum_v2 cublasSaxpy_v2 cublasScasum_v2
-                cublasScnrm2_v2 cublasScopy_v2 cublasSdot_v2 cublasSetMatrixAsync
-                cublasSetVectorAsync cublasSetWorkspace_v2 cublasSgelsBatched cublasSgemmBatched
-                cublasSgemmEx cublasSgemmStridedBatched cublasSgemm_v2 cublasSgemv_v2
-                cublasSgeqrfBatched cublasSger_v2 cublasSgetrfBatched cublasSgetrsBatched
-                cublasSnrm2_v2 cublasSrot_v2 cublasSrotg_v2 cublasSrotm_v2 cublasSrotmg_v2
-                cublasSscal_v2 cublasSswap_v2 cublasSsymm_v2 cublasSsymv_v2 cublasSsyr2_v2
-                cublasSsyr2k_v2 cublasSsyr_v2 cublasSsyrk_v2 cublasStrmm_v2 cublasStrmv_v2
-                cublasStrsmBatched cublasStrsm_v2 cublasStrsv_v2 cublasZaxpy_v2 cublasZcopy_v2
-                cublasZdotc_v2 cublasZdotu_v2 cublasZdrot_v2 cublasZdscal_v2 cublasZgelsBatched
+                cublasSasum_v2 cublasSaxpy_v2 cublasScasum_v2 cublasScnrm2_v2 cublasScopy_v2
+                cublasSdot_v2 cublasSgelsBatched cublasSgemmBatched cublasSgemmEx
+                cublasSgemmStridedBatched cublasSgemm_v2 cublasSgemv_v2 cublasSgeqrfBatched
+                cublasSger_v2 cublasSgetrfBatched cublasSgetrsBatched cublasSnrm2_v2
+                cublasSrot_v2 cublasSrotg_v2 cublasSrotm_v2 cublasSrotmg_v2 cublasSscal_v2
+                cublasSswap_v2 cublasSsymm_v2 cublasSsymv_v2 cublasSsyr2_v2 cublasSsyr2k_v2
+                cublasSsyr_v2 cublasSsyrk_v2 cublasStrmm_v2 cublasStrmv_v2 cublasStrsmBatched
+                cublasStrsm_v2 cublasStrsv_v2 cublasZaxpy_v2 cublasZcopy_v2 cublasZdotc_v2
+                cublasZdotu_v2 cublasZdrot_v2 cublasZdscal_v2 cublasZgelsBatched
                 cublasZgemmBatched cublasZgemmStridedBatched cublasZgemm_v2 cublasZgemv_v2
                 cublasZgeqrfBatched cublasZgerc_v2 cublasZgeru_v2 cublasZgetrfBatched
                 cublasZgetrsBatched cublasZhemm_v2 cublasZhemv_v2 cublasZher2_v2 cublasZher2k_v2
@@ -43,6 +39,15 @@ macro_rules! cublas_functions {
                 cublasZswap_v2 cublasZsymm_v2 cublasZsymv_v2 cublasZsyr2_v2 cublasZsyr2k_v2
                 cublasZsyr_v2 cublasZsyrk_v2 cublasZtrmm_v2 cublasZtrmv_v2 cublasZtrsmBatched
                 cublasZtrsm_v2 cublasZtrsv_v2
+            ]
+        );
+        $sets!(
+            "cuBLAS", 0, [
+                cublasGetMatrixAsync cublasGetVectorAsync cublasLtDestroy
+                cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
+                cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
+                cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute cublasSetMatrixAsync
+                cublasSetVectorAsync cublasSetWorkspace_v2
             ]
         );
     };
@@ -53,47 +58,16 @@ macro_rules! refused_functions {
     ($callback:ident) => {
         $callback!(
             "cuDNN", 3000, [
-                cudnnBackendCreateDescriptor cudnnBackendDestroyDescriptor cudnnBackendExecute
-                cudnnBackendFinalize cudnnBackendGetAttribute cudnnBackendSetAttribute
-                cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
-                cudnnBatchNormalizationForwardTrainingEx cudnnCTCLoss cudnnCTCLoss_v8
-                cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
-                cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnCreate
-                cudnnCreateActivationDescriptor cudnnCreateCTCLossDescriptor
-                cudnnCreateConvolutionDescriptor cudnnCreateDropoutDescriptor
-                cudnnCreateFilterDescriptor cudnnCreatePoolingDescriptor
-                cudnnCreateRNNDataDescriptor cudnnCreateRNNDescriptor
-                cudnnCreateSpatialTransformerDescriptor cudnnCreateTensorDescriptor
-                cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor
-                cudnnDestroyConvolutionDescriptor cudnnDestroyDropoutDescriptor
-                cudnnDestroyFilterDescriptor cudnnDestroyRNNDataDescriptor
-                cudnnDestroyRNNDescriptor cudnnDestroySpatialTransformerDescriptor
-                cudnnDestroyTensorDescriptor cudnnDropoutGetStatesSize
-                cudnnFindConvolutionBackwardDataAlgorithmEx
+                cudnnCTCLoss cudnnCTCLoss_v8 cudnnConvolutionBackwardData
+                cudnnConvolutionBackwardFilter cudnnConvolutionBiasActivationForward
+                cudnnConvolutionForward cudnnFindConvolutionBackwardDataAlgorithmEx
                 cudnnFindConvolutionBackwardFilterAlgorithmEx
-                cudnnFindConvolutionForwardAlgorithmEx
-                cudnnGetBatchNormalizationBackwardExWorkspaceSize
-                cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize
-                cudnnGetBatchNormalizationTrainingExReserveSpaceSize
-                cudnnGetCTCLossWorkspaceSize cudnnGetCTCLossWorkspaceSize_v8
-                cudnnGetConvolutionBackwardDataAlgorithm_v7
+                cudnnFindConvolutionForwardAlgorithmEx cudnnGetCTCLossWorkspaceSize
+                cudnnGetCTCLossWorkspaceSize_v8 cudnnGetConvolutionBackwardDataAlgorithm_v7
                 cudnnGetConvolutionBackwardDataWorkspaceSize
                 cudnnGetConvolutionBackwardFilterAlgorithm_v7
                 cudnnGetConvolutionBackwardFilterWorkspaceSize
                 cudnnGetConvolutionForwardAlgorithm_v7 cudnnGetConvolutionForwardWorkspaceSize
-                cudnnGetFilterNdDescriptor cudnnGetLastErrorString cudnnGetProperty
-                cudnnGetRNNTempSpaceSizes cudnnGetRNNWeightParams cudnnGetRNNWeightSpaceSize
-                cudnnGetStream cudnnGetTensorNdDescriptor cudnnPoolingForward
-                cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward
-                cudnnRestoreDropoutDescriptor cudnnSetActivationDescriptor
-                cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v9
-                cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType
-                cudnnSetConvolutionNdDescriptor cudnnSetDropoutDescriptor
-                cudnnSetFilterNdDescriptor cudnnSetPooling2dDescriptor cudnnSetRNNDataDescriptor
-                cudnnSetRNNDescriptor_v8 cudnnSetSpatialTransformerNdDescriptor cudnnSetStream
-                cudnnSetTensorNdDescriptor cudnnSpatialTfGridGeneratorBackward
-                cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward
-                cudnnSpatialTfSamplerForward
             ]
         );
         $callback!(
@@ -200,7 +174,7 @@ macro_rules! refused_functions {
                 cusparseDcsrgeam2 cusparseDcsrgeam2_bufferSizeExt cusparseDestroy
                 cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat
                 cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDestroySpMat
-                cusparseDnMatSetStridedBatch cusparseGetErrorString cusparseSDDMM
+                cusparseDnMatSetStridedBatch  cusparseSDDMM
                 cusparseSDDMM_bufferSize cusparseSDDMM_preprocess cusparseSbsrmm cusparseSbsrmv
                 cusparseSbsrsm2_analysis cusparseSbsrsm2_bufferSize cusparseSbsrsm2_solve
                 cusparseSbsrsv2_analysis cusparseSbsrsv2_bufferSize cusparseSbsrsv2_solve

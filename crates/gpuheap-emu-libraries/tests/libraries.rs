@@ -33,3 +33,13 @@ fn product_takes_no_memory_and_other_libraries_refuse() {
          refused, of cufftCreate\"]}]}\n"
     );
 }
+
+#[test]
+fn convolution_has_one_plan_and_a_network_its_spaces() {
+    let reports = tempfile::tempdir().unwrap();
+    // A convolution lays all three out anew, and an LSTM takes what an H200 took.
+    assert_eq!(
+        run("cudnn", reports.path()),
+        "workspace 13139968\nweights 92372992, reserve 891289856\n"
+    );
+}

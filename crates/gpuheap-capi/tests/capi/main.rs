@@ -19,6 +19,5 @@ mod streams;
 #[path = "../../../gpuheap/tests/heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
-mod sweep;
 mod threads;
 mod uses;

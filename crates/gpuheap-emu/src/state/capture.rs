@@ -117,10 +117,9 @@ impl Capture {
     }
 }
 
-/// Returns whether a call may disturb a capture: it may wait for work, or touch memory that other
-/// streams use. The driver's documents name `cuMemAlloc` and `cuEventQuery` as examples and leave
-/// the rest open, so this list is the widest reading. For `cuStreamSynchronize`, it was seen on an
-/// H200 (driver 580).
+/// Returns whether a call breaks the captures that forbid it: those that an H200 refused (driver
+/// 580). Copies and fills are more than that: it let them pass beside streams that do not wait for
+/// the legacy default stream.
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",
@@ -132,13 +131,9 @@ pub(crate) fn may_disturb(symbol: &str) -> bool {
         "cuMemset",
         "cuEventQuery",
         "cuEventSynchronize",
+        "cuStreamQuery",
         "cuStreamSynchronize",
         "cuMemPoolTrimTo",
-        "cuMemCreate",
-        "cuMemRelease",
-        "cuMemMap",
-        "cuMemUnmap",
-        "cuMemSetAccess",
     ];
     !symbol.contains("Async") && starts.iter().any(|start| symbol.starts_with(start))
 }

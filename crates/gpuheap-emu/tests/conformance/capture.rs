@@ -164,6 +164,33 @@ fn a_relaxed_thread_may_do_what_it_likes_beside_a_capture() {
 }
 
 #[test]
+fn memory_may_be_mapped_beside_a_capture() {
+    on_every_driver(|gpu| {
+        let (stream, other) = (gpu.stream(), gpu.stream());
+        let (bytes, properties) = (2 << 20, CUmemAllocationProp::device(gpu.device));
+        let access = CUmemAccessDesc {
+            location: CUmemLocation::device(gpu.device),
+            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let (mut address, mut handle) = (0, 0);
+        begin(gpu, stream, Mode::GLOBAL);
+        ok!(gpu, cuMemAddressReserve(&mut address, bytes, 0, 0, 0));
+        ok!(gpu, cuMemCreate(&mut handle, bytes, &properties, 0));
+        ok!(gpu, cuMemMap(address, bytes, 0, handle, 0));
+        ok!(gpu, cuMemSetAccess(address, bytes, &access, 1));
+        ok!(gpu, cuMemUnmap(address, bytes));
+        ok!(gpu, cuMemRelease(handle));
+        ok!(gpu, cuMemAddressFree(address, bytes));
+        end_well(gpu, stream);
+        begin(gpu, stream, Mode::GLOBAL);
+        assert_eq!(code!(gpu, cuStreamQuery(other)), UNSUPPORTED);
+        assert_eq!(end(gpu, stream), Err(INVALIDATED));
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        ok!(gpu, cuStreamDestroy_v2(other));
+    });
+}
+
+#[test]
 fn only_a_global_capture_holds_for_other_threads() {
     struct Shared<'g, 'd>(&'g Gpu<'d>);
     // SAFETY: drivers are called from any thread, and handles are numbers.
