@@ -31,12 +31,28 @@
 #endif
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
+#include <memory>
+#include <new>
 #include <stdexcept>
 #if __has_include(<memory_resource>)
-#include <memory>
 #include <memory_resource>
-#include <new>
 #define GPUHEAP_HAS_MEMORY_RESOURCE
+#endif
+#endif
+
+// Thrust and CCCL, where they are: for CUDA compilers, and where GPUHEAP_WITH_CUDA is defined before.
+#if !defined(GPUHEAP_NO_EXCEPTIONS) && (defined(__CUDACC__) || defined(GPUHEAP_WITH_CUDA))
+#if __has_include(<thrust/device_ptr.h>)
+#include <thrust/device_ptr.h>
+#define GPUHEAP_HAS_THRUST
+#endif
+#if __has_include(<cuda/memory_resource>) && __has_include(<cuda/version>)
+#include <cuda/version>
+// Before 3.1, CCCL has resources only for programs that ask for them.
+#if CCCL_VERSION >= 3001000 || defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+#include <cuda/memory_resource>
+#define GPUHEAP_HAS_CCCL
+#endif
 #endif
 #endif
 
@@ -67,6 +83,18 @@ class error : public std::runtime_error {
 
  private:
   failure why_;
+};
+
+// A failed allocation of a container or of an algorithm, with its text.
+class bad_allocation : public std::bad_alloc {
+ public:
+  explicit bad_allocation(failure why) : why_(std::make_shared<failure>(std::move(why))) {}
+
+  const char *what() const noexcept override { return why_->text().c_str(); }
+  const failure &why() const noexcept { return *why_; }
+
+ private:
+  std::shared_ptr<failure> why_;
 };
 #endif
 
@@ -111,6 +139,14 @@ inline failure last(gpuheap_status status) { return failure(status, gpuheap_last
 inline outcome done(gpuheap_status status) {
   if (status == GPUHEAP_STATUS_OK) return std::monostate{};
   return last(status);
+}
+
+// Alignment of all memory of a heap.
+constexpr std::size_t alignment = 512;
+
+inline failure aligned(std::size_t align) {
+  return failure(GPUHEAP_STATUS_REFUSED, "an alignment of " + std::to_string(align) + " bytes is above " +
+                                             std::to_string(alignment) + ", which all memory of a heap has");
 }
 
 inline failure too_many(std::size_t size, std::size_t each) {
@@ -444,18 +480,6 @@ class heap {
 };
 
 #ifdef GPUHEAP_HAS_MEMORY_RESOURCE
-// A failed allocation of a standard container, with its text.
-class bad_allocation : public std::bad_alloc {
- public:
-  explicit bad_allocation(failure why) : why_(std::make_shared<failure>(std::move(why))) {}
-
-  const char *what() const noexcept override { return why_->text().c_str(); }
-  const failure &why() const noexcept { return *why_; }
-
- private:
-  std::shared_ptr<failure> why_;
-};
-
 // Unified or pinned memory of a heap for std::pmr containers, which the host fills and the device
 // reads. The container's memory is freed in the order of the resource's stream and of those that
 // used_on() named for it. An allocation waits for the work of the resource's stream, so that the host
@@ -475,14 +499,8 @@ class memory_resource : public std::pmr::memory_resource {
   void used_on(void *data, void *stream) { detail::done(gpuheap_used_on(heap_, data, stream)).value(); }
 
  private:
-  // Alignment of all memory of a heap.
-  static constexpr std::size_t alignment = 512;
-
   void *do_allocate(std::size_t bytes, std::size_t align) override {
-    if (align > alignment) {
-      throw bad_allocation(failure(GPUHEAP_STATUS_REFUSED, "gpuheap::memory_resource: an alignment of " +
-                                                               std::to_string(align) + " bytes is above 512"));
-    }
+    if (align > detail::alignment) throw bad_allocation(detail::aligned(align));
     void *data = nullptr;
     gpuheap_status status = gpuheap_allocate_kind(heap_, kind_, bytes > 0 ? bytes : 1, stream_, &data);
     if (status != GPUHEAP_STATUS_OK) throw bad_allocation(detail::last(status));
@@ -506,6 +524,162 @@ class memory_resource : public std::pmr::memory_resource {
   gpuheap_heap *heap_;
   gpuheap_kind kind_;
   void *stream_;
+};
+#endif
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+// Allocator of device memory in the order of a stream, with plain pointers. Thrust takes one for the
+// memory of its algorithms: thrust::cuda::par(gpuheap::stream_allocator<char>(heap, stream)).on(stream).
+// The heap outlives it.
+template <class T>
+class stream_allocator {
+ public:
+  using value_type = T;
+
+  explicit stream_allocator(heap &of, void *stream = nullptr) noexcept : heap_(of.get()), stream_(stream) {}
+  template <class U>
+  stream_allocator(const stream_allocator<U> &other) noexcept : heap_(other.heap_), stream_(other.stream_) {}
+
+  T *allocate(std::size_t size) {
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
+      throw bad_allocation(detail::too_many(size, sizeof(T)));
+    }
+    void *data = nullptr;
+    gpuheap_status status = gpuheap_allocate(heap_, size * sizeof(T), stream_, &data);
+    if (status != GPUHEAP_STATUS_OK) throw bad_allocation(detail::last(status));
+    return static_cast<T *>(data);
+  }
+
+  // A free that fails is counted by the heap.
+  void deallocate(T *data, std::size_t) noexcept { (void)gpuheap_free(heap_, data); }
+
+  template <class U>
+  bool operator==(const stream_allocator<U> &other) const noexcept {
+    return heap_ == other.heap_ && stream_ == other.stream_;
+  }
+  template <class U>
+  bool operator!=(const stream_allocator<U> &other) const noexcept {
+    return !(*this == other);
+  }
+
+ private:
+  template <class>
+  friend class stream_allocator;
+  gpuheap_heap *heap_;
+  void *stream_;
+};
+
+#ifdef GPUHEAP_HAS_THRUST
+// Allocator for thrust::device_vector, in the order of a stream: the one on which the vector is used.
+// The heap outlives the vector.
+template <class T>
+class thrust_allocator {
+ public:
+  using value_type = T;
+  using pointer = thrust::device_ptr<T>;
+  using const_pointer = thrust::device_ptr<const T>;
+  using reference = thrust::device_reference<T>;
+  using const_reference = thrust::device_reference<const T>;
+  using size_type = std::size_t;
+  using difference_type = typename pointer::difference_type;
+  template <class U>
+  struct rebind {
+    using other = thrust_allocator<U>;
+  };
+
+  explicit thrust_allocator(heap &of, void *stream = nullptr) noexcept : inner_(of, stream) {}
+  template <class U>
+  thrust_allocator(const thrust_allocator<U> &other) noexcept : inner_(other.inner_) {}
+
+  pointer allocate(size_type size) { return pointer(inner_.allocate(size)); }
+  void deallocate(pointer data, size_type size) noexcept { inner_.deallocate(data.get(), size); }
+
+  bool operator==(const thrust_allocator &other) const noexcept { return inner_ == other.inner_; }
+  bool operator!=(const thrust_allocator &other) const noexcept { return inner_ != other.inner_; }
+
+ private:
+  template <class>
+  friend class thrust_allocator;
+  stream_allocator<T> inner_;
+};
+#endif
+
+// Device memory of a heap as a resource of CCCL (cuda::mr): of its concepts resource and
+// async_resource, and from CCCL 3.1 on of synchronous_resource and resource. A stream is a
+// cuda::stream_ref. The heap outlives it.
+class device_resource {
+  template <class Stream>
+  using handle = decltype(std::declval<const Stream &>().get());
+
+ public:
+  explicit device_resource(heap &of) noexcept : heap_(of.get()) {}
+
+  // In the order of a stream.
+  template <class Stream, class = handle<Stream>>
+  void *allocate(const Stream &stream, std::size_t bytes, std::size_t align = alignment) {
+    return make(bytes, align, stream.get());
+  }
+  template <class Stream, class = handle<Stream>>
+  void deallocate(const Stream &stream, void *data, std::size_t, std::size_t = alignment) noexcept {
+    (void)gpuheap_free_on(heap_, data, stream.get());
+  }
+  template <class Stream, class = handle<Stream>>
+  void *allocate_async(std::size_t bytes, std::size_t align, const Stream &stream) {
+    return make(bytes, align, stream.get());
+  }
+  template <class Stream, class = handle<Stream>>
+  void *allocate_async(std::size_t bytes, const Stream &stream) {
+    return make(bytes, alignment, stream.get());
+  }
+  template <class Stream, class = handle<Stream>>
+  void deallocate_async(void *data, std::size_t, std::size_t, const Stream &stream) noexcept {
+    (void)gpuheap_free_on(heap_, data, stream.get());
+  }
+  template <class Stream, class = handle<Stream>>
+  void deallocate_async(void *data, std::size_t, const Stream &stream) noexcept {
+    (void)gpuheap_free_on(heap_, data, stream.get());
+  }
+
+  // In the order of no stream: waits for the default stream, so that all streams may use the memory.
+  // The free waits for the device.
+  void *allocate_sync(std::size_t bytes, std::size_t align = alignment) {
+    void *data = make(bytes, align, nullptr);
+    gpuheap_status status = gpuheap_wait_for_stream(heap_, nullptr);
+    if (status != GPUHEAP_STATUS_OK) {
+      failure why = detail::last(status);
+      (void)gpuheap_free(heap_, data);
+      throw bad_allocation(std::move(why));
+    }
+    return data;
+  }
+  void deallocate_sync(void *data, std::size_t, std::size_t = alignment) noexcept {
+    (void)gpuheap_wait(heap_);
+    (void)gpuheap_free(heap_, data);
+  }
+  void *allocate(std::size_t bytes, std::size_t align = alignment) { return allocate_sync(bytes, align); }
+  void deallocate(void *data, std::size_t bytes, std::size_t align = alignment) noexcept {
+    deallocate_sync(data, bytes, align);
+  }
+
+  bool operator==(const device_resource &other) const noexcept { return heap_ == other.heap_; }
+  bool operator!=(const device_resource &other) const noexcept { return heap_ != other.heap_; }
+
+#ifdef GPUHEAP_HAS_CCCL
+  friend void get_property(const device_resource &, cuda::mr::device_accessible) noexcept {}
+#endif
+
+ private:
+  static constexpr std::size_t alignment = detail::alignment;
+
+  void *make(std::size_t bytes, std::size_t align, void *stream) {
+    if (align > alignment) throw bad_allocation(detail::aligned(align));
+    void *data = nullptr;
+    gpuheap_status status = gpuheap_allocate(heap_, bytes, stream, &data);
+    if (status != GPUHEAP_STATUS_OK) throw bad_allocation(detail::last(status));
+    return data;
+  }
+
+  gpuheap_heap *heap_;
 };
 #endif
 

@@ -172,6 +172,8 @@ fn each_device_has_a_heap() {
     let devices = "256MiB,256MiB";
     let (_, said) = Run::runtime("devices").with("GPUHEAP_EMULATED_DEVICE", devices).always().get();
     assert!(said.contains("cuda:0: all allocations were freed\n  allocated 2 times"), "{said}");
+    // Segments of the split pool, which peers reach.
+    assert_eq!(said.matches("taken from the device 20.000 MiB at most").count(), 2, "{said}");
     assert!(
         said.contains("cuda:1: 1 allocation is live, 2.000 MiB\n  allocated 2 times"),
         "{said}"

@@ -47,6 +47,23 @@ fn threads_of_c_free_what_others_allocated() {
     assert_eq!(printed, "16 threads, 32000 allocations, 0 bytes live\n");
 }
 
+/// The thread sanitizer sees the C program, and not the library, which it was not compiled with.
+#[test]
+fn threads_of_c_race_with_no_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let ignored = folder.path().join("ignored");
+    std::fs::write(&ignored, "called_from_lib:libgpuheap_capi.so\n").unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/threads.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let sanitizer = ["-std=c99", "-g", "-fsanitize=thread", "-pthread"];
+    let library = ["-L", &text(built("")), "-lgpuheap_capi"];
+    let program = compile(&folder, compiler, &source, &[&sanitizer[..], &library].concat());
+    let options = format!("suppressions={}", ignored.display());
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", built("")).env("TSAN_OPTIONS", options);
+    assert_eq!(run(&mut command), "16 threads, 32000 allocations, 0 bytes live\n");
+}
+
 #[test]
 fn what_a_program_cannot_have_is_said_on_its_stderr() {
     let folder = tempfile::tempdir().unwrap();
@@ -74,6 +91,30 @@ fn the_header_is_cplusplus_too() {
     let arguments = ["-std=c++11", "-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
     let program = compile(&folder, compiler, &source, &arguments);
     run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+}
+
+/// Both headers in every standard that they are for, by each compiler that is there.
+#[test]
+fn headers_compile_in_every_standard() {
+    let c: &[_] = &["c99", "c11", "c17"];
+    let cplusplus: &[_] = &["c++11", "c++14", "c++17", "c++20", "c++23"];
+    for (header, language, standards, variable, usual, other) in [
+        ("gpuheap.h", "c", c, "CC", "cc", "clang"),
+        ("gpuheap.h", "c++", cplusplus, "CXX", "c++", "clang++"),
+        ("gpuheap.hpp", "c++", &cplusplus[2..], "CXX", "c++", "clang++"),
+    ] {
+        let chosen = std::env::var_os(variable).unwrap_or_else(|| usual.into());
+        let is_there = Command::new(other).arg("--version").output().is_ok();
+        for compiler in [Some(chosen), is_there.then(|| other.into())].into_iter().flatten() {
+            for standard in standards {
+                let mut command = Command::new(&compiler);
+                command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-pedantic", "-x"]);
+                command.arg(language).arg(format!("-std={standard}"));
+                command.arg("-include").arg(include_folder().join(header)).arg("/dev/null");
+                run(&mut command);
+            }
+        }
+    }
 }
 
 /// Output of the program of the C++ owners, with and without exceptions.
@@ -138,11 +179,30 @@ fn containers_of_cplusplus_live_in_memory_of_a_heap() {
             "9999 100 long enough to be outside of the string itself\n\
              pinned: 1, device: 0\n\
              equal: 1 0\n\
-             gpuheap::memory_resource: an alignment of 1024 bytes is above 512\n\
+             an alignment of 1024 bytes is above 512, which all memory of a heap has\n\
              out of memory: 1\n\
              refused: 1\n\
              both: 2\n\
              after the reset: 1\n",
+            "{flags:?}"
+        );
+    }
+}
+
+/// The calls of Thrust and CCCL. Their own headers come in with `tests/cuda/run`.
+#[test]
+fn resources_of_cplusplus_allocate_and_free() {
+    for flags in [&["-std=c++17"][..], &["-std=c++23"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/resources.cpp");
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        let library = ["-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
+        let program = compile(&folder, compiler, &source, &[flags, &library].concat());
+        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+        assert_eq!(
+            printed,
+            "allocated: 4001\nfreed: 0\nequal: 1 1\nthrown: 0\nthrown: 0\nresource: 400\nfreed: 0\n\
+             equal: 1 1\nan alignment of 4096 bytes is above 512, which all memory of a heap has\n",
             "{flags:?}"
         );
     }

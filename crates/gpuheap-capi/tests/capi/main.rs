@@ -19,5 +19,6 @@ mod streams;
 #[path = "../../../gpuheap/tests/heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
+mod sweep;
 mod threads;
 mod uses;

@@ -1,0 +1,116 @@
+//! Fails every driver call of a program of all of the interface in turn. Each time every C call
+//! returns a success, or a status with a text, and nothing is lost.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use gpuheap::PoolKind;
+use gpuheap::emu::Schedule;
+use gpuheap_capi::*;
+use gpuheap_driver::{CUresult, CUstream};
+
+use crate::client::{Client, Status, destroy_stream, handle, last_error, make_stream};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::emulated;
+
+/// Bytes of the block that two streams use.
+const ON_TWO_STREAMS: u64 = 30 << 20;
+
+/// Statuses of the calls of a run.
+struct Calls {
+    what: String,
+    failed: bool,
+}
+
+impl Calls {
+    fn note(&mut self, status: Status) -> Status {
+        let expected = [Status::Ok, Status::OutOfMemory, Status::Driver, Status::Refused];
+        assert!(expected.contains(&status), "{}: {status:?} {}", self.what, last_error());
+        if status != Status::Ok {
+            self.failed = true;
+            assert!(!last_error().is_empty(), "{}: {status:?}", self.what);
+        }
+        status
+    }
+}
+
+/// Calls the functions that allocate, free and report, each of them once or twice.
+fn program(client: &Client, home: CUstream, other: CUstream, calls: &mut Calls) {
+    let heap = client.0;
+    let home = handle(home);
+    // SAFETY: the heap is open, the streams are alive and the pointers valid.
+    unsafe {
+        let mut addresses = [ptr::null_mut::<c_void>(); 3];
+        let sizes = [1000, ON_TWO_STREAMS, 5 << 20];
+        let all = gpuheap_allocate_batch(heap, 3, sizes.as_ptr(), home, addresses.as_mut_ptr());
+        if calls.note(all) == Status::Ok {
+            calls.note(gpuheap_fill(heap, addresses[1], 512, 1 << 20, 7, home));
+            calls.note(gpuheap_used_on(heap, addresses[1], handle(other)));
+            calls.note(gpuheap_wait_for_stream(heap, home));
+        } else {
+            assert!(addresses.iter().all(|address| address.is_null()), "{}", calls.what);
+        }
+        let (mut fit, mut length) = (gpuheap_fit::No, 0);
+        calls.note(gpuheap_would_fit(heap, 1 << 20, &mut fit, ptr::null_mut(), 0, &mut length));
+        for format in [gpuheap_format::Text, gpuheap_format::Json] {
+            let no_text = ptr::null_mut();
+            calls.note(gpuheap_memory_status(heap, format as u32, no_text, 0, &mut length));
+        }
+        let mut scope = ptr::null_mut();
+        calls.note(gpuheap_open_scope(heap, c"a scope".as_ptr(), &mut scope));
+        let mut inside = ptr::null_mut();
+        for kind in [gpuheap_kind::Device, gpuheap_kind::Pinned] {
+            calls.note(gpuheap_allocate_kind(heap, kind as u32, 2000, home, &mut inside));
+        }
+        calls.note(gpuheap_free_batch(heap, 3, addresses.as_ptr()));
+        // The scope is closed, whatever fails.
+        calls.note(gpuheap_close_scope(scope, ptr::null_mut()));
+        calls.note(gpuheap_set_limits(heap, 64 << 20, 90 << 20, ptr::null_mut()));
+        calls.note(gpuheap_flush(heap, ptr::null_mut()));
+        calls.note(gpuheap_wait(heap));
+    }
+}
+
+/// Runs the program with its `nth` driver call failing. Returns whether a C call failed, and
+/// whether the program made that many driver calls.
+fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(96 << 20, Schedule::Seeded(2));
+    let emulator = device.emulator().unwrap().clone();
+    let client = Client::new(&device, pool);
+    let [home, other] = [(); 2].map(|()| make_stream(&device));
+    let mut calls = Calls { what: format!("{pool}, {code:?} at call {nth}"), failed: false };
+    let ((), got_there) = with_failing_call(&emulator, nth, code, || {
+        program(&client, home, other, &mut calls);
+    });
+    let Calls { what, failed } = calls;
+    for stream in [home, other] {
+        assert_eq!(client.stream_ended(stream), Status::Ok, "{what}: {}", last_error());
+        destroy_stream(&device, stream);
+    }
+    // A free whose streams could not be ordered keeps its memory for good: nothing may reuse it.
+    let now = client.statistics();
+    if !failed {
+        assert_eq!((now.live, now.live_allocations), (0, 0), "{what}: {now:?}");
+    }
+    if now.live == 0 {
+        client.assert_all_returned(&what);
+    } else {
+        assert_eq!((now.live, now.live_allocations), (ON_TWO_STREAMS, 1), "{what}: {now:?}");
+        // SAFETY: no thread uses the heap any more.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{what}: {}", last_error());
+        let used = emulator.usage(0);
+        assert_eq!((used.plain, used.pools), (0, 0), "{what}");
+    }
+    (failed, got_there)
+}
+
+#[test]
+fn failure_of_any_one_call_of_the_interface_is_a_status_or_made_good() {
+    for pool in PoolKind::ALL {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run(pool, 0, code).0, "{pool}: {}", last_error());
+            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
+            assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+// Which call gives the memory back: the free, the synchronisation, or the reset?
+//
+// cudaFree gives it back, and waits. cudaFreeAsync leaves it in the driver's pool, which gives it back
+// at the next synchronisation. cudaDeviceReset ends all that the process has on the device, and every
+// pointer with it. A heap keeps freed memory until a flush, which says what it gave back, or until the
+// reset.
+//
+//     plain                                   with gpuheap
+//     cudaFree(p);                            // at the end of p: kept for the next
+//     cudaDeviceSynchronize();                heap.flush();   // given back, with a report
+//     cudaDeviceReset();                      heap.reset_device();
+//
+// Needs a GPU, or the emulated driver and runtime.
+#include <gpuheap.hpp>
+
+#include "runtime.hpp"
+
+constexpr std::size_t BYTES = 64 << 20;
+
+static void plain() {
+  void *memory, *ordered;
+  std::size_t before = device_free();
+  CHECK(cudaMalloc(&memory, BYTES));
+  CHECK(cudaMallocAsync(&ordered, BYTES, nullptr));
+  std::printf("plain:   allocated    %4lld MiB taken\n", taken_since(before));
+  CHECK(cudaFree(memory));
+  std::printf("plain:   freed one    %4lld MiB taken\n", taken_since(before));
+  CHECK(cudaFreeAsync(ordered, nullptr));
+  CHECK(cudaDeviceSynchronize());
+  std::printf("plain:   synchronised %4lld MiB taken\n", taken_since(before));
+  CHECK(cudaDeviceReset());
+}
+
+static void with_gpuheap() {
+  std::size_t before = device_free();
+  gpuheap::heap heap("cuda:0");
+  {
+    auto memory = heap.allocate<char>(BYTES);
+    auto more = heap.allocate<char>(BYTES);
+    std::printf("gpuheap: allocated    %4lld MiB taken\n", taken_since(before));
+  }
+  std::printf("gpuheap: freed        %4lld MiB taken\n", taken_since(before));
+  gpuheap_flushed flushed = heap.flush();
+  std::printf("gpuheap: flushed      %4lld MiB taken, %llu MiB given back\n", taken_since(before),
+              (unsigned long long)flushed.given_back >> 20);
+  // Nothing of the process may use the device's objects after this: also not other libraries.
+  heap.reset_device();
+  std::printf("gpuheap: reset        %4lld MiB taken\n", taken_since(before));
+}
+
+int main() try {
+  plain();
+  with_gpuheap();
+  return 0;
+} catch (const gpuheap::error &why) {
+  std::fprintf(stderr, "%s\n", why.what());
+  return 1;
+}

@@ -1,0 +1,79 @@
+// Is the memory of a process that ended, or was killed, free for others?
+//
+// Yes, once the process is gone: its context and all of its memory go with it, allocated by the runtime
+// or through a heap. What keeps memory is a process that lives on, such as a child that was forked, or
+// a shell that has the program stopped. This program looks from a second process: it starts itself, and
+// reads the device's free memory while the other one holds memory, and after its end.
+//
+//     plain                                   with gpuheap
+//     cudaMalloc(&p, n);                      heap.allocate<char>(n).release();
+//     _exit(0);   // or killed                _exit(0);   // or killed
+//
+// Needs a GPU, or the emulated driver and runtime with GPUHEAP_EMULATED_ACCOUNT, which makes processes
+// share a device. `gpuheap doctor` names the processes that hold memory of a GPU.
+#include <gpuheap.hpp>
+
+#include "runtime.hpp"
+
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+
+constexpr std::size_t BYTES = 256 << 20;
+
+static int wait_for_the_end() {
+  std::printf("x");
+  std::fflush(stdout);
+  return pause();
+}
+
+// The other process: takes memory, says so, and waits for its end.
+static int hold(const char *how) {
+  void *memory;
+  if (std::strcmp(how, "plain") == 0) {
+    CHECK(cudaMalloc(&memory, BYTES));
+    return wait_for_the_end();
+  }
+  gpuheap::heap heap("cuda:0");
+  memory = heap.allocate<char>(BYTES).release();
+  return wait_for_the_end();
+}
+
+static void look(const char *program, const char *how, int signal) {
+  std::size_t before = device_free();
+  int said[2];
+  if (pipe(said) != 0) std::exit(1);
+  pid_t other = fork();
+  if (other == 0) {
+    // A new program: a forked child has no device of its own.
+    dup2(said[1], 1);
+    close(said[0]);
+    close(said[1]);
+    execl(program, program, how, static_cast<char *>(nullptr));
+    _exit(127);
+  }
+  close(said[1]);
+  char holds = 0;
+  bool is_there = read(said[0], &holds, 1) == 1;
+  bool takes = taken_since(before) >= (long long)(BYTES >> 20);
+  kill(other, signal);
+  waitpid(other, nullptr, 0);
+  close(said[0]);
+  std::printf("%s, %s: it holds memory: %s; after its end: %lld MiB taken\n", how, strsignal(signal),
+              is_there && takes ? "yes" : "no", taken_since(before));
+}
+
+int main(int count, char **arguments) try {
+  if (count == 2) return hold(arguments[1]);
+  CHECK(cudaFree(nullptr));
+  for (int signal : {SIGTERM, SIGKILL}) {
+    look(arguments[0], "plain", signal);
+    look(arguments[0], "gpuheap", signal);
+  }
+  return 0;
+} catch (const gpuheap::error &why) {
+  std::fprintf(stderr, "%s\n", why.what());
+  return 1;
+}

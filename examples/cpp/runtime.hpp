@@ -1,0 +1,60 @@
+// The CUDA runtime for the examples. Without a toolkit, declares the functions that they call, for the
+// emulated runtime (crates/gpuheap-emu-cudart).
+#ifndef RUNTIME_HPP
+#define RUNTIME_HPP
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+
+#if __has_include(<cuda_runtime.h>)
+#include <cuda_runtime.h>
+#else
+using cudaStream_t = void *;
+using cudaEvent_t = void *;
+enum { cudaMemcpyDeviceToHost = 2, cudaStreamNonBlocking = 1, cudaMemAttachGlobal = 1 };
+extern "C" {
+int cudaMalloc(void **, std::size_t);
+int cudaMallocManaged(void **, std::size_t, unsigned);
+int cudaFree(void *);
+int cudaMallocAsync(void **, std::size_t, cudaStream_t);
+int cudaFreeAsync(void *, cudaStream_t);
+int cudaMemGetInfo(std::size_t *, std::size_t *);
+int cudaMemset(void *, int, std::size_t);
+int cudaMemsetAsync(void *, int, std::size_t, cudaStream_t);
+int cudaMemcpy(void *, const void *, std::size_t, int);
+int cudaStreamCreateWithFlags(cudaStream_t *, unsigned);
+int cudaStreamSynchronize(cudaStream_t);
+int cudaStreamDestroy(cudaStream_t);
+int cudaEventCreate(cudaEvent_t *);
+int cudaEventRecord(cudaEvent_t, cudaStream_t);
+int cudaEventDestroy(cudaEvent_t);
+int cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
+int cudaDeviceSynchronize();
+int cudaDeviceReset();
+}
+#endif
+
+// Ends the program if a call of the runtime fails.
+#define CHECK(call)                                                        \
+  do {                                                                     \
+    int code_ = static_cast<int>(call);                                    \
+    if (code_ != 0) {                                                      \
+      std::fprintf(stderr, "%s returned %d\n", #call, code_);              \
+      std::exit(1);                                                        \
+    }                                                                      \
+  } while (false)
+
+// Free memory of the device, of all processes, in bytes.
+inline std::size_t device_free() {
+  std::size_t free = 0, total = 0;
+  CHECK(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+// What the device has less of than at some moment before, in MiB.
+inline long long taken_since(std::size_t before) {
+  return (static_cast<long long>(before) - static_cast<long long>(device_free())) >> 20;
+}
+
+#endif  // RUNTIME_HPP
