@@ -85,6 +85,9 @@ typedef enum gpuheap_kind {
   GPUHEAP_KIND_UNIFIED = 1,
   // Page-locked host memory (cudaMallocHost), which the device uses by the same address.
   GPUHEAP_KIND_PINNED = 2,
+  // Memory of the program that gpuheap_register page-locked. It is not allocated, and has
+  // statistics alone.
+  GPUHEAP_KIND_REGISTERED = 3,
 } gpuheap_kind;
 
 // A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
@@ -518,6 +521,24 @@ enum gpuheap_status gpuheap_allocate_kind(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_get_kind_statistics(struct gpuheap_heap *heap,
                                                 uint32_t kind,
                                                 struct gpuheap_statistics *statistics);
+
+// Page-locks memory of the program (cudaHostRegister), so that the device reads and writes it in
+// place. The memory stays valid until gpuheap_unregister succeeded or the heap is closed. If the
+// driver locks no more memory, cached pinned memory is returned first. Does not wait otherwise.
+//
+// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the
+// device, which is that of the host except with Windows drivers; may be null.
+enum gpuheap_status gpuheap_register(struct gpuheap_heap *heap,
+                                     void *memory,
+                                     uint64_t bytes,
+                                     void **device_address);
+
+// Unlocks registered memory, after all work of the device, for which it waits. If a stream of the
+// device is capturing a graph, the wait breaks the capture.
+//
+// memory: as for gpuheap_register. GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing is registered there.
+// GPUHEAP_STATUS_DRIVER: the device may still use the memory, which is never to be freed.
+enum gpuheap_status gpuheap_unregister(struct gpuheap_heap *heap, void *memory);
 
 // Waits for all work that was enqueued on a stream so far. GPUHEAP_STATUS_REFUSED if the stream is
 // capturing a graph.

@@ -4,10 +4,11 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuheap::{Block, Device, Error, Heap, MemoryKind, Reclaimer, Stream};
+use gpuheap::{Block, Device, Error, Heap, MemoryKind, PageLock, Reclaimer, Stream};
 use gpuheap_driver::{CUstream, check};
+use rustc_hash::FxHashMap;
 
 use crate::blocks::Blocks;
 use crate::entry::{Failure, gpuheap_status};
@@ -41,6 +42,8 @@ pub(crate) struct Open {
     device: Device,
     /// The handle that this is behind.
     handle: AtomicPtr<gpuheap_heap>,
+    /// Memory of the program that is registered, by its address.
+    registered: Mutex<FxHashMap<u64, PageLock>>,
     /// Function of the program that is called when the heap is short.
     reclaimer: Mutex<Option<Reclaimer>>,
 }
@@ -66,6 +69,7 @@ impl gpuheap_heap {
             heap: heap.clone(),
             device: device.clone(),
             handle: AtomicPtr::default(),
+            registered: Mutex::default(),
             reclaimer: Mutex::default(),
         };
         let open = Box::into_raw(Box::new(open));
@@ -290,6 +294,40 @@ impl Open {
         Ok(())
     }
 
+    /// Page-locks memory of the program, and returns the device's address of it.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays valid until it is unregistered, or the heap is closed.
+    pub(crate) unsafe fn register(&self, memory: *mut c_void, bytes: u64) -> Result<u64, Failure> {
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let stream = self.device.default_stream()?;
+        // SAFETY: the caller keeps the contract.
+        let lock = unsafe { self.heap.lock_pages(memory, size, &stream) }?;
+        let device = lock.device_address();
+        self.registered().insert(memory as u64, lock);
+        Ok(device)
+    }
+
+    /// Unlocks memory of the program after all work of the device.
+    pub(crate) fn unregister(&self, memory: *mut c_void) -> Result<(), Failure> {
+        let lock = self.registered().remove(&(memory as u64));
+        let lock = lock.ok_or_else(|| {
+            Failure::new(
+                gpuheap_status::UnknownAddress,
+                format!(
+                    "no memory is registered at {memory:p}: unregister the address that \
+                     gpuheap_register was called with, once"
+                ),
+            )
+        })?;
+        lock.unlock().map_err(Failure::after_free)
+    }
+
+    fn registered(&self) -> MutexGuard<'_, FxHashMap<u64, PageLock>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the block at an address out of the table, to be freed.
     #[inline]
     fn take(&self, address: *mut c_void) -> Result<Block, Failure> {
@@ -393,8 +431,8 @@ impl Open {
             std::mem::forget(self);
             return Ok(waited?);
         }
-        let Open { blocks, rests, streams, heap, device, reclaimer, handle: _ } = *self;
-        drop((reclaimer, blocks, rests, streams));
+        let Open { blocks, rests, streams, heap, device, registered, reclaimer, handle: _ } = *self;
+        drop((reclaimer, blocks, rests, streams, registered));
         heap.close();
         drop(device);
         Ok(waited?)

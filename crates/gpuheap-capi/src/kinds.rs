@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use gpuheap::MemoryKind;
 
-use crate::entry::{Failure, enter, gpuheap_status, write};
+use crate::entry::{Failure, enter, gpuheap_status, note, write};
 use crate::handle::gpuheap_heap;
 use crate::sized::write_result;
 use crate::statistics::gpuheap_statistics;
@@ -22,6 +22,9 @@ pub enum gpuheap_kind {
     Unified = 1,
     /// Page-locked host memory (cudaMallocHost), which the device uses by the same address.
     Pinned = 2,
+    /// Memory of the program that gpuheap_register page-locked. It is not allocated, and has
+    /// statistics alone.
+    Registered = 3,
 }
 
 /// Allocates memory of a kind, as gpuheap_allocate does device memory: in the order of the stream,
@@ -45,6 +48,12 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
         // SAFETY: `address` is null or valid for a write.
         unsafe { write(address, "where the address goes", std::ptr::null_mut()) }?;
         let kind = kind_of(kind)?;
+        if kind == MemoryKind::Registered {
+            return Err(Failure::refused(
+                "registered memory is the program's own and cannot be allocated; call \
+                 gpuheap_register, or allocate GPUHEAP_KIND_PINNED",
+            ));
+        }
         // SAFETY: `heap` is null or from gpuheap_open, the stream is alive, and `address` is not
         // null by now.
         unsafe {
@@ -73,6 +82,50 @@ pub unsafe extern "C" fn gpuheap_get_kind_statistics(
             write_result(gpuheap_statistics::new(&usage), statistics, size);
         }
         Ok(())
+    })
+}
+
+/// Page-locks memory of the program (cudaHostRegister), so that the device reads and writes it in
+/// place. The memory stays valid until gpuheap_unregister succeeded or the heap is closed. If the
+/// driver locks no more memory, cached pinned memory is returned first. Does not wait otherwise.
+///
+/// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the
+/// device, which is that of the host except with Windows drivers; may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_register(
+    heap: *mut gpuheap_heap,
+    memory: *mut c_void,
+    bytes: u64,
+    device_address: *mut *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_register", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        if memory.is_null() || bytes == 0 {
+            return Err(Failure::refused("the memory is a null pointer, or has no bytes"));
+        }
+        // SAFETY: the memory stays valid, and `device_address` is null or valid for a write.
+        unsafe {
+            let device = heap.register(memory, bytes)?;
+            note(device_address, std::ptr::with_exposed_provenance_mut(device as usize));
+        }
+        Ok(())
+    })
+}
+
+/// Unlocks registered memory, after all work of the device, for which it waits. If a stream of the
+/// device is capturing a graph, the wait breaks the capture.
+///
+/// memory: as for gpuheap_register. GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing is registered there.
+/// GPUHEAP_STATUS_DRIVER: the device may still use the memory, which is never to be freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_unregister(
+    heap: *mut gpuheap_heap,
+    memory: *mut c_void,
+) -> gpuheap_status {
+    enter("gpuheap_unregister", || {
+        // SAFETY: `heap` is null or from gpuheap_open.
+        unsafe { gpuheap_heap::get(heap) }?.unregister(memory)
     })
 }
 
@@ -113,9 +166,10 @@ fn kind_of(number: u32) -> Result<MemoryKind, Failure> {
         kind if kind == gpuheap_kind::Device as u32 => Ok(MemoryKind::Device),
         kind if kind == gpuheap_kind::Unified as u32 => Ok(MemoryKind::Unified),
         kind if kind == gpuheap_kind::Pinned as u32 => Ok(MemoryKind::Pinned),
+        kind if kind == gpuheap_kind::Registered as u32 => Ok(MemoryKind::Registered),
         other => Err(Failure::refused(format!(
-            "the kind is {other}; pass GPUHEAP_KIND_DEVICE (0), GPUHEAP_KIND_UNIFIED (1) or \
-             GPUHEAP_KIND_PINNED (2)"
+            "the kind is {other}; pass GPUHEAP_KIND_DEVICE (0), GPUHEAP_KIND_UNIFIED (1), \
+             GPUHEAP_KIND_PINNED (2) or GPUHEAP_KIND_REGISTERED (3)"
         ))),
     }
 }

@@ -42,8 +42,8 @@ pub use calls::{
 pub use entry::{gpuheap_last_error, gpuheap_status};
 pub use handle::gpuheap_heap;
 pub use kinds::{
-    gpuheap_allocate_kind, gpuheap_get_kind_statistics, gpuheap_kind, gpuheap_reset_device,
-    gpuheap_wait_for_stream,
+    gpuheap_allocate_kind, gpuheap_get_kind_statistics, gpuheap_kind, gpuheap_register,
+    gpuheap_reset_device, gpuheap_unregister, gpuheap_wait_for_stream,
 };
 pub use options::gpuheap_options;
 pub use scope::gpuheap_scope_report;

@@ -202,6 +202,7 @@ pub use heap::block::Block;
 pub use heap::builder::HeapBuilder;
 pub use heap::fit::{Fit, InTheWay};
 pub use heap::flush::{FlushReport, FlushedKind};
+pub use heap::page_lock::PageLock;
 pub use heap::reclaim_step::ReclaimStep;
 pub use heap::reclaimers::Reclaimer;
 pub use heap::region::{Region, RegionUsage};

@@ -14,6 +14,7 @@ use crate::support::{assert_no_findings, emulated};
 
 const UNIFIED: u32 = gpuheap_kind::Unified as u32;
 const PINNED: u32 = gpuheap_kind::Pinned as u32;
+const REGISTERED: u32 = gpuheap_kind::Registered as u32;
 
 fn allocate(client: &Client, kind: u32, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
     let mut address = ptr::without_provenance_mut(1);
@@ -103,13 +104,52 @@ fn memory_of_each_kind_is_freed_as_device_memory_is() {
     assert_no_findings(&device, "kinds");
 }
 
+/// A fill of the device runs late, and is done once the memory is unregistered.
+#[test]
+fn memory_of_the_program_is_registered_until_its_work_is_done() {
+    let device = emulated(64 << 20, Schedule::OnDemand);
+    let client = Client::new(&device, PoolKind::Split);
+    let stream = make_stream(&device);
+    let mut own = vec![1_u8; 10_000];
+    let (memory, mut address) = (own.as_mut_ptr().cast(), ptr::null_mut());
+    // SAFETY: the heap is open, and the memory stays in place.
+    unsafe {
+        assert_eq!(gpuheap_register(client.0, memory, 10_000, &mut address), Status::Ok);
+        assert_eq!(live(&client, REGISTERED), 10_000);
+        assert_eq!(gpuheap_register(client.0, memory, 10_000, ptr::null_mut()), Status::Driver);
+        Memory { address, bytes: 10_000 }.fill(&device, 7, stream);
+        assert_eq!(gpuheap_unregister(client.0, memory), Status::Ok, "{}", last_error());
+        assert_eq!(gpuheap_unregister(client.0, memory), Status::UnknownAddress);
+        assert_eq!(live(&client, REGISTERED), 0);
+    }
+    assert!(own.iter().all(|byte| *byte == 7));
+    // SAFETY: the heap is open, and the memory stays in place.
+    unsafe {
+        for (memory, bytes) in [(ptr::null_mut(), 1), (memory, 0)] {
+            assert_eq!(gpuheap_register(client.0, memory, bytes, ptr::null_mut()), Status::Refused);
+        }
+        // Unlocked by the close.
+        assert_eq!(gpuheap_register(client.0, memory, 100, ptr::null_mut()), Status::Ok);
+        assert_eq!(gpuheap_close(client.0), Status::Ok);
+    }
+    assert_no_findings(&device, "registered");
+    let other = Client::new(&device, PoolKind::Split);
+    // SAFETY: the heap is open, and the memory stays in place.
+    unsafe {
+        assert_eq!(gpuheap_register(other.0, memory, 100, ptr::null_mut()), Status::Ok);
+        assert_eq!(gpuheap_close(other.0), Status::Ok);
+    }
+}
+
 #[test]
 fn other_kinds_are_refused() {
     let device = emulated(64 << 20, Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     assert_eq!(allocate(&client, 3, 1000, CUstream::NULL).unwrap_err(), Status::Refused);
+    assert!(last_error().contains("call gpuheap_register"), "{}", last_error());
+    assert_eq!(allocate(&client, 4, 1000, CUstream::NULL).unwrap_err(), Status::Refused);
     assert!(
-        last_error().contains("the kind is 3; pass GPUHEAP_KIND_DEVICE (0)"),
+        last_error().contains("the kind is 4; pass GPUHEAP_KIND_DEVICE (0)"),
         "{}",
         last_error()
     );
@@ -160,7 +200,7 @@ fn run(nth: u64, code: CUresult) -> (bool, bool) {
     let emulator = device.emulator().unwrap().clone();
     let client = Client::new(&device, PoolKind::Split);
     let stream = make_stream(&device);
-    let mut failed = false;
+    let (mut failed, mut is_stuck, mut own) = (false, false, vec![0_u8; 1000]);
     let ((), got_there) = with_failing_call(&emulator, nth, code, || {
         for kind in [UNIFIED, PINNED, UNIFIED] {
             match allocate(&client, kind, 1 << 20, stream) {
@@ -171,14 +211,33 @@ fn run(nth: u64, code: CUresult) -> (bool, bool) {
                 Err(_) => failed = true,
             }
         }
+        let memory = own.as_mut_ptr().cast();
+        // SAFETY: the heap is open, and the memory stays in place.
+        unsafe {
+            match gpuheap_register(client.0, memory, 1000, ptr::null_mut()) {
+                Status::Ok => is_stuck = gpuheap_unregister(client.0, memory) != Status::Ok,
+                _ => failed = true,
+            }
+        }
     });
+    failed |= is_stuck;
     emulator.set_faults(FaultPlan::default());
     for kind in [UNIFIED, PINNED] {
         assert_eq!(live(&client, kind), 0, "{code:?} at call {nth}");
     }
+    // Memory that could not be unlocked stays counted.
+    let registered = if is_stuck { 1000 } else { 0 };
+    assert_eq!(live(&client, REGISTERED), registered, "{code:?} at call {nth}");
     assert_eq!(client.stream_ended(stream), Status::Ok, "{}", last_error());
     destroy_stream(&device, stream);
-    client.assert_all_returned(&format!("{code:?} at call {nth}"));
+    if is_stuck {
+        // Never freed, as the status says.
+        std::mem::forget(own);
+        // SAFETY: no thread uses the heap any more.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
+    } else {
+        client.assert_all_returned(&format!("{code:?} at call {nth}"));
+    }
     (failed, got_there)
 }
 

@@ -4,21 +4,16 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use gpuheap_driver::check;
 use ndarray::{Dimension, Ix1};
 
 use super::DeviceArray;
 use super::element::Element;
-use super::registration::{Registered, pointer, unlock};
+use super::registration::Registered;
 use super::storage::{Memory, Storage};
 use crate::array::target::Target;
-use crate::device::Context;
-use crate::error::{Error, ErrorKind, Freed, failure};
+use crate::error::{Error, ErrorKind, Freed};
 use crate::kind::MemoryKind;
 use crate::measure;
-
-/// `CU_MEMHOSTREGISTER_PORTABLE` (for all devices) and `CU_MEMHOSTREGISTER_DEVICEMAP`.
-const FLAGS: u32 = 1 | 2;
 
 impl Target {
     /// Page-locks a vector and makes it an array that the device reads and writes in place, without
@@ -49,20 +44,23 @@ impl Target {
     ) -> Result<DeviceArray<T, Ix1>, RegisterError<T>> {
         let mut vector = vector;
         let shape = Ix1(vector.len());
-        let bytes = size_of_val(vector.as_slice());
-        let host = vector.as_mut_ptr().expose_provenance() as u64;
+        let (memory, bytes) = (vector.as_mut_ptr().cast(), size_of_val(vector.as_slice()));
         let _time = measure::memory_management();
-        let device = match self.check_scope().and_then(|()| self.lock_pages(host, bytes)) {
-            Ok(device) => device,
+        let locked = match self.check_scope() {
+            // SAFETY: the vector stays in place until its pages are unlocked: `Registered` has
+            // both.
+            Ok(()) => unsafe { self.heap.lock_pages(memory, bytes, &self.stream) },
+            Err(error) => Err(error),
+        };
+        let lock = match locked {
+            Ok(lock) => lock,
             Err(error) => return Err(RegisterError { error, vector }),
         };
-        let (kind, bytes, at) = (MemoryKind::Registered, bytes as u64, Location::caller());
-        let track = self.heap.track(device, bytes, kind, at);
-        let heap = self.heap.clone();
-        let registered = Registered { heap, host, device, bytes, vector: Box::new(vector), track };
-        self.heap.registered().add(bytes);
-        measure::note(bytes);
-        let storage = Arc::new(Storage::new(self, kind, bytes, Memory::Registered(registered), at));
+        let (kind, at) = (MemoryKind::Registered, Location::caller());
+        let zeroed = self.heap.zeroes_on_free();
+        let registered = Registered { lock, vector: Box::new(vector), zeroed };
+        let memory = Memory::Registered(registered);
+        let storage = Arc::new(Storage::new(self, kind, bytes as u64, memory, at));
         match self.join(&storage) {
             Ok(()) => Ok(DeviceArray::over(storage, shape)),
             // The scope has ended: the vector is returned as the array's end would return it.
@@ -71,34 +69,6 @@ impl Target {
                 Err(_) => Err(RegisterError { error, vector: Vec::new() }),
             },
         }
-    }
-
-    /// Page-locks the vector and returns the device's address; 0 for zero bytes.
-    fn lock_pages(&self, host: u64, bytes: usize) -> Result<u64, Error> {
-        self.heap.check_stream(&self.stream)?;
-        let context = self.stream.context();
-        context.check_alive()?;
-        if !context.info().host_register {
-            return Err(ErrorKind::Unsupported.error(format!(
-                "{context} cannot register memory of the program's own; copy it to pinned memory"
-            )));
-        }
-        if bytes == 0 {
-            return Ok(0);
-        }
-        let register = || {
-            let _current = context.enter_aside()?;
-            // SAFETY: the vector has these bytes and stays in place until they are unlocked.
-            let locked =
-                unsafe { context.driver().cuMemHostRegister_v2(pointer(host), bytes, FLAGS) };
-            check("cuMemHostRegister_v2", locked).map_err(failure)
-        };
-        self.heap.pin(bytes as u64, &self.stream, register)?;
-        mapped(context, host).inspect_err(|_| {
-            // Unlocked here: the caller may reuse the vector after the error, and no work knows of
-            // it.
-            let _ = unlock(context, host);
-        })
     }
 }
 
@@ -181,15 +151,4 @@ impl<T> std::error::Error for RegisterError<T> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
-}
-
-/// Returns the device's address of locked memory.
-fn mapped(context: &Context, host: u64) -> Result<u64, Error> {
-    let _current = context.enter()?;
-    let mut device = 0;
-    // SAFETY: the pointer is valid for the call, and the memory was locked for the device.
-    let asked =
-        unsafe { context.driver().cuMemHostGetDevicePointer_v2(&mut device, pointer(host), 0) };
-    check("cuMemHostGetDevicePointer_v2", asked)?;
-    Ok(device)
 }

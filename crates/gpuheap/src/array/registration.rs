@@ -1,30 +1,19 @@
-//! Page-locked memory of the program's own, while it is registered.
+//! Vectors of the program, page-locked while they are registered.
 
 use std::any::Any;
-use std::ffi::c_void;
-
-use gpuheap_driver::check;
-use gpuheap_pool::Gone;
 
 use super::element::Element;
-use crate::device::Context;
 use crate::error::Error;
-use crate::heap::Heap;
-use crate::measure;
+use crate::heap::page_lock::PageLock;
 use crate::stream::Stream;
-use crate::track::TrackId;
 
-/// Page-locked memory that belongs to the program.
+/// A vector of the program whose memory is page-locked.
 pub(crate) struct Registered {
-    pub(super) heap: Heap,
-    /// Address on the host.
-    pub(crate) host: u64,
-    /// Address on the device, which may differ with Windows drivers.
-    pub(crate) device: u64,
-    pub(super) bytes: u64,
+    pub(super) lock: PageLock,
     /// The vector: a `Vec` of elements.
     pub(super) vector: Box<dyn Any + Send>,
-    pub(super) track: Option<TrackId>,
+    /// `true` if the heap fills what it frees with zeros.
+    pub(super) zeroed: bool,
 }
 
 impl Registered {
@@ -37,21 +26,9 @@ impl Registered {
     ///
     /// If that fails, the device may still access the memory, so it is never freed.
     pub(super) fn unlock(self, last: &Stream) -> Result<Box<dyn Any + Send>, Error> {
-        let Registered { heap, host, bytes, vector, track, .. } = self;
-        let _time = measure::memory_management();
-        let unlocked = match last.context().check_alive() {
-            // The reset of the context unlocked the pages.
-            Err(Gone::Reset) => Ok(()),
-            _ if bytes == 0 => Ok(()),
-            _ => last.synchronize().and_then(|()| unlock(last.context(), host)),
-        };
-        match unlocked {
-            Ok(()) => {
-                heap.registered().remove(bytes);
-                measure::note_freed(bytes);
-                heap.untrack(track);
-                Ok(vector)
-            }
+        let Registered { lock, vector, .. } = self;
+        match lock.unlock_after(last) {
+            Ok(()) => Ok(vector),
             Err(error) => {
                 std::mem::forget(vector);
                 Err(error)
@@ -61,11 +38,11 @@ impl Registered {
 
     /// Unlocks the vector and frees it, filled with zeros if `zeroed`.
     pub(super) fn free(self, last: &Stream, zeroed: bool) -> Result<(), Error> {
-        let (host, bytes) = (self.host, self.bytes as usize);
-        let zeroed = zeroed || self.heap.zeroes_on_free();
+        let (host, bytes) = (self.lock.host_address(), self.lock.bytes() as usize);
+        let zeroed = zeroed || self.zeroed;
         let vector = self.unlock(last)?;
         if zeroed && bytes > 0 {
-            let first = pointer(host).cast::<u8>();
+            let first = std::ptr::with_exposed_provenance_mut::<u8>(host as usize);
             // SAFETY: the vector still exists, is owned here, and its elements have no destructors.
             unsafe { first.write_bytes(0, bytes) };
             // Otherwise the compiler may remove a write that is never read.
@@ -74,17 +51,4 @@ impl Registered {
         drop(vector);
         Ok(())
     }
-}
-
-/// Unlocks the pages of the host's memory at an address.
-pub(super) fn unlock(context: &Context, host: u64) -> Result<(), Error> {
-    let _current = context.enter_aside()?;
-    // SAFETY: `lock_pages` locked the memory, and no work uses it any more.
-    let unlocked = unsafe { context.driver().cuMemHostUnregister(pointer(host)) };
-    Ok(check("cuMemHostUnregister", unlocked)?)
-}
-
-/// The host's memory at an address.
-pub(super) fn pointer(address: u64) -> *mut c_void {
-    std::ptr::with_exposed_provenance_mut(address as usize)
 }

@@ -654,7 +654,7 @@ impl State {
     fn address(&self) -> Result<u64, Error> {
         match &self.memory {
             Memory::Lease(lease) => Ok(lease.address),
-            Memory::Registered(registered) => Ok(registered.device),
+            Memory::Registered(registered) => Ok(registered.lock.device_address()),
             Memory::Foreign { address, .. } | Memory::Part { address, .. } => Ok(*address),
             Memory::Staged => Err(ErrorKind::Busy.error(
                 "the array has no memory: adapt uploads it together with others, and that is not done or \
@@ -668,7 +668,9 @@ impl State {
     /// Returns the host's address of host-accessible memory.
     fn host_address(&self) -> Result<u64, Error> {
         match &self.memory {
-            Memory::Registered(registered) if registered.device != 0 => Ok(registered.host),
+            Memory::Registered(registered) if registered.lock.device_address() != 0 => {
+                Ok(registered.lock.host_address())
+            }
             _ => self.address(),
         }
     }

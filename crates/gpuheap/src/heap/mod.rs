@@ -13,6 +13,7 @@ pub(crate) mod lease;
 pub(crate) mod limits;
 mod notes;
 mod other_heaps;
+pub(crate) mod page_lock;
 mod policies;
 pub(crate) mod reclaim_step;
 pub(crate) mod reclaimers;
