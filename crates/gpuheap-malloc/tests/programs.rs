@@ -141,6 +141,17 @@ fn runtime_loaded_by_name_is_served() {
     assert!(said.contains("allocated 1 times, 1.000 MiB at most"), "{said}");
 }
 
+/// The program's heap takes its memory from the drop-in's, each by its own copy of the library.
+#[test]
+fn program_of_the_c_interface_keeps_its_library() {
+    let program = folder().path().join("own_heap");
+    let run = Run::of(&program, "cuda:0").with("GPUHEAP_POOL", "split").always();
+    // To the checks, a block of one heap lies over a block of the other.
+    let (printed, said) = run.with("GPUHEAP_EMULATED_CHECKS", "0").get();
+    assert_eq!(printed, "live: 1000, then 0\n");
+    assert!(said.contains("all allocations were freed\n  allocated 1 times, 2.000 MiB"), "{said}");
+}
+
 #[test]
 fn forked_child_has_no_device_and_reports_nothing() {
     let (printed, said) = Run::driver("child").always().get();
@@ -261,11 +272,17 @@ impl Run {
 fn folder() -> &'static TempDir {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let folder = library::folder(&[&library::LIBCUDA, &library::CUDART, &library::MALLOC]);
+        let folder = library::folder(&[
+            &library::LIBCUDA,
+            &library::CUDART,
+            &library::MALLOC,
+            &library::CAPI,
+        ]);
         let path = |name: &str| folder.path().join(name);
         compile(&folder, "driver", &path("libcuda.so.1"));
         compile(&folder, "runtime", &path("libgpuheap_emu_cudart.so"));
         compile(&folder, "loading", "-ldl".as_ref());
+        compile(&folder, "own_heap", &path("libgpuheap_capi.so"));
         folder
     })
 }
@@ -275,6 +292,7 @@ fn compile(folder: &TempDir, name: &str, link: &Path) {
     let source: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compile.args(["-std=c11", "-D_GNU_SOURCE", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"]);
+    compile.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-capi/include"));
     compile.arg("-o").arg(folder.path().join(name)).arg(source.with_extension("c"));
     compile.args(["-Wl,--no-as-needed"]).arg(link).args(["-pthread", "-ldl"]);
     assert!(compile.status().unwrap().success());
