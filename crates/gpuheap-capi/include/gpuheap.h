@@ -190,6 +190,11 @@ typedef struct gpuheap_options {
   // ones (130 ns each). Every call with a stream asks whether its handle means a new stream.
   // Frees bypass the thread caches.
   int32_t unannounced_streams;
+  // Memory that the pool "stitched" reserves beyond the peak of live memory before it maps free
+  // pieces together, as a share of the peak: 0.04 is 4 %. Negative: none, so that it always
+  // packs. 0: from the environment, else 4 %, or 1/72 of the device if that is more and the
+  // device is far from full.
+  double slack;
 } gpuheap_options;
 
 // Statistics of a heap at one moment, in bytes unless stated otherwise. Set size to

@@ -50,6 +50,11 @@ pub struct gpuheap_options {
     /// ones (130 ns each). Every call with a stream asks whether its handle means a new stream.
     /// Frees bypass the thread caches.
     pub unannounced_streams: i32,
+    /// Memory that the pool "stitched" reserves beyond the peak of live memory before it maps free
+    /// pieces together, as a share of the peak: 0.04 is 4 %. Negative: none, so that it always
+    /// packs. 0: from the environment, else 4 %, or 1/72 of the device if that is more and the
+    /// device is far from full.
+    pub slack: f64,
 }
 
 impl gpuheap_options {
@@ -114,6 +119,14 @@ impl gpuheap_options {
         }
         if self.idle_trim_milliseconds > 0 {
             builder = builder.idle_trim(Duration::from_millis(self.idle_trim_milliseconds));
+        }
+        if self.slack.is_nan() {
+            return Err(Failure::refused(
+                "slack is not a number; it is a share of the peak, such as 0.04 for 4 %".to_owned(),
+            ));
+        }
+        if self.slack != 0.0 {
+            builder = builder.slack(self.slack);
         }
         if let Some(zero) = switch("zero_on_free", self.zero_on_free)? {
             builder = builder.zero_on_free(zero);

@@ -17,6 +17,7 @@
 //!
 //! None is promised: this crate is a part of `gpuheap`, which re-exports what its users need.
 
+mod headroom;
 mod limits;
 mod order;
 mod pool;
@@ -28,6 +29,7 @@ mod stuck;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use headroom::Headroom;
 pub use limits::Limits;
 pub use order::{Order, StreamGuard};
 pub use pool::{

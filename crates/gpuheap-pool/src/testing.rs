@@ -6,8 +6,8 @@ use proptest::prelude::ProptestConfig;
 
 pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
 use crate::{
-    BlockRef, Cached, Environment, Forecast, Moments, Order, Policy, RunningStats, Segment,
-    Shortage, SourceError, Split, Stitched, StreamGuard, StreamHandle, StreamRef, Stuck,
+    BlockRef, Cached, Environment, Forecast, Headroom, Moments, Order, Policy, RunningStats,
+    Segment, Shortage, SourceError, Split, Stitched, StreamGuard, StreamHandle, StreamRef, Stuck,
 };
 
 /// Returns `many`, or an eighth of it under Miri, which runs the tests a thousand times slower.
@@ -111,8 +111,14 @@ impl Policy for IgnoresStreams {
         self.0.release_at(address, environment)
     }
 
-    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
-        self.0.forecast(bytes, stats, stuck)
+    fn forecast(
+        &self,
+        bytes: u64,
+        stats: &RunningStats,
+        headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
+        self.0.forecast(bytes, stats, headroom, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -194,8 +200,14 @@ impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
         self.0.release_at(address, environment)
     }
 
-    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
-        self.0.forecast(bytes, stats, stuck)
+    fn forecast(
+        &self,
+        bytes: u64,
+        stats: &RunningStats,
+        headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
+        self.0.forecast(bytes, stats, headroom, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -289,7 +289,7 @@ const TABLE: [Setting; 10] = [
     Setting {
         variable: "GPUHEAP_SLACK",
         what: "share of the live peak by which `stitched` may exceed it before it maps free memory together",
-        default: "4 %, more for a program that does not repeat itself",
+        default: "4 %, or 1.4 % of the device if that is more and the device is far from full; more for a program that does not repeat itself",
         method: "`HeapBuilder::slack`",
         takes: || "a share of the peak (10%), from 0% to 1000%".to_owned(),
         read: |settings, text| {

@@ -23,7 +23,7 @@ usage: gpuheap-peers [--device NAME] [--scale N] [--environment] POOL WORK...
        gpuheap-peers pools
 
   POOL           a name that 'pools' lists
-  WORK           hot, random, threads, crossfree, first, reclaim or replay:FILE
+  WORK           hot, random, threads, crossfree, first, reclaim, replay:FILE or calls:FILE
   --device NAME  cuda:0 unless said otherwise; emulated on a machine without a GPU
   --scale N      does one part in N of the work
   --environment  lets the variables GPUHEAP_* say what the heap is like";
@@ -76,9 +76,10 @@ fn run(arguments: &Arguments) -> Done {
             "reclaim" => single::reclaim(&mut peer)?,
             "threads" => threads::threads(&mut peer)?,
             "crossfree" => threads::cross_free(&mut peer)?,
-            work => match work.strip_prefix("replay:") {
-                Some(file) => replay::replay(&mut peer, file)?,
-                None => return Err(format!("'{work}' is no work\n{USAGE}").into()),
+            work => match work.split_once(':') {
+                Some(("replay", file)) => replay::replay(&mut peer, file)?,
+                Some(("calls", file)) => replay::calls(&mut peer, file)?,
+                _ => return Err(format!("'{work}' is no work\n{USAGE}").into()),
             },
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use gpuheap::{Block, Error, Stream};
+use gpuheap::{Block, Error, Heap, Stream};
 
 use crate::{Done, Peer, median};
 
@@ -17,46 +17,91 @@ struct Event {
 /// Replays a trace on its own streams: once with an empty cache, then with the cache that the first
 /// pass left.
 pub(crate) fn replay(peer: &mut Peer, file: &str) -> Done {
-    let events = load(file)?;
-    let ids = events.iter().map(|event| event.id + 1).max().unwrap_or(0);
-    let last_stream = events.iter().map(|event| event.stream).max().unwrap_or(0);
-    let mut blocks: Vec<Option<(Block, usize)>> = Vec::new();
-    blocks.resize_with(ids, || None);
-    // The trace's first stream is the default one.
-    let mut streams = vec![peer.device.default_stream()?];
-    for _ in 0..last_stream {
-        streams.push(peer.device.stream()?);
+    let mut passes = Passes::new(peer, file)?;
+    let cold = passes.pass(&peer.heap)?;
+    let warm = [passes.pass(&peer.heap)?, passes.pass(&peer.heap)?, passes.pass(&peer.heap)?];
+    let figures = format!(
+        "trace={} cold_ns={cold:.1} second_ns={:.1} ns={:.1} live_peak={} reserved_peak={}",
+        name(file),
+        warm[0],
+        median(warm.to_vec()),
+        passes.peak,
+        peer.reserved_peak()?
+    );
+    peer.result("replay", &figures)
+}
+
+/// Counts the driver calls of the first two passes through a trace, and the bytes that each took
+/// from the driver. Reading the counts flushes the thread's caches, so no time is printed.
+pub(crate) fn calls(peer: &mut Peer, file: &str) -> Done {
+    let mut passes = Passes::new(peer, file)?;
+    let before = peer.heap.usage()?;
+    passes.pass(&peer.heap)?;
+    let between = peer.heap.usage()?;
+    passes.pass(&peer.heap)?;
+    let after = peer.heap.usage()?;
+    let figures = format!(
+        "trace={} first_calls={} first_taken={} second_calls={} second_taken={}",
+        name(file),
+        between.driver_calls - before.driver_calls,
+        between.since(&before).taken,
+        after.driver_calls - between.driver_calls,
+        after.since(&between).taken
+    );
+    peer.result("calls", &figures)
+}
+
+/// A trace and what its replay holds.
+struct Passes {
+    events: Vec<Event>,
+    streams: Vec<Stream>,
+    blocks: Vec<Option<(Block, usize)>>,
+    live: u64,
+    peak: u64,
+}
+
+impl Passes {
+    fn new(peer: &Peer, file: &str) -> Done<Passes> {
+        let events = load(file)?;
+        let ids = events.iter().map(|event| event.id + 1).max().unwrap_or(0);
+        let last_stream = events.iter().map(|event| event.stream).max().unwrap_or(0);
+        let mut blocks = Vec::new();
+        blocks.resize_with(ids, || None);
+        // The trace's first stream is the default one.
+        let mut streams = vec![peer.device.default_stream()?];
+        for _ in 0..last_stream {
+            streams.push(peer.device.stream()?);
+        }
+        Ok(Passes { events, streams, blocks, live: 0, peak: 0 })
     }
-    let (mut live, mut peak) = (0, 0);
-    let mut pass = || -> Result<f64, Error> {
+
+    /// Replays the trace, then frees what it left. Returns the nanoseconds for each event.
+    fn pass(&mut self, heap: &Heap) -> Result<f64, Error> {
+        let Passes { events, streams, blocks, live, peak } = self;
         let start = Instant::now();
-        for event in &events {
+        for event in events.iter() {
             let stream: &Stream = &streams[event.stream];
             let slot = &mut blocks[event.id];
             if event.is_allocation {
-                *slot = Some((peer.heap.allocate(event.bytes, stream)?, event.stream));
-                live += event.bytes;
-                peak = peak.max(live);
+                *slot = Some((heap.allocate(event.bytes, stream)?, event.stream));
+                *live += event.bytes;
+                *peak = (*peak).max(*live);
             } else if let Some((block, _)) = slot.take() {
-                live -= block.bytes();
+                *live -= block.bytes();
                 block.free_on(stream)?;
             }
         }
         let nanoseconds = start.elapsed().as_secs_f64() / events.len() as f64 * 1e9;
         for (block, stream) in blocks.iter_mut().filter_map(Option::take) {
-            live -= block.bytes();
+            *live -= block.bytes();
             block.free_on(&streams[stream])?;
         }
         Ok(nanoseconds)
-    };
-    let cold = pass()?;
-    let warm = median(vec![pass()?, pass()?, pass()?]);
-    let name = file.rsplit('/').next().unwrap_or(file);
-    let figures = format!(
-        "trace={name} cold_ns={cold:.1} ns={warm:.1} live_peak={peak} reserved_peak={}",
-        peer.reserved_peak()?
-    );
-    peer.result("replay", &figures)
+    }
+}
+
+fn name(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
 }
 
 fn load(file: &str) -> Done<Vec<Event>> {

@@ -174,6 +174,7 @@ fn options_choose_what_the_heap_is_made_of() {
         zero_on_alloc: 1,
         without_environment: 1,
         unannounced_streams: 0,
+        slack: 0.0,
     };
     let mut heap = ptr::null_mut();
     // SAFETY: all pointers are valid, the options say their size.
@@ -187,6 +188,35 @@ fn options_choose_what_the_heap_is_made_of() {
     assert_eq!(inside.memory_status().unwrap().outstanding.len(), 1, "it is tracked");
     assert_eq!(client.free(memory), Status::Ok);
     client.assert_all_returned("options");
+
+    // One mebibyte lies free on each side of a live one: packed, both serve one request.
+    for (slack, packs) in [(0.0, false), (1.0, false), (-1.0, true)] {
+        let mut heap = ptr::null_mut();
+        let options = gpuheap_options {
+            pool: c"stitched".as_ptr(),
+            hard_limit: 0,
+            soft_limit: 0,
+            slack,
+            ..options
+        };
+        // SAFETY: all pointers are valid, the options say their size.
+        assert_eq!(unsafe { gpuheap_open(name.as_ptr(), &options, &mut heap) }, Status::Ok);
+        let client = Client(heap);
+        let inside = client.inside().1;
+        let mut blocks: Vec<_> =
+            (0..8).map(|_| client.allocate(2 * MIB, CUstream::NULL).unwrap()).collect();
+        for at in [6, 4, 2, 0] {
+            assert_eq!(client.free(blocks.remove(at)), Status::Ok);
+        }
+        let before = inside.usage().unwrap().reserved;
+        blocks.push(client.allocate(8 * MIB, CUstream::NULL).unwrap());
+        let more = inside.usage().unwrap().reserved - before;
+        assert_eq!(more == 0, packs, "{slack}: {more} bytes more");
+        for block in blocks {
+            assert_eq!(client.free(block), Status::Ok);
+        }
+        client.assert_all_returned("slack");
+    }
 
     // Null options, and options of a newer program that uses nothing new.
     let mut newer = MaybeUninit::<[gpuheap_options; 2]>::zeroed();

@@ -149,6 +149,7 @@ fn names_sizes_and_switches_that_mean_nothing_are_refused() {
         zero_on_alloc: 0,
         without_environment: 0,
         unannounced_streams: 0,
+        slack: 0.0,
     };
     let open = |device: &CStr, options: gpuheap_options| {
         let mut heap = ptr::without_provenance_mut(1);
@@ -171,6 +172,7 @@ fn names_sizes_and_switches_that_mean_nothing_are_refused() {
     refused(gpuheap_options { zero_on_alloc: -2, ..zeroed() }, "zero_on_alloc is -2");
     refused(gpuheap_options { without_environment: 7, ..zeroed() }, "without_environment is 7");
     refused(gpuheap_options { unannounced_streams: 7, ..zeroed() }, "unannounced_streams is 7");
+    refused(gpuheap_options { slack: f64::NAN, ..zeroed() }, "slack is not a number");
     refused(gpuheap_options { soft_limit: 2, hard_limit: 1, ..zeroed() }, "soft limit");
 
     let device = device(Schedule::Immediate);

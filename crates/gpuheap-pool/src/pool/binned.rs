@@ -7,6 +7,7 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Rounding, Shortage, Taking};
+use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stats::RunningStats;
@@ -140,7 +141,13 @@ impl Policy for Binned {
         Ok(0)
     }
 
-    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
+    fn forecast(
+        &self,
+        bytes: u64,
+        _stats: &RunningStats,
+        _headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
         let of_size = self.bins.get(bin(bytes));
         let is_cached = of_size.is_some_and(|free| free.segments(stuck).next().is_some());
         let free = self.bins.iter().chain([&self.unpooled]);

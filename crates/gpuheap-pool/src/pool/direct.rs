@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
+use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stats::RunningStats;
@@ -109,7 +110,13 @@ impl Policy for Direct {
         self.release(u64::MAX, environment)
     }
 
-    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
+    fn forecast(
+        &self,
+        bytes: u64,
+        _stats: &RunningStats,
+        _headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
         let waiting = self.waiting.iter();
         let (held, over): (Vec<_>, Vec<_>) = waiting.partition(|(ticket, _)| stuck.holds(*ticket));
         let held = held.iter().map(|(_, segment)| segment.bytes);

@@ -33,6 +33,7 @@ pub use simple::Simple;
 pub use split::Split;
 pub use stitched::{Stitched, Tuning};
 
+use crate::headroom::Headroom;
 use crate::limits::Limits;
 use crate::order::Order;
 use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
@@ -417,6 +418,11 @@ impl Environment<'_> {
         }
     }
 
+    /// Returns the memory that the heap could have, and what is left of it.
+    pub fn headroom(&mut self) -> Headroom {
+        Headroom::of(self.source, self.limits)
+    }
+
     /// Returns an error if `bytes` more would exceed the hard limit.
     pub fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
         let Some(limit) = self.limits.hard else { return Ok(()) };
@@ -523,8 +529,14 @@ pub trait Policy: Send {
     ) -> Result<u64, SourceError>;
 
     /// Returns what the policy could do for a request of `bytes`, not zero, if no work were in
-    /// flight.
-    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast;
+    /// flight and the heap had this headroom.
+    fn forecast(
+        &self,
+        bytes: u64,
+        stats: &RunningStats,
+        headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast;
 
     /// Returns the memory that is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;

@@ -6,6 +6,7 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage, Taking};
+use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stats::RunningStats;
@@ -71,7 +72,13 @@ impl Policy for Simple {
         self.free.release_at(address, environment)
     }
 
-    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
+    fn forecast(
+        &self,
+        bytes: u64,
+        _stats: &RunningStats,
+        _headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
         let spare: Vec<_> = self.free.segments(stuck).collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
         let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];

@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use super::size_bins::{Entry, Positions, ROUNDING, SizeBins};
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage, Taking};
+use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::source::{GRANULE, Segment, SourceError, round_up};
 use crate::stats::RunningStats;
@@ -310,7 +311,13 @@ impl Policy for Split {
         }
     }
 
-    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
+    fn forecast(
+        &self,
+        bytes: u64,
+        _stats: &RunningStats,
+        _headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
         let rounded = round_up(bytes, ROUNDING);
         let take = round_up(rounded, GRANULE);
         let mut forecast = Forecast { take, take_whole: take, ..Forecast::default() };

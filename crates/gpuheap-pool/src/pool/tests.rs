@@ -302,6 +302,10 @@ fn policies() -> Vec<(&'static str, Box<dyn Policy>)> {
         ("binned", Box::new(Binned::default())),
         ("split", Box::new(Split::default())),
         ("stitched", Box::new(Stitched::default())),
+        (
+            "stitched, packing",
+            Box::new(Stitched::with(Tuning { slack: 0, allows_waste: false, ..Tuning::default() })),
+        ),
     ]
 }
 

@@ -194,12 +194,17 @@ impl HeapBuilder {
     }
 
     /// Sets the slack of the `stitched` pool, as a fraction of the peak of live memory. The pool
-    /// reserves up to that much beyond the peak before it maps free pieces into one range. The
-    /// default is 0.04. Less slack packs memory tighter; more saves time if a program does not
-    /// repeat itself. `benches/peers/RESULTS.md` has the curve.
+    /// reserves up to that much beyond the peak before it maps free pieces into one range. Less
+    /// slack packs memory tighter; more saves time if a program does not repeat itself.
+    /// `benches/peers/RESULTS.md` has the curve.
     ///
-    /// A slack set here is fixed. The default grows up to 0.35 for a program that makes the pool
-    /// map again and again. A negative value and NaN count as 0, and values above 10 as 10.
+    /// The default is 0.04, or 1/72 of the device's memory or of a limit below it, if that is more.
+    /// The 1/72 shrinks once three quarters of that memory are in use, to nothing when all of it
+    /// is. While there is such room, the pool also takes memory in larger pieces than a request
+    /// needs. The default grows up to 0.35 for a program that makes the pool map again and again.
+    ///
+    /// A slack set here is fixed and has no part that follows from the device. With 0, the pool
+    /// always packs. A negative value and NaN count as 0, and values above 10 as 10.
     pub fn slack(mut self, part: f64) -> HeapBuilder {
         self.slack = Some(part);
         self
@@ -302,6 +307,7 @@ impl HeapBuilder {
             // At most what the variable accepts; NaN becomes zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
+            tuning.allows_waste = false;
         }
         tuning.search_depth = self.search_depth.unwrap_or(tuning.search_depth).max(1);
         tuning

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use gpuheap_pool::{Cached, Forecast, GRANULE, MemorySource, SourceError, Stuck, Taking, round_up};
+use gpuheap_pool::{
+    Cached, Forecast, GRANULE, Headroom, MemorySource, SourceError, Stuck, Taking, round_up,
+};
 use serde::Serialize;
 
 use crate::error::{Cause, Error};
@@ -22,7 +24,8 @@ pub enum Fit {
     #[non_exhaustive]
     Yes {
         /// Bytes that it would take from the driver; 0 if the cache can serve it. If `stitched`
-        /// maps free pieces into one range, it may take a few MiB more.
+        /// maps free pieces into one range, it may take a few MiB more. While the device is far
+        /// from full, `stitched` takes [more than the request needs](crate::HeapBuilder::slack).
         take: u64,
         /// Upper bound of the bytes that it would take from the driver, on any stream. It exceeds
         /// `take` if the cache could serve the request with memory that another stream still uses.
@@ -210,7 +213,7 @@ impl State {
         if unreached.is_empty() {
             return take;
         }
-        let forecast = self.policy.forecast(bytes, &self.stats, &unreached);
+        let forecast = self.forecast(bytes, &unreached);
         let now = self.figures(MemoryKind::Device, None, others);
         let taking = match now.free() {
             Some(_) => self.first_take(&forecast, &now),
@@ -218,6 +221,12 @@ impl State {
             None => forecast.takings.first().copied(),
         };
         taking.map_or(take, |taking| taking.bytes.max(take))
+    }
+
+    /// Returns the policy's forecast of a request.
+    fn forecast(&mut self, bytes: u64, stuck: &Stuck) -> Forecast {
+        let headroom = Headroom::of(&mut *self.source, self.limits);
+        self.policy.forecast(bytes, &self.stats, headroom, stuck)
     }
 
     /// Forecasts a request up to the last reclaim step.
@@ -235,7 +244,7 @@ impl State {
                 let (later, none) = (others.after_captures(), Stuck::default());
                 let own = match self.source.is_stream_ordered() {
                     true => self.spare(&none)?.saturating_sub(self.spare(&stuck)?),
-                    false => self.policy.forecast(bytes, &self.stats, &stuck).stuck,
+                    false => self.forecast(bytes, &stuck).stuck,
                 };
                 let served = self.foresee_with(bytes, kind, later, &none)?;
                 let is_enough = matches!(served, Foreseen::Served { .. });
@@ -254,7 +263,7 @@ impl State {
         others: OtherHeaps,
         stuck: &Stuck,
     ) -> Result<Foreseen, SourceError> {
-        let mut forecast = self.policy.forecast(bytes, &self.stats, stuck);
+        let mut forecast = self.forecast(bytes, stuck);
         forecast.spare.extend_from_slice(&self.stranded);
         let now = self.figures(kind, None, others);
         let refused = self.refuse(bytes).is_err();

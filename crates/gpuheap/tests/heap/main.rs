@@ -13,6 +13,7 @@ mod foreign;
 #[cfg(feature = "arrays")]
 mod free_on;
 mod front;
+mod growth;
 mod life;
 mod limits;
 #[cfg(feature = "arithmetic")]

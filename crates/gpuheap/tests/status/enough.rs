@@ -176,6 +176,42 @@ proptest! {
             assert_foreseen(pool, &actions, limited, slack)?;
         }
     }
+
+    /// On a device that is far from full, `stitched` takes more than a request needs, and no range
+    /// is stitched.
+    #[test]
+    fn what_a_request_would_take_of_a_large_device_is_what_it_takes(
+        actions in actions(),
+        limit in prop::option::of(Just(64 * GIB)),
+    ) {
+        let device = emulated(128 * GIB, Schedule::Immediate);
+        let mut builder = Heap::builder(&device);
+        if let Some(limit) = limit {
+            builder = builder.hard_limit(limit);
+        }
+        let heap = builder.build().unwrap();
+        let stream = device.stream().unwrap();
+        let mut live = Vec::new();
+        for action in &actions {
+            match *action {
+                Action::Allocate(bytes) => {
+                    let fit = heap.would_fit(bytes).unwrap();
+                    let before = heap.usage().unwrap();
+                    live.push(heap.allocate(bytes, &stream).unwrap());
+                    let taken = heap.usage().unwrap().since(&before).taken;
+                    let Fit::Yes { take, .. } = fit else { panic!("{bytes}: {fit}") };
+                    prop_assert_eq!(take, taken, "{}: {}", bytes, fit);
+                }
+                Action::Free(at) if !live.is_empty() => drop(live.swap_remove(at % live.len())),
+                Action::Free(_) | Action::Turn => {}
+            }
+        }
+        let usage = heap.usage().unwrap();
+        let room = limit.unwrap_or(128 * GIB);
+        prop_assert!(usage.reserved_peak <= usage.live_peak / 100 * 105 + room / 50 + 4 * MIB);
+        drop(live);
+        assert_all_returned(&device, &heap, "stitched");
+    }
 }
 
 /// Runs a program up to its first request that fails, and applies each remedy that the error names

@@ -8,7 +8,7 @@ use crate::source::{Chunk, SourceError};
 /// Smallest and largest chunk. Setting access costs 24 µs for each chunk of up to 512 MiB, and
 /// giving one of that size back 136 µs (H200, driver 580). Larger chunks save nothing more.
 pub(super) const LEAST: u64 = crate::source::GRANULE;
-const MOST: u64 = 512 << 20;
+pub(super) const MOST: u64 = 512 << 20;
 /// Divisor that bounds chunks: a chunk is at most the total memory divided by `SHARE`, but at least
 /// [`LEAST`]. Free parts of a chunk can only begin or end a stitched range, not be inside it.
 const SHARE: u64 = 256;
@@ -71,18 +71,20 @@ impl Memory {
     }
 
     /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps it at its primary
-    /// address. Returns the chunk's size.
+    /// address. The chunk is larger than the share of the total only up to `piece`. Returns the
+    /// chunk's size.
     pub(super) fn add(
         &mut self,
         primary: u64,
         bytes: u64,
+        piece: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, Shortage> {
         let kept = self.loose.iter().position(|(_, loose)| *loose <= bytes);
         let at = match kept {
             Some(at) => at,
             None => {
-                let share = floor_power(self.bytes / SHARE).clamp(LEAST, MOST);
+                let share = floor_power(self.bytes / SHARE).max(piece).clamp(LEAST, MOST);
                 let size = share.min(floor_power(bytes));
                 let chunk = environment.create(size)?;
                 self.bytes += size;
@@ -131,6 +133,7 @@ impl Memory {
     }
 }
 
-fn floor_power(bytes: u64) -> u64 {
+/// Returns the largest power of two that is at most `bytes`; zero for zero.
+pub(super) fn floor_power(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { 1 << bytes.ilog2() }
 }

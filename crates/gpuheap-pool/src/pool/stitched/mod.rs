@@ -20,7 +20,7 @@
 //!    the stream then waits;
 //! 5. a stitched range that is already mapped and all free;
 //! 6. new memory, as long as the total exceeds the high-water mark of live bytes by at most
-//!    `slack`;
+//!    `slack`, or by at most a small part of the device while that is far from full ([`growth`]);
 //! 7. a new stitched range: free chunks, with free parts of chunks at its ends, mapped one after
 //!    the other without a copy; new memory fills what is missing.
 //!
@@ -37,6 +37,7 @@ mod addresses;
 mod bins;
 mod blocks;
 mod eligibility;
+mod growth;
 mod memory;
 mod placement_log;
 mod plan;
@@ -50,16 +51,18 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use blocks::{Last, NONE, State};
+use blocks::{Block, Last, NONE, State};
 use eligibility::Eligibility;
+use growth::{Growth, allowance};
 use memory::{LEAST, Memory};
 use placement_log::{Place, PlacementLog};
-use plan::Packing;
+use plan::{Bound, Packing};
 use primary::Primary;
 use ranges::Ranges;
 
 use super::size_bins::ROUNDING;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
+use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::source::{Segment, SourceError, round_up};
 use crate::stats::RunningStats;
@@ -82,6 +85,9 @@ pub struct Tuning {
     /// Memory that may be taken above the high-water mark of live bytes before chunks are stitched,
     /// in thousandths.
     pub slack: u64,
+    /// `true` if more may be taken, and in larger pieces, while the device and the limits are far
+    /// from full.
+    pub allows_waste: bool,
     /// Number of free blocks searched for one that the stream may use at once.
     pub search_depth: usize,
     /// Number of mappings of stitched ranges kept for each chunk. The range that is unused for
@@ -105,6 +111,7 @@ impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
             slack: 40,
+            allows_waste: true,
             search_depth: 8,
             maps: 32,
             follows: true,
@@ -212,8 +219,14 @@ impl Policy for Stitched {
         self.release_around(address, environment)
     }
 
-    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
-        self.prospect(bytes, stats, stuck)
+    fn forecast(
+        &self,
+        bytes: u64,
+        stats: &RunningStats,
+        headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
+        self.prospect(bytes, stats, headroom, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -295,6 +308,9 @@ impl Stitched {
             None => None,
         };
         let followed = grant.is_some();
+        if !followed && !grows && place.is_some_and(|place| self.is_among_small(place, bytes)) {
+            return Ok(None);
+        }
         if !followed && let Some(key) = self.cached_at_home(bytes, false, stream, environment)? {
             grant = Some(self.hand_out(key, bytes));
         }
@@ -351,6 +367,17 @@ impl Stitched {
             }
             Place::Range(id) => self.in_range(id, bytes, stream, environment),
         }
+    }
+
+    /// Returns `true` if small requests have a part of the place, and no large one. Threads may
+    /// cache what is left of their blocks, so the caches are flushed before another place is taken.
+    /// Without this, the second pass of `cupy_groupby` took new memory.
+    #[cold]
+    fn is_among_small(&self, place: Place, bytes: u64) -> bool {
+        let Place::Primary(address, _) = place else { return false };
+        let is_blocked = self.primary.run_at(address, bytes).is_none();
+        let belongs = |block: &Block| block.small || block.state == State::Free;
+        is_blocked && self.primary.run_of(address, bytes, belongs).is_some()
     }
 
     /// Takes a free block by steps 2 to 4 of the module's list, except that it does not wait for
@@ -490,8 +517,7 @@ impl Stitched {
                 return Ok(Some(self.hand_out(key, bytes)));
             }
         }
-        let most = self.most_with(bytes, environment.stats);
-        if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
+        if let Some(grown) = self.grow_for(bytes, stream, environment)? {
             return Ok(Some(grown));
         }
         match self.stitch(bytes, Packing::Few, stream, environment) {
@@ -502,12 +528,15 @@ impl Stitched {
         }
     }
 
-    /// Returns the total of bytes up to which new memory is taken for a request, rather than
-    /// stitched. Blocks in thread caches are not live: the high-water mark is the program's own.
-    fn most_with(&self, bytes: u64, stats: &RunningStats) -> u64 {
+    /// Returns the bounds of growth for a request of `bytes`. Blocks in thread caches are not live:
+    /// the high-water mark is the program's own.
+    fn growth(&self, bytes: u64, stats: &RunningStats, headroom: Headroom) -> Growth {
         let peak = stats.peak_with(bytes);
-        let more = u128::from(peak) * u128::from(self.slack()) / 1000;
-        peak.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
+        let share = u128::from(peak) * u128::from(self.slack()) / 1000;
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        let allowance = if self.tuning.allows_waste { allowance(headroom) } else { 0 };
+        let most = peak.saturating_add(share.max(allowance));
+        Growth::new(most, self.memory.bytes(), allowance, headroom)
     }
 
     /// Returns the memory that may be taken above the high-water mark of live bytes, in
@@ -579,7 +608,7 @@ impl Stitched {
             return Ok(None);
         }
         if grown {
-            let address = self.grow_at_home(SMALL_RUN, None, stream, environment)?;
+            let address = self.grow_at_home(SMALL_RUN, Bound::None, stream, environment)?;
             key = address.and_then(|at| Some((self.primary.run_at(at, SMALL_RUN)?, at)));
         }
         let (key, address) = key.ok_or(Shortage::Device(LEAST))?;

@@ -3,8 +3,10 @@
 use super::addresses::reserve;
 use super::blocks::{Block, Last, State};
 use super::eligibility::Eligibility;
+use super::growth::Growth;
 use super::memory::LEAST;
 use super::{LOOK_RANGES, SMALL, SMALL_RUN, Shortage, Stitched};
+use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::pool::{BlockRef, Environment, Taking};
 use crate::source::{Segment, round_up};
@@ -66,6 +68,15 @@ pub(super) enum Packing {
     Most,
 }
 
+/// Bound on the memory that is taken for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// The total that [growth](super::growth) allows before free memory is stitched.
+    Slack,
+    /// None, because free memory does not serve the request.
+    None,
+}
+
 /// Plan of a stitched range: its pieces, and the bytes that are missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
@@ -78,6 +89,8 @@ pub(super) struct Plan {
 struct Room {
     start: u64,
     memory: Segment,
+    /// Size of the whole gap.
+    gap: u64,
 }
 
 impl Room {
@@ -156,15 +169,14 @@ const TRIES: usize = 3;
 
 impl Stitched {
     /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
-    /// total would exceed `most` bytes, or if new memory is refused and stitching may need none.
+    /// total would exceed the bound, or if new memory is refused and stitching may need none.
     pub(super) fn grow_for(
         &mut self,
         bytes: u64,
-        most: Option<u64>,
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<BlockRef>, Shortage> {
-        match self.grow_at_home(bytes, most, stream, environment) {
+        match self.grow_at_home(bytes, Bound::Slack, stream, environment) {
             Ok(Some(address)) => self.at_primary(address, bytes, stream, environment),
             Ok(None) | Err(Shortage::Limit(_) | Shortage::Device(_)) => Ok(None),
             Err(error) => Err(error),
@@ -176,12 +188,15 @@ impl Stitched {
     pub(super) fn grow_at_home(
         &mut self,
         bytes: u64,
-        most: Option<u64>,
+        bound: Bound,
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<u64>, Shortage> {
-        let exceeds =
-            |memory: u64, add: u64| most.is_some_and(|most| memory.saturating_add(add) > most);
+        let headroom = environment.headroom();
+        let growth = self.growth(bytes, environment.stats, headroom);
+        let exceeds = |memory: u64, add: u64| {
+            bound == Bound::Slack && memory.saturating_add(add) > growth.most
+        };
         let mut eligibility = Eligibility::All;
         loop {
             let mut room = self.room(bytes, eligibility, stream, environment.order);
@@ -201,7 +216,7 @@ impl Stitched {
             // The order comes first: new memory would be useless if the blocks beside it cannot be
             // used.
             if self.order_run(&room.beside(bytes), stream, environment)? {
-                self.put_memory(room.memory.address, room.memory.bytes, environment)?;
+                self.put_ahead(room, growth, environment)?;
                 return Ok(Some(room.start));
             }
             let Some(less) = self.eligibility_less(eligibility, stream, environment.order) else {
@@ -230,18 +245,46 @@ impl Stitched {
         }
     }
 
-    /// Puts new memory into a part of a gap. If the memory cannot be taken, nothing changes.
+    /// Puts new memory into the room, and more behind it if the growth allows it.
+    fn put_ahead(
+        &mut self,
+        room: Room,
+        growth: Growth,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), Shortage> {
+        let Segment { address, bytes } = room.memory;
+        let ahead = self.ahead(room, growth);
+        if ahead > bytes {
+            match self.put_memory(address, ahead, growth.piece, environment) {
+                Err(Shortage::Limit(_) | Shortage::Device(_)) => {}
+                put => return put,
+            }
+        }
+        self.put_memory(address, bytes, growth.piece, environment)
+    }
+
+    /// Returns the bytes of new memory that are put into the room.
+    fn ahead(&self, room: Room, growth: Growth) -> u64 {
+        let ahead = growth.ahead(room.memory.bytes, self.memory.bytes());
+        // Memory of failed calls is put to use before more is taken.
+        let fits = ahead <= room.gap && self.memory.loose_bytes() == 0;
+        if fits { ahead } else { room.memory.bytes }
+    }
+
+    /// Puts new memory into a part of a gap, in chunks of up to `piece` bytes or the share of the
+    /// total. If the memory cannot be taken, nothing changes.
     fn put_memory(
         &mut self,
         address: u64,
         bytes: u64,
+        piece: u64,
         environment: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
         // Chunks that are mapped nowhere are already counted as taken.
         environment.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
         let (mut at, end) = (address, address + bytes);
         while at < end {
-            match self.memory.add(at, end - at, environment) {
+            match self.memory.add(at, end - at, piece, environment) {
                 Ok(added) => {
                     if let Some(gap) = self.primary.at(at) {
                         self.primary.fill(gap, added, environment.order);
@@ -292,7 +335,7 @@ impl Stitched {
                 continue;
             };
             let part = length.min(bytes);
-            self.put_memory(address, part, environment)?;
+            self.put_memory(address, part, LEAST, environment)?;
             grown.push(Segment { address, bytes: part });
             bytes -= part;
         }
@@ -340,7 +383,7 @@ impl Stitched {
             }
             let memory = Segment { address: gap.address, bytes: need };
             let rank = |room: &Room| (room.memory.bytes, room.memory.address);
-            let room = Room { start, memory };
+            let room = Room { start, memory, gap: gap.bytes };
             if best.is_none_or(|best| rank(&room) < rank(&best)) {
                 best = Some(room);
             }
@@ -406,7 +449,7 @@ impl Stitched {
             // cannot be used.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
-                match self.grow_at_home(bytes, None, stream, environment) {
+                match self.grow_at_home(bytes, Bound::None, stream, environment) {
                     // Too many mappings are better than a failed request.
                     Err(Shortage::Limit(_) | Shortage::Device(_)) if plan.missing == 0 => {}
                     grown => {
@@ -467,7 +510,13 @@ impl Stitched {
 
     /// Returns what a request would take from the driver with the cache as it is, once all frees
     /// but the stuck ones are completed. Follows the steps of the module's list in order.
-    pub(super) fn takings(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Vec<Taking> {
+    pub(super) fn takings(
+        &self,
+        bytes: u64,
+        stats: &RunningStats,
+        headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Vec<Taking> {
         let islands = self.primary.islands();
         // For large requests, the empty blocks of small requests count as given to the large ones.
         let is_completed = |block: &Block| !block.is_stuck(stuck);
@@ -489,14 +538,18 @@ impl Stitched {
         }
         let grown = if small { SMALL_RUN } else { bytes };
         let room = self.room_beside(grown, usable);
-        let at_primary = room.map_or(round_up(grown, LEAST), |room| room.memory.bytes);
-        let at_primary = at_primary.saturating_sub(self.memory.loose_bytes());
+        let growth = self.growth(grown, stats, headroom);
+        let fresh = Segment { address: 0, bytes: round_up(grown, LEAST) };
+        let room = room.unwrap_or(Room { start: 0, memory: fresh, gap: u64::MAX });
+        let loose = self.memory.loose_bytes();
+        let at_primary = room.memory.bytes.saturating_sub(loose);
+        let ahead = Taking::of(self.ahead(room, growth).saturating_sub(loose));
         let mut takings = Vec::new();
         if small {
-            takings.push(Taking::of(at_primary));
+            takings.extend([ahead, Taking::of(at_primary)]);
         } else {
-            if self.memory.bytes().saturating_add(at_primary) <= self.most_with(bytes, stats) {
-                takings.push(Taking::of(at_primary));
+            if self.memory.bytes().saturating_add(at_primary) <= growth.most {
+                takings.extend([ahead, Taking::of(at_primary)]);
             }
             let missing = self.plan_in(bytes, Packing::Few, usable).missing;
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };

@@ -3,6 +3,7 @@
 use super::blocks::{Block, State};
 use super::memory::LEAST;
 use super::{ROUNDING, Stitched};
+use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::pool::{Environment, Forecast};
 use crate::source::{Segment, SourceError, round_up};
@@ -106,7 +107,13 @@ impl Stitched {
 
     /// Returns what the policy could do for a request, once all frees but the stuck ones are
     /// completed.
-    pub(super) fn prospect(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
+    pub(super) fn prospect(
+        &self,
+        bytes: u64,
+        stats: &RunningStats,
+        headroom: Headroom,
+        stuck: &Stuck,
+    ) -> Forecast {
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let rounded = round_up(bytes, ROUNDING);
         let runs = self.primary.all_free().filter_map(|key| {
@@ -134,7 +141,7 @@ impl Stitched {
             spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
         }
         Forecast {
-            takings: self.takings(rounded, stats, stuck),
+            takings: self.takings(rounded, stats, headroom, stuck),
             is_cached: largest >= rounded || self.stitchable(is_completed) >= rounded,
             take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
             take_whole: round_up(rounded, LEAST),

@@ -1,5 +1,6 @@
 //! Harness, not a test: replays traces through the policy over the model, with the estimated cost
-//! of the driver's calls. `GPUHEAP_TRACES` is a folder of rows `op,id,bytes,stream`.
+//! of the driver's calls. `GPUHEAP_TRACES` is a folder of rows `op,id,bytes,stream`, and
+//! `DEVICE_MIB` the size of the device.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -138,8 +139,10 @@ fn traces() {
         let (events, ids) = read(&path);
         let mut tuning = Tuning::default();
         tuning.slack = number("SLACK").unwrap_or(tuning.slack);
+        tuning.allows_waste = number("SLACK").is_none();
         tuning.follows = number("FOLLOWS") != Some(0);
         let passes = number("PASSES").unwrap_or(3) as usize;
-        replay(&name, &events, ids, tuning, 1 << 40, passes);
+        let capacity = number("DEVICE_MIB").map_or(140 << 30, |mebibytes| mebibytes << 20);
+        replay(&name, &events, ids, tuning, capacity, passes);
     }
 }

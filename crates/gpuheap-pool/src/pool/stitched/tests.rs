@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::bins::Bins;
 use super::blocks::{Block, Blocks, Part};
 use super::*;
+use crate::headroom::Headroom;
 use crate::limits::Limits;
 use crate::source::MemorySource;
 use crate::stats::RunningStats;
@@ -229,7 +230,7 @@ proptest! {
                 continue;
             };
             bench.all_over();
-            let forecast = bench.policy.forecast(bytes, &bench.stats, &Stuck::default());
+            let forecast = bench.forecast(bytes);
             let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
             let fits = forecast.is_cached || bench.stats.taken - spare + forecast.take <= limit;
             let mut granted = bench.try_allocate(bytes, stream);
@@ -310,6 +311,11 @@ impl Bench {
         work(&mut self.policy, &mut environment)
     }
 
+    fn forecast(&mut self, bytes: u64) -> Forecast {
+        let headroom = Headroom::of(&mut self.model, self.limits);
+        self.policy.forecast(bytes, &self.stats, headroom, &Stuck::default())
+    }
+
     fn allocate(&mut self, bytes: u64, stream: usize) -> BlockRef {
         self.try_allocate(bytes, stream).unwrap()
     }
@@ -341,7 +347,7 @@ impl Bench {
 }
 
 fn stitches() -> Tuning {
-    Tuning { slack: 0, ..Tuning::default() }
+    Tuning { slack: 0, allows_waste: false, ..Tuning::default() }
 }
 
 #[test]
@@ -402,7 +408,7 @@ fn a_small_request_is_served_in_pieces_rather_than_refused() {
     // 20 KiB at the end of one chunk, 10 at the end of another and 24 at the beginning of the next.
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!((cached.bytes, cached.largest), (54 * KIB, 44 * KIB));
-    assert!(bench.policy.forecast(44 * KIB, &bench.stats, &Stuck::default()).is_cached);
+    assert!(bench.forecast(44 * KIB).is_cached);
     let small = bench.allocate(44 * KIB, 0);
     assert_eq!(bench.model.physical(small.address, small.bytes).unwrap().len(), 2);
     bench.free(small, 0);
@@ -414,7 +420,7 @@ fn a_small_request_is_served_in_pieces_rather_than_refused() {
 /// Frees three or four mebibytes during a capture, which no other stream can wait for. The rest of
 /// the last chunk is not the capture's.
 fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
-    let mut bench = Bench::new(Tuning { slack, ..Tuning::default() });
+    let mut bench = Bench::new(Tuning { slack, ..stitches() });
     bench.model.capturing = Some(2);
     let block = bench.allocate(freed, 2);
     bench.free(block, 2);
@@ -446,7 +452,7 @@ fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
     let (stream, bytes) = (bench.streams[0], 4 * MIB + left);
     let before = bench.stats.taken;
     let grown = bench.act(|policy, env| {
-        let address = policy.grow_at_home(bytes, None, stream, env).unwrap().unwrap();
+        let address = policy.grow_at_home(bytes, Bound::None, stream, env).unwrap().unwrap();
         policy.at_primary(address, bytes, stream, env).unwrap()
     });
     assert!(grown.is_some());
@@ -479,7 +485,7 @@ fn two_neighbours_of_two_streams_inside_a_chunk_are_waited_for_rather_than_refus
     bench.model.work(bench.streams[1]);
     bench.free(small[10], 0);
     bench.free(small[11], 1);
-    assert!(bench.policy.forecast(2 * SMALL, &bench.stats, &Stuck::default()).is_cached);
+    assert!(bench.forecast(2 * SMALL).is_cached);
     assert_eq!(bench.allocate(2 * SMALL, 2).address, small[10].address);
 }
 
@@ -520,7 +526,7 @@ fn with_small_ones_left() -> (Bench, [BlockRef; 2]) {
 fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
     let (mut bench, _) = with_small_ones_left();
     let cached = bench.policy.cached(None, &bench.order);
-    assert!(bench.policy.forecast(cached.largest, &bench.stats, &Stuck::default()).is_cached);
+    assert!(bench.forecast(cached.largest).is_cached);
     let taken = bench.stats.taken;
     let large = bench.allocate(cached.largest, 0);
     assert!(large.bytes > 6 * MIB, "{large:?} and 3 MiB were for large ones");
@@ -649,10 +655,10 @@ fn only_as_much_goes_back_as_is_asked_for() {
     bench.all_over();
     let released = bench.act(|policy, env| policy.release(3 * MIB, env)).unwrap();
     assert_eq!(released, 4 * MIB);
-    let forecast = bench.policy.forecast(100 * MIB, &bench.stats, &Stuck::default());
+    let forecast = bench.forecast(100 * MIB);
     assert_eq!((forecast.is_cached, forecast.take), (false, 100 * MIB));
     assert_eq!(forecast.spare.iter().map(|segment| segment.bytes).sum::<u64>(), 60 * MIB);
-    assert!(bench.policy.forecast(60 * MIB, &bench.stats, &Stuck::default()).is_cached);
+    assert!(bench.forecast(60 * MIB).is_cached);
     // The hole is filled again.
     let block = bench.allocate(64 * MIB, 0);
     assert_eq!(bench.stats.taken, 64 * MIB);
@@ -705,7 +711,7 @@ fn what_is_left_of_a_block_merges_with_what_another_stream_freed() {
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
 fn a_run_of_many_streams_is_walked_once() {
-    let mut bench = Bench::new(Tuning { follows: false, ..Tuning::default() });
+    let mut bench = Bench::new(Tuning { follows: false, allows_waste: false, ..Tuning::default() });
     let blocks: Vec<_> = (0..400).map(|_| bench.allocate(128 << 10, 0)).collect();
     for (at, block) in blocks.iter().enumerate() {
         // Two runs, of two streams in turns.

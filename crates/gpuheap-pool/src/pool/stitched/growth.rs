@@ -1,0 +1,90 @@
+//! Growth: how much more than live memory may be taken, and in which pieces.
+//!
+//! Memory that no other program wants costs nothing, and a mapping costs 25 µs. While the device
+//! and the limits are far from full, the pool therefore takes new memory instead of stitching, and
+//! takes it in large pieces before it is needed. Both shrink to nothing as the device or a limit
+//! fills.
+
+use super::memory::{LEAST, MOST, floor_power};
+use crate::headroom::Headroom;
+use crate::source::round_up;
+
+/// Divisor of the most that the heap could reserve: 1.4 % of it may be reserved above the
+/// high-water mark of live bytes. None of 21 recorded programs then stitches on an H200. Random
+/// sizes with 8 GiB live are used to 0.81 there; with a divisor of 64, to 0.79.
+const SHARE_OF_MOST: u64 = 72;
+/// Divisor of the bytes that are left. The allowance shrinks once three quarters are reserved.
+const SHARE_OF_LEFT: u64 = 16;
+/// Divisor of the allowance that bounds a piece: 128 MiB of an H200. The driver takes 80 µs for a
+/// piece of any size from 32 MiB on, and larger pieces leave more unused.
+const PIECES: u64 = 12;
+/// Multiple of the reserved bytes that bounds a piece, so that a program that needs little takes
+/// little.
+const TIMES: u64 = 4;
+
+/// Bounds of the memory that is taken for one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    /// Total up to which new memory is taken rather than stitched.
+    pub(super) most: u64,
+    /// Size of the pieces in which memory is taken.
+    pub(super) piece: u64,
+    /// Bytes that may be taken at once.
+    left: u64,
+}
+
+/// Returns the bytes that may be reserved above the high-water mark of live bytes, as far as the
+/// device and the limits are from full.
+pub(super) fn allowance(headroom: Headroom) -> u64 {
+    (headroom.most / SHARE_OF_MOST).min(headroom.left / SHARE_OF_LEFT)
+}
+
+impl Growth {
+    /// Returns the bounds of growth if `memory` bytes are reserved, for a total of `most`.
+    pub(super) fn new(most: u64, memory: u64, allowance: u64, headroom: Headroom) -> Growth {
+        let piece = (allowance / PIECES).min(memory.saturating_mul(TIMES));
+        let piece = floor_power(piece).clamp(LEAST, MOST);
+        Growth { most, piece, left: headroom.left }
+    }
+
+    /// Returns the bytes to take if a request needs `need` bytes and `memory` bytes are reserved:
+    /// whole pieces if they are allowed, else `need`.
+    pub(super) fn ahead(self, need: u64, memory: u64) -> u64 {
+        let ahead = round_up(need, self.piece);
+        let fits = ahead <= self.left && memory.saturating_add(ahead) <= self.most;
+        if fits { ahead } else { need }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn allowance_shrinks_to_nothing_as_the_device_fills() {
+        let allowances = [72, 40, 18, 9, 0].map(|left| {
+            let headroom = Headroom { most: 72 * GIB, left: left * GIB };
+            allowance(headroom)
+        });
+        assert_eq!(allowances, [GIB, GIB, GIB, 576 * MIB, 0]);
+    }
+
+    #[test]
+    fn pieces_follow_from_the_room_and_from_what_is_reserved() {
+        let headroom = Headroom { most: 72 * GIB, left: 72 * GIB };
+        let piece = |memory| Growth::new(u64::MAX, memory, allowance(headroom), headroom).piece;
+        assert_eq!([0, 2 * MIB, 10 * MIB, GIB].map(piece), [2, 8, 32, 64].map(|mib| mib * MIB));
+        assert_eq!(Growth::new(u64::MAX, GIB, 0, headroom).piece, LEAST);
+    }
+
+    #[test]
+    fn whole_pieces_are_taken_only_within_the_total_and_what_is_left() {
+        let growth = Growth { most: 100 * MIB, piece: 32 * MIB, left: 40 * MIB };
+        assert_eq!(growth.ahead(6 * MIB, 68 * MIB), 32 * MIB);
+        assert_eq!(growth.ahead(6 * MIB, 70 * MIB), 6 * MIB, "the total");
+        assert_eq!(growth.ahead(34 * MIB, 0), 34 * MIB, "what is left");
+    }
+}
