@@ -73,6 +73,8 @@ enum Missing {
     Nothing,
     Lines,
     Symbols,
+    /// Lines of a program that is not in Rust.
+    LinesOfC,
 }
 
 impl CallStack {
@@ -133,6 +135,9 @@ impl fmt::Display for CallStack {
             Missing::Lines => f.write_str(
                 "\n No line tables: build with debug = \"line-tables-only\" for files and lines",
             )?,
+            Missing::LinesOfC => {
+                f.write_str("\n No line tables: build with -g for files and lines")?
+            }
             Missing::Symbols => f.write_str(
                 "\n No symbols and no line tables: build with debug = \"line-tables-only\" and\n \
                  without strip for the rest of the stack",
@@ -215,6 +220,22 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
 /// Reduces the frames to those of the caller: from the frame of the line `at` to the start of the
 /// thread.
 fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
+    if let Some(first) = caller_in_c(&frames) {
+        frames.drain(..first);
+        // The C library's frames before a program's first function.
+        let started = |frame: &Frame| {
+            frame.name.as_deref().is_some_and(|name| name.starts_with("__libc_start"))
+        };
+        if let Some(start) = frames.iter().position(started) {
+            frames.truncate(start.max(1));
+        }
+        let missing = if frames.iter().all(|frame| frame.line.is_none()) {
+            Missing::LinesOfC
+        } else {
+            Missing::Nothing
+        };
+        return Resolved { library: vec![None; frames.len()], frames, missing };
+    }
     let first = caller(&frames, at);
     let missing = match first {
         _ if frames.is_empty() => Missing::Nothing,
@@ -258,6 +279,25 @@ impl Resolved {
 }
 
 const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
+
+/// Returns the index of the frame that called gpuheap's C interface, or a function of CUDA in whose
+/// place gpuheap is; `None` for a caller in Rust. Functions of the C++ header are gpuheap's too.
+fn caller_in_c(frames: &[Frame]) -> Option<usize> {
+    const OF_CUDA: [&str; 5] =
+        ["cudaMalloc", "cudaMallocAsync", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync"];
+    /// Most frames between a function and the symbol of that name that leads to it.
+    const BETWEEN: usize = 12;
+    let is_entry = |frame: &Frame| {
+        let name = frame.name.as_deref().unwrap_or("");
+        OF_CUDA.contains(&name) || name.starts_with("gpuheap_") && !name.contains("::")
+    };
+    let mut first = frames.iter().position(is_entry)? + 1;
+    while let Some(next) = frames[first..].iter().take(BETWEEN).position(is_entry) {
+        first += next + 1;
+    }
+    let beyond = |frame: &Frame| !has_prefix(frame, &["gpuheap"]);
+    Some(first + frames[first..].iter().position(beyond)?)
+}
 
 /// Returns the index of the frame of the line `at`. It is found by file and line. If the line
 /// tables give another line of the same call, it is found by file. Without line tables, it is found
@@ -422,6 +462,39 @@ mod tests {
             shown(frames, at),
             [format!(" [1] program::load at {}:{}", at.file(), at.line())]
         );
+    }
+
+    #[test]
+    fn a_caller_in_cpp_is_the_first_frame() {
+        let at = Location::caller();
+        let own = [
+            frame("gpuheap::heap::Heap::allocate", "", 0),
+            frame("gpuheap_capi::handle::allocate", at.file(), at.line()),
+            frame("gpuheap_capi::entry::enter", "", 0),
+            frame("gpuheap_allocate", "", 0),
+            frame("gpuheap::heap::try_allocate<float>(unsigned long, void*)", "gpuheap.hpp", 340),
+        ];
+        let program = [
+            frame("load(int)", "/src/load.cpp", 7),
+            frame("main", "/src/main.cpp", 3),
+            frame("__libc_start_call_main", "/libc/start.h", 58),
+            frame("_start", "", 0),
+        ];
+        let expected = [" [1] load(int) at /src/load.cpp:7", " [2] main at /src/main.cpp:3"];
+        assert_eq!(shown(own.iter().chain(&program).cloned().collect(), at), expected);
+        let program = [frame("load(int)", "", 0), frame("main", "", 0)];
+        let lines = shown(own.iter().chain(&program).cloned().collect(), at);
+        assert_eq!(lines[2], " No line tables: build with -g for files and lines");
+        // The preloaded library takes CUDA's place.
+        let own = [
+            frame("gpuheap_malloc::serve::allocate", "", 0),
+            frame("cudaMalloc", "runtime_api.rs", 41),
+            frame("catch_unwind", "", 0),
+            frame("cudaMalloc", "exports.rs", 17),
+        ];
+        let program = [frame("main", "/src/main.c", 3)];
+        let lines = shown(own.iter().chain(&program).cloned().collect(), at);
+        assert_eq!(lines, [" [1] main at /src/main.c:3"]);
     }
 
     #[test]
