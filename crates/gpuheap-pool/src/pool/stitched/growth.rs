@@ -10,7 +10,7 @@ use crate::headroom::Headroom;
 use crate::source::round_up;
 
 /// Divisor of the most that the heap could reserve: 1.4 % of it may be reserved above the
-/// high-water mark of live bytes. None of 21 recorded programs then stitches on an H200. Random
+/// high-water mark of live bytes. None of 20 recorded programs then stitches on an H200. Random
 /// sizes with 8 GiB live are used to 0.81 there; with a divisor of 64, to 0.79.
 const SHARE_OF_MOST: u64 = 72;
 /// Divisor of the bytes that are left. The allowance shrinks once three quarters are reserved.
