@@ -34,9 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Packages of the emulated libraries, with their files and the names that they have in the wheel.
-const EMULATED: [(&str, &str, &str); 2] = [
+const EMULATED: [(&str, &str, &str); 4] = [
     ("gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1"),
     ("gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1"),
+    ("gpuheap-emu-cudart", "libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so"),
+    ("gpuheap-emu-libraries", "libgpuheap_emu_libraries.so", "libgpuheap_emu_libraries.so"),
 ];
 
 /// Builds the emulated libraries, and returns the folder that has them.

@@ -89,14 +89,16 @@ pub(crate) fn run(
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
     }
     let began = Instant::now();
-    let child = command.spawn().map_err(|error| not_started(options, &error))?;
+    let (child, running) =
+        signals.start(&mut command).map_err(|error| not_started(options, &error))?;
     let (status, is_ended, host_bytes) =
-        wait(child, options.time_limit, &folder.reports(), signals, progress)?;
+        wait(child, &running, options.time_limit, &folder.reports(), progress)?;
     let processes = reports::read(&folder.reports());
     let by_hook = processes
         .iter()
         .filter_map(|process| process.torch.as_ref())
         .any(|torch| torch.ended.as_deref() == Some("time"));
+    drop(running);
     Ok(Run {
         device: device.clone(),
         ended: if is_ended || by_hook { Ended::TimeLimit } else { ended(status) },
@@ -138,13 +140,12 @@ fn not_started(options: &Options, error: &std::io::Error) -> Error {
 /// host memory.
 fn wait(
     mut child: Child,
+    running: &Running<'_>,
     limit: Option<Duration>,
     reports: &Path,
-    signals: &Signals,
     progress: &dyn Progress,
 ) -> Result<(ExitStatus, bool, u64), Error> {
     let began = Instant::now();
-    let running = signals.add(child.id());
     let mut limit = limit.map(|limit| TimeLimit { after: limit + GRACE, asked: None });
     let mut watch = Watch::default();
     let mut pause = Duration::from_millis(1);
@@ -160,7 +161,7 @@ fn wait(
         host_bytes = host_bytes.max(resident_bytes(child.id()));
         watch.look(reports, progress);
         if let Some(limit) = &mut limit {
-            limit.enforce(began.elapsed(), &running);
+            limit.enforce(began.elapsed(), running);
         }
         thread::sleep(pause);
         pause = (pause * 2).min(PAUSE);

@@ -1,8 +1,9 @@
 //! Signals to the command, passed on to the programs that it runs.
 
-use std::io::{IsTerminal, stdin};
+use std::io::{self, IsTerminal, stdin};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,13 +37,15 @@ impl Signals {
         Signals { shared, handle: Some(handle) }
     }
 
-    /// Adds a program that was started. The result removes it.
-    pub(crate) fn add(&self, program: u32) -> Running<'_> {
-        let program = i32::try_from(program).ok().and_then(Pid::from_raw);
-        if let Some(program) = program {
-            self.shared.programs().push(program);
-        }
-        Running { signals: self, program }
+    /// Starts a program. The second result, when it is dropped, takes it out again.
+    ///
+    /// A signal that comes while it starts waits until it can be passed on.
+    pub(crate) fn start(&self, command: &mut Command) -> io::Result<(Child, Running<'_>)> {
+        let mut programs = self.shared.programs();
+        let child = command.spawn()?;
+        let program = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        programs.extend(program);
+        Ok((child, Running { signals: self, program }))
     }
 
     /// Returns `true` if a signal asked for the end of the command.
@@ -82,7 +85,7 @@ impl Drop for Running<'_> {
 }
 
 impl Shared {
-    fn programs(&self) -> std::sync::MutexGuard<'_, Vec<Pid>> {
+    fn programs(&self) -> MutexGuard<'_, Vec<Pid>> {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import gpuheap
+from gpuheap import emulate
 
 
 def python(*arguments, **environment):
@@ -44,6 +45,11 @@ def test_dry_run_finds_the_emulated_libraries():
     done = python("-m", "gpuheap", "dry-run", "--memory", "16GiB", "--", sys.executable, "-c", program)
     assert (done.returncode, done.stdout) == (0, f"{16 << 30}\n"), done.stderr
     assert "It fits on H200 141GB." in done.stderr
+
+
+def test_the_wheel_has_what_pytorch_needs_for_a_dry_run():
+    names = {path.name for path in emulate.library().parent.iterdir()}
+    assert {"libcuda.so.1", "libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so", "libnvidia-ml.so.1"} <= names
 
 
 def test_emulate_runs_a_program_on_an_emulated_device():
