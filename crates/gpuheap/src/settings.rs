@@ -170,10 +170,16 @@ fn nearest(name: &str) -> &'static str {
     best.unwrap_or_default()
 }
 
-/// Prefixes of variables for gpuheap's tests, for the emulated `libcuda.so.1` and for
-/// `libgpuheap_malloc.so`.
-const OTHERS: [&str; 5] =
-    ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_HOSTILE_", "GPUHEAP_EMULATED_", "GPUHEAP_MALLOC_"];
+/// Prefixes of variables for gpuheap's tests, for the emulated `libcuda.so.1`, for
+/// `libgpuheap_malloc.so` and for `gpuheap dry-run`.
+const OTHERS: [&str; 6] = [
+    "GPUHEAP_TEST_",
+    "GPUHEAP_SOAK_",
+    "GPUHEAP_HOSTILE_",
+    "GPUHEAP_EMULATED_",
+    "GPUHEAP_MALLOC_",
+    "GPUHEAP_STAND_INS",
+];
 
 /// Former names of variables, each with its new name. They work until the next release;
 /// [`warn_once`] logs their use at debug level.
@@ -499,6 +505,7 @@ mod tests {
             "GPUHEAP_TEST_X",
             "GPUHEAP_EMULATED_DEVICE",
             "GPUHEAP_MALLOC_WAIT",
+            "GPUHEAP_STAND_INS",
             "PATH",
             "GPUHEAPS",
         ]) {
