@@ -90,7 +90,7 @@ macro_rules! refused_functions {
                 cuptiActivityGetNumDroppedRecords cuptiActivityPopExternalCorrelationId
                 cuptiActivityPushExternalCorrelationId cuptiActivityRegisterCallbacks
                 cuptiActivityRegisterTimestampCallback cuptiActivitySetAttribute
-                cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiGetResultString
+                cuptiEnableCallback cuptiEnableDomain cuptiFinalize
                 cuptiSubscribe cuptiUnsubscribe
             ]
         );

@@ -9,6 +9,8 @@ int cublasLtMatmulDescCreate(void **, int, int), cublasLtMatmulDescDestroy(void 
 int cublasLtMatmulAlgoGetHeuristic(void *, void *, void *, void *, void *, void *, void *, int, void *, int *);
 int cublasLtMatmul(void *), cufftCreate(int *);
 size_t cublasLtGetVersion(void), cudnnGetVersion(void);
+int cuptiGetResultString(int, const char **);
+const char *cusparseGetErrorString(int);
 
 #define CHECK(condition)                                 \
     do {                                                 \
@@ -47,6 +49,8 @@ int main(void) {
     CHECK(answers[1].state == -1);
     CHECK(cublasLtMatmulAlgoGetHeuristic(handle, 0, 0, 0, 0, 0, 0, 0, answers, &count) == 7);
     CHECK(cublasLtMatmul(handle) == 0 && cublasLtMatmulDescDestroy(description) == 0);
+    const char *text = 0;
+    CHECK(cuptiGetResultString(27, &text) == 0 && text && cusparseGetErrorString(1));
     CHECK(cufftCreate(&plan) == 16 && cufftCreate(&plan) == 16);
     CHECK(cublasDestroy_v2(handle) == 0 && cublasDestroy_v2(0) == 1);
     puts("the end of the C program");
