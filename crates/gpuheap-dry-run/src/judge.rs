@@ -46,8 +46,16 @@ pub(crate) fn judge(
         verdict.peak = explain::peak(run, recorded);
         let device = Device::new(judged(done).unwrap_or(run).device.card, options.memory);
         if let Some(report) = explain::replayed(recorded, &device) {
-            verdict.needs = explain::needs(&report, recorded, run);
             verdict.remedies = explain::remedies(&report);
+            verdict.needs = explain::needs(&report, recorded, run).or_else(|| {
+                // A replay on a device that is too small does not know.
+                let report = explain::replayed(recorded, &run.device)?;
+                explain::needs(&report, recorded, run)
+            });
+        }
+        if let (Outcome::Failed, Some(needs)) = (outcome::of(run).outcome, &mut verdict.needs) {
+            // A program that failed early would have needed more.
+            needs.cards.clear();
         }
     }
     match (&options.trace, &recorded) {
@@ -162,8 +170,20 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
     let is_noted = torch().any(|torch| torch.cuda.is_none());
     if !used && !is_noted && run.ended == Ended::Exit(0) {
         notes.push(
-            "the program used no GPU: no process of it opened the emulated device".to_owned(),
+            "no process left a report of a GPU: the program used none, or it ended by os._exit() or \
+             by a signal, which leave no report. Then the answer means nothing"
+                .to_owned(),
         );
+    }
+    if let Some(range) = &options.find_batch {
+        let replaced = format!("{{{}}}", range.variable);
+        if !options.arguments.iter().any(|word| word.to_string_lossy().contains(&replaced)) {
+            notes.push(format!(
+                "no argument has {replaced}: the answer holds only if the program reads the \
+                 environment variable {}",
+                range.variable
+            ));
+        }
     }
     if let Some(text) = run.processes.iter().find_map(|process| process.many_reads.as_deref())
         && let Some(line) = crate::reports::many_reads(text)
@@ -188,8 +208,8 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
 
 /// Returns the command to type next; `None` if nothing is left to ask.
 fn next(options: &Options, verdict: &Verdict) -> Option<String> {
-    let again = |card: &str| {
-        let memory = options.memory.map(|bytes| format!(" --memory {bytes}")).unwrap_or_default();
+    let on = |card: &str, memory: Option<u64>| {
+        let memory = memory.map(|bytes| format!(" --memory {bytes}")).unwrap_or_default();
         let devices = match options.devices {
             1 => String::new(),
             devices => format!(" --devices {devices}"),
@@ -207,13 +227,13 @@ fn next(options: &Options, verdict: &Verdict) -> Option<String> {
     match (verdict.outcome(), failing) {
         (Outcome::Failed, _) => None,
         (_, Some(failing)) => match verdict.remedies.iter().find(|remedy| remedy.makes_it_fit) {
-            Some(remedy) => Some(format!("{} {}", remedy.line, again(&failing.card))),
-            None => cards.first().map(|card| again(card)),
+            Some(remedy) => Some(format!("{} {}", remedy.line, on(&failing.card, options.memory))),
+            None => cards.first().map(|card| on(card, None)),
         },
         (_, None) => {
             let smallest = cards.first()?;
             let is_known = verdict.cards.iter().any(|card| card.card == *smallest);
-            (!is_known && options.memory.is_none()).then(|| again(smallest))
+            (!is_known && options.memory.is_none()).then(|| on(smallest, None))
         }
     }
 }

@@ -54,7 +54,8 @@ fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>, notes: &BTreeSet<(&str, &
         notes.iter().map(|(library, note)| object(library, note)).collect();
     for (library, functions) in refused {
         let calls: u64 = functions.values().sum();
-        let mut note = format!("is not modelled: {calls} calls were refused, of ");
+        let were = if calls == 1 { "call was" } else { "calls were" };
+        let mut note = format!("is not modelled: {calls} {were} refused, of ");
         let names: Vec<&str> = functions.keys().take(NAMED).copied().collect();
         note += &names.join(", ");
         if functions.len() > NAMED {
@@ -77,6 +78,11 @@ mod tests {
             text(&BTreeMap::from([("cuFFT", functions)]), &BTreeSet::new()),
             "{\"libraries\": [{\"name\": \"cuFFT\", \"notes\": [\"is not modelled: 10 calls were \
              refused, of a, b, c and 1 more\"]}]}\n"
+        );
+        assert_eq!(
+            text(&BTreeMap::from([("cuFFT", BTreeMap::from([("a", 1)]))]), &BTreeSet::new()),
+            "{\"libraries\": [{\"name\": \"cuFFT\", \"notes\": [\"is not modelled: 1 call was refused, \
+             of a\"]}]}\n"
         );
     }
 }

@@ -194,14 +194,35 @@ fn failed(text: &mut String, verdict: &Verdict) {
         if card.outcome == Outcome::Failed {
             let end = match card.ended {
                 Some(Ended::Exit(code)) => format!("it ended with exit code {code}."),
-                Some(Ended::Signal(signal)) => format!("signal {signal} ended it."),
+                Some(Ended::Signal(signal)) => {
+                    format!("signal {signal}{} ended it.", about(signal))
+                }
                 Some(Ended::TimeLimit) | None => "it did not end.".to_owned(),
             };
-            hanging(text, &format!("Failed on {}: ", card.card), "  ", &end);
+            let is_refused = |note: &String| note.contains("refused");
+            let refused = match verdict.unknown.libraries.iter().any(is_refused) {
+                true => " Calls were refused before: see Not known.",
+                false => "",
+            };
+            hanging(text, &format!("Failed on {}: ", card.card), "  ", &format!("{end}{refused}"));
             for one in card.errors.lines() {
                 line(text, format_args!("  | {one}"));
             }
         }
+    }
+}
+
+/// Returns the name of one of Linux's signals that ends programs, and its likely reason.
+fn about(signal: i32) -> &'static str {
+    match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL, as if host memory runs out)",
+        11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
+        _ => "",
     }
 }
 
@@ -231,13 +252,14 @@ fn needs(text: &mut String, verdict: &Verdict) {
         true => format!(", and takes up to {} where there is room", Amount(needs.most)),
         false => String::new(),
     };
-    let cards = match needs.cards.is_empty() {
-        true => "No card of the catalogue is large enough.".to_owned(),
-        false => format!("Smallest cards, by a replay: {}.", needs.cards.join(", ")),
+    let cards = match (needs.cards.is_empty(), verdict.is_lower_bound) {
+        (true, true) => String::new(),
+        (true, false) => " No card of the catalogue is large enough.".to_owned(),
+        (false, _) => format!(" Smallest cards, by a replay: {}.", needs.cards.join(", ")),
     };
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
     let words = format!(
-        "PyTorch needs {at_least}{:#} of a device{more}, and {} beside. {cards}",
+        "PyTorch needs {at_least}{:#} of a device{more}, and {} beside.{cards}",
         Amount(needs.least),
         Amount(needs.beside),
     );
@@ -275,16 +297,23 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         true => String::new(),
         false => format!(", most at {}", read_at.join("; ")),
     };
-    parts.push(format!(
-        "sizes that depend on results: every result is 0, and the program read {}{lines}",
-        count(unknown.reads, "result")
-    ));
-    parts.push(format!("memory of kernels: {} not run", count_were(unknown.launches)));
+    // A program without both left nothing open, or no report.
+    if unknown.reads + unknown.launches > 0 {
+        parts.push(format!(
+            "sizes that depend on results: every result is 0, and the program read {}{lines}",
+            count(unknown.reads, "result")
+        ));
+        parts.push(format!("memory of kernels: {} not run", count_were(unknown.launches)));
+    }
     if unknown.asked_for_free_memory > 0 {
         let times = count(unknown.asked_for_free_memory, "time");
         parts.push(format!("choices by free memory, which it asked for {times}"));
     }
-    hanging(text, "Not known: ", "  ", &format!("{}.", parts.join("; ")));
+    match (parts.is_empty(), unknown.libraries.is_empty()) {
+        (true, true) => return,
+        (true, false) => line(text, format_args!("Not known:")),
+        (false, _) => hanging(text, "Not known: ", "  ", &format!("{}.", parts.join("; "))),
+    }
     for note in unknown.libraries.iter().take(LIBRARIES) {
         hanging(text, "  ", "    ", note);
     }

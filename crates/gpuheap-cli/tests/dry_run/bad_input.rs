@@ -66,6 +66,9 @@ fn program_that_fails_otherwise_keeps_its_status() {
     let (ran, json) = bench.json(&["--", "sh", "-c", "kill -KILL $$"]);
     assert_eq!(ran.code, 3);
     assert_eq!(json["cards"][0]["ended"], serde_json::json!({"signal": 9}));
+    assert!(ran.stderr.contains("signal 9 (SIGKILL"), "{}", ran.stderr);
+    // Without a report, nothing is known.
+    assert!(!ran.stderr.contains("0 results"), "{}", ran.stderr);
     // On the second card, whose output was dropped, its last lines are shown.
     let script = "case $GPUHEAP_EMULATED_DEVICE in *L4*) echo wrong card >&2; exit 5;; esac";
     let (ran, json) = bench.json(&["--card", "T4,L4", "--", "sh", "-c", script]);

@@ -68,6 +68,14 @@ print('end')
 }
 
 #[test]
+fn program_that_ends_at_once_has_its_peaks() {
+    let program = "torch.opened()\ntorch.peak[0] = 30\nimport os; os._exit(4)";
+    let (ran, json) = ran(program, &[]);
+    assert_eq!((ran.code, &json["cards"][0]["ended"]), (3, &json!({"exit": 4})));
+    assert_eq!(process(&json)["devices"][0]["allocated"], 30);
+}
+
+#[test]
 fn program_ends_after_its_steps() {
     let program = "
 torch.peak[0] = 1

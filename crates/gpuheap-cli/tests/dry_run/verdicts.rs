@@ -70,6 +70,46 @@ fn program_that_runs_out_of_memory() {
 }
 
 #[test]
+fn card_that_is_too_small_learns_what_is_needed() {
+    let bench = Bench::new();
+    let torch = |failed| {
+        format!(
+            r#"{{"torch": "2", "cuda": "13.0", "steps": 1, "failed": {failed},
+            "devices": [{{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}}]}}"#
+        )
+    };
+    let trace = "gpt_train_short.snapshot.pickle.gz";
+    let fits = script(&bench, DRIVER, &torch(0), trace, 0);
+    std::fs::rename(&fits, bench.files.path().join("fits.sh")).unwrap();
+    let fails = script(&bench, DRIVER, &torch(1), trace, 1);
+    std::fs::rename(&fails, bench.files.path().join("fails.sh")).unwrap();
+    // It fits where there is room.
+    let program = bench.file(
+        "program.sh",
+        "case $GPUHEAP_EMULATED_DEVICE in *2199023255552*|*2TiB*|*2048GiB*) exec sh fits.sh;; esac\nexec sh fails.sh\n",
+    );
+    let options = ["--card", "GTX 1650", "--memory", "1GiB", "--", "sh", &program];
+    let (ran, json) = bench.json(&options);
+    assert_eq!((ran.code, &json["is_lower_bound"]), (1, &false.into()), "{}", ran.stderr);
+    let smallest = json["needs"]["cards"][0].as_str().unwrap();
+    let next = format!("gpuheap dry-run --card '{smallest}' -- sh");
+    assert!(json["next"].as_str().unwrap().starts_with(&next), "{}", ran.stderr);
+}
+
+#[test]
+fn program_that_failed_early_names_what_was_refused_and_no_card() {
+    let bench = Bench::new();
+    let driver = DRIVER.replacen('{', r#"{"refused": [{"function": "cuMystery", "times": 1}],"#, 1);
+    let torch = r#"{"torch": "2", "cuda": "13.0",
+        "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
+    let script = script(&bench, &driver, torch, "gpt_train_short.snapshot.pickle.gz", 1);
+    let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "sh", &script]);
+    assert_eq!((ran.code, &json["needs"]["cards"]), (3, &serde_json::json!([])));
+    assert!(ran.stderr.contains("Calls were refused before"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
+}
+
+#[test]
 fn program_without_pytorch() {
     let bench = Bench::new();
     let driver = r#"{
