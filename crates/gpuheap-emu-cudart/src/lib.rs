@@ -18,6 +18,7 @@ mod context;
 mod error;
 mod exports;
 mod functions;
+mod green;
 mod kernels;
 mod not_modelled;
 mod registration;

@@ -34,6 +34,7 @@ nothing pushed: cudaErrorMissingConfiguration
 occupancy: 8
 threads: 1024, dynamic: 102400
 captured: status 1, 1, 1 node
+green context: 1 0
 entry point: 1 0
 variable: 6 of 4
 past its end: cudaErrorInvalidValue

@@ -184,6 +184,8 @@ static void code(void) {
   CHECK(cudaStreamEndCapture(captured, &graph));
   CHECK(cudaGraphGetNodes(graph, NULL, &bytes));
   printf("captured: status %d, %d, %zu node\n", status, id != 0, bytes);
+  CHECK(cudaGetDriverEntryPointByVersion("cuGreenCtxCreate", &entry, 12040, 0, &status));
+  printf("green context: %d %d\n", entry != NULL, status);
   CHECK(cudaGetDriverEntryPointByVersion("cuMemCreate", &entry, 12000, 0, &status));
   printf("entry point: %d %d\n", entry != NULL, status);
   CHECK(cudaMemcpyToSymbol(&shadow, &value, sizeof value, 0, 1));

@@ -8,6 +8,7 @@ use super::{entered, write};
 use crate::abi;
 use crate::call::driver;
 use crate::error::{Outcome, check};
+use crate::green;
 
 /// Versions of the runtime that this library is for programs of CUDA 12 and 13, as
 /// 1000 × major + 10 × minor.
@@ -17,6 +18,9 @@ pub(crate) unsafe fn cudaRuntimeGetVersion(version: *mut c_int) -> Outcome {
     // SAFETY: the caller promises the pointer.
     unsafe { write(version, runtime_version()) }
 }
+
+/// Status of a lookup that found the function.
+const FOUND: c_int = 0;
 
 pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Outcome {
     // SAFETY: the caller promises the pointer.
@@ -45,7 +49,27 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
 ) -> Outcome {
     let version = version.cast_signed();
     // SAFETY: the caller promises the pointers.
-    check(unsafe { driver()?.cuGetProcAddress_v2(symbol, function, version, flags, status) })
+    let found =
+        check(unsafe { driver()?.cuGetProcAddress_v2(symbol, function, version, flags, status) });
+    if symbol.is_null() || function.is_null() {
+        return found;
+    }
+    // SAFETY: both are not null, so a C string and valid for access: the caller promises it.
+    let refusing = unsafe {
+        match (*function).is_null() {
+            true => green::refusing(std::ffi::CStr::from_ptr(symbol).to_bytes()),
+            false => None,
+        }
+    };
+    let Some(refusing) = refusing else { return found };
+    // SAFETY: not null, so valid for a write. A null `status` is not written.
+    unsafe {
+        function.write(refusing);
+        if let Some(status) = status.as_mut() {
+            *status = FOUND;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) unsafe fn cudaStreamCreate(stream: *mut CUstream) -> Outcome {
