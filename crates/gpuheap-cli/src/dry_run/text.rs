@@ -202,6 +202,9 @@ fn failed(text: &mut String, verdict: &Verdict) {
             let is_refused = |note: &String| note.contains("refused");
             let refused = match verdict.unknown.libraries.iter().any(is_refused) {
                 true => " Calls were refused before: see Not known.",
+                false if verdict.unknown.reads > 0 => {
+                    " Results are all 0, which a check by the program may refuse."
+                }
                 false => "",
             };
             hanging(text, &format!("Failed on {}: ", card.card), "  ", &format!("{end}{refused}"));

@@ -107,6 +107,10 @@ fn program_that_failed_early_names_what_was_refused_and_no_card() {
     assert_eq!((ran.code, &json["needs"]["cards"]), (3, &serde_json::json!([])));
     assert!(ran.stderr.contains("Calls were refused before"), "{}", ran.stderr);
     assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
+    // Nothing was refused: perhaps a result was.
+    let script = self::script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 1);
+    let ran = bench.dry_run(&["--card", "RTX 4090", "--", "sh", &script]);
+    assert!(ran.stderr.contains("Results are all 0"), "{}", ran.stderr);
 }
 
 #[test]
