@@ -133,4 +133,43 @@ macro_rules! does_nothing {
     )*};
 }
 
+macro_rules! factorizes_nothing {
+    ($($name:ident)*) => {$(
+        /// Computes nothing, and writes to the host that the arguments were right, which callers
+        /// test.
+        ///
+        /// # Safety
+        ///
+        /// `handle` is null or live, and `info` is null or valid for a write.
+        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            handle: *mut c_void,
+            _rows: c_int,
+            _columns: c_int,
+            _matrices: *const c_void,
+            _leading: c_int,
+            _factors: *const c_void,
+            info: *mut c_int,
+            _count: c_int,
+        ) -> c_int {
+            // SAFETY: the caller promises a handle that is null or live.
+            let Some(handle) = (unsafe { handle.cast::<Handle>().as_ref() }) else {
+                return NOT_INITIALIZED;
+            };
+            if info.is_null() {
+                return INVALID_VALUE;
+            }
+            // SAFETY: not null, so valid for a write.
+            unsafe { info.write(0) };
+            kernel::launch(handle.stream);
+            SUCCESS
+        }
+    )*};
+}
+
+factorizes_nothing!(
+    cublasCgeqrfBatched cublasDgeqrfBatched cublasSgeqrfBatched cublasZgeqrfBatched
+);
+
 cublas_functions!(computes_nothing, does_nothing);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 int cublasCreate_v2(void **), cublasDestroy_v2(void *), cublasSgemm_v2(void *);
+int cublasSgeqrfBatched(void *, int, int, void *, int, void *, int *, int);
 int cublasSetPointerMode_v2(void *, int), cublasGetPointerMode_v2(void *, int *);
 int cublasSetStream_v2(void *, void *), cublasGetStream_v2(void *, void **);
 int cublasLtMatmulDescCreate(void **, int, int), cublasLtMatmulDescDestroy(void *);
@@ -34,6 +35,8 @@ int main(void) {
     struct answer answers[2];
     CHECK(cublasCreate_v2(0) == 7);
     CHECK(cublasCreate_v2(&handle) == 0 && handle);
+    mode = 7;
+    CHECK(cublasSgeqrfBatched(handle, 8, 8, 0, 8, 0, &mode, 4) == 0 && mode == 0);
     CHECK(cublasGetPointerMode_v2(handle, &mode) == 0 && mode == 0);
     CHECK(cublasSetPointerMode_v2(handle, 1) == 0);
     CHECK(cublasGetPointerMode_v2(handle, &mode) == 0 && mode == 1);
