@@ -115,7 +115,7 @@ fn freed_memory_of_a_host_pool_is_readable_until_work_ends() {
     ok!(gpu, cuMemAlloc_v2(&mut device, MIB));
     ok!(gpu, cuMemAllocFromPoolAsync(&mut pointer, MIB, pool, stream));
     // The other stream's copy is not ordered before the free, and runs after it.
-    ok!(gpu, cuMemcpyDtoDAsync_v2(device, pointer, MIB, other));
+    ok!(gpu, cuMemcpyAsync(device, pointer, MIB, other));
     ok!(gpu, cuMemFreeAsync(pointer, stream));
     ok!(gpu, cuStreamSynchronize(stream));
     ok!(gpu, cuStreamSynchronize(other));

@@ -9,6 +9,7 @@ use crate::args::{In, Out};
 use crate::emulator::{Call, note_copy_to_host};
 use crate::state::access::{Is, Side};
 use crate::state::host;
+use crate::state::pool::PoolMemory;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, Place, Work};
 
@@ -213,6 +214,11 @@ impl Call<'_> {
         if shape.width == 0 || shape.height == 0 {
             return Ok(());
         }
+        // Memory of a pool of the host is not a device's, though fills take it (one H200, driver
+        // 580).
+        if [target, source].iter().any(|side| side.is == Is::Device && self.is_of_host_pool(side)) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         let target = self.settle_side(target, shape)?;
         let source = self.settle_side(source, shape)?;
         self.begin(stream);
@@ -274,6 +280,12 @@ impl Call<'_> {
             }
         }
         Ok(Side { is: if host { Is::Host } else { Is::Device }, ..side })
+    }
+
+    fn is_of_host_pool(&self, side: &Side) -> bool {
+        let found = self.state.space.find(side.address).map(|(_, found)| found.kind);
+        let Some(Kind::Pool { pool, .. }) = found else { return false };
+        self.state.pools.get(pool).is_some_and(|pool| matches!(pool.memory, PoolMemory::Host(_)))
     }
 
     fn is_pageable(&self, side: Side) -> bool {

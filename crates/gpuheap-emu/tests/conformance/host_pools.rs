@@ -1,6 +1,6 @@
 //! Pools of the host's memory and of managed memory.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::*;
 
@@ -97,7 +97,22 @@ fn host_and_device_share_memory_of_these_pools() {
             };
             assert!(bytes.iter().all(|byte| *byte == 7));
             bytes.fill(9);
-            assert_eq!(gpu.download(pointer, 1000), [9; 1000]);
+            let mut data = [0_u8; 1000];
+            let target = data.as_mut_ptr().expose_provenance() as u64;
+            ok!(gpu, cuMemcpy(target, pointer, 1000));
+            assert_eq!(data, [9; 1000]);
+            // Calls that say which side is a device's see pinned memory as the host's.
+            let code = if managed { CUresult::SUCCESS } else { INVALID };
+            let on_host = std::ptr::with_exposed_provenance_mut::<c_void>(pointer as usize);
+            let device = gpu.allocate(1000);
+            gpu.upload(device, &data);
+            assert_eq!(code!(gpu, cuMemcpyDtoH_v2(data.as_mut_ptr().cast(), pointer, 1000)), code);
+            assert_eq!(code!(gpu, cuMemcpyHtoD_v2(pointer, data.as_ptr().cast(), 1000)), code);
+            assert_eq!(code!(gpu, cuMemcpyDtoD_v2(pointer, device, 1000)), code);
+            assert_eq!(code!(gpu, cuMemcpyDtoD_v2(device, pointer, 1000)), code);
+            ok!(gpu, cuMemcpyHtoD_v2(device, on_host.cast_const(), 1000));
+            ok!(gpu, cuMemcpyDtoH_v2(on_host, device, 1000));
+            gpu.free(device);
             ok!(gpu, cuMemFreeAsync(second, stream));
             ok!(gpu, cuMemFree_v2(pointer));
             ok!(gpu, cuStreamSynchronize(stream));
