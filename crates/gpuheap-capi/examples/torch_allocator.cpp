@@ -3,14 +3,18 @@
  *     c++ -shared -fPIC -O2 torch_allocator.cpp -o libtorch_gpuheap.so -I crates/gpuheap-capi/include \
  *         -L target/release -lgpuheap_capi -Wl,-rpath,$PWD/target/release
  *
- *     import torch
- *     hook = torch.cuda.memory.CUDAPluggableAllocator("./libtorch_gpuheap.so", "allocate", "release")
+ *     import ctypes, torch
+ *     library = "./libtorch_gpuheap.so"
+ *     hook = torch.cuda.memory.CUDAPluggableAllocator(library, "allocate", "release")
+ *     used = ctypes.cast(ctypes.CDLL(library).used_on, ctypes.c_void_p).value
+ *     hook._allocator.set_record_stream_fn(used)           # Tensor.record_stream
  *     torch.cuda.memory.change_current_allocator(hook)     # before anything is on the device
  *
  * The environment chooses the pool and the limits: GPUHEAP_POOL, GPUHEAP_MEMORY_LIMIT.
  */
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdio>
 #include <mutex>
 #include <stdexcept>
@@ -22,14 +26,17 @@ static void check(gpuheap_status status) {
   if (status != GPUHEAP_STATUS_OK) throw std::runtime_error(gpuheap_last_error());
 }
 
+static std::mutex opening;
+static std::atomic<gpuheap_heap *> heaps[64];
+
 static gpuheap_heap *heap_of(int device) {
-  static std::mutex opening;
-  static gpuheap_heap *heaps[64];
   if (device < 0 || device >= 64) throw std::runtime_error("no device " + std::to_string(device));
+  if (gpuheap_heap *heap = heaps[device].load(std::memory_order_acquire)) return heap;
   std::lock_guard<std::mutex> lock(opening);
-  if (!heaps[device])
-    check(gpuheap_open(("cuda:" + std::to_string(device)).c_str(), nullptr, &heaps[device]));
-  return heaps[device];
+  gpuheap_heap *heap = heaps[device].load(std::memory_order_relaxed);
+  if (!heap) check(gpuheap_open(("cuda:" + std::to_string(device)).c_str(), nullptr, &heap));
+  heaps[device].store(heap, std::memory_order_release);
+  return heap;
 }
 
 // PyTorch's streams are cudaStream_t and live as long as the process, so none is announced.
@@ -39,11 +46,28 @@ extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
   return address;
 }
 
-// Frees on the allocating stream, which is the one that PyTorch passes. If a tensor was used on
-// another stream, the program must wait for that use first: this hook does not see record_stream.
+// Frees on the allocating stream, which is the one that PyTorch passes, and behind the streams that
+// used_on named.
 extern "C" void release(void *address, ssize_t, int device, void *) {
   // Called in a destructor, so it must not throw. A forked worker has nothing to free.
   gpuheap_status status = gpuheap_free(heap_of(device), address);
   if (status != GPUHEAP_STATUS_OK && status != GPUHEAP_STATUS_GONE)
     std::fprintf(stderr, "%s\n", gpuheap_last_error());
+}
+
+// Tensor.record_stream, which does not name the device: the heap that has the memory knows it.
+extern "C" void used_on(void *address, void *stream) {
+  for (auto &each : heaps) {
+    gpuheap_heap *heap = each.load(std::memory_order_acquire);
+    if (heap && gpuheap_used_on(heap, address, stream) == GPUHEAP_STATUS_OK) return;
+  }
+  throw std::runtime_error("no heap has memory that was used on another stream");
+}
+
+// The most bytes of a device that were live at once, as requested.
+extern "C" uint64_t live_peak(int device) {
+  gpuheap_statistics statistics = {};
+  statistics.size = sizeof statistics;
+  check(gpuheap_get_statistics(heap_of(device), &statistics));
+  return statistics.live_peak;
 }
