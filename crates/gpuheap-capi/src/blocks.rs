@@ -8,7 +8,8 @@
 //! of the sharded maps, each behind a lock.
 
 use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -63,35 +64,49 @@ impl<T> Blocks<T> {
     /// address.
     #[inline]
     pub(crate) fn put(&self, address: u64, bytes: u64, block: T) {
+        // Moved once, into its place: an entry is so large that each move takes a nanosecond.
+        let block = ManuallyDrop::new(block);
         let [first, second] = self.places_of(address);
-        if first.claim(FREE) {
-            // SAFETY: this thread claimed the first place when it was free.
-            unsafe { first.fill(address, bytes, block) };
+        let place = if first.claim(FREE) {
+            first
         } else if second.claim(FREE) {
-            // SAFETY: this thread claimed the second place when it was free.
-            unsafe { second.fill(address, bytes, block) };
+            second
         } else {
-            self.shard(address).insert(address, (bytes, block));
-        }
+            return self.put_in_shard(address, bytes, ManuallyDrop::into_inner(block));
+        };
+        // SAFETY: this thread claimed the place when it was free, and does not use or drop its own
+        // copy of the entry.
+        unsafe { place.fill(address, bytes, &block) };
     }
 
-    /// Takes the entry at an address. If several threads ask, the first one gets it.
+    #[cold]
+    #[inline(never)]
+    fn put_in_shard(&self, address: u64, bytes: u64, block: T) {
+        self.shard(address).insert(address, (bytes, block));
+    }
+
+    /// Takes the entry at an address, and passes it to `user`. `None` if the table has no such
+    /// entry. If several threads ask, the first one gets it.
     #[inline]
-    pub(crate) fn take(&self, address: u64) -> Option<T> {
+    pub(crate) fn take<R>(&self, address: u64, user: impl FnOnce(T) -> R) -> Option<R> {
         let [first, second] = self.places_of(address);
-        if address <= BUSY {
-            None
+        let place = if address <= BUSY {
+            return None;
         } else if first.claim(address) {
-            // SAFETY: this thread claimed the first place while it held `address`, so its entry is
-            // there.
-            Some(unsafe { first.empty() })
+            first
         } else if second.claim(address) {
-            // SAFETY: this thread claimed the second place while it held `address`, so its entry is
-            // there.
-            Some(unsafe { second.empty() })
+            second
         } else {
-            self.shard(address).remove(&address).map(|(_, block)| block)
-        }
+            return self.take_from_shard(address).map(user);
+        };
+        // SAFETY: this thread claimed the place while it held `address`, so its entry is there.
+        Some(user(unsafe { place.empty() }))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_from_shard(&self, address: u64) -> Option<T> {
+        self.shard(address).remove(&address).map(|(_, block)| block)
     }
 
     /// Returns the size of the block at `address`, which no thread frees meanwhile.
@@ -115,7 +130,6 @@ impl<T> Blocks<T> {
         [&self.places[at], &self.places[at ^ 1]]
     }
 
-    #[cold]
     fn shard(&self, address: u64) -> MutexGuard<'_, FxHashMap<u64, (u64, T)>> {
         let shard = &self.shards[hash(address, SHARDS)];
         shard.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -152,16 +166,18 @@ impl<T> Place<T> {
                 .is_ok()
     }
 
-    /// Stores an entry in a claimed place.
+    /// Moves an entry into a claimed place.
     ///
     /// # Safety
     ///
-    /// The calling thread claimed the place when it was free.
+    /// The calling thread claimed the place when it was free, and does not use or drop the entry
+    /// afterwards.
     #[inline]
-    unsafe fn fill(&self, address: u64, bytes: u64, block: T) {
+    unsafe fn fill(&self, address: u64, bytes: u64, block: &ManuallyDrop<T>) {
         self.bytes.store(bytes, Ordering::Relaxed);
-        // SAFETY: the calling thread claimed the place, so no other thread touches it.
-        unsafe { (*self.block.get()).write(block) };
+        // SAFETY: the calling thread claimed the place, so no other thread touches it. The entry is
+        // used nowhere else from now on.
+        unsafe { (*self.block.get()).write(ptr::read(&**block)) };
         self.address.store(address, Ordering::Release);
     }
 
@@ -201,6 +217,10 @@ mod tests {
     /// Under Miri, more blocks than there are places would take minutes.
     const MANY: u64 = if cfg!(miri) { 300 } else { 3 * PLACES as u64 };
 
+    fn taken<T>(blocks: &Blocks<T>, address: u64) -> Option<T> {
+        blocks.take(address, |block| block)
+    }
+
     #[test]
     fn what_is_put_is_taken_once_however_many_there_are() {
         let (blocks, counted) = (Blocks::new(), Arc::new(()));
@@ -211,8 +231,8 @@ mod tests {
         // Every third block stays.
         for address in (1..=MANY).map(|n| n * 512).filter(|address| address % 3 != 0) {
             assert_eq!(blocks.bytes(address), Some(address + 1));
-            assert_eq!(blocks.take(address).map(|(address, _)| address), Some(address));
-            assert!(blocks.take(address).is_none() && blocks.bytes(address).is_none());
+            assert_eq!(taken(&blocks, address).map(|(address, _)| address), Some(address));
+            assert!(taken(&blocks, address).is_none() && blocks.bytes(address).is_none());
         }
         assert_eq!(Arc::strong_count(&counted) as u64, MANY / 3 + 1);
         drop(blocks);
@@ -230,9 +250,9 @@ mod tests {
         // maps.
         for address in &same {
             assert_eq!(blocks.bytes(*address), Some(*address));
-            assert_eq!(blocks.take(*address), Some(*address));
+            assert_eq!(taken(&blocks, *address), Some(*address));
         }
-        assert!(same.iter().all(|address| blocks.take(*address).is_none()));
+        assert!(same.iter().all(|address| taken(&blocks, *address).is_none()));
     }
 
     #[test]
@@ -240,9 +260,9 @@ mod tests {
         let blocks = Blocks::new();
         blocks.put(512, 1, 7);
         for address in [FREE, BUSY, 2, 511, 513, 1024, u64::MAX] {
-            assert!(blocks.take(address).is_none() && blocks.bytes(address).is_none());
+            assert!(taken(&blocks, address).is_none() && blocks.bytes(address).is_none());
         }
-        assert_eq!(blocks.take(512), Some(7));
+        assert_eq!(taken(&blocks, 512), Some(7));
     }
 
     /// Two threads share a small table. Each puts blocks in and takes out those of the other.
@@ -253,7 +273,7 @@ mod tests {
         let work = |thread: u64,
                     to: std::sync::mpsc::Sender<u64>,
                     from: std::sync::mpsc::Receiver<u64>| {
-            let taken = |address| assert_eq!(blocks.take(address), Some(Box::new(address)));
+            let taken = |address| assert_eq!(taken(&blocks, address), Some(Box::new(address)));
             for round in 0..rounds {
                 let address = (1 + thread + 2 * (round % 4)) * 512 + ((round + 1) << 40);
                 blocks.put(address, 1, Box::new(address));
@@ -283,13 +303,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Acquire) {
-                    others.fetch_add(blocks.take(512).map_or(0, |()| 1), Ordering::Relaxed);
+                    others.fetch_add(taken(&blocks, 512).map_or(0, |()| 1), Ordering::Relaxed);
                 }
             });
             while others.load(Ordering::Relaxed) < many {
                 blocks.put(512, 1, ());
                 (0..rounds % 64).for_each(|_| std::hint::spin_loop());
-                own += u64::from(blocks.take(512).is_some());
+                own += u64::from(taken(&blocks, 512).is_some());
                 rounds += 1;
             }
             done.store(true, Ordering::Release);

@@ -34,12 +34,18 @@ impl Rests {
         self.count.fetch_add(rests.len() - before, Ordering::Relaxed);
     }
 
+    /// Returns `true` if no allocation that the calling thread may free has a scope or a stream.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        // A thread that frees got the address after the change, so it sees the number of then or a
+        // later one, which counts this allocation too.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
     /// Takes what an allocation has, which its thread is about to free. It leaves its scope.
     #[inline]
     pub(crate) fn take(&self, address: u64) -> Option<Rest> {
-        // Whoever frees got the address after the change, so it sees the number of then or a later
-        // one, which counts this allocation too.
-        if self.count.load(Ordering::Relaxed) == 0 { None } else { self.take_listed(address) }
+        if self.is_empty() { None } else { self.take_listed(address) }
     }
 
     #[cold]

@@ -51,12 +51,14 @@ thread_local! {
     static OPEN: RefCell<Vec<Arc<Scope>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns the innermost open scope of this thread and a heap. `None` while a thread ends.
+/// Returns `true` if any thread has an open scope.
 #[inline]
+pub(crate) fn any() -> bool {
+    OPEN_OF_ALL.load(Ordering::Relaxed) != 0
+}
+
+/// Returns the innermost open scope of this thread and a heap. `None` while a thread ends.
 pub(crate) fn innermost(heap: usize) -> Option<Arc<Scope>> {
-    if OPEN_OF_ALL.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
     let find = |open: &Vec<Arc<Scope>>| open.iter().rev().find(|scope| scope.heap == heap).cloned();
     OPEN.try_with(|open| find(&open.borrow())).ok().flatten()
 }
