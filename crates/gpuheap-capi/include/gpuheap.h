@@ -236,6 +236,39 @@ typedef struct gpuheap_statistics {
   uint64_t driver_calls;
 } gpuheap_statistics;
 
+// Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
+// with a null; a longer one is cut. Later versions add fields at the end.
+typedef struct gpuheap_device {
+  // sizeof(gpuheap_device).
+  size_t size;
+  // Size of the device's memory, in bytes.
+  uint64_t total_memory;
+  // Name that gpuheap_open takes: "cuda:0", "emulated".
+  char name[64];
+  // Product name from the driver: "NVIDIA H200".
+  char product[128];
+  // Address on the PCI bus: "0000:01:00.0".
+  char pci_bus_id[32];
+  // UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef".
+  char uuid[48];
+  // Number of the device in the driver's order, as cudaSetDevice takes it.
+  int32_t ordinal;
+  // 1 if the device is emulated, else 0.
+  int32_t is_emulated;
+  // Major part of the compute capability.
+  int32_t compute_capability_major;
+  // Minor part of the compute capability.
+  int32_t compute_capability_minor;
+  // 1 if the pool "driver" can be used (stream-ordered pools), else 0.
+  int32_t memory_pools;
+  // 1 if the pool "stitched" can be used (virtual memory management), else 0.
+  int32_t virtual_memory;
+  // 1 if GPUHEAP_KIND_UNIFIED can be allocated, else 0.
+  int32_t managed_memory;
+  // 1 if host and device may access unified memory at the same time, else 0.
+  int32_t concurrent_managed_access;
+} gpuheap_device;
+
 // Figures of a scope, in bytes unless stated otherwise. Set size to
 // sizeof(gpuheap_scope_report) before gpuheap_close_scope.
 typedef struct gpuheap_scope_report {
@@ -499,6 +532,25 @@ enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
 // statistics: receives the figures; set its size to sizeof(gpuheap_statistics) before the call.
 enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
                                            struct gpuheap_statistics *statistics);
+
+// Counts the devices that gpuheap_open can open: the real ones, then one emulated device. Makes no
+// context. Blocks while the driver starts: up to seconds if it was not started before.
+//
+// count: receives the number.
+enum gpuheap_status gpuheap_count_devices(size_t *count);
+
+// Describes a device of those that gpuheap_count_devices counts. Makes no context. Blocks as
+// gpuheap_count_devices does. To use the device, open a heap by its name.
+//
+// index: from 0; for real devices it is the number in the driver's order. device: receives the
+// description; set its size before the call.
+enum gpuheap_status gpuheap_get_device(size_t index, struct gpuheap_device *device);
+
+// Describes the device of a heap. Does not wait.
+//
+// device: receives the description; set its size before the call.
+enum gpuheap_status gpuheap_get_heap_device(struct gpuheap_heap *heap,
+                                            struct gpuheap_device *device);
 
 // Returns the text of the calling thread's last failed call, in UTF-8: what failed, where, the
 // numbers, and what to do. It may have several lines. Empty if no call of the thread failed; never

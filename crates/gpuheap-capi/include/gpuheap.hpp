@@ -25,6 +25,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #if !defined(GPUHEAP_NO_EXCEPTIONS) && !defined(__cpp_exceptions)
 #define GPUHEAP_NO_EXCEPTIONS
@@ -173,8 +174,8 @@ result<std::string> text(Write write) {
 }  // namespace detail
 
 // Memory for elements of a type, owned by one: on the device, unless it was allocated as another
-// kind. Freed in the order of its stream and of
-// all streams that used_on() named, when it ends. Nothing is constructed: the elements are bytes.
+// kind. Freed in the order of its stream and of all streams that used_on() named, when it ends.
+// Nothing is constructed: the elements are bytes.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
@@ -189,7 +190,9 @@ class buffer {
   buffer(const buffer &) = delete;
   buffer &operator=(const buffer &) = delete;
   // A free that fails is counted by the heap.
-  ~buffer() { (void)gpuheap_free(heap_, data_); }
+  ~buffer() {
+    if (data_ != nullptr) (void)gpuheap_free(heap_, data_);
+  }
 
   // Address, the host's too for the kinds that it may use; null for no elements.
   T *data() const noexcept { return static_cast<T *>(data_); }
@@ -247,6 +250,85 @@ class buffer {
   void *data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// Memory of the program, page-locked for the device of a heap until the end of this owner, which
+// waits for the device's work. The memory outlives this owner. Elements of the host; the device uses
+// them by device_data().
+template <class T>
+class registered {
+  static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
+
+ public:
+  registered() noexcept = default;
+  registered(registered &&other) noexcept { swap(other); }
+  registered &operator=(registered &&other) noexcept {
+    registered(std::move(other)).swap(*this);
+    return *this;
+  }
+  registered(const registered &) = delete;
+  registered &operator=(const registered &) = delete;
+  // If this fails, the device may still use the memory, which is then never to be freed. A program
+  // that has to know calls unregister().
+  ~registered() {
+    if (data_ != nullptr) (void)gpuheap_unregister(heap_, data_);
+  }
+
+  // The host's address; null for no elements.
+  T *data() const noexcept { return data_; }
+  // The device's address: that of the host except with Windows drivers.
+  T *device_data() const noexcept { return device_data_; }
+  std::size_t size() const noexcept { return size_; }
+  std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+  bool empty() const noexcept { return size_ == 0; }
+
+  // Unlocks the memory now, after all work of the device, and says what failed.
+  outcome try_unregister() {
+    if (data_ == nullptr) return std::monostate{};
+    size_ = 0;
+    device_data_ = nullptr;
+    return detail::done(gpuheap_unregister(heap_, std::exchange(data_, nullptr)));
+  }
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+  void unregister() { try_unregister().value(); }
+#endif
+
+  void swap(registered &other) noexcept {
+    std::swap(heap_, other.heap_);
+    std::swap(data_, other.data_);
+    std::swap(device_data_, other.device_data_);
+    std::swap(size_, other.size_);
+  }
+
+ private:
+  friend class heap;
+  registered(gpuheap_heap *heap, T *data, T *device_data, std::size_t size) noexcept
+      : heap_(heap), data_(data), device_data_(device_data), size_(size) {}
+
+  gpuheap_heap *heap_ = nullptr;
+  T *data_ = nullptr;
+  T *device_data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Describes the devices that a heap can be opened on: the real ones, then one emulated device. Makes
+// no context. gpuheap::heap(devices()[1].name) opens a heap on the second.
+inline result<std::vector<gpuheap_device>> try_devices() {
+  std::size_t count = 0;
+  gpuheap_status status = gpuheap_count_devices(&count);
+  if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+  std::vector<gpuheap_device> devices(count);
+  for (std::size_t at = 0; at < count; at++) {
+    devices[at].size = sizeof devices[at];
+    status = gpuheap_get_device(at, &devices[at]);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+  }
+  return devices;
+}
+
+#ifndef GPUHEAP_NO_EXCEPTIONS
+inline std::vector<gpuheap_device> devices() { return try_devices().value(); }
+#endif
 
 // The outstanding allocations of a heap at one moment.
 class snapshot {
@@ -313,8 +395,8 @@ class scope {
 class heap {
  public:
 #ifndef GPUHEAP_NO_EXCEPTIONS
-  // Opens a device by name: "cuda:0", "emulated:16GiB"; null for what GPUHEAP_DEVICE says, else the
-  // first GPU, else an emulated one.
+  // Opens a device by name: "cuda:0", "emulated:16GiB", or that of one of devices(); null for what
+  // GPUHEAP_DEVICE says, else the first GPU, else an emulated one.
   explicit heap(const char *device = nullptr, const gpuheap_options *options = nullptr)
       : heap(open(device, options).value()) {}
 #endif
@@ -364,6 +446,26 @@ class heap {
       if (!filled) return filled.why();
     }
     return made;
+  }
+
+  // Page-locks memory of the program for the device: elements that stay where they are until the
+  // owner's end.
+  template <class T>
+  result<registered<T>> try_register_memory(T *memory, std::size_t size) {
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) return detail::too_many(size, sizeof(T));
+    void *device = nullptr;
+    gpuheap_status status = gpuheap_register(inner_, memory, size * sizeof(T), &device);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return registered<T>(inner_, memory, static_cast<T *>(device), size);
+  }
+
+  // Describes the heap's device.
+  result<gpuheap_device> try_device() const {
+    gpuheap_device device{};
+    device.size = sizeof device;
+    gpuheap_status status = gpuheap_get_heap_device(inner_, &device);
+    if (status != GPUHEAP_STATUS_OK) return detail::last(status);
+    return device;
   }
 
   // Returns all cached memory to the driver, and says what is left.
@@ -456,6 +558,11 @@ class heap {
   buffer<T> allocate_zeroed(std::size_t size, void *stream = nullptr) {
     return try_allocate_zeroed<T>(size, stream).value();
   }
+  template <class T>
+  registered<T> register_memory(T *memory, std::size_t size) {
+    return try_register_memory(memory, size).value();
+  }
+  gpuheap_device device() const { return try_device().value(); }
   gpuheap_flushed flush() { return try_flush().value(); }
   gpuheap_statistics statistics() const { return try_statistics().value(); }
   gpuheap_fit would_fit(std::uint64_t bytes) const { return try_would_fit(bytes).value(); }

@@ -11,6 +11,7 @@ mod account;
 mod blocks;
 mod callbacks;
 mod calls;
+mod devices;
 mod entry;
 mod handle;
 mod kinds;
@@ -38,6 +39,9 @@ pub use calls::{
     gpuheap_free, gpuheap_free_batch, gpuheap_free_on, gpuheap_get_statistics, gpuheap_open,
     gpuheap_reclaim, gpuheap_reclaim_all, gpuheap_set_limits, gpuheap_stream_ended,
     gpuheap_used_on, gpuheap_wait,
+};
+pub use devices::{
+    gpuheap_count_devices, gpuheap_device, gpuheap_get_device, gpuheap_get_heap_device,
 };
 pub use entry::{gpuheap_last_error, gpuheap_status};
 pub use handle::gpuheap_heap;

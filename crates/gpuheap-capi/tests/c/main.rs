@@ -1,5 +1,6 @@
 //! C and C++ programs, compiled against the header and both libraries. Needs a C and a C++
-//! compiler: `CC` and `CXX`, else `cc` and `c++`.
+//! compiler: `CC` and `CXX`, else `cc` and `c++`. `clang` and `clang++` are tried too, if they are
+//! installed.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -8,6 +9,36 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
+
+#[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
+mod library;
+
+/// A language, with the compilers that compile it.
+#[derive(Clone, Copy)]
+enum Language {
+    C,
+    Cplusplus,
+}
+
+impl Language {
+    /// Returns the language of a source by its name.
+    fn of(source: &str) -> Language {
+        if source.ends_with(".c") { Language::C } else { Language::Cplusplus }
+    }
+
+    /// Returns the compilers that are there: the chosen one, and clang.
+    fn compilers(self) -> Vec<OsString> {
+        let (variable, usual, other) = match self {
+            Language::C => ("CC", "cc", "clang"),
+            Language::Cplusplus => ("CXX", "c++", "clang++"),
+        };
+        let mut compilers = vec![std::env::var_os(variable).unwrap_or_else(|| usual.into())];
+        if Command::new(other).arg("--version").output().is_ok() {
+            compilers.push(other.into());
+        }
+        compilers
+    }
+}
 
 /// Output of the example on any device.
 const PRINTED: &str = "\
@@ -38,13 +69,11 @@ fn the_example_runs_with_the_static_library() {
 
 #[test]
 fn threads_of_c_free_what_others_allocated() {
-    let folder = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/threads.c");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let arguments = ["-std=c99", "-pedantic", "-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
-    let program = compile(&folder, compiler, &source, &arguments);
-    let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
-    assert_eq!(printed, "16 threads, 32000 allocations, 0 bytes live\n");
+    each_prints(
+        "threads.c",
+        &["-std=c99", "-pthread"],
+        "16 threads, 32000 allocations, 0 bytes live\n",
+    );
 }
 
 /// The thread sanitizer sees the C program, and not the library, which it was not compiled with.
@@ -53,11 +82,8 @@ fn threads_of_c_race_with_no_call() {
     let folder = tempfile::tempdir().unwrap();
     let ignored = folder.path().join("ignored");
     std::fs::write(&ignored, "called_from_lib:libgpuheap_capi.so\n").unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/threads.c");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let sanitizer = ["-std=c99", "-g", "-fsanitize=thread", "-pthread"];
-    let library = ["-L", &text(built("")), "-lgpuheap_capi"];
-    let program = compile(&folder, compiler, &source, &[&sanitizer[..], &library].concat());
+    let program =
+        compile_chosen(&folder, "threads.c", &["-std=c99", "-g", "-fsanitize=thread", "-pthread"]);
     let options = format!("suppressions={}", ignored.display());
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", built("")).env("TSAN_OPTIONS", options);
@@ -87,30 +113,33 @@ fn the_header_is_cplusplus_too() {
         if (gpuheap_open(\"emulated:1GiB\", &options, &heap) != GPUHEAP_STATUS_OK) return 1;\n\
         return gpuheap_close(heap) == GPUHEAP_STATUS_OK ? 0 : 2; }\n";
     std::fs::write(&source, program).unwrap();
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let arguments = ["-std=c++11", "-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
-    let program = compile(&folder, compiler, &source, &arguments);
-    run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+    for compiler in Language::Cplusplus.compilers() {
+        let arguments = ["-std=c++11", "-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
+        let program = compile(&folder, compiler, &source, &arguments);
+        run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+    }
 }
 
 /// Both headers in every standard that they are for, by each compiler that is there.
 #[test]
 fn headers_compile_in_every_standard() {
+    let folder = tempfile::tempdir().unwrap();
+    let nothing = folder.path().join("nothing");
+    std::fs::write(&nothing, "").unwrap();
     let c: &[_] = &["c99", "c11", "c17"];
     let cplusplus: &[_] = &["c++11", "c++14", "c++17", "c++20", "c++23"];
-    for (header, language, standards, variable, usual, other) in [
-        ("gpuheap.h", "c", c, "CC", "cc", "clang"),
-        ("gpuheap.h", "c++", cplusplus, "CXX", "c++", "clang++"),
-        ("gpuheap.hpp", "c++", &cplusplus[2..], "CXX", "c++", "clang++"),
+    for (header, language, name, standards) in [
+        ("gpuheap.h", Language::C, "c", c),
+        ("gpuheap.h", Language::Cplusplus, "c++", cplusplus),
+        ("gpuheap.hpp", Language::Cplusplus, "c++", &cplusplus[2..]),
     ] {
-        let chosen = std::env::var_os(variable).unwrap_or_else(|| usual.into());
-        let is_there = Command::new(other).arg("--version").output().is_ok();
-        for compiler in [Some(chosen), is_there.then(|| other.into())].into_iter().flatten() {
+        for compiler in language.compilers() {
             for standard in standards {
                 let mut command = Command::new(&compiler);
-                command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-pedantic", "-x"]);
-                command.arg(language).arg(format!("-std={standard}"));
-                command.arg("-include").arg(include_folder().join(header)).arg("/dev/null");
+                command.args(["-c", "-Wall", "-Wextra", "-Werror", "-pedantic", "-x"]);
+                command.arg(name).arg(format!("-std={standard}"));
+                command.arg("-include").arg(include_folder().join(header)).arg(&nothing);
+                command.arg("-o").arg(folder.path().join("nothing.o"));
                 run(&mut command);
             }
         }
@@ -140,71 +169,97 @@ thrown: 1
 #[test]
 fn owners_of_cplusplus_free_what_they_have() {
     for flags in [&["-std=c++17"][..], &["-std=c++23"], &["-std=c++17", "-fno-exceptions"]] {
-        let folder = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/owners.cpp");
-        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-        let library = ["-pedantic", "-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
-        let program = compile(&folder, compiler, &source, &[flags, &library].concat());
-        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
-        assert_eq!(printed, OWNERS, "{flags:?}");
+        each_prints("owners.cpp", &[flags, &["-pthread"]].concat(), OWNERS);
     }
 }
 
 /// Address sanitizer and leak sanitizer, over the owners and their moves.
 #[test]
 fn owners_of_cplusplus_are_clean_under_sanitizers() {
-    let folder = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/owners.cpp");
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let sanitizers = ["-std=c++17", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"];
-    let library = ["-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
-    let program = compile(&folder, compiler, &source, &[&sanitizers[..], &library].concat());
-    let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
-    assert_eq!(printed, OWNERS);
+    sanitized_prints("owners.cpp", OWNERS);
 }
 
 /// Standard containers in memory that the host and the device use, under the sanitizers too.
 #[test]
 fn containers_of_cplusplus_live_in_memory_of_a_heap() {
-    let sanitizers = ["-std=c++17", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"];
-    for flags in [&["-std=c++20"][..], &sanitizers] {
-        let folder = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/containers.cpp");
-        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-        let library = ["-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
-        let program = compile(&folder, compiler, &source, &[flags, &library].concat());
-        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
-        assert_eq!(
-            printed,
-            "9999 100 long enough to be outside of the string itself\n\
-             pinned: 1, device: 0\n\
-             equal: 1 0\n\
-             an alignment of 1024 bytes is above 512, which all memory of a heap has\n\
-             out of memory: 1\n\
-             refused: 1\n\
-             both: 2\n\
-             after the reset: 1\n",
-            "{flags:?}"
-        );
-    }
+    let expected = "9999 100 long enough to be outside of the string itself\n\
+        pinned: 1, device: 0\n\
+        equal: 1 0\n\
+        an alignment of 1024 bytes is above 512, which all memory of a heap has\n\
+        out of memory: 1\n\
+        refused: 1\n\
+        both: 2\n\
+        after the reset: 1\n";
+    each_prints("containers.cpp", &["-std=c++20"], expected);
+    sanitized_prints("containers.cpp", expected);
 }
 
 /// The calls of Thrust and CCCL. Their own headers come in with `tests/cuda/run`.
 #[test]
 fn resources_of_cplusplus_allocate_and_free() {
-    for flags in [&["-std=c++17"][..], &["-std=c++23"]] {
-        let folder = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/resources.cpp");
-        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-        let library = ["-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
-        let program = compile(&folder, compiler, &source, &[flags, &library].concat());
-        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
-        assert_eq!(
-            printed,
+    for flags in [&["-std=c++17"], &["-std=c++23"]] {
+        each_prints(
+            "resources.cpp",
+            flags,
             "allocated: 4001\nfreed: 0\nequal: 1 1\nthrown: 0\nthrown: 0\nresource: 400\nfreed: 0\n\
              equal: 1 1\nan alignment of 4096 bytes is above 512, which all memory of a heap has\n",
-            "{flags:?}"
         );
+    }
+}
+
+/// Programs on a machine of two devices: an emulated driver, which the library finds as it finds
+/// the real one.
+#[test]
+fn each_device_of_a_machine_has_a_heap() {
+    let driver = library::folder(&[&library::LIBCUDA]);
+    let machine = [
+        ("GPUHEAP_EMULATED_DEVICE", "256MiB,1GiB"),
+        ("GPUHEAP_EMULATED_CHECKS", "1"),
+        ("GPUHEAP_EMULATED_SCHEDULE", "on-demand"),
+    ];
+    for (source, standard, expected) in [
+        (
+            "devices.c",
+            "-std=c99",
+            "3 devices\n\
+             cuda:0: number 0, 256 MiB, emulated 0, 1 1 1\n\
+             cuda:1: number 1, 1024 MiB, emulated 0, 1 1 1\n\
+             emulated: number 0, 143155 MiB, emulated 1, 1 1 1\n\
+             a heap on cuda:0: live 1000\n\
+             a heap on cuda:1: live 2000\n\
+             by the other's heap: 3\n\
+             by its own: 0\n\
+             freed: 1000 0\n\
+             later: 0, then 0\n\
+             too small: 2\n\
+             none: 2, gpuheap_get_device: there is no device 3; gpuheap_count_devices says 3, and they \
+             are counted from 0\n\
+             nowhere: 2 2 2\n\
+             no heap: 2\n\
+             a third: 5\n",
+        ),
+        (
+            "devices.cpp",
+            "-std=c++17",
+            "cuda:0: 256 MiB, live 1000\n\
+             cuda:1: 1024 MiB, live 1000\n\
+             a third: 5\n\
+             registered: 1000 elements, 4000 bytes, 1\n\
+             again: 0\n\
+             moved from: 1, 4000 bytes\n\
+             moved back: 1, 4000 bytes\n\
+             after the end: 0 bytes, 999\n\
+             unregistered: 0 bytes\n\
+             refused: 2 2 2\n",
+        ),
+    ] {
+        for compiler in Language::of(source).compilers() {
+            let folder = tempfile::tempdir().unwrap();
+            let program = compile_test(&folder, compiler, source, &[standard]);
+            let mut command = library::command(&program, &driver, &machine);
+            let folders = std::env::join_paths([driver.path(), &built("")]).unwrap();
+            assert_eq!(run(command.env("LD_LIBRARY_PATH", folders)), expected, "{source}");
+        }
     }
 }
 
@@ -213,10 +268,11 @@ fn resources_of_cplusplus_allocate_and_free() {
 fn the_allocator_for_pytorch_compiles() {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/torch_allocator.cpp");
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let libraries = ["-L", &text(built("")), "-lgpuheap_capi", "-Wl,--no-undefined"];
     let shared = ["-std=c++17", "-pedantic", "-shared", "-fPIC", "-pthread"];
-    compile(&folder, compiler, &source, &[&shared[..], &libraries].concat());
+    for compiler in Language::Cplusplus.compilers() {
+        compile(&folder, compiler, &source, &[&shared[..], &libraries].concat());
+    }
 }
 
 /// The shared library exports nothing but the interface.
@@ -237,8 +293,41 @@ fn the_shared_library_exports_what_the_header_declares() {
 
 fn compile_example(folder: &TempDir, libraries: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/allocate.c");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    compile(folder, compiler, &source, &[&["-std=c99", "-pedantic"], libraries].concat())
+    let chosen = Language::C.compilers().swap_remove(0);
+    compile(folder, chosen, &source, &[&["-std=c99", "-pedantic"], libraries].concat())
+}
+
+/// Compiles a program of this folder by each compiler that is there, and asserts what it prints.
+fn each_prints(source: &str, flags: &[&str], expected: &str) {
+    for compiler in Language::of(source).compilers() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile_test(&folder, compiler.clone(), source, flags);
+        let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+        assert_eq!(printed, expected, "{source} {flags:?}, by {compiler:?}");
+    }
+}
+
+/// Asserts what a C++ program of this folder prints under the sanitizers of addresses, leaks and
+/// undefined behaviour, which find nothing.
+fn sanitized_prints(source: &str, expected: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
+    let flags = [&["-std=c++17", "-g", "-pthread"][..], &sanitizers].concat();
+    let program = compile_chosen(&folder, source, &flags);
+    let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+    assert_eq!(printed, expected, "{source}");
+}
+
+/// Compiles a program of this folder, with the shared library, by the chosen compiler.
+fn compile_chosen(folder: &TempDir, source: &str, flags: &[&str]) -> PathBuf {
+    compile_test(folder, Language::of(source).compilers().swap_remove(0), source, flags)
+}
+
+/// Compiles a program of this folder, with the shared library.
+fn compile_test(folder: &TempDir, compiler: OsString, source: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
+    let library = ["-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
+    compile(folder, compiler, &source, &[flags, &library].concat())
 }
 
 fn compile(folder: &TempDir, compiler: OsString, source: &Path, arguments: &[&str]) -> PathBuf {

@@ -1,0 +1,166 @@
+//! The C functions that describe the machine's devices. Their documentation becomes that of the
+//! header. What `calls.rs` says of pointers holds here too.
+#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+
+use std::ffi::c_char;
+use std::mem::{offset_of, size_of};
+
+use gpuheap::{Device, DeviceInfo};
+
+use crate::entry::{Failure, enter, gpuheap_status, write};
+use crate::handle::gpuheap_heap;
+use crate::sized::{size_of_result, write_result};
+
+/// Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
+/// with a null; a longer one is cut. Later versions add fields at the end.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct gpuheap_device {
+    /// sizeof(gpuheap_device).
+    pub size: usize,
+    /// Size of the device's memory, in bytes.
+    pub total_memory: u64,
+    /// Name that gpuheap_open takes: "cuda:0", "emulated".
+    pub name: [c_char; 64],
+    /// Product name from the driver: "NVIDIA H200".
+    pub product: [c_char; 128],
+    /// Address on the PCI bus: "0000:01:00.0".
+    pub pci_bus_id: [c_char; 32],
+    /// UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef".
+    pub uuid: [c_char; 48],
+    /// Number of the device in the driver's order, as cudaSetDevice takes it.
+    pub ordinal: i32,
+    /// 1 if the device is emulated, else 0.
+    pub is_emulated: i32,
+    /// Major part of the compute capability.
+    pub compute_capability_major: i32,
+    /// Minor part of the compute capability.
+    pub compute_capability_minor: i32,
+    /// 1 if the pool "driver" can be used (stream-ordered pools), else 0.
+    pub memory_pools: i32,
+    /// 1 if the pool "stitched" can be used (virtual memory management), else 0.
+    pub virtual_memory: i32,
+    /// 1 if GPUHEAP_KIND_UNIFIED can be allocated, else 0.
+    pub managed_memory: i32,
+    /// 1 if host and device may access unified memory at the same time, else 0.
+    pub concurrent_managed_access: i32,
+}
+
+impl gpuheap_device {
+    fn new(info: &DeviceInfo) -> gpuheap_device {
+        let (major, minor) = info.compute_capability;
+        gpuheap_device {
+            size: size_of::<gpuheap_device>(),
+            total_memory: info.total_memory,
+            name: cut(&info.name),
+            product: cut(&info.product),
+            pci_bus_id: cut(&info.pci_bus_id),
+            uuid: cut(&info.uuid),
+            ordinal: info.ordinal,
+            is_emulated: info.is_emulated.into(),
+            compute_capability_major: major,
+            compute_capability_minor: minor,
+            memory_pools: info.memory_pools.into(),
+            virtual_memory: info.virtual_memory.into(),
+            managed_memory: info.managed_memory.into(),
+            concurrent_managed_access: info.concurrent_managed_access.into(),
+        }
+    }
+
+    /// Reads the size that the program set.
+    ///
+    /// # Safety
+    ///
+    /// `device` is null or valid for reads of its size field.
+    unsafe fn size_of(device: *const gpuheap_device) -> Result<usize, Failure> {
+        /// Size of the first version, which every program has at least.
+        const FIRST: usize =
+            offset_of!(gpuheap_device, concurrent_managed_access) + size_of::<i32>();
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { size_of_result(device, FIRST, "description of the device", "gpuheap_device") }
+    }
+}
+
+/// Counts the devices that gpuheap_open can open: the real ones, then one emulated device. Makes no
+/// context. Blocks while the driver starts: up to seconds if it was not started before.
+///
+/// count: receives the number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_count_devices(count: *mut usize) -> gpuheap_status {
+    enter("gpuheap_count_devices", || {
+        // SAFETY: `count` is null or valid for a write.
+        unsafe { write(count, "where the number of devices goes", 0) }?;
+        // SAFETY: `count` is null or valid for a write.
+        unsafe { write(count, "where the number of devices goes", Device::list()?.len()) }
+    })
+}
+
+/// Describes a device of those that gpuheap_count_devices counts. Makes no context. Blocks as
+/// gpuheap_count_devices does. To use the device, open a heap by its name.
+///
+/// index: from 0; for real devices it is the number in the driver's order. device: receives the
+/// description; set its size before the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_get_device(
+    index: usize,
+    device: *mut gpuheap_device,
+) -> gpuheap_status {
+    enter("gpuheap_get_device", || {
+        // SAFETY: `device` is null or has a readable size.
+        let size = unsafe { gpuheap_device::size_of(device) }?;
+        let devices = Device::list()?;
+        let info = devices.get(index).ok_or_else(|| {
+            Failure::refused(format!(
+                "there is no device {index}; gpuheap_count_devices says {}, and they are counted from 0",
+                devices.len()
+            ))
+        })?;
+        // SAFETY: the structure has the size that it states.
+        unsafe { write_result(gpuheap_device::new(info), device, size) };
+        Ok(())
+    })
+}
+
+/// Describes the device of a heap. Does not wait.
+///
+/// device: receives the description; set its size before the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_get_heap_device(
+    heap: *mut gpuheap_heap,
+    device: *mut gpuheap_device,
+) -> gpuheap_status {
+    enter("gpuheap_get_heap_device", || {
+        // SAFETY: `device` is null or has a readable size. `heap` is null or from gpuheap_open.
+        unsafe {
+            let size = gpuheap_device::size_of(device)?;
+            let info = gpuheap_heap::get(heap)?.device().describe();
+            write_result(gpuheap_device::new(&info), device, size);
+        }
+        Ok(())
+    })
+}
+
+/// Returns a text with a null at its end, cut to fit.
+fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
+    let mut room = [0; ROOM];
+    let end =
+        (0..ROOM.min(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    for (at, byte) in text.as_bytes()[..end].iter().enumerate() {
+        room[at] = *byte as c_char;
+    }
+    room
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        let as_text = |room: [c_char; 4]| room.map(|byte| byte as u8);
+        assert_eq!(as_text(cut("ab")), [b'a', b'b', 0, 0]);
+        assert_eq!(as_text(cut("abcd")), [b'a', b'b', b'c', 0]);
+        assert_eq!(as_text(cut("abü")), [b'a', b'b', 0, 0]);
+    }
+}
