@@ -285,6 +285,8 @@ def test_parts(np, heap):
         (-4, IndexError),
         (2**80, IndexError),
         ((0, 0, 0), IndexError),
+        ((..., ...), IndexError),
+        ((None,) * 100_000, IndexError),
         (1.5, TypeError),
         ("x", TypeError),
         (True, TypeError),

@@ -6,6 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 
+use super::source::MOST_AXES;
 use super::window::{Window, length};
 
 /// A part of an array.
@@ -66,7 +67,15 @@ fn axes(window: &Window, index: &Bound<'_, PyAny>) -> PyResult<Vec<Axis>> {
     let is_rest = |item: &Bound<'_, PyAny>| item.is_instance_of::<PyEllipsis>();
     let named = items.iter().filter(|item| !is_rest(item) && !item.is_none()).count();
     let all = window.shape.len();
-    if named > all || items.iter().filter(|item| is_rest(item)).count() > 1 {
+    if items.iter().filter(|item| is_rest(item)).count() > 1 {
+        return Err(PyIndexError::new_err("the index has more than one `...`; write one of them"));
+    }
+    if all + items.iter().filter(|item| item.is_none()).count() > MOST_AXES {
+        return Err(PyIndexError::new_err(format!(
+            "the part would have more than {MOST_AXES} axes, the most of an array; leave out None"
+        )));
+    }
+    if named > all {
         return Err(PyIndexError::new_err(format!(
             "the index names {named} axes, and the array has {all} (shape {:?})",
             window.shape
