@@ -5,9 +5,10 @@
 //! scope of the calling context, which is a thread's or a task's. A heap without open scopes pays
 //! one load of an atomic number for each allocation.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -35,7 +36,8 @@ pub(crate) struct Account {
     counts: Arc<Counts>,
     /// Buffers that the scope frees: a set that holds them weakly.
     buffers: Py<PyAny>,
-    outer: Option<Py<Account>>,
+    /// The scope around it.
+    outer: Mutex<Option<Py<Account>>>,
 }
 
 /// Figures of a scope. Memory that outlives the scope stays charged to it and to those around it.
@@ -85,7 +87,12 @@ impl Account {
             is_closed: AtomicBool::new(false),
             outer: around,
         };
-        Account { counts: Arc::new(counts), buffers, outer }
+        Account { counts: Arc::new(counts), buffers, outer: Mutex::new(outer) }
+    }
+
+    /// Locks the scope around. No Python code may run under the lock.
+    fn lock_outer(&self) -> MutexGuard<'_, Option<Py<Account>>> {
+        self.outer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns `true` for a scope of the heap.
@@ -134,13 +141,26 @@ impl Account {
     /// The scope around it.
     #[getter]
     fn outer(&self, py: Python<'_>) -> Option<Py<Account>> {
-        self.outer.as_ref().map(|outer| outer.clone_ref(py))
+        self.lock_outer().as_ref().map(|outer| outer.clone_ref(py))
     }
 
     /// `True` once the scope ended.
     #[getter]
     fn closed(&self) -> bool {
         self.counts.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        // Scopes end one after the other. Each inside the one before would take a stack as deep as
+        // the scopes are nested.
+        let mut next = self.lock_outer().take();
+        while let Some(account) = next {
+            // SAFETY: the object is alive, and the interpreter ends objects with its lock held.
+            let is_last = unsafe { ffi::Py_REFCNT(account.as_ptr()) } == 1;
+            next = if is_last { account.get().lock_outer().take() } else { None };
+        }
     }
 }
 
@@ -174,6 +194,11 @@ impl Counts {
 impl Drop for Counts {
     fn drop(&mut self) {
         self.close();
+        // One after the other, as `Account`.
+        let mut next = self.outer.take();
+        while let Some(mut counts) = next.and_then(Arc::into_inner) {
+            next = counts.outer.take();
+        }
     }
 }
 

@@ -38,6 +38,18 @@ def test_own_buffers_are_freed_at_the_end(heap):
     assert (scope.freed_bytes, scope.leaked_bytes) == (1100, 0)
 
 
+def test_any_number_of_scopes_may_be_left_open():
+    program = """
+import gpuheap
+heap = gpuheap.Heap("emulated:1GiB")
+for _ in range(200_000):
+    heap.scope("never left").__enter__()
+kept = heap.alloc(10)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_own_buffers_are_freed_after_an_exception(heap):
     kept = []
     with pytest.raises(KeyError), heap.scope("load"):
