@@ -43,38 +43,45 @@ mod scope;
 mod streams;
 mod torch;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// Entries of the module; `gpuheap` re-exports what is public.
 #[pymodule(gil_used = true)]
-mod _gpuheap {
-    #[pymodule_export]
-    use crate::array::{Array, SharedMemory, from_dlpack};
-    #[pymodule_export]
-    use crate::buffer::Buffer;
-    #[pymodule_export]
-    use crate::command::run_command;
-    #[pymodule_export]
-    use crate::device::{Device, devices};
-    #[pymodule_export]
-    use crate::explain::_explain;
-    #[pymodule_export]
-    use crate::heap::{_size, Heap};
-    #[pymodule_export]
-    use crate::host::HostBuffer;
-    #[pymodule_export]
-    use crate::replay::_replay;
-    #[pymodule_export]
-    use crate::scope::Account;
-    #[pymodule_export]
-    use crate::streams::Stream;
-    #[pymodule_export]
-    use crate::torch::{_torch_functions, _torch_leave, _torch_serve};
+fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Before the first class is made: classes belong to the interpreter that makes them.
+    check_interpreter()?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<array::Array>()?;
+    module.add_class::<array::SharedMemory>()?;
+    module.add_class::<buffer::Buffer>()?;
+    module.add_class::<device::Device>()?;
+    module.add_class::<heap::Heap>()?;
+    module.add_class::<host::HostBuffer>()?;
+    module.add_class::<scope::Account>()?;
+    module.add_class::<streams::Stream>()?;
+    module.add_function(wrap_pyfunction!(array::from_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(command::run_command, module)?)?;
+    module.add_function(wrap_pyfunction!(device::devices, module)?)?;
+    module.add_function(wrap_pyfunction!(explain::_explain, module)?)?;
+    module.add_function(wrap_pyfunction!(heap::_size, module)?)?;
+    module.add_function(wrap_pyfunction!(replay::_replay, module)?)?;
+    module.add_function(wrap_pyfunction!(torch::_torch_functions, module)?)?;
+    module.add_function(wrap_pyfunction!(torch::_torch_leave, module)?)?;
+    module.add_function(wrap_pyfunction!(torch::_torch_serve, module)?)
+}
 
-    use pyo3::prelude::*;
-
-    #[pymodule_init]
-    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+/// Refuses an interpreter that is not the process's main one. Classes and modules are kept for the
+/// whole process, and would be used after the end of the interpreter that they belong to.
+fn check_interpreter() -> PyResult<()> {
+    // SAFETY: the interpreter that imports the module runs, and its lock is held.
+    let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    if number == 0 {
+        return Ok(());
     }
+    Err(PyImportError::new_err(format!(
+        "gpuheap runs in the main interpreter alone, and this is subinterpreter {number}; import it in \
+         the main one, or start a process"
+    )))
 }

@@ -94,6 +94,37 @@ assert heap.stats()["live"] == 1000
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_subinterpreter_is_refused():
+    program = """
+try:
+    import _interpreters
+    run = _interpreters.exec
+except ImportError:
+    import _xxsubinterpreters as _interpreters
+    run = _interpreters.run_string
+inside = _interpreters.create()
+failed = run(inside, '''
+try:
+    import gpuheap
+    gpuheap.Heap
+except ImportError as error:
+    assert "main interpreter" in str(error), error
+else:
+    raise AssertionError("no error")
+''')
+assert failed is None, failed
+_interpreters.destroy(inside)
+import gpuheap
+heap = gpuheap.Heap("emulated:1GiB")
+try:
+    heap.alloc(1 << 40)
+except gpuheap.OutOfMemory:
+    pass
+"""
+    done = python("-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_exits_with_live_memory_are_clean():
     program = """
 import gpuheap, threading
