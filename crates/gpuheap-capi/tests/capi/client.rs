@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Device, Heap, PoolKind};
+use gpuheap::{Device, Heap, PoolKind, Tracking};
 use gpuheap_capi::*;
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUstream, check};
 
@@ -24,6 +24,12 @@ unsafe impl Sync for Client {}
 impl Client {
     pub(crate) fn new(device: &Device, pool: PoolKind) -> Client {
         let heap = support::heap(device, pool);
+        Client(gpuheap_heap::new(device, &heap))
+    }
+
+    /// Makes a client whose allocations are tracked.
+    pub(crate) fn tracked(device: &Device, pool: PoolKind) -> Client {
+        let heap = Heap::builder(device).pool(pool).track(Tracking::Counts).build().unwrap();
         Client(gpuheap_heap::new(device, &heap))
     }
 

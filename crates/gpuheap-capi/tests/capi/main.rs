@@ -8,6 +8,7 @@ mod blocks;
 mod calls;
 mod client;
 mod closing;
+mod every;
 #[path = "../../../gpuheap/tests/heap/failing.rs"]
 mod failing;
 mod faults;

@@ -9,6 +9,7 @@ use gpuheap_capi::*;
 use gpuheap_driver::{CUcontext, CUstream, check};
 
 use crate::client::{Client, Memory, Status, device, last_error, make_stream};
+use crate::every::call_each;
 
 fn assert_says(status: Status, expected: Status, text: &str) {
     let said = last_error();
@@ -107,31 +108,10 @@ fn a_heap_that_was_closed_is_refused() {
     assert_eq!(unsafe { gpuheap_close(heap) }, Status::Ok);
     // Another heap may get the memory of the closed one.
     let another = Client::new(&device, PoolKind::Split);
-    let (mut bytes, mut length) = (0, 0);
-    let mut statistics = another.statistics();
-    let gone = |status| assert_says(status, Status::Gone, "the heap was closed");
-    gone(client.allocate(1, CUstream::NULL).unwrap_err());
-    gone(client.free(memory));
-    gone(client.free_on(memory, CUstream::NULL));
-    gone(client.stream_ended(CUstream::NULL));
-    // SAFETY: the pointers are valid, and a handle that was once opened may be passed.
-    unsafe {
-        gone(gpuheap_allocation_size(heap, memory.address, &mut bytes));
-        gone(gpuheap_reclaim(heap, 1, &mut bytes));
-        gone(gpuheap_reclaim_all(heap, &mut bytes));
-        gone(gpuheap_set_limits(heap, 1, 2, &mut bytes));
-        gone(gpuheap_get_statistics(heap, &mut statistics));
-        gone(gpuheap_memory_status(heap, 0, ptr::null_mut(), 0, &mut length));
-        gone(gpuheap_flush(heap, ptr::null_mut()));
-        gone(gpuheap_leaks(heap, 0, ptr::null_mut(), 0, &mut length, ptr::null_mut()));
-        gone(gpuheap_used_on(heap, memory.address, ptr::null_mut()));
-        gone(gpuheap_fill(heap, memory.address, 0, 1, 0, ptr::null_mut()));
-        gone(gpuheap_wait(heap));
-        gone(gpuheap_free_batch(heap, 1, &memory.address));
-        gone(gpuheap_open_scope(heap, ptr::null(), &mut ptr::null_mut()));
-        gone(gpuheap_keep(heap, memory.address));
-        gone(gpuheap_on_shortage(heap, None, ptr::null_mut()));
-        gone(gpuheap_close(heap));
+    // SAFETY: a handle that was once opened may be passed.
+    for (name, status) in unsafe { call_each(heap, memory.address) } {
+        assert_eq!(status, Status::Gone, "{name}");
+        assert!(last_error().starts_with("gpuheap_close: the heap was closed"), "{}", last_error());
     }
     another.assert_all_returned("another");
 }

@@ -62,12 +62,49 @@ fn program(client: &Client, home: CUstream, other: CUstream, calls: &mut Calls) 
         for kind in [gpuheap_kind::Device, gpuheap_kind::Pinned] {
             calls.note(gpuheap_allocate_kind(heap, kind as u32, 2000, home, &mut inside));
         }
+        if !inside.is_null() {
+            let mut bytes = 0;
+            calls.note(gpuheap_keep(heap, inside));
+            calls.note(gpuheap_allocation_size(heap, inside, &mut bytes));
+            calls.note(gpuheap_free(heap, inside));
+        }
         calls.note(gpuheap_free_batch(heap, 3, addresses.as_ptr()));
         // The scope is closed, whatever fails.
         calls.note(gpuheap_close_scope(scope, ptr::null_mut()));
         calls.note(gpuheap_set_limits(heap, 64 << 20, 90 << 20, ptr::null_mut()));
+        account(client, calls);
+        calls.note(gpuheap_reclaim(heap, 1 << 20, ptr::null_mut()));
+        calls.note(gpuheap_reclaim_all(heap, ptr::null_mut()));
         calls.note(gpuheap_flush(heap, ptr::null_mut()));
         calls.note(gpuheap_wait(heap));
+    }
+}
+
+/// Calls the functions that say what is outstanding.
+fn account(client: &Client, calls: &mut Calls) {
+    let (heap, mut length) = (client.0, 0);
+    let no_text = ptr::null_mut();
+    let mut statistics =
+        gpuheap_statistics { size: size_of::<gpuheap_statistics>(), ..Default::default() };
+    let mut device = std::mem::MaybeUninit::<gpuheap_device>::zeroed();
+    // SAFETY: the heap is open and the pointers are valid.
+    unsafe {
+        (&raw mut (*device.as_mut_ptr()).size).write(size_of::<gpuheap_device>());
+        calls.note(gpuheap_get_heap_device(heap, device.as_mut_ptr()));
+        calls.note(gpuheap_get_kind_statistics(heap, gpuheap_kind::Pinned as u32, &mut statistics));
+        calls.note(gpuheap_leaks(heap, 0, no_text, 0, &mut length, ptr::null_mut()));
+        let mut snapshots = [ptr::null_mut(); 2];
+        for snapshot in &mut snapshots {
+            calls.note(gpuheap_take_snapshot(heap, snapshot));
+        }
+        let [earlier, later] = snapshots;
+        let mut growth = 0;
+        let difference =
+            gpuheap_snapshot_difference(earlier, later, 0, no_text, 0, &mut length, &mut growth);
+        calls.note(difference);
+        for snapshot in snapshots {
+            calls.note(gpuheap_drop_snapshot(snapshot));
+        }
     }
 }
 
@@ -76,7 +113,7 @@ fn program(client: &Client, home: CUstream, other: CUstream, calls: &mut Calls) 
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(2));
     let emulator = device.emulator().unwrap().clone();
-    let client = Client::new(&device, pool);
+    let client = Client::tracked(&device, pool);
     let [home, other] = [(); 2].map(|()| make_stream(&device));
     let mut calls = Calls { what: format!("{pool}, {code:?} at call {nth}"), failed: false };
     let ((), got_there) = with_failing_call(&emulator, nth, code, || {
@@ -110,6 +147,36 @@ fn failure_of_any_one_call_of_the_interface_is_a_status_or_made_good() {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run(pool, 0, code).0, "{pool}: {}", last_error());
             let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
+            assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
+        }
+    }
+}
+
+/// Resets a device with its `nth` driver call failing. The heap is closed all the same.
+fn run_reset(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(96 << 20, Schedule::OnDemand);
+    let emulator = device.emulator().unwrap().clone();
+    let client = Client::new(&device, pool);
+    let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
+    memory.fill(&device, 1, CUstream::NULL);
+    let (status, got_there) = with_failing_call(&emulator, nth, code, || {
+        // SAFETY: nothing of the device is used afterwards.
+        unsafe { gpuheap_reset_device(client.0) }
+    });
+    let what = format!("{pool}, {code:?} at call {nth}");
+    assert!(status == Status::Ok || !last_error().is_empty(), "{what}");
+    assert_eq!(client.free(memory), Status::Gone, "{what}");
+    // SAFETY: a handle that was once opened may be passed.
+    assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Gone, "{what}");
+    (status != Status::Ok, got_there)
+}
+
+#[test]
+fn failure_of_any_one_call_of_a_reset_closes_the_heap() {
+    for pool in [PoolKind::Split, PoolKind::Stitched] {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run_reset(pool, 0, code).0, "{pool}: {}", last_error());
+            let (failed, made_good) = fail_each_call(|nth| run_reset(pool, nth, code));
             assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
         }
     }
