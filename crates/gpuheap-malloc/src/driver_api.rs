@@ -2,18 +2,20 @@
 //! its name. A call that comes from the runtime on behalf of `runtime_api` goes to the driver.
 #![allow(non_snake_case, reason = "named as in C")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
 
+use crate::foreign::{Foreign, IpcHandle, counted};
 use crate::serve::{self, Order};
 use crate::{counts, devices, lookup, real, runtime_api};
 
 pub(crate) unsafe fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize) -> CUresult {
     // SAFETY: the caller keeps the contract.
     unsafe {
-        served(|| serve::allocate(pointer, bytes, Order::Plain))
-            .unwrap_or_else(|| real::cuMemAlloc_v2(pointer, bytes))
+        served(|| serve::allocate(pointer, bytes, Order::Plain)).unwrap_or_else(|| {
+            counted(Foreign::Unserved, bytes, real::cuMemAlloc_v2(pointer, bytes))
+        })
     }
 }
 
@@ -32,8 +34,10 @@ pub(crate) unsafe fn cuMemAllocAsync(
 ) -> CUresult {
     // SAFETY: the caller keeps the contract.
     unsafe {
-        served(|| serve::allocate(pointer, bytes, Order::Stream(stream)))
-            .unwrap_or_else(|| real::cuMemAllocAsync(pointer, bytes, stream))
+        served(|| serve::allocate(pointer, bytes, Order::Stream(stream))).unwrap_or_else(|| {
+            let code = real::cuMemAllocAsync(pointer, bytes, stream);
+            counted(Foreign::Unserved, bytes, code)
+        })
     }
 }
 
@@ -64,6 +68,32 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
     unsafe {
         served(|| serve::memory(free, total)).unwrap_or_else(|| real::cuMemGetInfo_v2(free, total))
     }
+}
+
+/// Defines functions that are passed on as they are, and counted as memory that no heap serves.
+macro_rules! foreign {
+    ($($symbol:ident ($($arg:ident: $type:ty),*) $kind:ident $bytes:expr;)*) => {
+        $(
+            pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
+                // SAFETY: the caller keeps the contract.
+                counted(Foreign::$kind, $bytes, unsafe { real::$symbol($($arg),*) })
+            }
+        )*
+    };
+}
+
+foreign! {
+    cuMemAllocManaged(pointer: *mut CUdeviceptr, bytes: usize, flags: c_uint) Managed bytes;
+    cuMemAllocPitch_v2(pointer: *mut CUdeviceptr, pitch: *mut usize, width_bytes: usize, height: usize, element_bytes: c_uint)
+        Pitched width_bytes.saturating_mul(height);
+    cuMemAllocFromPoolAsync(pointer: *mut CUdeviceptr, bytes: usize, pool: *mut c_void, stream: CUstream) Pool bytes;
+    cuMemAllocFromPoolAsync_ptsz(pointer: *mut CUdeviceptr, bytes: usize, pool: *mut c_void, stream: CUstream)
+        Pool bytes;
+    cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64) Virtual bytes;
+    cuArrayCreate_v2(array: *mut *mut c_void, description: *const c_void) Array 0;
+    cuArray3DCreate_v2(array: *mut *mut c_void, description: *const c_void) Array 0;
+    cuMipmappedArrayCreate(array: *mut *mut c_void, description: *const c_void, levels: c_uint) Array 0;
+    cuIpcOpenMemHandle_v2(pointer: *mut CUdeviceptr, handle: IpcHandle, flags: c_uint) Imported 0;
 }
 
 pub(crate) unsafe fn cuIpcGetMemHandle(handle: *mut c_void, pointer: CUdeviceptr) -> CUresult {

@@ -1,10 +1,11 @@
 //! C symbols, made from the table.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
 
+use crate::foreign::IpcHandle;
 use crate::{driver_api, runtime_api};
 
 macro_rules! exports {

@@ -17,6 +17,7 @@ mod counts;
 mod devices;
 mod driver_api;
 mod exports;
+mod foreign;
 mod loader;
 mod lookup;
 mod own;

@@ -1,6 +1,7 @@
 //! Searches of this library in the libraries that are loaded.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -18,6 +19,22 @@ pub(crate) fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     // The reference is kept, so that the address stays valid.
     if handle.is_null() { None } else { search(handle, symbol) }
+}
+
+/// Keeps the library that has an address loaded to the end of the process.
+pub(crate) fn pin(address: *mut c_void) {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name
+    // is a C string of the loader's; with RTLD_NOLOAD nothing is loaded.
+    unsafe {
+        if libc::dladdr(address, found.as_mut_ptr()) == 0 {
+            return;
+        }
+        let name = found.assume_init().dli_fname;
+        if !name.is_null() {
+            libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+        }
+    }
 }
 
 fn search(handle: *mut c_void, symbol: &CStr) -> Option<*mut c_void> {

@@ -20,11 +20,13 @@ pub(crate) fn replace(base: &CStr, function: &mut *mut c_void, version: c_int, f
     }
     let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
     let Ok(base) = base.to_str() else { return };
-    let twin = format!("{base}_ptsz");
+    let (twin, second) = (format!("{base}_ptsz"), format!("{base}_v2"));
     let symbol = match lookup(base, version, per_thread) {
         Lookup::Found(symbol) => symbol,
-        // The table of the driver lacks a few functions, which have one variant each.
+        // The table of the driver lacks a few functions, mostly of one variant.
         _ if per_thread && own::address(&twin).is_some() => &twin,
+        // Arrays and handles of other processes, whose second variant is from CUDA 11 or before.
+        Lookup::NotFound if version >= 11_000 && own::address(&second).is_some() => &second,
         _ => base,
     };
     if let Some(ours) = own::address(symbol) {

@@ -1,8 +1,10 @@
 //! Addresses of this library's functions, by their C names.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
+
+use crate::foreign::IpcHandle;
 
 macro_rules! addresses {
     ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {

@@ -4,13 +4,14 @@
 //! loaded for itself alone, as Python does, is not in that order: it is found by its name, or by
 //! the address that the program's own search found.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gpuheap_driver::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CUstreamCaptureStatus};
 
+use crate::foreign::IpcHandle;
 use crate::{loader, own};
 
 /// Names of the driver's library.
@@ -48,10 +49,15 @@ impl Real {
         found.inspect(|found| self.address.store(*found, Ordering::Relaxed))
     }
 
-    /// Remembers the address that the program's own search found.
+    /// Remembers the address that the program's own search found, whose library the program may
+    /// close.
     fn note(&self, address: *mut c_void) {
         let null = ptr::null_mut();
-        let _ = self.address.compare_exchange(null, address, Ordering::Relaxed, Ordering::Relaxed);
+        let noted =
+            self.address.compare_exchange(null, address, Ordering::Relaxed, Ordering::Relaxed);
+        if noted.is_ok() {
+            loader::pin(address);
+        }
     }
 }
 

@@ -5,9 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use gpuheap::{Bytes, Tracking};
+use gpuheap_driver::fork;
 
 use crate::counts::{OUT_OF_MEMORY, PASSED_ON, REFUSED};
 use crate::devices::{self, Served};
+use crate::foreign::Account;
 use crate::say::say;
 use crate::settings::{self, Report};
 
@@ -21,12 +23,20 @@ static AT_EXIT: extern "C" fn() = at_exit;
 extern "C" fn at_exit() {
     // At exit, no code can handle a failure any more.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        // Read before, or nothing was ever served.
-        if devices::all().next().is_some()
+        let is_served = devices::all().next().is_some();
+        // Read before, or nothing was ever served or counted.
+        if fork::count() == 0
+            && (is_served || !Account::is_empty())
             && let Some(settings) = settings::get()
         {
             for served in devices::all() {
                 account(served, settings.report);
+            }
+            if !is_served && settings.report == Report::Always {
+                say(&format!(
+                    "process {}: no allocation was served; beside the heap: {Account}",
+                    std::process::id()
+                ));
             }
         }
     }));
@@ -60,6 +70,9 @@ fn account(served: &Served, report: Report) {
         PASSED_ON.load(Ordering::Relaxed),
         REFUSED.load(Ordering::Relaxed),
     );
+    if !Account::is_empty() {
+        let _ = write!(text, "\n  beside the heap, by all of the process: {Account}");
+    }
     if live > 0 {
         match served.heap().leaks() {
             Ok(leaks) if served.heap().tracking() == Tracking::Backtraces => {

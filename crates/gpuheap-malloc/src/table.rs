@@ -30,6 +30,15 @@ macro_rules! interposed_functions {
         driver_api cuStreamBeginCapture_v2_ptsz (stream: CUstream, mode: c_int);
         driver_api cuStreamBeginCaptureToGraph (stream: CUstream, graph: *mut c_void, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int);
         driver_api cuStreamBeginCaptureToGraph_ptsz (stream: CUstream, graph: *mut c_void, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int);
+        driver_api cuMemAllocManaged (pointer: *mut CUdeviceptr, bytes: usize, flags: c_uint);
+        driver_api cuMemAllocPitch_v2 (pointer: *mut CUdeviceptr, pitch: *mut usize, width_bytes: usize, height: usize, element_bytes: c_uint);
+        driver_api cuMemAllocFromPoolAsync (pointer: *mut CUdeviceptr, bytes: usize, pool: *mut c_void, stream: CUstream);
+        driver_api cuMemAllocFromPoolAsync_ptsz (pointer: *mut CUdeviceptr, bytes: usize, pool: *mut c_void, stream: CUstream);
+        driver_api cuMemCreate (handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64);
+        driver_api cuArrayCreate_v2 (array: *mut *mut c_void, description: *const c_void);
+        driver_api cuArray3DCreate_v2 (array: *mut *mut c_void, description: *const c_void);
+        driver_api cuMipmappedArrayCreate (array: *mut *mut c_void, description: *const c_void, levels: c_uint);
+        driver_api cuIpcOpenMemHandle_v2 (pointer: *mut CUdeviceptr, handle: IpcHandle, flags: c_uint);
         driver_api cuDevicePrimaryCtxReset (device: CUdevice);
         driver_api cuDevicePrimaryCtxReset_v2 (device: CUdevice);
         driver_api cuGetProcAddress (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64);

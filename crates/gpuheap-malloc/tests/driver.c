@@ -17,7 +17,11 @@ int cuDevicePrimaryCtxReset_v2(int), cuCtxCreate_v2(context *, unsigned, int);
 int cuMemAlloc_v2(ptr *, size_t), cuMemFree_v2(ptr), cuMemGetInfo_v2(size_t *, size_t *);
 int cuMemAllocAsync(ptr *, size_t, stream), cuMemFreeAsync(ptr, stream);
 int cuMemAllocAsync_ptsz(ptr *, size_t, stream), cuMemFreeAsync_ptsz(ptr, stream);
-int cuMemAllocManaged(ptr *, size_t, unsigned), cuMemsetD8Async(ptr, unsigned char, size_t, stream);
+int cuMemAllocManaged(ptr *, size_t, unsigned), cuMemAllocPitch_v2(ptr *, size_t *, size_t, size_t, unsigned);
+int cuDeviceGetDefaultMemPool(void **, int), cuMemAllocFromPoolAsync(ptr *, size_t, void *, stream);
+int cuMemCreate(uint64_t *, size_t, const void *, uint64_t), cuMemRelease(uint64_t);
+int cuArrayCreate_v2(void **, const void *);
+int cuMemsetD8Async(ptr, unsigned char, size_t, stream);
 int cuMemcpyDtoH_v2(void *, ptr, size_t), cuIpcGetMemHandle(void *, ptr);
 int cuStreamCreate(stream *, unsigned), cuStreamDestroy_v2(stream);
 int cuLaunchHostFunc(stream, void (*)(void *), void *), cuStreamSynchronize(stream);
@@ -209,6 +213,48 @@ static void own_context(void) {
   CHECK(cuMemFree_v2(address));
 }
 
+/* Memory in the primary context and in one of the program's own, freed in any of them. */
+static void contexts(void) {
+  context primary, own;
+  CHECK(cuDevicePrimaryCtxRetain(&primary, 0));
+  ptr served = allocated(MIB), more = allocated(2 * MIB);
+  CHECK(cuCtxCreate_v2(&own, 0, 0));
+  ptr others = allocated(3 * MIB);
+  CHECK(cuMemFree_v2(served));
+  CHECK(cuCtxSetCurrent(primary));
+  CHECK(cuMemFree_v2(others));
+  printf("again: %d\n", cuMemFree_v2(served));
+  CHECK(cuMemFree_v2(more));
+}
+
+/* What no heap serves. */
+static void foreign(void) {
+  /* The type, the device's location and its number, in the driver's structure of 32 bytes. */
+  uint32_t properties[8] = {1, 0, 1, 0};
+  /* Width, height, and a format and channels. */
+  struct { size_t width, height; uint32_t format, channels; } description = {64, 64, 0x20, 4};
+  ptr managed, pitched, pooled;
+  uint64_t handle;
+  size_t pitch;
+  void *pool, *array;
+  CHECK(cuMemAllocManaged(&managed, MIB, 1));
+  CHECK(cuMemAllocManaged(&managed, MIB, 1));
+  CHECK(cuMemAllocPitch_v2(&pitched, &pitch, 1000, 100, 4));
+  CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+  CHECK(cuMemAllocFromPoolAsync(&pooled, 3 * MIB, pool, NULL));
+  CHECK(cuMemFreeAsync(pooled, NULL));
+  CHECK(cuMemCreate(&handle, 2 * MIB, properties, 0));
+  CHECK(cuMemRelease(handle));
+  /* The emulated driver has none, and what fails is not counted. */
+  printf("array: %d\n", cuArrayCreate_v2(&array, &description) == 0);
+  printf("too large: %d\n", cuMemAllocManaged(&managed, 0, 1));
+}
+
+static void served_and_foreign(void) {
+  CHECK(cuMemFree_v2(allocated(1000)));
+  foreign();
+}
+
 static void found(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW), *by_name = NULL;
   int status;
@@ -219,6 +265,11 @@ static void found(void) {
   printf("a twin: %d\n", by_name == (void *)cuMemFreeAsync_ptsz);
   CHECK(cuGetProcAddress_v2("cuInit", &by_name, 12000, 0, &status));
   printf("another: %d %d\n", by_name == (void *)cuInit, dlsym(library, "cuInit") == (void *)cuInit);
+  /* Names of which cuGetProcAddress is asked without their variant. */
+  CHECK(cuGetProcAddress_v2("cuMemAllocPitch", &by_name, 12000, 0, &status));
+  printf("counted: %d", by_name == (void *)cuMemAllocPitch_v2);
+  CHECK(cuGetProcAddress_v2("cuMemAllocManaged", &by_name, 12000, 0, &status));
+  printf(" %d\n", by_name == (void *)cuMemAllocManaged);
   printf("missing: %d\n", dlsym(library, "cudaMalloc") == NULL);
   printf("which the loader says: %d\n", dlerror() != NULL);
   printf("handle: %d\n", cuIpcGetMemHandle(&status, allocated(MIB)));
@@ -273,7 +324,7 @@ int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } programs[] = {
       {"live", live}, {"wrong_frees", wrong_frees}, {"limit", limit}, {"waits", waits}, {"does_not_wait", does_not_wait}, {"in_use", in_use},
       {"streams", streams}, {"capture", capture}, {"reset", reset}, {"own_context", own_context},
-      {"found", found}, {"child", child}, {"threads", threads}, {"at_exit", at_exit},
+      {"contexts", contexts}, {"foreign", foreign}, {"served_and_foreign", served_and_foreign}, {"found", found}, {"child", child}, {"threads", threads}, {"at_exit", at_exit},
   };
   for (size_t at = 0; count == 2 && at < sizeof programs / sizeof *programs; at++) {
     if (strcmp(arguments[1], programs[at].name) == 0) {

@@ -1,4 +1,5 @@
-/* Loads a runtime for itself alone, as Python does, and finds its functions by name. */
+/* Loads a runtime for itself alone, as Python does, and finds its functions by name. Then it closes the
+ * library, and loads it again. */
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -14,5 +15,15 @@ int main(int count, char **arguments) {
   printf(", last %d\n", last());
   printf("freed: %d\n", release(memory));
   printf("again: %d\n", release(memory));
+  allocate(&memory, 1 << 20);
+  dlclose(runtime);
+  runtime = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+  if (runtime == NULL) return 3;
+  release = (int (*)(void *))dlsym(runtime, "cudaFree");
+  allocate = (int (*)(void **, size_t))dlsym(runtime, "cudaMalloc");
+  printf("loaded again: %d", release(memory));
+  printf(" %d", release((void *)512));
+  printf(" %d\n", allocate(&memory, 1000));
+  dlclose(runtime);
   return 0;
 }

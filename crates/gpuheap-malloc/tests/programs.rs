@@ -49,9 +49,12 @@ fn each_pool_serves() {
             let (_, said) = Run::driver(program).with("GPUHEAP_POOL", pool).always().get();
             assert!(said.contains(ALL_FREED), "{pool}, {program}: {said}");
             // A pool of the driver serves no thread's own default stream.
-            let times = if (pool, program) == ("driver", "streams") { 60 } else { times };
+            let (times, lines) = match (pool, program) {
+                ("driver", "streams") => (60, 4),
+                _ => (times, 3),
+            };
             assert!(said.contains(&format!("allocated {times} times")), "{pool}: {said}");
-            assert_eq!(said.lines().count(), 3, "{pool}, {program}: {said}");
+            assert_eq!(said.lines().count(), lines, "{pool}, {program}: {said}");
         }
     }
 }
@@ -119,14 +122,39 @@ fn memory_ends_with_a_reset_and_the_heap_begins_anew() {
 #[test]
 fn other_contexts_are_not_served() {
     let (_, said) = Run::driver("own_context").always().get();
-    assert_eq!(said, "");
+    let expected = "gpuheap: process N: no allocation was served; beside the heap: unserved 1 ";
+    assert_eq!(said, format!("{expected}(1.000 MiB)\n"));
+}
+
+#[test]
+fn memory_of_each_context_is_freed_in_any() {
+    let (printed, said) = Run::driver("contexts").always().get();
+    assert_eq!(printed, "again: 1\n");
+    assert!(said.contains("allocated 2 times, 3.000 MiB at most"), "{said}");
+    assert!(said.contains("elsewhere 1; frees of unknown addresses 1"), "{said}");
+    assert!(said.contains("unserved 1 (3.000 MiB)"), "{said}");
+}
+
+#[test]
+fn memory_beside_the_heap_is_counted() {
+    /// Memory that the program takes beside the heap. The array failed.
+    const BESIDE: &str = "managed 2 (2.000 MiB), pitched 1 (97.656 KiB), from pools 1 (3.000 MiB), \
+                          virtual 1 (2.000 MiB)\n";
+    let (printed, said) = Run::driver("served_and_foreign").always().get();
+    assert_eq!(printed, "array: 0\ntoo large: 1\n");
+    assert!(said.contains("allocated 1 times"), "{said}");
+    assert!(said.contains(&format!("beside the heap, by all of the process: {BESIDE}")), "{said}");
+    let (_, said) = Run::driver("foreign").always().get();
+    let expected = "gpuheap: process N: no allocation was served; beside the heap: ";
+    assert_eq!(said, format!("{expected}{BESIDE}"));
+    assert_eq!(Run::driver("foreign").get().1, "", "no memory of a heap is live");
 }
 
 #[test]
 fn functions_found_by_name_are_the_drop_ins() {
     assert_eq!(
         Run::driver("found").get().0,
-        "one function: 1 1\na twin: 1\nanother: 1 1\nmissing: 1\nwhich the loader says: 1\n\
+        "one function: 1 1\na twin: 1\nanother: 1 1\ncounted: 1 1\nmissing: 1\nwhich the loader says: 1\n\
          handle: 801\n"
     );
 }
@@ -137,8 +165,22 @@ fn runtime_loaded_by_name_is_served() {
     let runtime = folder.path().join("libgpuheap_emu_cudart.so");
     let run = Run::of(&folder.path().join("loading"), runtime.to_str().unwrap());
     let (printed, said) = run.always().get();
-    assert_eq!(printed, "allocated: 0\ntoo much: 2, last 2\nfreed: 0\nagain: 1\n");
-    assert!(said.contains("allocated 1 times, 1.000 MiB at most"), "{said}");
+    assert_eq!(
+        printed,
+        "allocated: 0\ntoo much: 2, last 2\nfreed: 0\nagain: 1\nloaded again: 0 1 0\n"
+    );
+    assert!(
+        said.contains("1 allocation is live, 1000 bytes\n  allocated 3 times, 1.000"),
+        "{said}"
+    );
+}
+
+#[test]
+fn runtime_that_the_program_closes_stays_for_the_drop_in() {
+    let folder = folder();
+    let runtime = folder.path().join("small_runtime");
+    let run = Run::of(&folder.path().join("closing"), runtime.to_str().unwrap());
+    assert_eq!(run.get().0, "before: 17\nafter: 17\n");
 }
 
 /// The program's heap takes its memory from the drop-in's, each by its own copy of the library.
@@ -175,6 +217,7 @@ fn other_memory_is_passed_on_and_counted() {
         Run::runtime("others").with("GPUHEAP_MEMORY_LIMIT", "64MiB").always().get();
     assert_eq!(printed, "56 of 64 MiB are free\nhandle: 801\n");
     assert!(said.contains("frees of memory from elsewhere 2;"), "{said}");
+    assert!(said.contains("managed 1 (1.000 MiB), pitched 1 ("), "{said}");
     assert!(said.contains("cudaIpcGetMemHandle"), "{said}");
 }
 
@@ -283,6 +326,8 @@ fn folder() -> &'static TempDir {
         compile(&folder, "runtime", &path("libgpuheap_emu_cudart.so"));
         compile(&folder, "loading", "-ldl".as_ref());
         compile(&folder, "own_heap", &path("libgpuheap_capi.so"));
+        compile(&folder, "closing", "-ldl".as_ref());
+        compile(&folder, "small_runtime", "-shared".as_ref());
         folder
     })
 }
@@ -291,7 +336,16 @@ fn folder() -> &'static TempDir {
 fn compile(folder: &TempDir, name: &str, link: &Path) {
     let source: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compile.args(["-std=c11", "-D_GNU_SOURCE", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror"]);
+    compile.args([
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-g",
+        "-fPIC",
+        "-rdynamic",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+    ]);
     compile.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-capi/include"));
     compile.arg("-o").arg(folder.path().join(name)).arg(source.with_extension("c"));
     compile.args(["-Wl,--no-as-needed"]).arg(link).args(["-pthread", "-ldl"]);

@@ -1,0 +1,13 @@
+/* Uses a function of a library that was closed, as the address that the program found is the drop-in's. */
+#include <dlfcn.h>
+#include <stdio.h>
+
+int main(int count, char **arguments) {
+  void *runtime = count == 2 ? dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+  if (runtime == NULL) return 2;
+  int (*release)(void *) = (int (*)(void *))dlsym(runtime, "cudaFree");
+  printf("before: %d\n", release((void *)512));
+  dlclose(runtime);
+  printf("after: %d\n", release((void *)512));
+  return 0;
+}
