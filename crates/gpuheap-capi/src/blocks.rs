@@ -15,6 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
+use crate::places::Places;
+
 /// Number of places, a power of two. Together they take 2 MiB, enough for what most programs have
 /// live at once.
 const PLACES: usize = 1 << 14;
@@ -30,7 +32,7 @@ const BUSY: u64 = 1;
 
 /// Live allocations by address. `T` is the entry kept for each.
 pub(crate) struct Blocks<T> {
-    places: Box<[Place<T>]>,
+    places: Places<Place<T>, PLACES>,
     shards: Box<[Shard<T>]>,
 }
 
@@ -55,7 +57,8 @@ struct Shard<T>(Mutex<FxHashMap<u64, (u64, T)>>);
 impl<T> Blocks<T> {
     pub(crate) fn new() -> Blocks<T> {
         Blocks {
-            places: (0..PLACES).map(|_| Place::new()).collect(),
+            // SAFETY: zeros are a place that is free, whose entry is not initialized.
+            places: unsafe { Places::zeroed() },
             shards: (0..SHARDS).map(|_| Shard(Mutex::default())).collect(),
         }
     }
@@ -146,14 +149,6 @@ fn hash(address: u64, of: usize) -> usize {
 }
 
 impl<T> Place<T> {
-    fn new() -> Place<T> {
-        Place {
-            address: AtomicU64::new(FREE),
-            bytes: AtomicU64::new(0),
-            block: UnsafeCell::new(MaybeUninit::uninit()),
-        }
-    }
-
     /// Sets the place to [`BUSY`] if its address is `from`. The claiming thread then owns the place
     /// until it fills or empties it.
     #[inline]

@@ -16,6 +16,7 @@ mod entry;
 mod handle;
 mod kinds;
 mod options;
+mod places;
 mod rest;
 mod scope;
 mod scope_calls;
