@@ -20,7 +20,6 @@ use super::turn::Turn;
 use super::virtual_memory::{NoVirtualMemory, VirtualMemory};
 use crate::error::{Error, Fault, driver_error, failure};
 use crate::fork;
-use crate::sync;
 use crate::thread_cache;
 
 /// The emulator behind an emulated device; without the emulator's feature, no device has one.
@@ -100,9 +99,6 @@ impl Context {
     ) -> Result<Arc<Context>, Error> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
-        // Done here, where a context takes a hundred times as long, rather than at the first
-        // allocation.
-        sync::prepare();
         let Origin { emulator, fallback } = origin;
         // Queried here and stored: the emulator answers under its lock, which a forked child must
         // not take, although names are displayed there too.

@@ -121,7 +121,7 @@ impl Store {
         cache: Option<&'static ThreadCache>,
     ) -> Result<Lease, Error> {
         let stream_id = stream.id();
-        let mut state = self.lock_with(cache);
+        let mut state = self.lock();
         let stream = match cache.filter(|cache| !cache.is_closed()) {
             Some(cache) => cache.stream(),
             None => state.stream(stream),

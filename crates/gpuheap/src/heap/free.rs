@@ -152,7 +152,7 @@ impl Store {
         cache: Option<&'static ThreadCache>,
     ) -> Result<(), Error> {
         let Lease { bytes, block_bytes, .. } = lease;
-        let mut state = self.lock_with(cache);
+        let mut state = self.lock();
         if cache.is_none() {
             state.merge_counts();
         }

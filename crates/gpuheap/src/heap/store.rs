@@ -18,7 +18,7 @@ use crate::heap::reclaimers::Reclaimers;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
-use crate::sync::{Biased, Locked};
+use crate::sync::{Lock, Locked};
 use crate::thread_cache::{Kept, ThreadCache};
 
 /// Up to this many reserved bytes, or this fraction of the device, a pool takes new memory instead
@@ -38,7 +38,7 @@ pub(crate) struct Store {
     pub(crate) number: u64,
     /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
     pub(super) keeps: Option<u64>,
-    pub(super) state: Apart<Biased<State>>,
+    pub(super) state: Apart<Lock<State>>,
 }
 
 /// A value on its own cache lines: threads read it at every call, and it must not move with the
@@ -124,7 +124,7 @@ impl Store {
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             keeps: keeps.filter(|_| KeptByThreads::of(pool).is_some()),
-            state: Apart(Biased::new(state)),
+            state: Apart(Lock::new(state)),
         }
     }
 
@@ -245,15 +245,6 @@ impl Store {
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, State> {
         self.state.0.lock()
-    }
-
-    /// Takes the lock for this thread, which may have a cache with a seat at it.
-    #[inline]
-    pub(super) fn lock_with(&self, cache: Option<&'static ThreadCache>) -> Locked<'_, State> {
-        match cache {
-            Some(cache) => cache.lock(self.number, &self.state.0),
-            None => self.lock(),
-        }
     }
 
     /// Refuses a stream that has no order with this heap's memory: one of another device, and, if

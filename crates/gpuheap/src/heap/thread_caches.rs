@@ -15,8 +15,7 @@ use crate::heap::lease::Lease;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 use crate::thread_cache::{
-    CacheOwner, Kept, Opening, Owning, ThreadCache, find, free, insert, is_there, unused,
-    unused_here,
+    CacheOwner, Kept, Opening, ThreadCache, find, free, insert, is_there, unused, unused_here,
 };
 
 /// Threshold, in bytes, for flushing other threads' caches before the pool grows. They are flushed
@@ -183,8 +182,7 @@ impl State {
         // A closing cache must not receive blocks, so every thread has to be out of its own.
         let stopped = open.filter(|cache| closes || which(cache));
         let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
-        ThreadCache::stop_all(stopped.iter().copied());
-        stopped.iter().for_each(|cache| cache.wait());
+        stopped.iter().for_each(|cache| cache.stop());
         for cache in stopped.iter().filter(|cache| which(cache)) {
             self.give_all(cache.stream(), |stats, kept| {
                 cache.drain(stats, |block| kept.push(block));
@@ -277,7 +275,7 @@ impl State {
 /// references that kept the heap alive, to be dropped without a lock. Call it with the lock of the
 /// heap's handle held, so that no thread requests the heap meanwhile.
 #[must_use]
-pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<Owning>> {
+pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
     let mut heaps = Vec::new();
     for store in heap.stores() {
         let caches = std::mem::take(&mut store.lock().caches);
@@ -285,7 +283,7 @@ pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<Owning>> {
             caches.iter().for_each(|cache| cache.spend());
         }
         // Waits for threads that are returning a block or their cache.
-        heaps.extend(ThreadCache::leave_heap(&caches));
+        heaps.extend(caches.iter().filter_map(|cache| cache.leave_heap()));
         caches.into_iter().for_each(free);
     }
     heaps

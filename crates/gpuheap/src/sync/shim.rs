@@ -3,11 +3,11 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 #[cfg(loom)]
-pub(crate) use loom::sync::{Mutex, MutexGuard};
+pub(crate) use loom::sync::Mutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) use std::sync::Mutex;
 
 /// Lets other threads go on, longer where that was done often already.
 pub(crate) fn pause(times: u32) {
@@ -17,14 +17,16 @@ pub(crate) fn pause(times: u32) {
         loom::thread::yield_now();
     }
     #[cfg(not(loom))]
-    if times < 200 {
+    if times < 20 {
+        std::hint::spin_loop();
+    } else if times < 200 {
         std::thread::yield_now();
     } else {
         std::thread::sleep(std::time::Duration::from_micros(50));
     }
 }
 
-/// A number that one thread at a time touches, as a [`Gate`](super::gate::Gate) or the heap's lock
+/// A number that one thread at a time touches, as a [`Word`](super::word::Word) or the heap's lock
 /// sees to: loads and stores of the cheapest kind.
 #[derive(Debug)]
 pub(crate) struct Owned(AtomicU64);

@@ -12,9 +12,7 @@ use super::slots::{Kept, LARGEST, NEVER, Note, Slot, Slots};
 use crate::error::Error;
 use crate::fork;
 use crate::heap::lease::Lease;
-use crate::sync::{
-    self, AtomicPtr, Biased, Gate, Locked, Ordering, Owned, Owner, Seat, this_thread,
-};
+use crate::sync::{AtomicPtr, Lock, Ordering, Owned, Word, this_thread};
 
 /// The blocks that a thread freed on a stream, kept for its next requests on that stream.
 ///
@@ -26,8 +24,9 @@ use crate::sync::{
 /// block left. Then it is reused.
 #[repr(align(128))]
 pub(crate) struct ThreadCache {
-    gate: Gate,
-    /// The only thread that passes the gate; zero after that thread ended.
+    /// Taken by its thread for each use, and closed by others.
+    word: Word,
+    /// The only thread that takes the word; zero after that thread ended.
     thread: Owned,
     /// Number of its store.
     store: Owned,
@@ -66,9 +65,8 @@ pub(crate) struct ThreadCache {
     unwanted: Owned,
     /// Place at which the next block is put among other caches' remote frees.
     next_place: Owned,
-    /// Its thread's seat at the lock of the store.
-    seat: Seat,
-    heap: Owner<Owning>,
+    /// Locked by its thread while that is in the heap for a free.
+    heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
 
 /// Interface of a cache to its heap.
@@ -89,9 +87,6 @@ pub(crate) trait CacheOwner: Any + Send + Sync {
     /// Converts the heap to its own type.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
-
-/// A cache's reference to its heap, behind a pointer of one word.
-pub(crate) struct Owning(Arc<dyn CacheOwner>);
 
 const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
@@ -127,9 +122,7 @@ impl ThreadCache {
         if bytes == 0 || bytes > LARGEST || self.is_forked() {
             return None;
         }
-        if !self.gate.enter() {
-            return None;
-        }
+        let inside = self.word.enter()?;
         let rounded = Rounding::from_number(self.rounding.get()).round(bytes);
         let most = largest_for(rounded);
         let taken = if self.is_large(rounded) {
@@ -141,7 +134,7 @@ impl ThreadCache {
             self.held.sub(block.bytes);
             self.counts().allocated(bytes, block.bytes);
         }
-        self.gate.leave();
+        drop(inside);
         let Kept { key, address, bytes: block_bytes, .. } = taken?;
         let (stream, stream_id) = (self.stream(), self.stream_id.get());
         Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
@@ -176,9 +169,7 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
-        if !self.gate.enter() {
-            return false;
-        }
+        let Some(_inside) = self.word.enter() else { return false };
         let block = Kept { key, address, bytes: block_bytes, before: NEVER };
         let is_kept = self.held.get() + block_bytes <= self.most.get()
             && if self.is_large(block_bytes) {
@@ -190,7 +181,6 @@ impl ThreadCache {
             self.held.add(block_bytes);
             self.counts().freed(bytes, block_bytes);
         }
-        self.gate.leave();
         is_kept
     }
 
@@ -203,9 +193,7 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
         // A thread that closes a cache first waits until every thread is out of its own.
-        if !self.gate.enter() {
-            return false;
-        }
+        let Some(_inside) = self.word.enter() else { return false };
         // All places together hold no more than a quarter of the cache's limit.
         let fits = home.closed.acquire() == OPEN
             && home.stream_id.get() == stream_id
@@ -217,7 +205,6 @@ impl ThreadCache {
         if let Some(next) = put {
             self.next_place.set(next);
         }
-        self.gate.leave();
         put.is_some()
     }
 
@@ -253,17 +240,6 @@ impl ThreadCache {
         });
     }
 
-    /// Takes the lock of the store with that number, on which the cache's thread is mostly seated.
-    #[inline]
-    pub(crate) fn lock<'a, T>(&'static self, store: u64, state: &'a Biased<T>) -> Locked<'a, T> {
-        if self.store.get() != store || !self.is_mine() {
-            return state.lock();
-        }
-        // SAFETY: from its opening on, a cache belongs to one thread and one store. That ends when
-        // the thread, or the thread that ends the heap, gave it up with the store's lock held.
-        unsafe { state.lock_at(&self.seat) }
-    }
-
     /// Frees a block that came through this cache and that no cache keeps, if this thread has a
     /// cache for its stream. Returns the heap's answer.
     #[inline]
@@ -273,21 +249,15 @@ impl ThreadCache {
         if own.is_forked() {
             return None;
         }
-        let mut closing = None;
-        let work = |Owning(heap): &Owning| {
-            let freed = heap.free_unkept(lease, own);
-            if heap.is_closing() {
-                closing = own.heap();
-            }
-            freed
-        };
-        // SAFETY: the cache belongs to this thread, and a free comes here once.
-        let freed = unsafe { own.heap.with(work) };
-        // Outside of the gate: a thread that ends the heap waits until all are out.
+        let heap = own.heap.lock();
+        let freed = heap.as_ref()?.free_unkept(lease, own);
+        let closing = heap.as_ref().filter(|heap| heap.is_closing()).cloned();
+        // Released: a thread that ends the heap waits until all are out.
+        drop(heap);
         if let Some(heap) = closing {
             heap.end_if_over();
         }
-        freed
+        Some(freed)
     }
 
     /// Returns `true` if its heap neither fills blocks with zeros nor tracks them.
@@ -343,22 +313,24 @@ impl ThreadCache {
     /// Notes that the work before all frees in the cache has completed, if the cache is of that
     /// context and, if given, of that stream.
     pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
-        if self.is_of(context, stream_id) && self.gate.enter() {
+        if self.is_of(context, stream_id)
+            && let Some(_inside) = self.word.enter()
+        {
             self.slots.mark(Note::Completed);
             self.large.mark(Note::Completed);
-            self.gate.leave();
         }
     }
 
     /// Notes that all frees in the cache were made before `moment`, if it is of that context and
     /// stream. The stream's work before `completed` has completed.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
-        if self.is_of(context, Some(stream_id)) && self.gate.enter() {
+        if self.is_of(context, Some(stream_id))
+            && let Some(_inside) = self.word.enter()
+        {
             let earlier_completed = self.moment.get() <= completed;
             self.slots.mark(Note::Marked { earlier_completed });
             self.large.mark(Note::Marked { earlier_completed });
             self.moment.set(moment);
-            self.gate.leave();
         }
     }
 
@@ -388,27 +360,15 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
-    /// Waits until the owner is out.
-    pub(crate) fn wait(&self) {
-        self.gate.wait();
-    }
-
-    /// Stops the owners of all these caches; [`wait`](ThreadCache::wait) comes next.
-    pub(crate) fn stop_all<'a>(caches: impl Iterator<Item = &'a ThreadCache>) {
-        let mut is_others = false;
-        for cache in caches {
-            is_others |= !cache.is_mine();
-            cache.gate.stop();
-        }
-        if is_others {
-            sync::heavy();
-        }
+    /// Keeps the owner out, as soon as it is out.
+    pub(crate) fn stop(&self) {
+        self.word.close();
     }
 
     /// Allows the owner to enter again, unless its stream ended.
     pub(crate) fn resume(&self) {
         if self.closed.get() == OPEN {
-            self.gate.open();
+            self.word.open();
         }
     }
 
@@ -433,7 +393,7 @@ impl ThreadCache {
         self.most.set(bytes);
     }
 
-    /// Leaves the gate stopped, because the stream ended.
+    /// Keeps the owner out for good, because the stream ended.
     pub(crate) fn close(&self) {
         self.closed.set(CLOSED);
     }
@@ -521,12 +481,10 @@ impl ThreadCache {
         self.keeps_large.set(u64::from(large));
         self.is_plain.set(u64::from(opening.is_plain));
         self.most.set(opening.most);
-        self.heap.set(&Arc::new(Owning(opening.heap.clone())));
-        // A thread that bypassed another lock with this seat must not bypass this one.
-        self.seat.close();
+        self.heap.lock().get_or_insert_with(|| opening.heap.clone());
         // Last: another thread that sees this also sees the stream.
         self.closed.release(OPEN);
-        self.gate.open();
+        self.word.open();
     }
 }
 
@@ -535,7 +493,7 @@ impl ThreadCache {
         let zero = || Owned::new(0);
         let brought: *mut Counts = Box::leak(Box::new(Counts::new()));
         ThreadCache {
-            gate: Gate::new(),
+            word: Word::closed(),
             thread: zero(),
             store: zero(),
             context: zero(),
@@ -558,8 +516,7 @@ impl ThreadCache {
             remote_frees: RemoteFrees::new(),
             unwanted: zero(),
             next_place: zero(),
-            seat: Seat::new(),
-            heap: Owner::new(),
+            heap: Lock::new(None),
         }
     }
 
@@ -571,29 +528,30 @@ impl ThreadCache {
 
     /// Returns its heap; `None` once that heap has no block left.
     pub(crate) fn heap(&self) -> Option<Arc<dyn CacheOwner>> {
-        self.heap.get().map(|owning| owning.0.clone())
+        self.heap.lock().clone()
     }
 
     /// Calls `work` with its heap, which stays alive meanwhile.
     pub(crate) fn with_heap<R>(&self, work: impl FnOnce(&dyn CacheOwner) -> R) -> Option<R> {
-        self.heap.locked(|Owning(heap)| work(&**heap))
+        self.heap.lock().as_deref().map(work)
     }
 
-    /// Removes the heap from caches. Returns the references that they held.
-    pub(crate) fn leave_heap(caches: &[&'static ThreadCache]) -> Vec<Arc<Owning>> {
-        Owner::take_all(caches.iter().map(|cache| &cache.heap))
+    /// Removes the heap, and returns the reference that the cache held. Waits for its thread if
+    /// that is in the heap for a free.
+    pub(crate) fn leave_heap(&self) -> Option<Arc<dyn CacheOwner>> {
+        self.heap.lock().take()
     }
 
     /// Marks the cache as never to be reused.
     pub(crate) fn spend(&self) {
-        self.gate.stop();
+        self.stop();
         self.closed.set(SPENT);
     }
 
     /// Returns `true` if the cache may be opened for any heap.
     pub(crate) fn is_free(&self) -> bool {
         // Not in a forked child, where another thread of the parent may have held the lock.
-        self.closed.get() == CLOSED && !self.is_forked() && self.heap.is_none()
+        self.closed.get() == CLOSED && !self.is_forked() && self.heap.lock().is_none()
     }
 
     /// Returns `true` if this process is a forked child of the one that opened the cache.

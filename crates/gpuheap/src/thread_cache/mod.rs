@@ -38,7 +38,7 @@ mod local;
 mod remote_frees;
 mod slots;
 
-pub(crate) use cache::{CacheOwner, Opening, Owning, ThreadCache};
+pub(crate) use cache::{CacheOwner, Opening, ThreadCache};
 #[cfg(all(test, feature = "emulator", not(loom)))]
 pub(crate) use ends::lock_free;
 pub(crate) use ends::{free, unused};
