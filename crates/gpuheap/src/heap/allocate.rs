@@ -1,5 +1,5 @@
-//! Allocation: from the thread's cache, then from the pool behind the store's lock, then after the
-//! reclaim steps.
+//! Allocation: a hit in the thread's cache, or everything else: the pool behind the store's lock,
+//! then the reclaim steps. Blocks, arrays and the C interface enter by [`Inner::allocate`].
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -13,43 +13,49 @@ use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 use crate::measure;
 use crate::stream::Stream;
-use crate::thread_cache::ThreadCache;
+use crate::thread_cache::{ThreadCache, find};
 
 /// Fraction (1/N) of the bytes within the limit that auxiliary allocations may take, so that
 /// requests of the program get the rest.
 const SPARED: u64 = 4;
 
 impl Inner {
-    /// Allocates from this thread's cache, and does nothing else. Zero-filling, tracking and pools
-    /// without thread caches are handled by [`lease`](Inner::lease).
-    #[inline]
-    pub(crate) fn lease_kept(
+    /// Allocates memory of a kind for the line `at` of the program: from this thread's cache, or
+    /// else in any other way. Also returns this thread's cache for the stream, if there is one. The
+    /// kind was [checked](Inner::check_kind).
+    #[inline(always)]
+    pub(crate) fn allocate(
+        self: &Arc<Inner>,
+        kind: MemoryKind,
+        bytes: u64,
+        stream: &Stream,
+        zeroed: bool,
+        at: &'static Location<'static>,
+    ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
+        if !zeroed && let Some((lease, cache)) = self.allocate_cached(kind, bytes, stream) {
+            return Ok((lease, Some(cache)));
+        }
+        self.allocate_uncached(kind, bytes, stream, zeroed, at)
+    }
+
+    /// Allocates from this thread's cache, and does nothing else. `None` if the cache has no block,
+    /// or if the heap fills or tracks its memory.
+    #[inline(always)]
+    pub(crate) fn allocate_cached(
         &self,
+        kind: MemoryKind,
         bytes: u64,
         stream: &Stream,
     ) -> Option<(Lease, &'static ThreadCache)> {
         let _time = measure::memory_management();
-        let cache = ThreadCache::find(&self.device, stream.id())?;
-        if !cache.is_plain() {
-            return None;
-        }
-        let lease = cache.take(bytes)?;
+        let cache = find(self.store(kind).number, stream.id())?;
+        let lease = if cache.is_plain() { cache.take(bytes)? } else { return None };
         measure::note(bytes);
         Some((lease, cache))
     }
 
-    /// Returns this thread's cache for device memory on a stream, if requests may be served from it
-    /// alone.
-    #[inline]
-    pub(crate) fn cache_for(&self, stream: &Stream) -> Option<&'static ThreadCache> {
-        let cache = ThreadCache::find(&self.device, stream.id())?;
-        (cache.is_plain() && !cache.is_closed()).then_some(cache)
-    }
-
-    /// Allocates memory of a kind, counted, for the line `at` of the program. Also returns the
-    /// cache of this thread that served it, if there is one.
     #[inline(never)]
-    pub(crate) fn lease(
+    fn allocate_uncached(
         self: &Arc<Inner>,
         kind: MemoryKind,
         bytes: u64,
@@ -59,73 +65,43 @@ impl Inner {
     ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
         // Before any lock is taken: in a forked child, a thread of the parent may have held it.
         self.context.check_alive()?;
-        kind.check(self.context.info())?;
         let _time = measure::memory_management();
         let store = self.store(kind);
-        store.check_stream(stream)?;
-        stream.refuse_retired()?;
-        let cache = match stream.is_unannounced() {
-            true => None,
-            false => ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream))),
+        let cache = match find(store.number, stream.id()).filter(|cache| !cache.is_closed()) {
+            Some(cache) => Some(cache),
+            None => {
+                store.check_stream(stream)?;
+                stream.refuse_retired()?;
+                ThreadCache::of(self, kind, stream.id(), Some(stream))
+            }
         };
-        let zeroed = zeroed || self.zero_on_alloc;
-        let leased = store.allocate(bytes, stream, zeroed, cache);
-        let mut lease = leased.map_err(|error| self.with_consumers(error))?;
-        lease.track = self.tracker.allocated(lease.address, bytes, kind, at);
+        let is_plain = !zeroed && cache.is_some_and(ThreadCache::is_plain);
+        let cached = cache.filter(|_| !is_plain).and_then(|cache| cache.take(bytes));
+        let allocated = cached.map_or_else(|| store.allocate(bytes, stream, cache), Ok);
+        let mut lease = allocated.map_err(|error| self.with_consumers(error))?;
+        if !is_plain {
+            lease.note(&self.context, |checks, block| checks.allocated(block));
+            if zeroed || self.zero_on_alloc {
+                lease = store.zeroed(lease)?;
+            }
+            lease.track = self.tracker.allocated(lease.address, bytes, kind, at);
+        }
         measure::note(bytes);
         Ok((lease, cache))
-    }
-
-    /// Allocates device memory, neither filled nor tracked, if `cache` (this thread's) has no block
-    /// for it.
-    #[inline(always)]
-    pub(crate) fn lease_unkept(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-        cache: &'static ThreadCache,
-    ) -> Result<Lease, Error> {
-        self.context.check_alive()?;
-        let _time = measure::memory_management();
-        let leased = self.device.allocate_locked(bytes, stream, Some(cache));
-        let lease = leased.map_err(|error| self.with_consumers(error))?;
-        measure::note(bytes);
-        Ok(lease)
     }
 }
 
 impl Store {
-    /// Allocates memory for use on `stream`, ordered after the work already enqueued there; filled
-    /// with zeros if `zeroed`.
+    /// Allocates memory for use on `stream`, ordered after the work already enqueued there: from
+    /// the pool, and after the reclaim steps if memory is short. `cache` is this thread's for the
+    /// stream, and has no block.
     pub(crate) fn allocate(
         &self,
         bytes: u64,
         stream: &Stream,
-        zeroed: bool,
         cache: Option<&'static ThreadCache>,
     ) -> Result<Lease, Error> {
-        let lease = match cache.and_then(|cache| cache.take(bytes)) {
-            Some(lease) => lease,
-            None => self.allocate_locked(bytes, stream, cache)?,
-        };
-        lease.note(&self.context, |checks, block| checks.allocated(block));
-        if zeroed { self.zeroed(lease) } else { Ok(lease) }
-    }
-
-    /// Allocates behind the store's lock, if this thread's cache has no block.
-    #[inline(always)]
-    pub(crate) fn allocate_locked(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-        cache: Option<&'static ThreadCache>,
-    ) -> Result<Lease, Error> {
-        let stream_id = stream.id();
         let mut state = self.lock();
-        let stream = match cache.filter(|cache| !cache.is_closed()) {
-            Some(cache) => cache.stream(),
-            None => state.stream(stream),
-        };
         match cache {
             Some(cache) => {
                 state.settle(cache);
@@ -133,43 +109,42 @@ impl Store {
             }
             None => state.merge_counts(),
         }
-        let none =
-            Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
+        let on = match cache.filter(|cache| !cache.is_closed()) {
+            Some(cache) => cache.stream(),
+            None => state.stream(stream),
+        };
         if bytes == 0 {
             state.stats.allocated(0, 0);
-            return Ok(none);
+            return Ok(Lease::new(0, on, stream.id(), None));
         }
-        let granted = state.allocate(bytes, stream);
+        let granted = state.allocate(bytes, on);
         self.note_soft_limit(&mut state);
         drop(state);
-        let grant = match granted {
-            Ok(grant) => grant,
+        let block = match granted {
+            Ok(block) => block,
             Err(Shortage::Failed(error)) => return Err(error.into()),
             Err(shortage) => {
-                let recovered = self.recover(bytes, stream, shortage)?;
+                let recovered = self.recover(bytes, on, shortage)?;
                 self.note_soft_limit(&mut self.lock());
                 recovered
             }
         };
-        let BlockRef { key, address, bytes: block_bytes } = grant;
-        Ok(Lease { key: Some(key), address, block_bytes, ..none })
+        Ok(Lease::new(bytes, on, stream.id(), Some(block)))
     }
 
     /// Allocates without the reclaim steps. Returns `None` if memory is short, or if more than a
     /// fraction of the limit would be held in this way. The host has to order the first use.
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
-        let stream_id = stream.id();
         let mut state = self.lock();
         state.merge_counts();
-        let stream = state.stream(stream);
+        let on = state.stream(stream);
         let left = state.limits.hard.map(|limit| limit.saturating_sub(state.granted));
         if left.is_some_and(|left| bytes > left / SPARED) {
             return None;
         }
-        let BlockRef { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
+        let block = state.allocate(bytes, on).ok()?;
         self.note_soft_limit(&mut state);
-        let key = Some(key);
-        let lease = Lease { stream, stream_id, key, address, bytes, block_bytes, track: None };
+        let lease = Lease::new(bytes, on, stream.id(), Some(block));
         lease.note(&self.context, |checks, block| checks.allocated(block));
         Some(lease)
     }

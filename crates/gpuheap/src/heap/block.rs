@@ -54,7 +54,7 @@ impl Heap {
     #[inline]
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
-        Block::allocate(self.handle.inner(), bytes, stream, Location::caller())
+        Block::allocate(self.handle.inner(), MemoryKind::Device, bytes, stream, Location::caller())
     }
 
     /// Allocates `bytes` of unified or pinned memory as [`allocate`](Heap::allocate) does of device
@@ -73,12 +73,8 @@ impl Heap {
         bytes: u64,
         stream: &Stream,
     ) -> Result<Block, Error> {
-        let heap = self.handle.inner();
-        if kind == MemoryKind::Device {
-            return Block::allocate(heap, bytes, stream, Location::caller());
-        }
-        let (lease, _) = heap.lease(kind, bytes, stream, false, Location::caller())?;
-        Ok(Block { way: Way::Heap(heap.clone(), kind), lease, given_back: false })
+        self.handle.check_kind(kind)?;
+        Block::allocate(self.handle.inner(), kind, bytes, stream, Location::caller())
     }
 
     /// Allocates `bytes` from this thread's cache for `stream`, without a lock and without waiting.
@@ -89,51 +85,26 @@ impl Heap {
     /// may wait.
     #[inline]
     pub fn allocate_cached(&self, bytes: u64, stream: &Stream) -> Option<Block> {
-        let (lease, cache) = self.handle.inner().lease_kept(bytes, stream)?;
+        let heap = self.handle.inner();
+        let (lease, cache) = heap.allocate_cached(MemoryKind::Device, bytes, stream)?;
         Some(Block { way: Way::Cache(cache), lease, given_back: false })
     }
 }
 
 impl Block {
-    #[inline]
-    pub(crate) fn allocate(
+    #[inline(always)]
+    fn allocate(
         heap: &Arc<Inner>,
+        kind: MemoryKind,
         bytes: u64,
         stream: &Stream,
         at: &'static Location<'static>,
     ) -> Result<Block, Error> {
-        match heap.lease_kept(bytes, stream) {
-            Some((lease, cache)) => Ok(Block { way: Way::Cache(cache), lease, given_back: false }),
-            None => Block::allocate_unkept(heap, bytes, stream, at),
-        }
-    }
-
-    #[inline(never)]
-    fn allocate_unkept(
-        heap: &Arc<Inner>,
-        bytes: u64,
-        stream: &Stream,
-        at: &'static Location<'static>,
-    ) -> Result<Block, Error> {
-        match heap.cache_for(stream) {
-            Some(cache) => {
-                let lease = heap.lease_unkept(bytes, stream, cache)?;
-                Ok(Block { way: Way::Cache(cache), lease, given_back: false })
-            }
-            None => Block::allocate_elsewhere(heap, bytes, stream, at),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn allocate_elsewhere(
-        heap: &Arc<Inner>,
-        bytes: u64,
-        stream: &Stream,
-        at: &'static Location<'static>,
-    ) -> Result<Block, Error> {
-        let (lease, cache) = heap.lease(MemoryKind::Device, bytes, stream, false, at)?;
-        let way = cache.map_or_else(|| Way::Heap(heap.clone(), MemoryKind::Device), Way::Cache);
+        let (lease, cache) = heap.allocate(kind, bytes, stream, false, at)?;
+        let way = match cache {
+            Some(cache) if kind == MemoryKind::Device => Way::Cache(cache),
+            _ => Way::Heap(heap.clone(), kind),
+        };
         Ok(Block { way, lease, given_back: false })
     }
 
@@ -231,10 +202,7 @@ impl Block {
             }
             // A foreign stream may have been retired and wrapped again. The cache of the retired
             // one was closed before that, and takes no blocks.
-            if let Way::Cache(cache) = self.way
-                && cache.is_plain()
-                && self.keep(cache)
-            {
+            if self.keep() {
                 self.given_back = true;
                 measure::note_freed(self.lease.bytes);
                 return Ok(());
@@ -248,31 +216,20 @@ impl Block {
     fn give_back(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
         self.given_back = true;
         measure::note_freed(self.lease.bytes);
-        match self.way {
-            Way::Cache(cache) if stream.is_none() && cache.is_plain() && self.keep(cache) => Ok(()),
-            _ => self.give_back_unkept(stream),
-        }
+        if stream.is_none() && self.keep() { Ok(()) } else { self.give_back_unkept(stream) }
     }
 
+    /// Gives the block to a thread's cache, if that keeps it and the heap neither fills nor tracks
+    /// its memory.
     #[inline]
-    fn keep(&self, cache: &ThreadCache) -> bool {
+    fn keep(&self) -> bool {
+        let Way::Cache(cache) = self.way else { return false };
         let _time = measure::memory_management();
-        cache.keep(&self.lease)
+        cache.is_plain() && cache.keep(&self.lease)
     }
 
     #[inline(never)]
-    fn give_back_unkept(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
-        match self.way {
-            Way::Cache(cache) if stream.is_none() && cache.is_plain() => {
-                cache.free(self.lease).unwrap_or_else(|| self.give_back_elsewhere(stream))
-            }
-            _ => self.give_back_elsewhere(stream),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn give_back_elsewhere(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
+    fn give_back_unkept(&self, stream: Option<&Stream>) -> Result<(), Error> {
         self.heap()?.free(self.kind(), self.lease, stream, false)
     }
 

@@ -1,4 +1,6 @@
-//! Frees: to the thread's cache, then to the pool behind the store's lock.
+//! Frees: a thread's cache keeps the block, or everything else: room is made in the cache behind
+//! the store's lock, or the pool gets the block. Blocks, arrays and the C interface enter by
+//! [`Inner::free`].
 
 use std::sync::Arc;
 
@@ -26,18 +28,6 @@ pub(crate) enum FreeOn {
 }
 
 impl Inner {
-    /// Frees a lease that `cache` (this thread's) does not keep.
-    #[inline]
-    pub(crate) fn free_unkept(
-        &self,
-        lease: Lease,
-        cache: &'static ThreadCache,
-    ) -> Result<(), Error> {
-        self.check_alive_for(lease)?;
-        let _time = measure::memory_management();
-        self.device.free_locked(lease, None, false, Some(cache))
-    }
-
     /// Frees a lease in the order of `stream`, or else of its own stream.
     #[inline(never)]
     pub(crate) fn free(
@@ -63,11 +53,7 @@ impl Inner {
         self.untrack(lease.track);
         let zeroed = zeroed || self.zero_on_free;
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
-        let cache = match stream {
-            Some(stream) if stream.is_unannounced() => None,
-            Some(stream) => ThreadCache::of(self, kind, stream_id, |s| Some(s.stream(stream))),
-            None => ThreadCache::of(self, kind, stream_id, |s| s.order.known(stream_id)),
-        };
+        let cache = ThreadCache::of(self, kind, stream_id, stream);
         let freed = self.store(kind).free(lease, stream, zeroed, cache);
         if self.is_closing() {
             self.end_if_over();
@@ -132,36 +118,24 @@ impl Store {
         cache: Option<&'static ThreadCache>,
     ) -> Result<(), Error> {
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
+        let kept = Lease { stream_id, ..lease };
         if !zeroed {
             // Noted before another thread can allocate the block.
             lease.note_freed(&self.context, stream.map(Stream::raw), false);
-        }
-        match cache {
-            Some(cache) if !zeroed && cache.keep(&Lease { stream_id, ..lease }) => Ok(()),
-            _ => self.free_locked(lease, stream, zeroed, cache),
-        }
-    }
-
-    /// Frees a lease that no cache of this thread keeps, behind the store's lock.
-    #[inline]
-    pub(crate) fn free_locked(
-        &self,
-        lease: Lease,
-        stream: Option<&Stream>,
-        zeroed: bool,
-        cache: Option<&'static ThreadCache>,
-    ) -> Result<(), Error> {
-        let Lease { bytes, block_bytes, .. } = lease;
-        let mut state = self.lock();
-        if cache.is_none() {
-            state.merge_counts();
-        }
-        if let Some(cache) = cache {
-            state.settle(cache);
-            let stream_id = stream.map_or(lease.stream_id, Stream::id);
-            if !zeroed && state.make_room(cache, &Lease { stream_id, ..lease }) {
+            if cache.is_some_and(|cache| cache.keep(&kept)) {
                 return Ok(());
             }
+        }
+        let Lease { bytes, block_bytes, .. } = lease;
+        let mut state = self.lock();
+        match cache {
+            Some(cache) => {
+                state.settle(cache);
+                if !zeroed && state.make_room(cache, &kept) {
+                    return Ok(());
+                }
+            }
+            None => state.merge_counts(),
         }
         let Some(key) = lease.key else {
             state.stats.freed(bytes, block_bytes);

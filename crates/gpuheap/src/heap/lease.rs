@@ -1,6 +1,6 @@
 //! Memory that a store handed out, as plain data.
 
-use gpuheap_pool::StreamRef;
+use gpuheap_pool::{BlockRef, StreamRef};
 
 use crate::track::TrackId;
 
@@ -21,4 +21,19 @@ pub(crate) struct Lease {
     pub(crate) block_bytes: u64,
     /// Its record, where allocations are tracked.
     pub(crate) track: Option<TrackId>,
+}
+
+impl Lease {
+    /// Returns `bytes` of a block; of no block for zero bytes.
+    #[inline]
+    pub(crate) fn new(
+        bytes: u64,
+        stream: StreamRef,
+        stream_id: u64,
+        block: Option<BlockRef>,
+    ) -> Lease {
+        let (address, block_bytes) = block.map_or((0, 0), |block| (block.address, block.bytes));
+        let key = block.map(|block| block.key);
+        Lease { stream, stream_id, key, address, bytes, block_bytes, track: None }
+    }
 }

@@ -334,8 +334,7 @@ impl Heap {
     /// device leave after all cached memory was given back, that of other heaps of this process
     /// included.
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
-        self.handle.context.check_alive()?;
-        kind.check(self.handle.context.info())?;
+        self.handle.check_kind(kind)?;
         let store = self.store(kind);
         // Before the lock is taken, because it locks the other heaps.
         let others = store.others();
@@ -391,7 +390,8 @@ impl Heap {
         zeroed: bool,
         at: &'static Location<'static>,
     ) -> Result<Lease, Error> {
-        Ok(self.handle.inner().lease(kind, bytes, stream, zeroed, at)?.0)
+        self.handle.check_kind(kind)?;
+        Ok(self.handle.inner().allocate(kind, bytes, stream, zeroed, at)?.0)
     }
 
     /// Frees a lease in the order of `stream`, or else of its own stream.
@@ -540,6 +540,13 @@ impl Inner {
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
         !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
+    }
+
+    /// Returns an error if the heap has no memory of a kind: it is registered memory, the device
+    /// does not support it, or the heap cannot be used.
+    pub(crate) fn check_kind(&self, kind: MemoryKind) -> Result<(), Error> {
+        self.context.check_alive()?;
+        kind.check(self.context.info())
     }
 
     /// Returns `true` once the last clone was dropped.

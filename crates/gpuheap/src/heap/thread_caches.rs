@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use gpuheap_pool::{KeptByThreads, RunningStats, StreamRef};
 
-use crate::error::Error;
 use crate::heap::Inner;
 use crate::heap::lease::Lease;
-use crate::heap::store::{State, Store};
+use crate::heap::store::State;
 use crate::kind::MemoryKind;
+use crate::stream::Stream;
 use crate::thread_cache::{
     CacheOwner, Kept, Opening, ThreadCache, find, free, insert, is_there, unused, unused_here,
 };
@@ -26,37 +26,34 @@ const KEPT: u64 = 32 << 20;
 const KEPT_SHARE: u64 = 32;
 
 impl ThreadCache {
-    /// Returns this thread's cache for a store and the stream with the driver's id `stream_id`, if
-    /// it has one. The cache may be closed by now; then it serves and keeps nothing.
-    #[inline]
-    pub(crate) fn find(store: &Store, stream_id: u64) -> Option<&'static ThreadCache> {
-        find(store.number, stream_id)
-    }
-
     /// Returns this thread's cache for a kind of memory and the stream with the driver's id
-    /// `stream_id`. If it has none, opens one for the stream that `stream` returns. Returns `None`
-    /// if this heap has no caches.
+    /// `stream_id`, which is `stream` if that is given. If it has none, opens one. Returns `None`
+    /// if this heap has no caches, or none for such a stream.
     pub(crate) fn of(
         heap: &Arc<Inner>,
         kind: MemoryKind,
         stream_id: u64,
-        stream: impl FnOnce(&mut State) -> Option<StreamRef>,
+        stream: Option<&Stream>,
     ) -> Option<&'static ThreadCache> {
         let store = heap.store(kind);
-        let (most, kept) = (store.keeps()?, KeptByThreads::of(store.pool)?);
-        if let Some(found) = ThreadCache::find(store, stream_id)
+        if let Some(found) = find(store.number, stream_id)
             && !found.is_closed()
         {
             return Some(found);
         }
-        if !is_there() {
+        let (most, kept) = (store.keeps()?, KeptByThreads::of(store.pool)?);
+        if !is_there() || stream.is_some_and(Stream::is_unannounced) {
             return None;
         }
         let own = unused_here(store.number, ThreadCache::is_free);
         let mut state = store.lock();
         // A free on a transient stream is fenced at once, so it has to go to the pool.
-        let stream = stream(&mut state)
-            .filter(|stream| !heap.is_closing() && !state.order.is_transient(*stream));
+        let stream = match stream {
+            Some(stream) => Some(state.stream(stream)),
+            None => state.order.known(stream_id),
+        };
+        let stream =
+            stream.filter(|stream| !heap.is_closing() && !state.order.is_transient(*stream));
         let Some(stream) = stream else {
             if let Some(own) = own {
                 insert(store.number, own.stream_id(), own);
@@ -94,20 +91,6 @@ impl ThreadCache {
 }
 
 impl CacheOwner for Inner {
-    #[inline]
-    fn free_unkept(&self, lease: Lease, own: &'static ThreadCache) -> Result<(), Error> {
-        Inner::free_unkept(self, lease, own)
-    }
-
-    #[inline]
-    fn is_closing(&self) -> bool {
-        Inner::is_closing(self)
-    }
-
-    fn end_if_over(&self) {
-        Inner::end_if_over(self);
-    }
-
     fn close_cache(&self, cache: &'static ThreadCache) -> bool {
         self.stores().any(|store| {
             let mut state = store.lock();

@@ -1,8 +1,9 @@
 //! A lock for short sections that one thread enters again and again.
 //!
 //! A mutex takes two atomic exchanges, and with them 20 ns on the host of an H200. This lock takes
-//! one: a [`Word`], which is released by a plain store. A thread that releases it does therefore not
-//! see who waits. Those that wait stand in line at a mutex, and the first of them polls the word.
+//! one: a [`Word`], which is released by a plain store. A thread that releases it does therefore
+//! not see who waits. Those that wait stand in line at a mutex, and the first of them polls the
+//! word.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -92,7 +93,7 @@ mod tests {
                 loom::thread::spawn(move || lock.lock().add(1))
             });
             lock.lock().add(1);
-            threads.map(|thread| thread.join().unwrap());
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert_eq!(lock.lock().get(), 3);
         });
     }

@@ -115,13 +115,13 @@ mod tests {
         assert!(entered.load(Plain::Relaxed) > 0);
     }
 
-    /// The owner frees, allocates and frees again, while another thread that is short of memory
-    /// takes the blocks that it finds. Each block is taken by one of them.
+    /// The owner frees twice and allocates, while another thread that is short of memory takes the
+    /// blocks that it finds. Each block is taken by one of them. The owner looks for its slot
+    /// before it takes the word, as a cache does.
     #[test]
     fn what_is_kept_is_had_once() {
         loom::model(|| {
             let kept = Arc::new((Word::opened(), [Owned::new(0), Owned::new(0)]));
-            let take = |slots: &[Owned]| slots.iter().find(|slot| slot.get() != 0).map(Owned::take);
             let other = kept.clone();
             let drainer = loom::thread::spawn(move || {
                 let (word, slots) = &*other;
@@ -133,15 +133,17 @@ mod tests {
             let (word, slots) = &*kept;
             let (mut had, mut put) = (Vec::new(), 0);
             for block in 1..=2 {
-                if let Some(_inside) = word.enter()
-                    && let Some(slot) = slots.iter().find(|slot| slot.get() == 0)
+                if let Some(slot) = slots.iter().find(|slot| slot.get() == 0)
+                    && let Some(_inside) = word.enter()
                 {
                     slot.set(block);
                     put += 1;
                 }
             }
-            if let Some(_inside) = word.enter() {
-                had.extend(take(slots));
+            if let Some(slot) = slots.iter().find(|slot| slot.get() != 0)
+                && let Some(_inside) = word.enter()
+            {
+                had.extend(Some(slot.take()).filter(|one| *one != 0));
             }
             had.extend(drainer.join().unwrap());
             had.extend(slots.iter().map(Owned::take).filter(|one| *one != 0));

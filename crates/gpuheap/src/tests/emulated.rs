@@ -80,7 +80,7 @@ fn zeroing_is_refused_on_a_stream_that_was_retired_since_the_grant() {
             let heap = Heap::builder(&device).pool(pool).build().unwrap();
             let (stream, next) = (device.stream().unwrap(), device.stream().unwrap());
             let store = heap.store(MemoryKind::Device);
-            let lease = store.allocate_locked(5000, &stream, None).unwrap();
+            let lease = store.allocate(5000, &stream, None).unwrap();
             store.retire(&stream).unwrap();
             if has_successor {
                 // It gets the place of the one that ended.

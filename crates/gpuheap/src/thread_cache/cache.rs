@@ -9,7 +9,6 @@ use super::counts::Counts;
 use super::local;
 use super::remote_frees::{PLACES, RemoteFrees};
 use super::slots::{Kept, LARGEST, NEVER, Note, Slot, Slots};
-use crate::error::Error;
 use crate::fork;
 use crate::heap::lease::Lease;
 use crate::sync::{AtomicPtr, Lock, Ordering, Owned, Word, this_thread};
@@ -65,21 +64,11 @@ pub(crate) struct ThreadCache {
     unwanted: Owned,
     /// Place at which the next block is put among other caches' remote frees.
     next_place: Owned,
-    /// Locked by its thread while that is in the heap for a free.
     heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
 
 /// Interface of a cache to its heap.
 pub(crate) trait CacheOwner: Any + Send + Sync {
-    /// Frees a block that no cache keeps. `own` is this thread's cache for the block's stream.
-    fn free_unkept(&self, lease: Lease, own: &'static ThreadCache) -> Result<(), Error>;
-
-    /// Returns `true` once the last clone of the heap was dropped.
-    fn is_closing(&self) -> bool;
-
-    /// Ends the heap if it has neither clones nor blocks.
-    fn end_if_over(&self);
-
     /// Closes and flushes a cache of this thread, and abandons it to the heap's other threads.
     /// Returns `false` if the heap does not have the cache.
     fn close_cache(&self, cache: &'static ThreadCache) -> bool;
@@ -117,37 +106,36 @@ fn largest_for(bytes: u64) -> u64 {
 /// Methods for the thread that owns the cache.
 impl ThreadCache {
     /// Takes a block for a request of `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, bytes: u64) -> Option<Lease> {
         if bytes == 0 || bytes > LARGEST || self.is_forked() {
             return None;
         }
-        let inside = self.word.enter()?;
         let rounded = Rounding::from_number(self.rounding.get()).round(bytes);
-        let most = largest_for(rounded);
-        let taken = if self.is_large(rounded) {
-            self.large.take_if(|size| rounded <= size && size <= most)
-        } else {
-            self.take_small(rounded, most)
-        };
-        if let Some(block) = &taken {
-            self.held.sub(block.bytes);
-            self.counts().allocated(bytes, block.bytes);
-        }
+        let slot = self.find(rounded, largest_for(rounded))?;
+        let inside = self.word.enter()?;
+        // Another thread may have taken the block, but none puts one in.
+        let Kept { key, address, bytes: block_bytes, .. } = slot.take()?;
+        self.held.sub(block_bytes);
+        self.counts().allocated(bytes, block_bytes);
         drop(inside);
-        let Kept { key, address, bytes: block_bytes, .. } = taken?;
         let (stream, stream_id) = (self.stream(), self.stream_id.get());
         Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
     }
 
+    /// Returns the slot with the smallest block of `bytes` to `most`. Looks without taking the
+    /// word, so that a miss costs no exchange.
     #[inline]
-    fn take_small(&self, bytes: u64, most: u64) -> Option<Kept> {
-        let taken = self.slots.take(bytes, most);
-        if taken.is_some() || !self.remote_frees.is_filled() {
-            return taken;
+    fn find(&self, bytes: u64, most: u64) -> Option<&Slot> {
+        if self.is_large(bytes) {
+            return Some(&self.large).filter(|slot| (bytes..=most).contains(&slot.bytes()));
+        }
+        let found = self.slots.find(bytes, most);
+        if found.is_some() || !self.remote_frees.is_filled() {
+            return found;
         }
         self.take_in();
-        self.slots.take(bytes, most)
+        self.slots.find(bytes, most)
     }
 
     /// Keeps a block that came through it and is freed on its stream. If another thread frees the
@@ -169,19 +157,22 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
+        // Looks without taking the word, so that a block that is not kept costs no exchange.
+        let is_large = self.is_large(block_bytes);
+        let slot = match is_large {
+            true => Some(&self.large).filter(|slot| self.keeps_large.get() != 0 && slot.is_empty()),
+            false => self.slots.room(block_bytes),
+        };
+        let has_room = self.held.get() + block_bytes <= self.most.get();
+        let Some(slot) = slot.filter(|_| has_room) else { return false };
         let Some(_inside) = self.word.enter() else { return false };
-        let block = Kept { key, address, bytes: block_bytes, before: NEVER };
-        let is_kept = self.held.get() + block_bytes <= self.most.get()
-            && if self.is_large(block_bytes) {
-                self.keeps_large.get() != 0 && self.large.put(block)
-            } else {
-                self.slots.put(block)
-            };
-        if is_kept {
-            self.held.add(block_bytes);
-            self.counts().freed(bytes, block_bytes);
+        slot.put(Kept { key, address, bytes: block_bytes, before: NEVER });
+        if !is_large {
+            self.slots.note_filled(block_bytes);
         }
-        is_kept
+        self.held.add(block_bytes);
+        self.counts().freed(bytes, block_bytes);
+        true
     }
 
     /// Puts a block into the cache that it came through, which belongs to another thread. It counts
@@ -211,6 +202,7 @@ impl ThreadCache {
     /// Moves blocks that other threads freed to slots.
     #[inline(never)]
     fn take_in(&self) {
+        let Some(_inside) = self.word.enter() else { return };
         let mut unwanted = 0;
         self.remote_frees.take(|block, asked| {
             let fits = self.held.get() + block.bytes <= self.most.get() && self.slots.put(block);
@@ -238,26 +230,6 @@ impl ThreadCache {
             each(block);
             true
         });
-    }
-
-    /// Frees a block that came through this cache and that no cache keeps, if this thread has a
-    /// cache for its stream. Returns the heap's answer.
-    #[inline]
-    pub(crate) fn free(&'static self, lease: Lease) -> Option<Result<(), Error>> {
-        let is_own = self.stream_id.get() == lease.stream_id && self.is_mine();
-        let own = if is_own { self } else { local::find(self.store.get(), lease.stream_id)? };
-        if own.is_forked() {
-            return None;
-        }
-        let heap = own.heap.lock();
-        let freed = heap.as_ref()?.free_unkept(lease, own);
-        let closing = heap.as_ref().filter(|heap| heap.is_closing()).cloned();
-        // Released: a thread that ends the heap waits until all are out.
-        drop(heap);
-        if let Some(heap) = closing {
-            heap.end_if_over();
-        }
-        Some(freed)
     }
 
     /// Returns `true` if its heap neither fills blocks with zeros nor tracks them.
@@ -536,8 +508,7 @@ impl ThreadCache {
         self.heap.lock().as_deref().map(work)
     }
 
-    /// Removes the heap, and returns the reference that the cache held. Waits for its thread if
-    /// that is in the heap for a free.
+    /// Removes the heap, and returns the reference that the cache held.
     pub(crate) fn leave_heap(&self) -> Option<Arc<dyn CacheOwner>> {
         self.heap.lock().take()
     }

@@ -75,21 +75,31 @@ impl Slots {
     }
 
     /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if its bin is full.
-    #[inline]
     pub(crate) fn put(&self, block: Kept) -> bool {
-        let bin = bin(block.bytes);
-        if !self.places(bin).iter().any(|slot| slot.put(block)) {
-            return false;
-        }
-        let (word, bit) = (&self.filled[bin / 64], 1 << (bin % 64));
-        word.set(word.get() | bit);
+        let Some(slot) = self.room(block.bytes) else { return false };
+        slot.put(block);
+        self.note_filled(block.bytes);
         true
     }
 
-    /// Takes the smallest block of `bytes` to `most` out of the bin of `bytes`, which is at most
-    /// [`LARGEST`].
+    /// Returns an empty slot for a block of at most [`LARGEST`] bytes, if its bin has one. Once the
+    /// block is put there, [`note_filled`](Slots::note_filled) follows.
     #[inline]
-    pub(crate) fn take(&self, bytes: u64, most: u64) -> Option<Kept> {
+    pub(crate) fn room(&self, bytes: u64) -> Option<&Slot> {
+        self.places(bin(bytes)).iter().find(|slot| slot.is_empty())
+    }
+
+    #[inline]
+    pub(crate) fn note_filled(&self, bytes: u64) {
+        let bin = bin(bytes);
+        let word = &self.filled[bin / 64];
+        word.set(word.get() | 1 << (bin % 64));
+    }
+
+    /// Returns the slot with the smallest block of `bytes` to `most` in the bin of `bytes`, which
+    /// is at most [`LARGEST`].
+    #[inline]
+    pub(crate) fn find(&self, bytes: u64, most: u64) -> Option<&Slot> {
         let bin = bin(bytes);
         let (word, bit) = (&self.filled[bin / 64], 1 << (bin % 64));
         if word.get() & bit == 0 {
@@ -97,7 +107,7 @@ impl Slots {
         }
         let (mut best, mut best_bytes, mut is_empty) = (None, most + 1, true);
         for slot in self.places(bin) {
-            let size = slot.block.get() >> 32;
+            let size = slot.bytes();
             is_empty &= size == 0;
             if bytes <= size && size < best_bytes {
                 (best, best_bytes) = (Some(slot), size);
@@ -107,9 +117,10 @@ impl Slots {
             }
         }
         if is_empty {
+            // A bit that another thread cleared may be set again by this, and is cleared later.
             word.set(word.get() & !bit);
         }
-        best.and_then(Slot::take)
+        best
     }
 
     /// Takes all blocks out; `moment` is that of marked ones.
@@ -160,22 +171,19 @@ impl Slot {
         self.block.get() == 0
     }
 
-    /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if the slot is full.
+    /// Returns the size of the block; 0 if the slot is empty.
     #[inline]
-    pub(crate) fn put(&self, block: Kept) -> bool {
-        let is_empty = self.is_empty();
-        if is_empty {
-            debug_assert_eq!(block.address & MARKS, 0, "an address is a multiple of 256");
-            self.block.set(block.bytes << 32 | u64::from(block.key));
-            self.address.set(block.address);
-        }
-        is_empty
+    pub(crate) fn bytes(&self) -> u64 {
+        self.block.get() >> 32
     }
 
-    /// Takes the block out, if `fits` returns `true` for its size.
+    /// Keeps a block of at most [`LARGEST`] bytes in an empty slot.
     #[inline]
-    pub(crate) fn take_if(&self, fits: impl FnOnce(u64) -> bool) -> Option<Kept> {
-        if fits(self.block.get() >> 32) { self.take() } else { None }
+    pub(crate) fn put(&self, block: Kept) {
+        debug_assert!(self.is_empty(), "a block is in the slot");
+        debug_assert_eq!(block.address & MARKS, 0, "an address is a multiple of 256");
+        self.block.set(block.bytes << 32 | u64::from(block.key));
+        self.address.set(block.address);
     }
 
     #[inline]
@@ -289,7 +297,7 @@ mod tests {
                         let near = inside.iter().filter(|other| in_bin(other));
                         let fits = near.map(|(_, other)| *other);
                         let smallest = fits.filter(|o| (bytes..=bytes + 100).contains(o)).min();
-                        let found = slots.take(bytes, bytes + 100);
+                        let found = slots.find(bytes, bytes + 100).and_then(Slot::take);
                         prop_assert_eq!(found.map(|found| found.bytes), smallest);
                         if let Some(found) = found {
                             prop_assert!(inside.remove(&(found.address, found.bytes)));

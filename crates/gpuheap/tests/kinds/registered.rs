@@ -140,9 +140,17 @@ fn its_copies_are_pinned_and_it_cannot_be_allocated() {
     let array = target.register(vec![1_u32, 2]).unwrap();
     let copy = array.copy().unwrap();
     assert_eq!((copy.kind(), copy.to_vec().unwrap()), (MemoryKind::Pinned, vec![1, 2]));
+    // The thread's cache of pinned memory now has a block of that size.
+    drop(copy);
     let kind = target.kind(MemoryKind::Registered);
-    let error = kind.uninit::<u8, _>(1).unwrap_err().to_string();
-    assert!(error.contains("Target::register"), "{error}");
+    let heap = target.heap();
+    for refused in [
+        kind.uninit::<u32, _>(2).map(drop),
+        heap.allocate_kind(MemoryKind::Registered, 8, target.stream()).map(drop),
+    ] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("Target::register"), "{error}");
+    }
 }
 
 #[test]
