@@ -57,7 +57,7 @@ impl Target {
             Err(error) => return Err(RegisterError { error, vector }),
         };
         let (kind, at) = (MemoryKind::Registered, Location::caller());
-        let zeroed = self.heap.zeroes_on_free();
+        let zeroed = self.heap.inner().zero_on_free;
         let registered = Registered { lock, vector: Box::new(vector), zeroed };
         let memory = Memory::Registered(registered);
         let storage = Arc::new(Storage::new(self, kind, bytes as u64, memory, at));

@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gpuheap_pool::Gone;
+use gpuheap_pool::{Gone, PoolKind};
 
 use super::advice::Told;
 use super::element::Element;
@@ -464,7 +464,10 @@ impl Storage {
                     None => self.home.is_foreign().then(|| self.home.clone()),
                     last => {
                         let stream = self.last_stream(last);
-                        Some(stream.inspect_err(|_| self.heap.note_failed_free(self.kind))?)
+                        Some(
+                            stream
+                                .inspect_err(|_| self.heap.inner().note_failed_free(self.kind))?,
+                        )
                     }
                 };
                 self.heap.free(self.kind, lease, stream.as_ref(), self.zero_on_free)
@@ -546,7 +549,9 @@ impl Storage {
     fn last_stream(&self, last: Option<Stream>) -> Result<Stream, Error> {
         match last {
             None => Ok(self.home.clone()),
-            Some(last) if !last.is_retired() && self.heap.accepts(self.kind, &last) => Ok(last),
+            Some(last) if !last.is_retired() && self.heap.store(self.kind).accepts(&last) => {
+                Ok(last)
+            }
             Some(last) => {
                 let ordered = self.home.wait_for(&last);
                 // If that fails, the host waits, so that the memory can be freed after all.
@@ -602,7 +607,7 @@ impl Storage {
         // Access to a stream-ordered pool by other devices is set for the whole pool. After that
         // call, writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762). Wrapped
         // memory may be of such a pool.
-        let may_be_pooled = self.heap.is_stream_ordered()
+        let may_be_pooled = self.heap.pool() == PoolKind::Driver
             || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
         Ok(!may_be_pooled && user.can_reach(owner, visited)?)
     }

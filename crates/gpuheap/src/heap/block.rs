@@ -1,5 +1,6 @@
 //! Blocks: allocations of a heap.
 
+use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -240,7 +241,7 @@ impl Block {
             Way::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
             // A heap lives as long as its blocks, unless the device was reset.
             Way::Cache(cache) => {
-                let heap = cache.heap().ok_or(Gone::Reset)?.into_any();
+                let heap: Arc<dyn Any + Send + Sync> = cache.heap().ok_or(Gone::Reset)?;
                 Ok(heap.downcast().map_err(|_| Gone::Reset)?)
             }
             Way::Heap(heap, _) => Ok(heap.clone()),

@@ -18,15 +18,6 @@ use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
 use crate::track::TrackId;
 
-/// The stream on which a free is ordered after two streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FreeOn {
-    /// The stream that the block was allocated on.
-    Own,
-    /// The stream that the free names.
-    Theirs,
-}
-
 impl Inner {
     /// Frees a lease in the order of `stream`, or else of its own stream.
     #[inline(never)]
@@ -76,10 +67,8 @@ impl Inner {
         }
         self.check_alive_for(lease)?;
         let ordered = self.store(kind).order_free(&lease, stream);
-        match ordered.inspect_err(|_| self.note_failed_free(kind))? {
-            FreeOn::Own => self.free(kind, lease, None, false),
-            FreeOn::Theirs => self.free(kind, lease, Some(stream), false),
-        }
+        let stream = ordered.inspect_err(|_| self.note_failed_free(kind))?;
+        self.free(kind, lease, stream, false)
     }
 
     /// Counts memory whose free failed; it stays counted as live.
@@ -165,29 +154,34 @@ impl Store {
         Ok(freed?)
     }
 
-    /// Orders `stream` and the lease's own stream for a free, and returns the one on which the
-    /// lease may then be freed. Waits on the host only if neither stream can wait for the other.
-    pub(crate) fn order_free(&self, lease: &Lease, stream: &Stream) -> Result<FreeOn, Error> {
+    /// Orders `stream` and the lease's own stream for a free. Returns `stream` if the lease may
+    /// then be freed there, and `None` for its own stream. Waits on the host only if neither stream
+    /// can wait for the other.
+    fn order_free<'a>(
+        &self,
+        lease: &Lease,
+        stream: &'a Stream,
+    ) -> Result<Option<&'a Stream>, Error> {
         let (failed, own) = {
             let mut state = self.lock();
             let theirs = state.stream(stream);
             let State { order, source, .. } = &mut *state;
             let Err(failed) = order.follow(theirs, lease.stream, &mut **source) else {
-                return Ok(FreeOn::Theirs);
+                return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
             if current.is_some_and(|own| order.follow(own, theirs, &mut **source).is_ok()) {
-                return Ok(FreeOn::Own);
+                return Ok(None);
             }
             let mark = order.mark(lease.stream, &mut **source);
             (failed, mark.map(|fence| fence.map(|fence| source.waiter(fence))))
         };
         // One of them is capturing a graph, or the driver failed.
         if stream.synchronize().is_ok() {
-            return Ok(FreeOn::Own);
+            return Ok(None);
         }
         let is_over = own.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()));
-        if is_over { Ok(FreeOn::Theirs) } else { Err(failed.into()) }
+        if is_over { Ok(Some(stream)) } else { Err(failed.into()) }
     }
 
     /// Waits for a lease's stream and returns its memory to the driver, past the cache. Returns the

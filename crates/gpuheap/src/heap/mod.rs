@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::{BlockNote, CUstream};
-use gpuheap_pool::{Gone, Limits, PoolKind, SourceError, Tuning};
+use gpuheap_pool::{Gone, Limits, PoolKind, Tuning};
 
 use crate::device::Context;
 use crate::error::Error;
@@ -53,7 +53,7 @@ use crate::measure;
 use crate::say;
 use crate::size::Bytes;
 use crate::stream::Stream;
-use crate::track::{TrackId, Tracker, Tracking};
+use crate::track::{Tracker, Tracking};
 
 /// The memory of one device, allocated and freed in stream order.
 ///
@@ -105,7 +105,7 @@ pub(crate) struct Inner {
     pinned_limit: Option<u64>,
     registered: Registrations,
     reclaimers: Arc<Reclaimers>,
-    zero_on_free: bool,
+    pub(crate) zero_on_free: bool,
     zero_on_alloc: bool,
     tracker: Arc<Tracker>,
     /// Thread that gives cached memory back while the heap is idle, if one is configured.
@@ -406,12 +406,7 @@ impl Heap {
         self.handle.inner().free(kind, lease, stream, zeroed)
     }
 
-    /// Counts memory whose free failed; it stays counted as live.
-    pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
-        self.handle.note_failed_free(kind);
-    }
-
-    #[cfg(test)]
+    /// Returns the state that the heap's clones, blocks and arrays share.
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         self.handle.inner()
     }
@@ -433,7 +428,7 @@ impl Heap {
         self.handle.check_alive_for(lease)?;
         let _time = measure::memory_management();
         measure::note_freed(lease.bytes);
-        self.untrack(lease.track);
+        self.handle.untrack(lease.track);
         self.store(kind).release_lease(lease, stream, zeroed || self.handle.zero_on_free)
     }
 
@@ -455,29 +450,6 @@ impl Heap {
         }
     }
 
-    /// Page-locks memory with `register`. If the driver locks no more memory, runs the reclaim
-    /// steps on pinned memory.
-    pub(crate) fn pin(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-        register: impl FnMut() -> Result<(), SourceError>,
-    ) -> Result<(), Error> {
-        let pinned = self.store(MemoryKind::Pinned).recover_with(bytes, stream, register);
-        pinned.map_err(|error| self.handle.with_consumers(error))
-    }
-
-    /// Records an allocation, if tracking is on.
-    pub(crate) fn track(
-        &self,
-        address: u64,
-        bytes: u64,
-        kind: MemoryKind,
-        at: &'static Location<'static>,
-    ) -> Option<TrackId> {
-        self.handle.tracker.allocated(address, bytes, kind, at)
-    }
-
     /// Reports the parts of a block that are used on their own to an emulated device's checks, by
     /// address and size in bytes.
     pub(crate) fn note_parts(&self, parts: impl Iterator<Item = (u64, u64)>) {
@@ -490,31 +462,8 @@ impl Heap {
         }
     }
 
-    pub(crate) fn untrack(&self, track: Option<TrackId>) {
-        self.handle.untrack(track);
-    }
-
-    /// Returns the statistics of registered memory.
-    pub(crate) fn registered(&self) -> &Registrations {
-        &self.handle.registered
-    }
-
-    pub(crate) fn zeroes_on_free(&self) -> bool {
-        self.handle.zero_on_free
-    }
-
-    /// Returns `true` if device memory comes from a stream-ordered pool of the driver.
-    pub(crate) fn is_stream_ordered(&self) -> bool {
-        self.handle.pool == PoolKind::Driver
-    }
-
     pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
         self.handle.device.check_stream(stream)
-    }
-
-    /// Returns `true` if memory of a kind may be freed in the order of `stream`.
-    pub(crate) fn accepts(&self, kind: MemoryKind, stream: &Stream) -> bool {
-        self.store(kind).accepts(stream)
     }
 
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {

@@ -52,8 +52,8 @@ impl Heap {
         let host = memory.expose_provenance() as u64;
         let device = self.lock_and_map(host, bytes, stream)?;
         let (bytes, kind) = (bytes as u64, MemoryKind::Registered);
-        let track = self.track(device, bytes, kind, Location::caller());
-        self.registered().add(bytes);
+        let track = self.handle.tracker.allocated(device, bytes, kind, Location::caller());
+        self.handle.registered.add(bytes);
         measure::note(bytes);
         Ok(PageLock { heap: self.clone(), host, device, bytes, track, is_locked: true })
     }
@@ -79,7 +79,9 @@ impl Heap {
                 unsafe { context.driver().cuMemHostRegister_v2(pointer(host), bytes, FLAGS) };
             check("cuMemHostRegister_v2", locked).map_err(failure)
         };
-        self.pin(bytes as u64, stream, register)?;
+        // If the driver locks no more memory, the reclaim steps run on pinned memory.
+        let pinned = self.store(MemoryKind::Pinned).recover_with(bytes as u64, stream, register);
+        pinned.map_err(|error| self.handle.with_consumers(error))?;
         mapped(context, host).inspect_err(|_| {
             // Unlocked here: the caller may reuse the memory after the error, and no work knows of
             // it.
@@ -130,9 +132,9 @@ impl PageLock {
             _ if self.bytes == 0 => {}
             _ => wait(context).and_then(|()| unlock(context, self.host))?,
         }
-        self.heap.registered().remove(self.bytes);
+        self.heap.handle.registered.remove(self.bytes);
         measure::note_freed(self.bytes);
-        self.heap.untrack(self.track);
+        self.heap.handle.untrack(self.track);
         Ok(())
     }
 }

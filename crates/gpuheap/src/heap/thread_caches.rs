@@ -4,7 +4,6 @@
 #[cfg(all(feature = "emulator", not(loom)))]
 mod tests;
 
-use std::any::Any;
 use std::sync::Arc;
 
 use gpuheap_pool::{KeptByThreads, RunningStats, StreamRef};
@@ -101,10 +100,6 @@ impl CacheOwner for Inner {
             }
             is_here
         })
-    }
-
-    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self
     }
 }
 

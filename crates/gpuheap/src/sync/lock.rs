@@ -55,6 +55,12 @@ impl<T> Lock<T> {
     }
 }
 
+impl<T: Default> Default for Lock<T> {
+    fn default() -> Lock<T> {
+        Lock::new(T::default())
+    }
+}
+
 impl<T> Deref for Locked<'_, T> {
     type Target = T;
 

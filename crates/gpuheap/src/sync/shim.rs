@@ -28,7 +28,7 @@ pub(crate) fn pause(times: u32) {
 
 /// A number that one thread at a time touches, as a [`Word`](super::word::Word) or the heap's lock
 /// sees to: loads and stores of the cheapest kind.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Owned(AtomicU64);
 
 impl Owned {

@@ -9,16 +9,6 @@ thread_local! {
 }
 
 /// The number of this thread, which no other one ever has.
-#[cfg(loom)]
-pub(crate) fn this_thread() -> u64 {
-    loom::thread_local! {
-        static NUMBER: Cell<u64> = Cell::new(new_number());
-    }
-    NUMBER.with(Cell::get)
-}
-
-/// The number of this thread, which no other one ever has.
-#[cfg(not(loom))]
 #[inline]
 pub(crate) fn this_thread() -> u64 {
     let number = NUMBER.get();

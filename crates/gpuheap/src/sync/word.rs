@@ -6,23 +6,20 @@ use super::shim::{AtomicU64, Ordering, pause};
 /// an H200. A thread that does not get it does something else, or polls.
 ///
 /// Another thread can close the word, and then has exclusive access until it opens the word again.
-#[derive(Debug)]
+///
+/// A new word is closed.
+#[derive(Debug, Default)]
 pub(crate) struct Word(AtomicU64);
 
-const OPEN: u64 = 0;
+const CLOSED: u64 = 0;
 const TAKEN: u64 = 1;
-const CLOSED: u64 = 2;
+const OPEN: u64 = 2;
 
 /// Exclusive access to what the word guards, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Inside<'a>(&'a Word);
 
 impl Word {
-    /// Makes a closed word.
-    pub(crate) fn closed() -> Word {
-        Word(AtomicU64::new(CLOSED))
-    }
-
     pub(crate) fn opened() -> Word {
         Word(AtomicU64::new(OPEN))
     }

@@ -21,6 +21,7 @@ use crate::sync::{AtomicPtr, Lock, Ordering, Owned, Word, this_thread};
 /// A cache is never destroyed, so that a block can point at it without a count that all threads
 /// would write. It belongs to its thread while that runs, and to its heap until the heap has no
 /// block left. Then it is reused.
+#[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct ThreadCache {
     /// Taken by its thread for each use, and closed by others.
@@ -72,9 +73,6 @@ pub(crate) trait CacheOwner: Any + Send + Sync {
     /// Closes and flushes a cache of this thread, and abandons it to the heap's other threads.
     /// Returns `false` if the heap does not have the cache.
     fn close_cache(&self, cache: &'static ThreadCache) -> bool;
-
-    /// Converts the heap to its own type.
-    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
 const OPEN: u64 = 0;
@@ -462,34 +460,9 @@ impl ThreadCache {
 
 impl ThreadCache {
     pub(crate) fn new() -> ThreadCache {
-        let zero = || Owned::new(0);
-        let brought: *mut Counts = Box::leak(Box::new(Counts::new()));
-        ThreadCache {
-            word: Word::closed(),
-            thread: zero(),
-            store: zero(),
-            context: zero(),
-            moment: zero(),
-            stream_id: zero(),
-            slot: zero(),
-            raw: zero(),
-            forks: zero(),
-            rounding: zero(),
-            is_plain: zero(),
-            small: zero(),
-            keeps_large: zero(),
-            most: zero(),
-            held: zero(),
-            closed: Owned::new(CLOSED),
-            counts: AtomicPtr::new(brought),
-            brought: AtomicPtr::new(brought),
-            slots: Slots::new(),
-            large: Slot::new(),
-            remote_frees: RemoteFrees::new(),
-            unwanted: zero(),
-            next_place: zero(),
-            heap: Lock::new(None),
-        }
+        let brought: *mut Counts = Box::leak(Box::default());
+        let (counts, brought) = (AtomicPtr::new(brought), AtomicPtr::new(brought));
+        ThreadCache { closed: Owned::new(CLOSED), counts, brought, ..ThreadCache::default() }
     }
 
     #[inline]

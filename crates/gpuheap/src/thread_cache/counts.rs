@@ -11,7 +11,7 @@ use crate::sync::Owned;
 ///
 /// A thread's caches for one store share the counters that one of them
 /// [brought](super::ThreadCache).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 // On cache lines of its own, because its thread writes to it at every call.
 #[repr(align(128))]
 pub(crate) struct Counts {
@@ -26,18 +26,6 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn new() -> Counts {
-        let zero = || Owned::new(0);
-        Counts {
-            allocations: zero(),
-            allocated_bytes: zero(),
-            frees: zero(),
-            live: zero(),
-            live_blocks: zero(),
-            high: zero(),
-        }
-    }
-
     /// Counts an allocation of `bytes` in a block of `block` bytes.
     #[inline]
     pub(crate) fn allocated(&self, bytes: u64, block: u64) {
@@ -78,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_peak_between_two_carries_is_not_lost() {
-        let (counts, mut stats) = (Counts::new(), RunningStats::default());
+        let (counts, mut stats) = (Counts::default(), RunningStats::default());
         stats.allocated(100, 512);
         counts.allocated(50, 512);
         counts.freed(50, 512);
@@ -102,7 +90,8 @@ mod tests {
 
     #[test]
     fn a_free_that_is_carried_before_its_allocation_breaks_nothing() {
-        let (one, other, mut stats) = (Counts::new(), Counts::new(), RunningStats::default());
+        let (one, other, mut stats) =
+            (Counts::default(), Counts::default(), RunningStats::default());
         one.allocated(1000, 1024);
         other.freed(1000, 1024);
         other.merge_counts(&mut stats);

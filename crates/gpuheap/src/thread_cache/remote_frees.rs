@@ -29,7 +29,7 @@ pub(crate) struct RemoteFrees {
     filled: AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Place {
     /// Bytes in the upper half, key in the lower, as in a slot; zero if empty.
     block: AtomicU64,
@@ -41,13 +41,14 @@ struct Place {
 /// A place that is being filled: not a block, because its bytes are zero.
 const BUSY: u64 = 1;
 
-impl RemoteFrees {
-    pub(crate) fn new() -> RemoteFrees {
-        let zero = || AtomicU64::new(0);
-        let empty = |_| Place { block: zero(), address: zero(), asked: zero() };
-        RemoteFrees { places: (0..PLACES).map(empty).collect(), filled: AtomicBool::new(false) }
+impl Default for RemoteFrees {
+    fn default() -> RemoteFrees {
+        let places = (0..PLACES).map(|_| Place::default()).collect();
+        RemoteFrees { places, filled: AtomicBool::new(false) }
     }
+}
 
+impl RemoteFrees {
     /// Stores a block that was requested as `asked` bytes, if there is an empty place from `at` on.
     /// Returns the place at which the next search should begin.
     #[inline]
@@ -131,7 +132,7 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(4));
         model.check(|| {
-            let frees = Arc::new(RemoteFrees::new());
+            let frees = Arc::new(RemoteFrees::default());
             let (putting, taking) = (frees.clone(), frees.clone());
             let putting =
                 loom::thread::spawn(move || putting.put(block(1), block(1).bytes - 1, 0).is_some());
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn a_place_is_filled_again_while_it_is_taken_from() {
         loom::model(|| {
-            let frees = Arc::new(RemoteFrees::new());
+            let frees = Arc::new(RemoteFrees::default());
             for number in 1..=PLACES as u64 {
                 assert!(frees.put(block(number), block(number).bytes - 1, number).is_some());
             }
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn it_holds_so_many_and_no_more() {
-        let frees = RemoteFrees::new();
+        let frees = RemoteFrees::default();
         let block =
             |key: u32| Kept { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };
         let (mut at, mut put) = (7, 0);

@@ -51,7 +51,7 @@ const COMPLETED: u64 = 2;
 const MARKS: u64 = MARKED | COMPLETED;
 
 /// A place for one block.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Slot {
     /// Bytes in the upper half, key in the lower; zero if empty.
     block: Owned,
@@ -66,14 +66,14 @@ pub(crate) struct Slots {
     filled: [Owned; BINS.div_ceil(64)],
 }
 
-impl Slots {
-    pub(crate) fn new() -> Slots {
-        Slots {
-            slots: (0..BINS * DEPTH).map(|_| Slot::new()).collect(),
-            filled: std::array::from_fn(|_| Owned::new(0)),
-        }
+impl Default for Slots {
+    fn default() -> Slots {
+        let slots = (0..BINS * DEPTH).map(|_| Slot::default()).collect();
+        Slots { slots, filled: Default::default() }
     }
+}
 
+impl Slots {
     /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if its bin is full.
     pub(crate) fn put(&self, block: Kept) -> bool {
         let Some(slot) = self.room(block.bytes) else { return false };
@@ -162,10 +162,6 @@ impl Slots {
 }
 
 impl Slot {
-    pub(crate) fn new() -> Slot {
-        Slot { block: Owned::new(0), address: Owned::new(0) }
-    }
-
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.block.get() == 0
@@ -277,7 +273,7 @@ mod tests {
             actions in prop::collection::vec((0_u8..5, 512_u64..4096), 1..fewer(200)),
         ) {
             const MOMENT: u64 = 7;
-            let slots = Slots::new();
+            let slots = Slots::default();
             let mut inside = BTreeSet::new();
             // Knowledge about some of them, from a wait or an event.
             let mut before = BTreeMap::new();
