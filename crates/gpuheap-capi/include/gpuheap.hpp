@@ -211,8 +211,9 @@ class buffer {
     return detail::done(gpuheap_fill(heap_, data_, 0, size_bytes(), byte, stream));
   }
 
-  // Frees now, and says what failed.
+  // Frees now, and says what failed. Nothing is fine.
   outcome try_free() {
+    if (data_ == nullptr) return std::monostate{};
     size_ = 0;
     return detail::done(gpuheap_free(heap_, std::exchange(data_, nullptr)));
   }

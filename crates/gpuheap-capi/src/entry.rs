@@ -1,8 +1,9 @@
 //! Entry of every C function: catches panics, and turns a failure into a status and a text.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 
 use gpuheap::{Error, ErrorKind};
 
@@ -36,12 +37,35 @@ pub enum gpuheap_status {
 /// null. Valid until the thread's next failing call, or until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuheap_last_error() -> *const c_char {
-    // While a thread ends, its text may be destroyed already.
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    match LAST.try_with(|last| last.borrow().as_ptr()) {
+        Ok(last) => last,
+        Err(_) => match LATE.get() {
+            late if late.is_null() => c"".as_ptr(),
+            late => late,
+        },
+    }
 }
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
+    /// Text of a call that failed after `LAST` was destroyed: in a handler of the process's exit,
+    /// or in a destructor at the thread's end. Without a destructor, so it is kept.
+    static LATE: Cell<*mut c_char> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Keeps the text of this thread's last failed call.
+fn keep_text(text: CString) {
+    let mut text = Some(text);
+    let kept = LAST.try_with(|last| *last.borrow_mut() = text.take().unwrap_or_default());
+    if kept.is_err()
+        && let Some(text) = text
+    {
+        let before = LATE.replace(text.into_raw());
+        if !before.is_null() {
+            // SAFETY: made by `into_raw` above, and replaced by now.
+            drop(unsafe { CString::from_raw(before) });
+        }
+    }
 }
 
 /// A failed call. One pointer wide, so that a call that succeeds stays cheap.
@@ -147,7 +171,7 @@ fn keep(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap
     // The texts contain no null; one would become a space rather than lose the text.
     let (status, text) = *failure.0;
     let text = CString::new(format!("{name}: {text}").replace('\0', " "));
-    let _ = LAST.try_with(|last| *last.borrow_mut() = text.unwrap_or_default());
+    keep_text(text.unwrap_or_default());
     status
 }
 
