@@ -76,6 +76,23 @@ fn threads_of_c_free_what_others_allocated() {
     );
 }
 
+#[test]
+fn attack_from_threads_and_a_child_and_at_exit_gets_a_status_and_a_text() {
+    each_prints("attack.c", &["-std=c99", "-pthread"], "attacked: 0 wrong\n");
+}
+
+#[test]
+fn attack_through_the_header_of_cplusplus_throws_a_text() {
+    let expected = "allocate: 6, a text\nflush: 6, a text\ndevice: 6, a text\nfree: 6, a text\n\
+        close scope: 6, a text\ncontainer: 6, a text, as bad_alloc\nmoved heap: 2, a text\n\
+        statistics: 2, a text\nmoved to itself: 10\nonce: 0, twice: 3\nuntracked: 2, a text\n\
+        limits: 2, a text\nscope of another thread: 2, a text\nfreed there: 0\n\
+        in a child: 6, a text\nfree in a child: 6, a text\nchild: 0\n\
+        no device: 5, a text\nno name: 2, a text\n";
+    each_prints("attack.cpp", &["-std=c++17", "-pthread"], expected);
+    sanitized_prints("attack.cpp", expected);
+}
+
 /// The thread sanitizer sees the C program, and not the library, which it was not compiled with.
 #[test]
 fn threads_of_c_race_with_no_call() {
