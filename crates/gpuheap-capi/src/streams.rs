@@ -101,20 +101,30 @@ impl Streams {
             // SAFETY: the caller keeps this function's contract.
             return unsafe { self.ask(device, heap, raw) }.map(Given::Known);
         }
-        let version = self.version.0.load(Ordering::Acquire);
-        // Handles are addresses, so their lowest bits do not differ.
-        let place = (raw.0 >> 4 ^ raw.0 >> 9) % RECENT;
-        let found = FOUND.with(|found| found[place].get());
-        if found.version == version && found.raw == raw {
-            // SAFETY: the version shows that this table found the stream and has not forgotten it.
-            // The caller does not forget it while the result is used.
-            return Ok(Given::Known(unsafe { &*found.stream }));
+        // SAFETY: the caller keeps this function's contract.
+        if let Some(found) = unsafe { self.lately(raw) } {
+            return Ok(Given::Known(found));
         }
         // SAFETY: the caller keeps this function's contract.
         let found = unsafe { self.search(device, raw) }?;
-        FOUND.with(|recent| recent[place].set(found));
+        FOUND.with(|recent| recent[place_of(raw)].set(found));
         // SAFETY: just found, and the caller does not forget the stream while the result is used.
         Ok(Given::Known(unsafe { &*found.stream }))
+    }
+
+    /// Returns the stream of a handle if this thread has found it lately. Never a thread's own
+    /// default stream, nor one that may have ended unannounced.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`get`](Streams::get).
+    #[inline]
+    pub(crate) unsafe fn lately(&self, raw: CUstream) -> Option<&Stream> {
+        let version = self.version.0.load(Ordering::Acquire);
+        let found = FOUND.with(|found| found[place_of(raw)].get());
+        // SAFETY: the version shows that this table found the stream and has not forgotten it. The
+        // caller does not forget it while the result is used.
+        (found.version == version && found.raw == raw).then(|| unsafe { &*found.stream })
     }
 
     /// Returns the stream of a handle; `None` if it was never used with this heap.
@@ -201,6 +211,13 @@ impl Streams {
     fn lock(&self) -> MutexGuard<'_, FxHashMap<CUstream, Arc<Stream>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the place of a handle among those that a thread remembers.
+#[inline]
+fn place_of(raw: CUstream) -> usize {
+    // Handles are addresses, so their lowest bits do not differ.
+    (raw.0 >> 4 ^ raw.0 >> 9) % RECENT
 }
 
 /// Returns `true` for a default stream, which lives as long as the device.
