@@ -214,8 +214,9 @@ impl Open {
         // Apart from the other way, and without a destructor, so that the block goes from registers
         // to its place: through memory in between it took another 20 ns.
         // SAFETY: the caller keeps the contract of `Streams::get`.
+        let found = unsafe { self.streams.lately(CUstream(stream as usize)) };
         if !scope::any()
-            && let Some(found) = unsafe { self.streams.lately(CUstream(stream as usize)) }
+            && let Some(found) = found
             && let Some(block) = self.heap.allocate_cached(bytes, found)
         {
             let address = block.address();
