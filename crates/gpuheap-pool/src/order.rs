@@ -370,6 +370,7 @@ impl Order {
     }
 
     /// Returns `true` if the block of `ticket` may be used on `stream` now, with no new wait.
+    #[inline]
     pub fn is_usable_on(&self, ticket: Ticket, stream: StreamRef) -> bool {
         ticket.slot == stream.slot
             || self.is_fence_reached(ticket)
@@ -458,6 +459,7 @@ impl Order {
     }
 
     /// Returns `true` if the work before `ticket` is known to be completed.
+    #[inline]
     pub fn is_fence_reached(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].reached >= ticket.number
     }
@@ -704,6 +706,7 @@ impl Order {
 
     /// Returns `true` if the stream ended unannounced. No fence covers its last work, so its blocks
     /// must not follow the stream that uses its slot now or later.
+    #[inline]
     fn is_orphaned(&self, stream: StreamRef) -> bool {
         let state = &self.streams[stream.slot()];
         state.transient && (state.retired || state.turn != stream.turn)
@@ -720,6 +723,7 @@ impl Order {
         self.of_slot(slot)
     }
 
+    #[inline]
     fn of_slot(&self, slot: usize) -> StreamRef {
         let StreamState { turn, raw, .. } = self.streams[slot];
         StreamRef { slot: slot as u32, turn, raw }

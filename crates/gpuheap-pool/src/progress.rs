@@ -24,6 +24,7 @@ pub struct Completed(AtomicU64);
 
 impl Moments {
     /// Returns the moment that began last.
+    #[inline]
     pub fn now(&self) -> u64 {
         self.last.load(Ordering::SeqCst)
     }
@@ -46,16 +47,19 @@ impl Moments {
     }
 
     /// Returns the moment before which the stream's work is completed.
+    #[inline]
     pub fn completed(&self, stream: &Completed) -> u64 {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
     /// Returns the moment before which the work of all streams is completed.
+    #[inline]
     pub fn completed_by_all(&self) -> u64 {
         self.completed.0.load(Ordering::SeqCst)
     }
 
     /// Returns a number that changes whenever work becomes known to be completed.
+    #[inline]
     pub fn learnt(&self) -> u64 {
         self.learnt.load(Ordering::SeqCst)
     }

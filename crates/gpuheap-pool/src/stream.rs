@@ -35,22 +35,26 @@ pub struct StreamRef {
 
 impl StreamRef {
     /// Returns the stream with a [number](StreamRef::number) and a handle.
+    #[inline]
     pub fn new(number: u64, raw: StreamHandle) -> StreamRef {
         StreamRef { slot: number as u32, turn: (number >> 32) as u32, raw }
     }
 
     /// Returns the stream's number: its slot in the lower half, the number of earlier streams in
     /// that slot in the upper half.
+    #[inline]
     pub fn number(self) -> u64 {
         u64::from(self.turn) << 32 | u64::from(self.slot)
     }
 
     /// Returns the stream's slot in the heap's table of streams.
+    #[inline]
     pub fn slot(self) -> usize {
         self.slot as usize
     }
 
     /// Returns the driver's handle of the stream.
+    #[inline]
     pub fn raw(self) -> StreamHandle {
         self.raw
     }
@@ -67,11 +71,13 @@ pub struct Ticket {
 
 impl Ticket {
     /// Returns the ticket of the free with this number on the stream in `slot`.
+    #[inline]
     pub fn new(slot: u32, number: u64) -> Ticket {
         Ticket { slot, number }
     }
 
     /// The stream's place in the heap's table of streams.
+    #[inline]
     pub fn slot(self) -> usize {
         self.slot as usize
     }

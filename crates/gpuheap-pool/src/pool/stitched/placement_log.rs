@@ -13,6 +13,11 @@ const LOG: usize = 1 << 17;
 const CONTEXT: u32 = 4;
 /// Number of entries that may be skipped if an earlier request is not made this time.
 const AHEAD: usize = 8;
+/// Number of requests in a row without an earlier place after which the log is given up, and only
+/// one size in [`SAMPLED`] is looked up. Each look-up of random sizes misses the cache, a sixth of
+/// the time of such a program.
+const MISSES: u32 = 256;
+const SAMPLED: u64 = 8;
 /// Number of entries in the look-up table. Under Miri a table takes seconds to make, so it is small
 /// there, and is made only when first needed.
 const TABLE: usize = if cfg!(miri) { 1 << 8 } else { 1 << 15 };
@@ -66,6 +71,8 @@ pub(super) struct PlacementLog {
     began: Option<usize>,
     /// Last request for each hash of a few sizes in a row.
     table: Vec<Mark>,
+    /// Number of requests in a row that had no earlier place.
+    misses: u32,
     /// Hash of the sizes before this request.
     hash: u64,
     /// `true` if the last request got its earlier place.
@@ -100,7 +107,11 @@ impl PlacementLog {
             None => None,
         };
         let at = at.or_else(|| self.look_up(units));
-        self.next = at.map(|at| at + 1).or(self.next);
+        match at {
+            Some(at) => (self.next, self.misses) = (Some(at + 1), 0),
+            None if self.misses < MISSES => self.misses += 1,
+            None => self.next = None,
+        }
         let entry = self.log[at? % LOG];
         Some(match entry.primary {
             IN_RANGE => Place::Range(entry.name),
@@ -143,7 +154,11 @@ impl PlacementLog {
 
     /// Returns the last request that came after the same sizes as this one.
     fn look_up(&self, units: u32) -> Option<usize> {
-        let (slot, check) = slot(self.hash_with(units));
+        let hash = self.hash_with(units);
+        if self.misses >= MISSES && !hash.is_multiple_of(SAMPLED) {
+            return None;
+        }
+        let (slot, check) = slot(hash);
         let mark = self.table.get(slot).filter(|mark| mark.check == check)?;
         // The count exceeds what a mark can hold, but only the last requests are in the log.
         let back = (self.count as u32).wrapping_sub(mark.at) as usize;
