@@ -293,9 +293,8 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<BlockRef>, Shortage> {
-        if environment.stats.live == 0 {
-            self.placement_log.begin();
-        }
+        let (live, peak) = (environment.stats.known_live(), environment.stats.live_peak);
+        self.placement_log.note_live(live, peak);
         let place = if self.tuning.follows { self.placement_log.place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.again(place, bytes, stream, environment)? {
