@@ -34,7 +34,7 @@ pub use limits::Limits;
 pub use order::{Order, StreamGuard};
 pub use pool::{
     Binned, BlockRef, Cached, Direct, Environment, Forecast, KeptByThreads, Policy, PoolKind,
-    Rounding, Shortage, Simple, Split, Stitched, Taking, Tuning, UnknownPool, new_policy,
+    Rounding, Shortage, Simple, Stitched, Taking, Tuning, UnknownPool, new_policy,
 };
 pub use progress::{Completed, Moments};
 pub use source::{

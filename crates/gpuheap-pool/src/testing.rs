@@ -7,7 +7,7 @@ use proptest::prelude::ProptestConfig;
 pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
 use crate::{
     BlockRef, Cached, Environment, Forecast, Headroom, Moments, Order, Policy, RunningStats,
-    Segment, Shortage, SourceError, Split, Stitched, StreamGuard, StreamHandle, StreamRef, Stuck,
+    Segment, Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef, Stuck,
 };
 
 /// Returns `many`, or an eighth of it under Miri, which runs the tests a thousand times slower.
@@ -72,7 +72,7 @@ impl StreamGuard for Unannounced {
 
 /// `split` without stream order: a test policy whose blocks all belong to its first stream.
 #[derive(Default)]
-pub struct IgnoresStreams(Split);
+pub struct IgnoresStreams(Stitched);
 
 impl Policy for IgnoresStreams {
     fn allocate(

@@ -16,9 +16,7 @@ mod binned;
 mod direct;
 mod free_list;
 mod simple;
-mod size_bins;
 mod slab;
-mod split;
 mod stitched;
 #[cfg(test)]
 mod tests;
@@ -30,7 +28,6 @@ use serde::Serialize;
 pub use binned::Binned;
 pub use direct::Direct;
 pub use simple::Simple;
-pub use split::Split;
 pub use stitched::{Stitched, Tuning};
 
 use crate::headroom::Headroom;
@@ -40,6 +37,9 @@ use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, r
 use crate::stats::RunningStats;
 use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
+
+/// Unit of sizes, in bytes: the alignment of the driver's allocations (H200, driver 580).
+const ROUNDING: u64 = 512;
 
 /// Policy of a pool, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -172,7 +172,7 @@ impl Rounding {
     #[inline]
     pub fn round(self, bytes: u64) -> u64 {
         match self {
-            Rounding::Units => round_up(bytes, size_bins::ROUNDING),
+            Rounding::Units => round_up(bytes, ROUNDING),
             Rounding::PowersOfTwo => bytes.next_power_of_two(),
         }
     }
@@ -215,7 +215,7 @@ pub fn new_policy(pool: PoolKind, tuning: Tuning) -> Box<dyn Policy> {
         PoolKind::None | PoolKind::Driver => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),
         PoolKind::Binned => Box::new(Binned::default()),
-        PoolKind::Split => Box::new(Split::default()),
+        PoolKind::Split => Box::new(Stitched::in_segments()),
         PoolKind::Stitched => Box::new(Stitched::with(tuning)),
     }
 }

@@ -35,14 +35,6 @@ impl<T> Slab<T> {
         value
     }
 
-    pub(super) fn get(&self, key: u32) -> Option<&T> {
-        self.entries.get(key as usize)?.as_ref()
-    }
-
-    pub(super) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
-        self.entries.get_mut(key as usize)?.as_mut()
-    }
-
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries

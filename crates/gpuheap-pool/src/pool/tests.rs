@@ -300,7 +300,7 @@ fn policies() -> Vec<(&'static str, Box<dyn Policy>)> {
         ("none", Box::new(Direct::default())),
         ("simple", Box::new(Simple::default())),
         ("binned", Box::new(Binned::default())),
-        ("split", Box::new(Split::default())),
+        ("split", Box::new(Stitched::in_segments())),
         ("stitched", Box::new(Stitched::default())),
         (
             "stitched, packing",

@@ -371,7 +371,7 @@ impl Drop for Vmm {
 #[cfg(feature = "emulator")]
 mod tests {
     use gpuheap_emu::{Fault, FaultPlan, Options, Profile};
-    use gpuheap_pool::{MemorySource, Order, PoolKind, Split, StreamHandle};
+    use gpuheap_pool::{MemorySource, Order, PoolKind, Stitched, StreamHandle};
 
     use super::*;
     use crate::kind::MemoryKind;
@@ -574,7 +574,7 @@ mod tests {
         let [reader, owner] = &devices[..] else { panic!("two devices") };
         let builder = Heap::builder(owner).without_environment();
         let source = Box::new(source(owner));
-        let heap = builder.build_over(PoolKind::Split, Box::new(Split::default()), source);
+        let heap = builder.build_over(PoolKind::Split, Box::new(Stitched::in_segments()), source);
         let may = |address| {
             let (mut flags, location) = (0, CUmemLocation::device(reader.ordinal()));
             let driver = owner.context().driver();

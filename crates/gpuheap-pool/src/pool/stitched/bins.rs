@@ -5,7 +5,7 @@
 //! records, the last freed first.
 
 use super::blocks::{Blocks, NONE};
-use crate::pool::size_bins::ROUNDING;
+use crate::pool::ROUNDING;
 
 /// Number of bins for each power of two.
 const PER_CLASS: usize = 64;

@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::order::Order;
-use crate::pool::size_bins::ROUNDING;
+use crate::pool::ROUNDING;
 use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
@@ -79,10 +79,6 @@ const STEP: u64 = ROUNDING;
 /// Highest end that a part can hold: it stands for the end of the addresses.
 const MOST: u64 = (1 << 40) - 1;
 
-/// Coarser unit of a part's ends, in bytes, for merging blocks and ordering ranges. Exact ends gain
-/// nothing there, and cost `serve_threads` 0.007 of utilisation.
-const COARSE: u64 = 64 << 10;
-
 /// Distance, in bytes, from which on two uses stay apart, because their blocks do not merge. If two
 /// uses are closer, the bytes between them count as used too. Between two frees of a capture such
 /// bytes cannot be used. A smaller distance is expensive: a block that does not merge is a worse
@@ -96,14 +92,6 @@ impl Part {
     const fn new(from: u64, to: u64) -> Part {
         let (from_above, to_above) = ((from >> 32) as u8, (to >> 32) as u8);
         Part { from: from as u32, to: to as u32, from_above, to_above }
-    }
-
-    /// Returns the part, widened to [`COARSE`] steps.
-    #[inline]
-    fn coarse(self) -> (u64, u64) {
-        const UNITS: u64 = COARSE / STEP;
-        let to = if self.to() == MOST { MOST } else { self.to().next_multiple_of(UNITS) };
-        (self.from() / UNITS * UNITS, to)
     }
 
     /// Returns the part of these addresses.
@@ -163,18 +151,13 @@ impl Block {
     /// Returns the start and the end of the bytes that may be in use. If the last use is completed,
     /// the start is above the end.
     pub(super) fn in_use(&self, order: &Order) -> (u64, u64) {
-        self.in_use_of(self.part.coarse(), order)
+        if self.last.is_completed(order) { NOWHERE } else { self.used() }
     }
 
-    /// Returns the start and the end of the bytes of `part`, in units, that may be in use.
-    fn in_use_of(&self, part: (u64, u64), order: &Order) -> (u64, u64) {
-        if self.last.is_completed(order) { NOWHERE } else { self.used(part) }
-    }
-
-    /// Returns the start and the end of the bytes of a part, in units, that were used.
-    fn used(&self, (from, to): (u64, u64)) -> (u64, u64) {
-        let to = if to == MOST { u64::MAX } else { to * STEP };
-        let (from, to) = (self.address.max(from * STEP), self.end().min(to));
+    /// Returns the start and the end of the bytes that the last use covered.
+    fn used(&self) -> (u64, u64) {
+        let to = if self.part.to() == MOST { u64::MAX } else { self.part.to() * STEP };
+        let (from, to) = (self.address.max(self.part.from() * STEP), self.end().min(to));
         if from < to { (from, to) } else { NOWHERE }
     }
 
@@ -182,7 +165,7 @@ impl Block {
     /// wait can complete it, the start is above the end.
     pub(super) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
         match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
-            Some(_) => self.used(self.part.coarse()),
+            Some(_) => self.used(),
             None => NOWHERE,
         }
     }
@@ -190,21 +173,6 @@ impl Block {
     /// Returns `true` if no wait can complete the block's last use now.
     pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.stuck(stuck) != NOWHERE
-    }
-
-    /// Returns the start and the end of the bytes that may be in use, exact to the byte.
-    pub(super) fn exactly_in_use(&self, order: &Order) -> (u64, u64) {
-        self.in_use_of((self.part.from(), self.part.to()), order)
-    }
-
-    /// Returns the start of `bytes` within the block that are not in use; `None` if no piece is
-    /// large enough.
-    pub(super) fn unused(&self, bytes: u64, order: &Order) -> Option<u64> {
-        let (from, to) = self.exactly_in_use(order);
-        if from >= to || from - self.address >= bytes {
-            return (self.bytes >= bytes).then_some(self.address);
-        }
-        (self.end() - to >= bytes).then_some(to)
     }
 
     /// Returns the last use of a range; completed if that use covers none of the range.
@@ -239,9 +207,7 @@ impl Block {
     fn clipped(&self) -> Part {
         let whole = Part::of((self.address, self.end()));
         let (from, to) = (self.part.from().max(whole.from()), self.part.to().min(whole.to()));
-        let part = Part::new(from, to);
-        let (from, to) = part.coarse();
-        if from < to { part } else { Part::NOTHING }
+        if from < to { Part::new(from, to) } else { Part::NOTHING }
     }
 
     /// Returns the part that two neighbours' last use covers together. `None` if too many bytes
@@ -253,8 +219,8 @@ impl Block {
         };
         let (first, second) = (part(self), part(other));
         let (from, to) = (first.from().min(second.from()), first.to().max(second.to()));
-        let (ours, theirs) = (first.coarse(), second.coarse());
-        let between = ours.0.max(theirs.0).saturating_sub(ours.1.min(theirs.1));
+        let (begins, ends) = (first.from().max(second.from()), first.to().min(second.to()));
+        let between = begins.saturating_sub(ends);
         let both = first != Part::NOTHING && second != Part::NOTHING;
         if both && between >= BETWEEN / STEP {
             return None;

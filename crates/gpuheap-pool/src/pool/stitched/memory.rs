@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::pool::{Environment, Shortage};
-use crate::source::{Chunk, SourceError};
+use crate::source::{Chunk, Segment, SourceError};
 
 /// Smallest and largest chunk. Setting access costs 24 µs for each chunk of up to 512 MiB, and
 /// giving one of that size back 136 µs (H200, driver 580). Larger chunks save nothing more.
@@ -15,7 +15,8 @@ const SHARE: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Piece {
-    pub(super) chunk: Chunk,
+    /// `None` for a segment, which the driver mapped itself.
+    pub(super) chunk: Option<Chunk>,
     pub(super) bytes: u64,
     /// Stitched ranges in which the chunk is mapped, once for each mapping.
     pub(super) ranges: Vec<u32>,
@@ -96,8 +97,21 @@ impl Memory {
         let pages = environment.pages().map_err(Shortage::Failed)?;
         pages.map(primary, &[chunk]).map_err(Shortage::Failed)?;
         self.loose.swap_remove(at);
-        self.pieces.insert(primary, Piece { chunk, bytes: size, ranges: Vec::new() });
+        self.pieces.insert(primary, Piece { chunk: Some(chunk), bytes: size, ranges: Vec::new() });
         Ok(size)
+    }
+
+    /// Adds a segment of the driver.
+    pub(super) fn add_segment(&mut self, segment: Segment) {
+        let piece = Piece { chunk: None, bytes: segment.bytes, ranges: Vec::new() };
+        self.pieces.insert(segment.address, piece);
+        self.bytes += segment.bytes;
+    }
+
+    /// Removes a segment that was given back.
+    pub(super) fn remove_segment(&mut self, segment: Segment) {
+        self.pieces.remove(&segment.address);
+        self.bytes -= segment.bytes;
     }
 
     /// Unmaps a chunk from its primary address. It is mapped nowhere else.
@@ -108,7 +122,7 @@ impl Memory {
     ) -> Result<(), SourceError> {
         let Some(piece) = self.pieces.get(&primary) else { return Ok(()) };
         environment.pages()?.unmap(primary, piece.bytes)?;
-        self.loose.push((piece.chunk, piece.bytes));
+        self.loose.extend(piece.chunk.map(|chunk| (chunk, piece.bytes)));
         self.pieces.remove(&primary);
         Ok(())
     }

@@ -192,7 +192,7 @@ impl PlacementLog {
 }
 
 fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes / crate::pool::size_bins::ROUNDING).unwrap_or(u32::MAX)
+    u32::try_from(bytes / crate::pool::ROUNDING).unwrap_or(u32::MAX)
 }
 
 /// Returns the table index of a hash, and the bits that tell it from others there.

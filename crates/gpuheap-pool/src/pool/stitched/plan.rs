@@ -5,7 +5,7 @@ use super::blocks::{Block, Last, State};
 use super::eligibility::Eligibility;
 use super::growth::Growth;
 use super::memory::LEAST;
-use super::{LOOK_RANGES, SMALL, SMALL_RUN, Shortage, Stitched};
+use super::{LOOK_RANGES, SMALL_RUN, Shortage, Stitched};
 use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::pool::{BlockRef, Environment, Taking};
@@ -178,7 +178,8 @@ impl Stitched {
     ) -> Result<Option<BlockRef>, Shortage> {
         match self.grow_at_home(bytes, Bound::Slack, stream, environment) {
             Ok(Some(address)) => self.at_primary(address, bytes, stream, environment),
-            Ok(None) | Err(Shortage::Limit(_) | Shortage::Device(_)) => Ok(None),
+            Ok(None) => Ok(None),
+            Err(Shortage::Limit(_) | Shortage::Device(_)) if !self.in_segments => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -192,6 +193,9 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<u64>, Shortage> {
+        if self.in_segments {
+            return self.grow_segment(bytes, bound == Bound::None, stream, environment).map(Some);
+        }
         let headroom = environment.headroom();
         let growth = self.growth(bytes, environment.stats, headroom);
         let exceeds = |memory: u64, add: u64| {
@@ -486,6 +490,9 @@ impl Stitched {
     /// requests. That is all whole chunks, the longest part before such chunks and the longest part
     /// after.
     pub(super) fn stitchable(&self, allowed: impl Fn(&Block) -> bool) -> u64 {
+        if self.in_segments {
+            return 0;
+        }
         let (head, tail, _) = self.edges(&allowed);
         head + tail + self.free_runs(allowed).map(Run::whole).sum::<u64>()
     }
@@ -509,32 +516,43 @@ impl Stitched {
     }
 
     /// Returns what a request would take from the driver with the cache as it is, once all frees
-    /// but the stuck ones are completed. Follows the steps of the module's list in order.
+    /// but the stuck ones are completed. Then `spare` bytes of chunks could be given back. Follows
+    /// the steps of the module's list in order.
     pub(super) fn takings(
         &self,
         bytes: u64,
+        spare: u64,
         stats: &RunningStats,
         headroom: Headroom,
         stuck: &Stuck,
     ) -> Vec<Taking> {
-        let islands = self.primary.islands();
+        let (small, islands) = (bytes <= self.small, self.primary.islands());
         // For large requests, the empty blocks of small requests count as given to the large ones.
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
             is_completed(block) && (block.is_free(false) || islands.contains(&block.address))
         };
-        let longest = |allowed: &dyn Fn(&Block) -> bool| {
+        let runs = |allowed: &dyn Fn(&Block) -> bool| -> Vec<u64> {
             let runs = self.primary.all_free().filter_map(|key| {
                 Some(self.primary.run_from(key, allowed)? - self.primary.blocks[key].address)
             });
-            runs.max().unwrap_or(0)
+            runs.collect()
         };
-        let small = bytes <= SMALL;
+        let longest =
+            |allowed: &dyn Fn(&Block) -> bool| runs(allowed).into_iter().max().unwrap_or(0);
+        let fits_large = match small && self.in_segments {
+            true => runs(&usable).contains(&SMALL_RUN),
+            false => longest(&usable) >= bytes,
+        };
         let fits_small =
             small && longest(&|block| is_completed(block) && block.is_free(true)) >= bytes;
         let is_range_free = || self.is_range_free(bytes, stuck, usable);
-        if fits_small || longest(&usable) >= bytes || !small && is_range_free() {
+        if fits_small || fits_large || !small && is_range_free() {
             return vec![Taking::of(0)];
+        }
+        let all = |block: &Block| is_completed(block) && block.state == State::Free;
+        if self.in_segments {
+            return self.segment_takings(bytes, spare, longest(&all) >= bytes);
         }
         let grown = if small { SMALL_RUN } else { bytes };
         let room = self.room_beside(grown, usable);
@@ -556,7 +574,6 @@ impl Stitched {
             takings.push(Taking::of(more));
         }
         // Last step before a failure: nothing stays set apart for small requests.
-        let all = |block: &Block| is_completed(block) && block.state == State::Free;
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,

@@ -33,6 +33,7 @@ pub(super) struct Primary {
     pub(super) blocks: Blocks,
     large: Bins,
     small: Bins,
+    /// Ranges of addresses that blocks cover whole, by address.
     arenas: Vec<Arena>,
     pub(super) gaps: Vec<u32>,
     /// Free blocks that could not merge with the next one, because another stream freed it.
@@ -56,6 +57,25 @@ struct Arena {
 impl Primary {
     /// Adds addresses without memory.
     pub(super) fn add_arena(&mut self, base: u64, bytes: u64) {
+        let key = self.add_block(base, bytes, State::Gap);
+        self.gaps.push(key);
+    }
+
+    /// Adds addresses with memory, a segment of the driver, as one free block.
+    pub(super) fn add_segment(&mut self, base: u64, bytes: u64) {
+        let key = self.add_block(base, bytes, State::Free);
+        self.bin(key);
+    }
+
+    /// Removes the addresses of a segment that is all free, because it was given back.
+    pub(super) fn remove_segment(&mut self, first: u32, base: u64, bytes: u64) {
+        let key = self.take(first, base, bytes, State::Gap);
+        self.blocks.remove(key);
+        self.arenas.retain(|arena| arena.base != base);
+    }
+
+    /// Adds addresses that one block covers.
+    fn add_block(&mut self, base: u64, bytes: u64, state: State) -> u32 {
         let key = self.blocks.insert(Block {
             address: base,
             bytes,
@@ -66,19 +86,21 @@ impl Primary {
             last: Last::OVER,
             part: Part::ALL,
             range: NONE,
-            state: State::Gap,
+            state,
             small: false,
             boundary: false,
             binned: false,
             listed: false,
         });
-        self.gaps.push(key);
-        self.arenas.push(Arena { base, bytes, cover: vec![key; (bytes / PAGE) as usize] });
+        let at = self.arenas.partition_point(|arena| arena.base < base);
+        let cover = vec![key; bytes.div_ceil(PAGE) as usize];
+        self.arenas.insert(at, Arena { base, bytes, cover });
+        key
     }
 
     /// Returns the last arena if it is only a gap, so that its addresses can be given back.
     pub(super) fn arena_to_go(&self) -> Option<Segment> {
-        let Arena { base, bytes, .. } = *self.arenas.last()?;
+        let &Arena { base, bytes, .. } = self.arenas.last()?;
         let is_all = |gap: &Block| (gap.address, gap.bytes) == (base, bytes);
         let is_gap = self.gaps.iter().any(|gap| is_all(&self.blocks[*gap]));
         is_gap.then_some(Segment { address: base, bytes })
@@ -138,24 +160,6 @@ impl Primary {
         bins.best(bytes, search_depth, &self.blocks, usable, serves)
     }
 
-    /// Searches the first few free blocks that fit but are partly in use for a completed part that
-    /// is large enough. Cuts that part off and returns it as a free block.
-    #[cold]
-    pub(super) fn find_unused(
-        &mut self,
-        bytes: u64,
-        small: bool,
-        search_depth: usize,
-        order: &Order,
-    ) -> Option<u32> {
-        let bins = if small { &self.small } else { &self.large };
-        let usable = |key: u32| self.blocks[key].unused(bytes, order).is_some();
-        let key = bins.best(bytes, search_depth, &self.blocks, usable, |_| false).usable?;
-        let address = self.blocks[key].unused(bytes, order)?;
-        self.cut_loose(key, self.blocks[key].exactly_in_use(order));
-        self.at(address)
-    }
-
     /// Returns the keys of all free blocks.
     pub(super) fn all_free(&self) -> impl Iterator<Item = u32> + '_ {
         self.free(true).chain(self.free(false))
@@ -179,10 +183,16 @@ impl Primary {
         })
     }
 
+    /// Returns the index of the arena that holds `address`.
+    #[inline]
+    fn arena_of(&self, address: u64) -> Option<usize> {
+        let at = self.arenas.partition_point(|arena| arena.base <= address).checked_sub(1)?;
+        (address - self.arenas[at].base < self.arenas[at].bytes).then_some(at)
+    }
+
     /// Returns the block that holds `address`.
     pub(super) fn at(&self, address: u64) -> Option<u32> {
-        let holds = |arena: &&Arena| address >= arena.base && address - arena.base < arena.bytes;
-        let arena = self.arenas.iter().find(holds)?;
+        let arena = &self.arenas[self.arena_of(address)?];
         let mut key = *arena.cover.get(((address - arena.base) / PAGE) as usize)?;
         loop {
             let block = self.blocks.get(key)?;
@@ -363,12 +373,8 @@ impl Primary {
         let held = |key: &u32| !allowed(self.blocks[*key].last);
         let held: Vec<u32> = self.all_free().filter(held).collect();
         for key in held {
-            self.loosen_block(key, order);
+            self.cut_loose(key, self.blocks[key].in_use(order));
         }
-    }
-
-    fn loosen_block(&mut self, key: u32, order: &Order) {
-        self.cut_loose(key, self.blocks[key].in_use(order));
     }
 
     /// Cuts the parts that are out of use from a free block of which a part is in use.
@@ -678,8 +684,7 @@ impl Primary {
     /// Notes the block that covers the pages that begin in a range.
     #[inline]
     fn cover_range(&mut self, key: u32, from: u64, to: u64) {
-        let holds = |arena: &&mut Arena| from >= arena.base && from - arena.base < arena.bytes;
-        let Some(arena) = self.arenas.iter_mut().find(holds) else { return };
+        let Some(arena) = self.arena_of(from).map(|at| &mut self.arenas[at]) else { return };
         let first = (from - arena.base).div_ceil(PAGE) as usize;
         let end = (to - arena.base).div_ceil(PAGE) as usize;
         if let Some(pages) = arena.cover.get_mut(first..end) {

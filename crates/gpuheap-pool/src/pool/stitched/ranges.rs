@@ -105,7 +105,7 @@ impl Ranges {
         for run in &runs {
             for (primary, piece) in memory.touching(run.address, run.address + run.bytes) {
                 mapped.push((primary, piece.bytes));
-                chunks.push(piece.chunk);
+                chunks.extend(piece.chunk);
                 length += piece.bytes;
             }
         }

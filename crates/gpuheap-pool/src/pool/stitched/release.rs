@@ -19,13 +19,15 @@ impl Stitched {
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         self.settle(environment.order);
-        let spare: Vec<(u64, u64)> = self
-            .memory
-            .all()
-            .filter(|(primary, piece)| self.is_spare(*primary, piece.bytes, environment.order))
-            .map(|(primary, piece)| (piece.bytes, primary))
-            .collect();
-        self.release_of(spare, target, environment)
+        self.release_of(self.spare(environment.order), target, environment)
+    }
+
+    /// Returns the chunks that [are spare](Stitched::is_spare), by their bytes and their primary
+    /// addresses.
+    pub(super) fn spare(&self, order: &Order) -> Vec<(u64, u64)> {
+        let all = self.memory.all();
+        let spare = all.filter(|(primary, piece)| self.is_spare(*primary, piece.bytes, order));
+        spare.map(|(primary, piece)| (piece.bytes, primary)).collect()
     }
 
     /// Gives back chunks that are noted as free, until `target` bytes are given back. Removes the
@@ -57,7 +59,7 @@ impl Stitched {
     }
 
     /// Gives chunks back. Each is named by its bytes and its primary address.
-    fn release_of(
+    pub(super) fn release_of(
         &mut self,
         mut spare: Vec<(u64, u64)>,
         target: u64,
@@ -129,7 +131,7 @@ impl Stitched {
         let largest = runs.chain(rests).max().unwrap_or(0);
         let (head, tail, longest) = self.edges(is_completed);
         // The forecast counts the free chunks as given back.
-        let edges = head + tail;
+        let edges = if self.in_segments { 0 } else { head + tail };
         let mut spare: Vec<Segment> = self
             .memory
             .all()
@@ -140,8 +142,9 @@ impl Stitched {
         if self.memory.loose_bytes() > 0 {
             spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
         }
+        let could_go = spare.iter().map(|segment| segment.bytes).sum();
         Forecast {
-            takings: self.takings(rounded, stats, headroom, stuck),
+            takings: self.takings(rounded, could_go, stats, headroom, stuck),
             is_cached: largest >= rounded || self.stitchable(is_completed) >= rounded,
             take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
             take_whole: round_up(rounded, LEAST),
@@ -204,6 +207,9 @@ impl Stitched {
     ) -> Result<u64, SourceError> {
         let Some((_, piece)) = self.memory.holding(primary) else { return Ok(0) };
         let (bytes, ranges) = (piece.bytes, piece.ranges.clone());
+        if piece.chunk.is_none() {
+            return self.release_segment(Segment { address: primary, bytes }, environment);
+        }
         for id in ranges {
             self.ranges.unmap(id, &mut self.memory, environment)?;
         }

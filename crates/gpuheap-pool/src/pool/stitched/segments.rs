@@ -1,0 +1,89 @@
+//! The policy `split`: memory in whole segments of the driver.
+//!
+//! Blocks are found, split, merged and ordered as those of `stitched`. Nothing is mapped, so a
+//! block never spans two segments, and there is neither slack nor a stitched range. A request that
+//! no free block serves takes a segment. The log is not followed: it made `split` 5 to 30 % slower
+//! on eight of nine traces, because a place among segments is rarely free again.
+
+use super::memory::LEAST;
+use super::{SMALL_RUN, Stitched};
+use crate::pool::{Environment, Shortage, Taking};
+use crate::source::{Segment, SourceError, round_up};
+use crate::stream::StreamRef;
+
+/// Requests below this size share segments of [`SHARED_SEGMENT`]; each larger one takes its own
+/// segment.
+const SHARED: u64 = 10 << 20;
+const SHARED_SEGMENT: u64 = 20 << 20;
+
+/// Returns the size of a new segment for a request, if there is memory for it.
+fn wanted(bytes: u64, small: bool) -> u64 {
+    match bytes {
+        _ if small => SMALL_RUN,
+        bytes if bytes < SHARED => SHARED_SEGMENT,
+        _ => round_up(bytes, LEAST),
+    }
+}
+
+impl Stitched {
+    /// Takes a new segment that holds `bytes`. Returns its address.
+    ///
+    /// If segments without a live block cover the new one, they are given back first: equal bytes,
+    /// taken again in one piece. On `two_streams` of the example traces this lifts utilisation from
+    /// 0.34 to 0.93, on `llama_ckpt` from 0.64 to 0.88.
+    pub(super) fn grow_segment(
+        &mut self,
+        bytes: u64,
+        small: bool,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, Shortage> {
+        let (wanted, exact) = (wanted(bytes, small), round_up(bytes, LEAST));
+        environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+        self.settle(environment.order);
+        let spare = self.spare(environment.order);
+        if spare.iter().map(|(bytes, _)| bytes).sum::<u64>() >= wanted {
+            self.release_of(spare, wanted, environment).map_err(Shortage::Failed)?;
+        }
+        let segment = match environment.take(wanted, stream) {
+            Err(Shortage::Limit(_) | Shortage::Device(_)) if exact < wanted => {
+                environment.take(exact, stream)?
+            }
+            taken => taken?,
+        };
+        self.memory.add_segment(segment);
+        self.primary.add_segment(segment.address, segment.bytes);
+        Ok(segment.address)
+    }
+
+    /// Gives back a segment that [is spare](Stitched::is_spare).
+    pub(super) fn release_segment(
+        &mut self,
+        segment: Segment,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        environment.give_back(segment)?;
+        let Segment { address, bytes } = segment;
+        self.memory.remove_segment(segment);
+        if let Some(first) = self.primary.free_at(address, bytes) {
+            self.primary.remove_segment(first, address, bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// Returns what a request that no free block serves would take from the driver. `spare` bytes
+    /// of segments could be given back first. `is_cached` says whether memory set apart for others
+    /// serves the request.
+    pub(super) fn segment_takings(&self, bytes: u64, spare: u64, is_cached: bool) -> Vec<Taking> {
+        let (wanted, exact) = (wanted(bytes, bytes <= self.small), round_up(bytes, LEAST));
+        let after = if spare >= wanted { wanted } else { 0 };
+        let mut takings = vec![Taking { bytes: wanted, after }];
+        if exact < wanted {
+            takings.push(Taking { bytes: exact, after });
+        }
+        if is_cached {
+            takings.push(Taking::of(0));
+        }
+        takings
+    }
+}
