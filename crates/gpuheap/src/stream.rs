@@ -76,6 +76,9 @@ enum Retired {
     Unknown,
 }
 
+/// Permission to use a stream. A foreign stream is not retired while this exists.
+type Alive<'a> = Option<RwLockReadGuard<'a, Option<Retired>>>;
+
 /// Owner of a stream, which ends it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -333,10 +336,8 @@ impl Stream {
     /// wait would break. The stream is unannounced and was retired, so it may have ended.
     pub fn synchronize(&self) -> Result<(), Error> {
         let alive = match self.ask()? {
-            Asked::Stream(alive) => alive,
-            Asked::Retired(Retired::At(event)) => return event.synchronize(),
-            Asked::Retired(Retired::Completed) => return Ok(()),
-            Asked::Retired(Retired::Unknown) => return Err(self.refused()),
+            Ok(alive) => alive,
+            Err(end) => return self.event_of(end)?.map_or(Ok(()), |event| event.synchronize()),
         };
         if self.context().is_capturing(self.raw())? {
             return Err(SourceError::Capturing.into());
@@ -371,10 +372,8 @@ impl Stream {
     /// query would break. The stream is unannounced and was retired, so it may have ended.
     pub fn is_done(&self) -> Result<bool, Error> {
         let alive = match self.ask()? {
-            Asked::Stream(alive) => alive,
-            Asked::Retired(Retired::At(event)) => return event.is_done(),
-            Asked::Retired(Retired::Completed) => return Ok(true),
-            Asked::Retired(Retired::Unknown) => return Err(self.refused()),
+            Ok(alive) => alive,
+            Err(end) => return self.event_of(end)?.map_or(Ok(true), |event| event.is_done()),
         };
         let raw = match self.handle().thread {
             // A query of the stream leaves out what it waits for on the legacy default stream.
@@ -434,8 +433,8 @@ impl Stream {
     /// A driver error.
     pub fn is_capturing(&self) -> Result<bool, Error> {
         match self.ask()? {
-            Asked::Stream(_alive) => Ok(self.context().is_capturing(self.raw())?),
-            Asked::Retired(_) => Ok(false),
+            Ok(_alive) => Ok(self.context().is_capturing(self.raw())?),
+            Err(_) => Ok(false),
         }
     }
 
@@ -526,15 +525,11 @@ impl Stream {
     /// Makes all work that is enqueued from now on wait for the work enqueued on `other` so far.
     /// Either both streams or neither are part of a capture.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
-        match other.ask()? {
-            Asked::Stream(alive) => drop(alive),
-            Asked::Retired(Retired::At(event)) => {
-                // The event would not be part of the graph.
-                self.refuse_capturing()?;
-                return self.wait(&event);
-            }
-            Asked::Retired(Retired::Completed) => return Ok(()),
-            Asked::Retired(Retired::Unknown) => return Err(other.refused()),
+        if let Err(end) = other.ask()? {
+            let Some(event) = other.event_of(end)? else { return Ok(()) };
+            // The event would not be part of the graph.
+            self.refuse_capturing()?;
+            return self.wait(&event);
         }
         if self.is_capturing()? != other.is_capturing()? {
             return Err(ErrorKind::Capturing.error(
@@ -578,27 +573,32 @@ impl Stream {
     /// Keeps a foreign stream from being retired until the result is dropped. Returns an error if
     /// the stream is retired already.
     #[inline]
-    pub(crate) fn accept_work(&self) -> Result<Option<Accepts<'_>>, Error> {
-        match self.ask()? {
-            Asked::Stream(alive) => Ok(alive),
-            Asked::Retired(_) => Err(self.refused()),
-        }
+    pub(crate) fn accept_work(&self) -> Result<impl Sized, Error> {
+        self.ask()?.map_err(|_| self.refused())
     }
 
-    /// Returns how to query the stream. A foreign stream is not retired before the result is
-    /// dropped.
+    /// Returns permission to use the stream, or what was stored when it was retired.
     #[inline]
-    fn ask(&self) -> Result<Asked<'_>, Error> {
+    fn ask(&self) -> Result<Result<Alive<'_>, Retired>, Error> {
         if !self.is_foreign() {
-            return Ok(Asked::Stream(None));
+            return Ok(Ok(None));
         }
         // Before the lock is taken: in a forked child, a thread of the parent may have held it.
         self.context().check_alive()?;
         let retired = self.handle().retired.read().unwrap_or_else(PoisonError::into_inner);
         Ok(match &*retired {
-            Some(how) => Asked::Retired(how.clone()),
-            None => Asked::Stream(Some(Accepts { _retired: retired })),
+            Some(end) => Err(end.clone()),
+            None => Ok(Some(retired)),
         })
+    }
+
+    /// Returns the event after all work of a retired stream; `None` if all of it has completed.
+    fn event_of(&self, end: Retired) -> Result<Option<Arc<Event>>, Error> {
+        match end {
+            Retired::At(event) => Ok(Some(event)),
+            Retired::Completed => Ok(None),
+            Retired::Unknown => Err(self.refused()),
+        }
     }
 
     /// Refuses a retired stream.
@@ -688,19 +688,6 @@ impl Handle {
         }
         self.is_retired.store(true, Ordering::Release);
     }
-}
-
-/// Source of the answer to a query about a stream.
-enum Asked<'a> {
-    /// The driver. A foreign stream is not retired meanwhile.
-    Stream(Option<Accepts<'a>>),
-    /// The state that was stored when the stream was retired.
-    Retired(Retired),
-}
-
-/// Permission to use a foreign stream: the stream is not retired while this exists.
-pub(crate) struct Accepts<'a> {
-    _retired: RwLockReadGuard<'a, Option<Retired>>,
 }
 
 impl Drop for Handle {

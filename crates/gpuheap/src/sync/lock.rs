@@ -93,7 +93,7 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(3));
         model.check(|| {
-            let lock = Arc::new(Lock::new(Owned::new(0)));
+            let lock = Arc::new(Lock::new(Owned::default()));
             let threads = [(); 2].map(|()| {
                 let lock = lock.clone();
                 loom::thread::spawn(move || lock.lock().add(1))

@@ -32,10 +32,6 @@ pub(crate) fn pause(times: u32) {
 pub(crate) struct Owned(AtomicU64);
 
 impl Owned {
-    pub(crate) fn new(value: u64) -> Owned {
-        Owned(AtomicU64::new(value))
-    }
-
     #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

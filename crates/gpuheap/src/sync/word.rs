@@ -87,7 +87,7 @@ mod tests {
         let entered = std::sync::Arc::new(AtomicU32::new(0));
         let entered_in = entered.clone();
         loom::model(move || {
-            let word = Arc::new((Word::opened(), Owned::new(0)));
+            let word = Arc::new((Word::opened(), Owned::default()));
             let other = word.clone();
             let closer = loom::thread::spawn(move || {
                 let (word, number) = &*other;
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_had_once() {
         loom::model(|| {
-            let kept = Arc::new((Word::opened(), [Owned::new(0), Owned::new(0)]));
+            let kept = Arc::new((Word::opened(), [Owned::default(), Owned::default()]));
             let other = kept.clone();
             let drainer = loom::thread::spawn(move || {
                 let (word, slots) = &*other;

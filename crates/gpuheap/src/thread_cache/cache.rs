@@ -1,6 +1,7 @@
 //! The cache of one thread for one stream's blocks.
 
 use std::any::Any;
+use std::ptr;
 use std::sync::Arc;
 
 use gpuheap_pool::{KeptByThreads, Rounding, RunningStats, StreamHandle, StreamRef};
@@ -53,10 +54,10 @@ pub(crate) struct ThreadCache {
     held: Owned,
     /// [`CLOSED`] or [`SPENT`] once its stream or thread ended. Written with the store's lock held.
     closed: Owned,
-    /// Counters of its thread for the store, shared by the thread's caches for that store; and the
-    /// counters that this cache brought, which one of those shares.
-    counts: AtomicPtr<Counts>,
-    brought: AtomicPtr<Counts>,
+    /// Counters of another cache of its thread for the store, which this one shares. Null if it
+    /// uses its own.
+    shared: AtomicPtr<Counts>,
+    own: Counts,
     slots: Slots,
     large: Slot,
     /// Blocks that came through it and were freed by other threads, and how many of them found no
@@ -75,8 +76,9 @@ pub(crate) trait CacheOwner: Any + Send + Sync {
     fn close_cache(&self, cache: &'static ThreadCache) -> bool;
 }
 
-const OPEN: u64 = 0;
-const CLOSED: u64 = 1;
+/// State of a new cache, and of one whose stream or thread ended.
+const CLOSED: u64 = 0;
+const OPEN: u64 = 1;
 /// State of a cache that blocks which can never be freed point at: it is not reused.
 const SPENT: u64 = 2;
 
@@ -411,28 +413,28 @@ impl ThreadCache {
     /// Shares the counters of this thread's other open caches of the store, among `others`. Call it
     /// with the store's lock held.
     pub(crate) fn join(&self, others: &[&'static ThreadCache]) {
-        let mut others = others.iter().filter(|one| !one.is_closed() && one.is_mine());
-        let joined =
-            others.find(|one| !std::ptr::eq(**one, self)).map_or(&self.brought, |one| &one.counts);
-        self.counts.store(joined.load(Ordering::Relaxed), Ordering::Relaxed);
+        let is_mine = |one: &&&ThreadCache| one.is_open_beside(self) && one.is_mine();
+        self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Gives the counters to the caches of `others` that share them. Call it with the store's lock
-    /// held, after the cache was closed and its counts were merged.
+    /// Gives the caches of `others` that share its counters those of one of them. Call it with the
+    /// store's lock held, after the cache was closed and its counts were merged.
     pub(crate) fn part(&self, others: &[&'static ThreadCache]) {
-        let brought = self.brought.load(Ordering::Relaxed);
-        let shares = |one: &&&ThreadCache| {
-            !std::ptr::eq(**one, self)
-                && !one.is_closed()
-                && one.counts.load(Ordering::Relaxed) == brought
+        let shares = |one: &&&'static ThreadCache| {
+            one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
         };
-        if let Some(other) = others.iter().find(shares) {
-            // The counters that it brought are unused, because all that share counters use those of
-            // one cache.
-            let unused = other.brought.swap(brought, Ordering::Relaxed);
-            self.brought.store(unused, Ordering::Relaxed);
-        }
-        self.counts.store(self.brought.load(Ordering::Relaxed), Ordering::Relaxed);
+        let sharers: Vec<_> = others.iter().filter(shares).collect();
+        sharers.iter().for_each(|one| one.share(Some(&sharers[0].own)));
+        self.share(None);
+    }
+
+    fn is_open_beside(&self, other: &ThreadCache) -> bool {
+        !ptr::eq(self, other) && !self.is_closed()
+    }
+
+    fn share(&self, counts: Option<&'static Counts>) {
+        let counts = counts.map_or(ptr::null_mut(), |counts| ptr::from_ref(counts).cast_mut());
+        self.shared.store(counts, Ordering::Relaxed);
     }
 
     /// Opens the cache for this thread, after it was made to [join](ThreadCache::join) the others.
@@ -459,16 +461,10 @@ impl ThreadCache {
 }
 
 impl ThreadCache {
-    pub(crate) fn new() -> ThreadCache {
-        let brought: *mut Counts = Box::leak(Box::default());
-        let (counts, brought) = (AtomicPtr::new(brought), AtomicPtr::new(brought));
-        ThreadCache { closed: Owned::new(CLOSED), counts, brought, ..ThreadCache::default() }
-    }
-
     #[inline]
-    fn counts(&self) -> &'static Counts {
-        // SAFETY: `new` leaks the counters, and no other pointer is ever stored.
-        unsafe { &*self.counts.load(Ordering::Relaxed) }
+    fn counts(&self) -> &Counts {
+        // SAFETY: the pointer is null, or `share` stored a reference that lives forever.
+        unsafe { self.shared.load(Ordering::Relaxed).as_ref() }.unwrap_or(&self.own)
     }
 
     /// Returns its heap; `None` once that heap has no block left.

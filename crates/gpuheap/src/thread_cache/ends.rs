@@ -33,7 +33,7 @@ pub(crate) fn unused() -> &'static ThreadCache {
         cache.adopt();
         Some(cache)
     });
-    taken.unwrap_or_else(|| Box::leak(Box::new(ThreadCache::new())))
+    taken.unwrap_or_else(|| Box::leak(Box::default()))
 }
 
 /// Locks the list of caches without a heap and a thread. In a forked child, another thread of the

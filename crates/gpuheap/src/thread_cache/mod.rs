@@ -25,11 +25,11 @@
 //! |---|---|
 //! | no thread caches: one lock and the policy | 200 |
 //! | places exchanged one by one, caches counted by reference | 57 |
-//! | gates with a barrier of the kernel, caches that are never destroyed | 27 to 31, 39 in the next line's run |
-//! | one word, the block's slot found before it is taken | 45 |
+//! | gates with a barrier of the kernel, caches that are never destroyed | 27 to 39 |
+//! | one word, the block's slot found before it is taken | 42 |
 //!
-//! A free on another thread than the allocation takes 60 ns there, and took 187 without the remote
-//! frees.
+//! A free on another thread than the allocation takes 43 to 81 ns there, and took 187 without the
+//! remote frees.
 
 mod cache;
 mod counts;

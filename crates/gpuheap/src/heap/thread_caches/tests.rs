@@ -40,7 +40,7 @@ fn waiting(cache: &ThreadCache) -> usize {
 
 #[test]
 fn a_cache_that_is_given_back_twice_is_had_once() {
-    let cache: &'static ThreadCache = Box::leak(Box::new(ThreadCache::new()));
+    let cache: &'static ThreadCache = Box::leak(Box::default());
     free(cache);
     free(cache);
     // A test on another thread may have taken the cache.
@@ -240,7 +240,7 @@ fn a_heap_ends_wholly_before_it_is_asked_for_again() {
 #[cfg(all(unix, not(miri)))]
 fn a_child_waits_for_no_lock_of_its_parent() {
     crate::fork::watch();
-    let cache: &'static ThreadCache = Box::leak(Box::new(ThreadCache::new()));
+    let cache: &'static ThreadCache = Box::leak(Box::default());
     let held = lock_free();
     // SAFETY: the child takes no lock that another thread may hold, which is under test; an alarm
     // ends a child that does. The child ends by `_exit`.
