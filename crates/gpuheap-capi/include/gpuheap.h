@@ -286,6 +286,31 @@ typedef struct gpuheap_scope_report {
   uint64_t freed_at_end_bytes;
 } gpuheap_scope_report;
 
+// A place of the program that allocated, with its outstanding allocations or their growth. Set the
+// size of the first structure of an array to sizeof(gpuheap_site) before the call; each structure
+// has that size. Texts end with a null; a longer one is cut. Later versions add fields at the end.
+typedef struct gpuheap_site {
+  // sizeof(gpuheap_site).
+  size_t size;
+  // Bytes of the outstanding allocations, as requested, or their growth.
+  int64_t bytes;
+  // Number of outstanding allocations, or its growth.
+  int64_t allocations;
+  // Id in the operating system of the thread with the most of these bytes; 0 if it is unknown,
+  // and for a growth.
+  uint64_t thread_id;
+  // A gpuheap_kind.
+  uint32_t kind;
+  // Line of the place, from 1; 0 if it is unknown.
+  uint32_t line;
+  // Name of that thread; empty for a growth.
+  char thread[64];
+  // Name of the function; empty if it is unknown.
+  char function[128];
+  // Name of the source file; empty if it is unknown.
+  char file[256];
+} gpuheap_site;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -642,6 +667,27 @@ enum gpuheap_status gpuheap_close_scope(struct gpuheap_scope *scope,
 // Takes an allocation out of the scope that it was made in, so that it outlives it. One that
 // belongs to no scope stays as it is.
 enum gpuheap_status gpuheap_keep(struct gpuheap_heap *heap, void *address);
+
+// Lists the outstanding allocations as gpuheap_leaks writes them, as structures: the places with
+// the most bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without
+// tracking. With "backtraces" the first call reads the program's debug information, up to seconds.
+//
+// sites: room for capacity structures; may be null if capacity is 0. count: receives the number of
+// places, which may be above capacity; may be null.
+enum gpuheap_status gpuheap_list_leaks(struct gpuheap_heap *heap,
+                                       struct gpuheap_site *sites,
+                                       size_t capacity,
+                                       size_t *count);
+
+// Lists what changed between two snapshots of one heap, as gpuheap_snapshot_difference writes it,
+// as structures: the largest growth first, decreases last.
+//
+// sites, capacity, count: as for gpuheap_list_leaks.
+enum gpuheap_status gpuheap_list_growth(const struct gpuheap_snapshot *earlier,
+                                        const struct gpuheap_snapshot *later,
+                                        struct gpuheap_site *sites,
+                                        size_t capacity,
+                                        size_t *count);
 
 // Returns the version of the loaded library, such as "0.1.0". Never null, and not to be freed.
 const char *gpuheap_version(void);

@@ -171,6 +171,22 @@ result<std::string> text(Write write) {
   return text;
 }
 
+// Asks for the number of places, then for the places. It is asked again if there are more meanwhile.
+template <class List>
+result<std::vector<gpuheap_site>> sites(List list) {
+  std::vector<gpuheap_site> sites;
+  std::size_t count = 0;
+  for (;;) {
+    if (!sites.empty()) sites[0].size = sizeof(gpuheap_site);
+    gpuheap_status status = list(sites.data(), sites.size(), &count);
+    if (status != GPUHEAP_STATUS_OK) return last(status);
+    if (count <= sites.size()) break;
+    sites.resize(count);
+  }
+  sites.resize(count);
+  return sites;
+}
+
 }  // namespace detail
 
 // Memory for elements of a type, owned by one: on the device, unless it was allocated as another
@@ -348,7 +364,15 @@ class snapshot {
     });
   }
 
+  // The same by place, the largest growth first.
+  result<std::vector<gpuheap_site>> try_growth_since(const snapshot &earlier) const {
+    return detail::sites([&](gpuheap_site *sites, std::size_t capacity, std::size_t *count) {
+      return gpuheap_list_growth(earlier.inner_, inner_, sites, capacity, count);
+    });
+  }
+
 #ifndef GPUHEAP_NO_EXCEPTIONS
+  std::vector<gpuheap_site> growth_since(const snapshot &earlier) const { return try_growth_since(earlier).value(); }
   std::string since(const snapshot &earlier, gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return try_since(earlier, format).value();
   }
@@ -508,6 +532,13 @@ class heap {
     });
   }
 
+  // The outstanding allocations by place, the most bytes first. Needs tracking.
+  result<std::vector<gpuheap_site>> try_list_leaks() const {
+    return detail::sites([&](gpuheap_site *sites, std::size_t capacity, std::size_t *count) {
+      return gpuheap_list_leaks(inner_, sites, capacity, count);
+    });
+  }
+
   // What is outstanding at this moment, to be compared later. Needs tracking.
   result<snapshot> try_take_snapshot() const {
     gpuheap_snapshot *taken = nullptr;
@@ -569,6 +600,7 @@ class heap {
   gpuheap_fit would_fit(std::uint64_t bytes) const { return try_would_fit(bytes).value(); }
   std::string status(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const { return try_status(format).value(); }
   std::string leaks(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const { return try_leaks(format).value(); }
+  std::vector<gpuheap_site> list_leaks() const { return try_list_leaks().value(); }
   snapshot take_snapshot() const { return try_take_snapshot().value(); }
   scope open_scope(const char *name = nullptr) { return try_open_scope(name).value(); }
   void wait() { try_wait().value(); }

@@ -5,7 +5,7 @@
 use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
 
-use gpuheap::{Fit, FlushReport, Snapshot};
+use gpuheap::{Diff, Fit, FlushReport, Snapshot};
 
 use crate::entry::{Failure, enter, gpuheap_status, note, write};
 use crate::handle::gpuheap_heap;
@@ -216,11 +216,7 @@ pub unsafe extern "C" fn gpuheap_snapshot_difference(
     enter("gpuheap_snapshot_difference", || {
         let room = Room { buffer, capacity, length }.check()?;
         // SAFETY: both are null or from gpuheap_take_snapshot, and not dropped.
-        let (earlier, later) = unsafe { (earlier.as_ref(), later.as_ref()) };
-        let (Some(earlier), Some(later)) = (earlier, later) else {
-            return Err(Failure::refused("a snapshot is a null pointer"));
-        };
-        let change = later.0.diff(&earlier.0);
+        let change = unsafe { gpuheap_snapshot::difference(earlier, later) }?;
         let text = formatted(format, &change, || change.to_json())?;
         // SAFETY: the buffer has its capacity, and the other two are null or valid for a write.
         unsafe {
@@ -241,6 +237,24 @@ pub unsafe extern "C" fn gpuheap_drop_snapshot(snapshot: *mut gpuheap_snapshot) 
         }
         Ok(())
     })
+}
+
+impl gpuheap_snapshot {
+    /// Returns what changed between two snapshots.
+    ///
+    /// # Safety
+    ///
+    /// Both are null or from `gpuheap_take_snapshot`, and not dropped.
+    pub(crate) unsafe fn difference(
+        earlier: *const gpuheap_snapshot,
+        later: *const gpuheap_snapshot,
+    ) -> Result<Diff, Failure> {
+        // SAFETY: the caller keeps this function's contract.
+        match unsafe { (earlier.as_ref(), later.as_ref()) } {
+            (Some(earlier), Some(later)) => Ok(later.0.diff(&earlier.0)),
+            _ => Err(Failure::refused("a snapshot is a null pointer")),
+        }
+    }
 }
 
 impl gpuheap_flushed {

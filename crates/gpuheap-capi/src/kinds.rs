@@ -161,6 +161,18 @@ pub unsafe extern "C" fn gpuheap_reset_device(heap: *mut gpuheap_heap) -> gpuhea
     enter("gpuheap_reset_device", || unsafe { gpuheap_heap::reset(heap) })
 }
 
+impl gpuheap_kind {
+    pub(crate) fn of(kind: MemoryKind) -> gpuheap_kind {
+        match kind {
+            MemoryKind::Unified => gpuheap_kind::Unified,
+            MemoryKind::Pinned => gpuheap_kind::Pinned,
+            MemoryKind::Registered => gpuheap_kind::Registered,
+            // The test below fails for a kind that has no number.
+            _ => gpuheap_kind::Device,
+        }
+    }
+}
+
 fn kind_of(number: u32) -> Result<MemoryKind, Failure> {
     match number {
         kind if kind == gpuheap_kind::Device as u32 => Ok(MemoryKind::Device),
@@ -171,5 +183,17 @@ fn kind_of(number: u32) -> Result<MemoryKind, Failure> {
             "the kind is {other}; pass GPUHEAP_KIND_DEVICE (0), GPUHEAP_KIND_UNIFIED (1), \
              GPUHEAP_KIND_PINNED (2) or GPUHEAP_KIND_REGISTERED (3)"
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_a_number() {
+        for kind in MemoryKind::ALL {
+            assert_eq!(kind_of(gpuheap_kind::of(kind) as u32).ok(), Some(kind));
+        }
     }
 }

@@ -20,6 +20,7 @@ mod places;
 mod rest;
 mod scope;
 mod scope_calls;
+mod sites;
 mod sized;
 mod statistics;
 mod streams;
@@ -53,6 +54,7 @@ pub use kinds::{
 pub use options::gpuheap_options;
 pub use scope::gpuheap_scope_report;
 pub use scope_calls::{gpuheap_close_scope, gpuheap_keep, gpuheap_open_scope, gpuheap_scope};
+pub use sites::{gpuheap_list_growth, gpuheap_list_leaks, gpuheap_site};
 pub use statistics::gpuheap_statistics;
 pub use texts::gpuheap_format;
 pub use version::{

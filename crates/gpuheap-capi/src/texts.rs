@@ -67,3 +67,27 @@ pub(crate) fn formatted(
         ))),
     }
 }
+
+/// Returns a text with a null at its end, cut to fit.
+pub(crate) fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
+    let mut room = [0; ROOM];
+    let end =
+        (0..ROOM.min(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    for (at, byte) in text.as_bytes()[..end].iter().enumerate() {
+        room[at] = *byte as c_char;
+    }
+    room
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        let as_text = |room: [c_char; 4]| room.map(|byte| byte as u8);
+        assert_eq!(as_text(cut("ab")), [b'a', b'b', 0, 0]);
+        assert_eq!(as_text(cut("abcd")), [b'a', b'b', b'c', 0]);
+        assert_eq!(as_text(cut("abü")), [b'a', b'b', 0, 0]);
+    }
+}

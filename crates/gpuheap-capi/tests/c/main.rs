@@ -81,6 +81,20 @@ fn attack_from_threads_and_a_child_and_at_exit_gets_a_status_and_a_text() {
     each_prints("attack.c", &["-std=c99", "-pthread"], "attacked: 0 wrong\n");
 }
 
+/// The lines of the program, which its debug information says.
+#[test]
+fn places_that_allocated_are_structures() {
+    let expected = "none: 0\nplaces: 3\n\
+        50000 bytes in 1, kind 0, at sites.cpp, 1, by a thread\n\
+        1000 bytes in 1, kind 0, at sites.cpp, 1, by a thread\n\
+        named: 1\nchanges: 3\n\
+        50000 bytes in 1, kind 0, at sites.cpp, 1, by none\n\
+        -1000 bytes in -1, kind 0, at sites.cpp, 1, by none\n\
+        later: 0, 2, 50000 10, 0 0\ntoo small: 2\nnowhere: 2, 2\n";
+    each_prints("sites.cpp", &["-std=c++17", "-g", "-pthread"], expected);
+    sanitized_prints("sites.cpp", expected);
+}
+
 #[test]
 fn attack_through_the_header_of_cplusplus_throws_a_text() {
     let expected = "allocate: 6, a text\nflush: 6, a text\ndevice: 6, a text\nfree: 6, a text\n\

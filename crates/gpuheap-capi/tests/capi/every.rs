@@ -43,6 +43,7 @@ pub(crate) unsafe fn call_each(
         gpuheap_would_fit(heap, 1, &mut fit, text, 0, &mut length);
         gpuheap_memory_status(heap, 0, text, 0, &mut length);
         gpuheap_leaks(heap, 0, text, 0, &mut length, &mut bytes);
+        gpuheap_list_leaks(heap, ptr::null_mut(), 0, &mut length);
         gpuheap_take_snapshot(heap, &mut snapshot);
         gpuheap_on_shortage(heap, None, none);
         gpuheap_on_thread_end(heap, Some(ended), none);

@@ -102,6 +102,8 @@ fn account(client: &Client, calls: &mut Calls) {
         let difference =
             gpuheap_snapshot_difference(earlier, later, 0, no_text, 0, &mut length, &mut growth);
         calls.note(difference);
+        calls.note(gpuheap_list_leaks(heap, ptr::null_mut(), 0, &mut length));
+        calls.note(gpuheap_list_growth(earlier, later, ptr::null_mut(), 0, &mut length));
         for snapshot in snapshots {
             calls.note(gpuheap_drop_snapshot(snapshot));
         }

@@ -1,0 +1,158 @@
+//! The C functions that list places of the program by structures. Their documentation becomes that
+//! of the header. What `calls.rs` says of pointers holds here too.
+#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+
+use std::ffi::c_char;
+use std::mem::{offset_of, size_of};
+
+use gpuheap::{CallStack, Change, Leak, MemoryKind};
+
+use crate::account::gpuheap_snapshot;
+use crate::entry::{Failure, enter, gpuheap_status, note};
+use crate::handle::gpuheap_heap;
+use crate::kinds::gpuheap_kind;
+use crate::sized::{size_of_result, write_result};
+use crate::texts::cut;
+
+/// A place of the program that allocated, with its outstanding allocations or their growth. Set the
+/// size of the first structure of an array to sizeof(gpuheap_site) before the call; each structure
+/// has that size. Texts end with a null; a longer one is cut. Later versions add fields at the end.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct gpuheap_site {
+    /// sizeof(gpuheap_site).
+    pub size: usize,
+    /// Bytes of the outstanding allocations, as requested, or their growth.
+    pub bytes: i64,
+    /// Number of outstanding allocations, or its growth.
+    pub allocations: i64,
+    /// Id in the operating system of the thread with the most of these bytes; 0 if it is unknown,
+    /// and for a growth.
+    pub thread_id: u64,
+    /// A gpuheap_kind.
+    pub kind: u32,
+    /// Line of the place, from 1; 0 if it is unknown.
+    pub line: u32,
+    /// Name of that thread; empty for a growth.
+    pub thread: [c_char; 64],
+    /// Name of the function; empty if it is unknown.
+    pub function: [c_char; 128],
+    /// Name of the source file; empty if it is unknown.
+    pub file: [c_char; 256],
+}
+
+/// Lists the outstanding allocations as gpuheap_leaks writes them, as structures: the places with
+/// the most bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without
+/// tracking. With "backtraces" the first call reads the program's debug information, up to seconds.
+///
+/// sites: room for capacity structures; may be null if capacity is 0. count: receives the number of
+/// places, which may be above capacity; may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_list_leaks(
+    heap: *mut gpuheap_heap,
+    sites: *mut gpuheap_site,
+    capacity: usize,
+    count: *mut usize,
+) -> gpuheap_status {
+    enter("gpuheap_list_leaks", || {
+        // SAFETY: `sites` has a readable size, or no capacity. `heap` is null or from gpuheap_open.
+        unsafe {
+            let size = gpuheap_site::size_of(sites, capacity)?;
+            let leaks = gpuheap_heap::get(heap)?.heap().leaks()?;
+            let places = leaks.sites.iter().take(capacity).map(gpuheap_site::of_leak);
+            gpuheap_site::write(places, sites, size);
+            note(count, leaks.sites.len());
+        }
+        Ok(())
+    })
+}
+
+/// Lists what changed between two snapshots of one heap, as gpuheap_snapshot_difference writes it,
+/// as structures: the largest growth first, decreases last.
+///
+/// sites, capacity, count: as for gpuheap_list_leaks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuheap_list_growth(
+    earlier: *const gpuheap_snapshot,
+    later: *const gpuheap_snapshot,
+    sites: *mut gpuheap_site,
+    capacity: usize,
+    count: *mut usize,
+) -> gpuheap_status {
+    enter("gpuheap_list_growth", || {
+        // SAFETY: `sites` has a readable size, or no capacity. The snapshots are null or live.
+        unsafe {
+            let size = gpuheap_site::size_of(sites, capacity)?;
+            let change = gpuheap_snapshot::difference(earlier, later)?;
+            let places = change.changes.iter().take(capacity).map(gpuheap_site::of_change);
+            gpuheap_site::write(places, sites, size);
+            note(count, change.changes.len());
+        }
+        Ok(())
+    })
+}
+
+impl gpuheap_site {
+    fn of_leak(leak: &Leak) -> gpuheap_site {
+        let thread = leak.threads.first();
+        gpuheap_site {
+            bytes: leak.bytes as i64,
+            allocations: leak.allocations as i64,
+            thread_id: thread.and_then(|thread| thread.id).unwrap_or(0),
+            thread: cut(thread.map_or("", |thread| &thread.name)),
+            ..gpuheap_site::at(&leak.stack, leak.kind)
+        }
+    }
+
+    fn of_change(change: &Change) -> gpuheap_site {
+        gpuheap_site {
+            bytes: change.bytes,
+            allocations: change.allocations,
+            ..gpuheap_site::at(&change.stack, change.kind)
+        }
+    }
+
+    /// Makes the structure of a place, without figures.
+    fn at(stack: &CallStack, kind: MemoryKind) -> gpuheap_site {
+        let frame = stack.frames().first();
+        gpuheap_site {
+            size: size_of::<gpuheap_site>(),
+            bytes: 0,
+            allocations: 0,
+            thread_id: 0,
+            kind: gpuheap_kind::of(kind) as u32,
+            line: frame.and_then(|frame| frame.line).unwrap_or(0),
+            thread: cut(""),
+            function: cut(frame.and_then(|frame| frame.name.as_deref()).unwrap_or("")),
+            file: cut(frame.and_then(|frame| frame.file.as_deref()).unwrap_or("")),
+        }
+    }
+
+    /// Reads the size that the program set in the first structure of an array; 0 for no room.
+    ///
+    /// # Safety
+    ///
+    /// `sites` is null or, with a capacity above 0, valid for reads of its size field.
+    unsafe fn size_of(sites: *const gpuheap_site, capacity: usize) -> Result<usize, Failure> {
+        /// Size of the first version, which every program has at least.
+        const FIRST: usize = offset_of!(gpuheap_site, file) + 256;
+        if capacity == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { size_of_result(sites, FIRST, "sites", "gpuheap_site") }
+    }
+
+    /// Writes structures of `size` bytes each.
+    ///
+    /// # Safety
+    ///
+    /// `to` has room for as many.
+    unsafe fn write(sites: impl Iterator<Item = gpuheap_site>, to: *mut gpuheap_site, size: usize) {
+        for (at, site) in sites.enumerate() {
+            // SAFETY: the array has room for as many structures of that size.
+            unsafe { write_result(site, to.byte_add(at * size), size) };
+        }
+    }
+}
