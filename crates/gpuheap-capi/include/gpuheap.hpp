@@ -16,6 +16,10 @@
 #ifndef GPUHEAP_HPP
 #define GPUHEAP_HPP
 
+#if __cplusplus < 201703L
+#error "gpuheap.hpp needs C++17: compile with -std=c++17, or use gpuheap.h, which needs C++11"
+#endif
+
 #include "gpuheap.h"
 
 #include <cstddef>

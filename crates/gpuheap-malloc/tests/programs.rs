@@ -218,7 +218,18 @@ fn other_memory_is_passed_on_and_counted() {
     assert_eq!(printed, "56 of 64 MiB are free\nhandle: 801\n");
     assert!(said.contains("frees of memory from elsewhere 2;"), "{said}");
     assert!(said.contains("managed 1 (1.000 MiB), pitched 1 ("), "{said}");
+    assert!(said.contains("from pools 1 (5.000 MiB)"), "{said}");
     assert!(said.contains("cudaIpcGetMemHandle"), "{said}");
+}
+
+/// Of threads that allocate while the process ends, some memory may be live.
+#[test]
+fn process_ends_while_threads_allocate() {
+    for _ in 0..20 {
+        let (_, said) = Run::runtime("leave").get();
+        let account = "gpuheap: process N, cuda:0: ";
+        assert!(said.starts_with(account) && said.contains(" live, "), "{said}");
+    }
 }
 
 #[test]

@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef void *stream;
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *);
 int cudaMallocAsync(void **, size_t, stream), cudaFreeAsync(void *, stream);
 int cudaMallocManaged(void **, size_t, unsigned), cudaMallocPitch(void **, size_t *, size_t, size_t);
+int cudaDeviceGetDefaultMemPool(void **, int), cudaMallocFromPoolAsync(void **, size_t, void *, stream);
 int cudaMemset(void *, int, size_t), cudaMemsetAsync(void *, int, size_t, stream);
 int cudaStreamCreateWithFlags(stream *, unsigned), cudaStreamDestroy(stream);
 int cudaSetDevice(int), cudaGetDevice(int *), cudaDeviceReset(void), cudaDeviceSynchronize(void);
@@ -63,11 +65,14 @@ static void errors(void) {
 }
 
 static void others(void) {
-  void *managed, *pitched, *served;
+  void *managed, *pitched, *pooled, *pool, *served;
   size_t pitch, free = 0, total = 0;
   char handle[64];
   CHECK(cudaMallocManaged(&managed, MIB, 1));
   CHECK(cudaMallocPitch(&pitched, &pitch, 100, 100));
+  CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
+  CHECK(cudaMallocFromPoolAsync(&pooled, 5 * MIB, pool, NULL));
+  CHECK(cudaFreeAsync(pooled, NULL));
   CHECK(cudaMalloc(&served, 8 * MIB));
   CHECK(cudaMemGetInfo(&free, &total));
   printf("%zu of %zu MiB are free\n", free / MIB, total / MIB);
@@ -109,6 +114,25 @@ static void devices(void) {
   CHECK(cudaFree(here));
 }
 
+/* The process ends while threads allocate. */
+static void *forever(void *unused) {
+  for (;;) {
+    void *memory;
+    int code = cudaMalloc(&memory, MIB);
+    if (code == 0) code = cudaFree(memory);
+    if (code != 0) return unused;
+  }
+}
+
+static void leave(void) {
+  pthread_t made;
+  void *memory;
+  CHECK(cudaMalloc(&memory, 1000));
+  for (int at = 0; at < 4; at++) pthread_create(&made, NULL, forever, NULL);
+  struct timespec moment = {0, 5000000};
+  nanosleep(&moment, NULL);
+}
+
 static void reset(void) {
   void *before, *after;
   CHECK(cudaMalloc(&before, MIB));
@@ -122,7 +146,7 @@ static void reset(void) {
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } programs[] = {
       {"plain", run_plain}, {"threads", threads}, {"errors", errors}, {"others", others},
-      {"streams", streams}, {"devices", devices}, {"reset", reset},
+      {"streams", streams}, {"devices", devices}, {"reset", reset}, {"leave", leave},
   };
   for (size_t at = 0; count == 2 && at < sizeof programs / sizeof *programs; at++) {
     if (strcmp(arguments[1], programs[at].name) == 0) {

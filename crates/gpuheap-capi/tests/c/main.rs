@@ -177,6 +177,20 @@ fn headers_compile_in_every_standard() {
     }
 }
 
+#[test]
+fn header_of_cplusplus_says_which_standard_it_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("program.cpp");
+    std::fs::write(&source, "#include <gpuheap.hpp>\n").unwrap();
+    for compiler in Language::Cplusplus.compilers() {
+        let mut command = Command::new(compiler);
+        command.args(["-std=c++14", "-c", "-I"]).arg(include_folder()).arg(&source);
+        let output = command.arg("-o").arg(folder.path().join("program.o")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("gpuheap.hpp needs C++17: compile with -std=c++17"), "{said}");
+    }
+}
+
 /// Output of the program of the C++ owners, with and without exceptions.
 const OWNERS: &str = "\
 1000 elements, 4000 bytes, live 4000
