@@ -10,10 +10,26 @@
 //     cudaFree(p);   // waits for the device  // at the end of p: nothing waits
 //                                             heap.flush();   // the device has it again
 //
-// Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU.
+// Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU. Built WITH_RUNTIME, it runs the
+// plain form too, with what the device itself says, and needs a GPU, or the emulated driver and runtime.
 #include <gpuheap.hpp>
 
 #include <cstdio>
+
+#ifdef WITH_RUNTIME
+#include "runtime.hpp"
+
+static void plain() {
+  void *numbers;
+  std::size_t before = device_free();
+  CHECK(cudaMalloc(&numbers, 64 << 20));
+  std::printf("plain:         the device has %lld MiB less\n", taken_since(before));
+  CHECK(cudaFree(numbers));
+  std::printf("plain, freed:  the device has %lld MiB less\n", taken_since(before));
+}
+#else
+static void plain() {}
+#endif
 
 static void show(const gpuheap::heap &heap, const char *when) {
   gpuheap_statistics now = heap.statistics();
@@ -23,6 +39,7 @@ static void show(const gpuheap::heap &heap, const char *when) {
 }
 
 int main() try {
+  plain();
   gpuheap::heap heap;
   show(heap, "at the start");
   {

@@ -10,11 +10,33 @@
 //       cudaFree(p);                            if (failed) return;   // the scope frees p
 //     }                                       }
 //
-// Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU.
+// Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU. Built WITH_RUNTIME, it runs the
+// plain form too, and needs a GPU, or the emulated driver and runtime.
 #include <gpuheap.hpp>
 
 #include <cstdio>
 #include <thread>
+
+#ifdef WITH_RUNTIME
+#include "runtime.hpp"
+
+static void plain_load(bool fails) {
+  void *memory;
+  CHECK(cudaMalloc(&memory, 8 << 20));
+  if (fails) return;
+  CHECK(cudaFree(memory));
+}
+
+static void plain() {
+  std::size_t before = device_free();
+  for (bool fails : {false, true}) {
+    std::thread([&] { plain_load(fails); }).join();
+  }
+  std::printf("plain: the device has %lld MiB less, and nothing says why\n", taken_since(before));
+}
+#else
+static void plain() {}
+#endif
 
 // As people write it: an early return that forgets the memory.
 static void load(gpuheap::heap &heap, bool fails) {
@@ -30,6 +52,7 @@ static void load(gpuheap::heap &heap, bool fails) {
 }
 
 int main() try {
+  plain();
   gpuheap::heap heap;
   for (bool fails : {false, true}) {
     std::thread([&] { load(heap, fails); }).join();
