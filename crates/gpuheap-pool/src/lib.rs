@@ -33,8 +33,9 @@ pub use headroom::Headroom;
 pub use limits::Limits;
 pub use order::{Order, StreamGuard};
 pub use pool::{
-    Binned, BlockRef, Cached, Direct, Environment, Forecast, KeptByThreads, Policy, PoolKind,
-    Rounding, Shortage, Simple, Stitched, Taking, Tuning, UnknownPool, new_policy,
+    Binned, BlockRef, Cached, Direct, Environment, Forecast, KeptByThreads, Outlook, Policy,
+    PoolKind, Request, Rounding, Served, Shortage, Simple, Stitched, Taking, Tuning, UnknownPool,
+    new_policy,
 };
 pub use progress::{Completed, Moments};
 pub use source::{

@@ -6,8 +6,8 @@ use proptest::prelude::ProptestConfig;
 
 pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
 use crate::{
-    BlockRef, Cached, Environment, Forecast, Headroom, Moments, Order, Policy, RunningStats,
-    Segment, Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef, Stuck,
+    BlockRef, Cached, Environment, Forecast, Moments, Order, Outlook, Policy, Request, Segment,
+    Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef,
 };
 
 /// Returns `many`, or an eighth of it under Miri, which runs the tests a thousand times slower.
@@ -71,54 +71,44 @@ impl StreamGuard for Unannounced {
 }
 
 /// `split` without stream order: a test policy whose blocks all belong to its first stream.
-#[derive(Default)]
 pub struct IgnoresStreams(Stitched);
+
+impl Default for IgnoresStreams {
+    fn default() -> IgnoresStreams {
+        IgnoresStreams(Stitched::in_segments())
+    }
+}
 
 impl Policy for IgnoresStreams {
     fn allocate(
         &mut self,
-        bytes: u64,
-        _stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
-        let first = environment.order.stream(100, StreamHandle(10), || None, environment.source);
-        self.0.allocate(bytes, first, environment)
+        let first = env.order.stream(100, StreamHandle(10), || None, env.source);
+        self.0.allocate(Request { stream: first, ..request }, env)
     }
 
     fn free(
         &mut self,
         key: u32,
         _stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
-        let first = environment.order.stream(100, StreamHandle(10), || None, environment.source);
-        self.0.free(key, first, environment)
+        let first = env.order.stream(100, StreamHandle(10), || None, env.source);
+        self.0.free(key, first, env)
     }
 
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.0.release(target, environment)
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        self.0.release(target, env)
     }
 
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.0.release_at(address, environment)
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        self.0.release_at(address, env)
     }
 
-    fn forecast(
-        &self,
-        bytes: u64,
-        stats: &RunningStats,
-        headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast {
-        self.0.forecast(bytes, stats, headroom, stuck)
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
+        self.0.forecast(bytes, outlook)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -145,69 +135,53 @@ pub struct Watched<F>(pub Stitched, pub F);
 impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
     fn allocate(
         &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
-        self.0.allocate(bytes, stream, environment)
+        self.0.allocate(request, env)
     }
 
     fn reuse(
         &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<Option<BlockRef>, Shortage> {
-        self.0.reuse(bytes, stream, environment)
+        self.0.reuse(request, env)
     }
 
     fn free(
         &mut self,
         key: u32,
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         (self.1)(Asked::Free);
-        self.0.free(key, stream, environment)
+        self.0.free(key, stream, env)
     }
 
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
         (self.1)(Asked::Release);
-        self.0.release(target, environment)
+        self.0.release(target, env)
     }
 
     fn release_freed(
         &mut self,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.0.release_freed(target, environment)
+        self.0.release_freed(target, env)
     }
 
     fn has_freed(&self) -> bool {
         self.0.has_freed()
     }
 
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.0.release_at(address, environment)
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        self.0.release_at(address, env)
     }
 
-    fn forecast(
-        &self,
-        bytes: u64,
-        stats: &RunningStats,
-        headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast {
-        self.0.forecast(bytes, stats, headroom, stuck)
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
+        self.0.forecast(bytes, outlook)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -6,13 +6,13 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{BlockRef, Cached, Environment, Forecast, Policy, Rounding, Shortage, Taking};
-use crate::headroom::Headroom;
+use super::{
+    BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Rounding, Served, Shortage,
+    Taking,
+};
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
-use crate::stats::RunningStats;
 use crate::stream::StreamRef;
-use crate::stuck::Stuck;
 
 /// Exponent of the largest bin, 128 MiB. Bin `n` holds blocks of `2^n` bytes.
 const LARGEST_BIN: u32 = 27;
@@ -42,41 +42,34 @@ impl Binned {
         BlockRef { key: self.live.insert(segment), address, bytes }
     }
 
-    fn give_back_unpooled(
-        &mut self,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn give_back_unpooled(&mut self, env: &mut Environment<'_>) -> Result<u64, SourceError> {
         if self.unpooled.is_empty() {
             return Ok(0);
         }
-        environment.order.poll(environment.source)?;
-        self.unpooled.release(u64::MAX, environment)
+        env.order.poll(env.source)?;
+        self.unpooled.release(u64::MAX, env)
     }
 }
 
 impl Policy for Binned {
     fn allocate(
         &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
-        if let Some(found) = self.reuse(bytes, stream, environment)? {
+        let Request { bytes, stream } = request;
+        if let Some(found) = self.reuse(request, env)? {
             return Ok(found);
         }
-        let segment = environment.take(rounded(bytes), stream)?;
+        let segment = env.take(rounded(bytes), stream)?;
         Ok(self.hand_out(segment))
     }
 
-    fn reuse(
-        &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
-        self.give_back_unpooled(environment).map_err(Shortage::Failed)?;
+    fn reuse(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
+        let Request { bytes, stream } = request;
+        self.give_back_unpooled(env).map_err(Shortage::Failed)?;
         let Some(free) = self.bins.get_mut(bin(bytes)) else { return Ok(None) };
-        let found = free.find(stream, environment, |_| true)?;
+        let found = free.find(stream, env, |_| true)?;
         Ok(found.map(|segment| self.hand_out(segment)))
     }
 
@@ -84,10 +77,10 @@ impl Policy for Binned {
         &mut self,
         key: u32,
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(segment) = self.live.remove(key) else { return Ok(()) };
-        let ticket = environment.order.freed(stream, environment.source);
+        let ticket = env.order.freed(stream, env.source);
         match self.bins.get_mut(bin(segment.bytes)) {
             Some(free) => {
                 free.push(ticket, segment);
@@ -95,17 +88,13 @@ impl Policy for Binned {
             }
             None => {
                 self.unpooled.push(ticket, segment);
-                self.give_back_unpooled(environment).map(|_| ())
+                self.give_back_unpooled(env).map(|_| ())
             }
         }
     }
 
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        let mut released = self.unpooled.release(target, environment)?;
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        let mut released = self.unpooled.release(target, env)?;
         while released < target {
             let left = target - released;
             let covering = bin(left).min(self.bins.len());
@@ -114,7 +103,7 @@ impl Policy for Binned {
             let mut next = 0;
             for at in (covering..self.bins.len()).chain((0..covering).rev()) {
                 let most = if at >= covering { 1 } else { left >> at << at };
-                next = self.bins[at].release(most, environment)?;
+                next = self.bins[at].release(most, env)?;
                 if next > 0 {
                     break;
                 }
@@ -127,13 +116,9 @@ impl Policy for Binned {
         Ok(released)
     }
 
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
         for free in self.bins.iter_mut().chain([&mut self.unpooled]) {
-            let released = free.release_at(address, environment)?;
+            let released = free.release_at(address, env)?;
             if released > 0 {
                 return Ok(released);
             }
@@ -141,17 +126,11 @@ impl Policy for Binned {
         Ok(0)
     }
 
-    fn forecast(
-        &self,
-        bytes: u64,
-        _stats: &RunningStats,
-        _headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast {
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
         let of_size = self.bins.get(bin(bytes));
-        let is_cached = of_size.is_some_and(|free| free.segments(stuck).next().is_some());
+        let is_cached = of_size.is_some_and(|free| free.segments(outlook.stuck).next().is_some());
         let free = self.bins.iter().chain([&self.unpooled]);
-        let spare = free.clone().flat_map(|free| free.segments(stuck));
+        let spare = free.clone().flat_map(|free| free.segments(outlook.stuck));
         let take = rounded(bytes);
         let takings = vec![Taking::of(if is_cached { 0 } else { take })];
         Forecast {
@@ -161,7 +140,7 @@ impl Policy for Binned {
             take_whole: take,
             spare: spare.collect(),
             largest_left: 0,
-            stuck: free.map(|free| free.stuck(stuck)).sum(),
+            stuck: free.map(|free| free.stuck(outlook.stuck)).sum(),
             driver_is_stuck: false,
         }
     }

@@ -7,13 +7,10 @@
 use rustc_hash::FxHashMap;
 
 use super::slab::Slab;
-use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
-use crate::headroom::Headroom;
+use super::{BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Shortage};
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
-use crate::stats::RunningStats;
 use crate::stream::{StreamRef, Ticket};
-use crate::stuck::Stuck;
 
 /// The policies `none` and `driver`.
 #[derive(Debug, Default)]
@@ -31,15 +28,14 @@ pub struct Direct {
 impl Policy for Direct {
     fn allocate(
         &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
         if !self.waiting.is_empty() {
-            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
-            self.release(u64::MAX, environment).map_err(Shortage::Failed)?;
+            env.order.poll(env.source).map_err(Shortage::Failed)?;
+            self.release(u64::MAX, env).map_err(Shortage::Failed)?;
         }
-        let segment = environment.take(bytes, stream)?;
+        let segment = env.take(request.bytes, request.stream)?;
         Ok(BlockRef {
             key: self.live.insert(segment),
             address: segment.address,
@@ -51,14 +47,14 @@ impl Policy for Direct {
         &mut self,
         key: u32,
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(segment) = self.live.remove(key) else { return Ok(()) };
-        if environment.source.is_stream_ordered()
-            && let Some(stream) = environment.order.current(stream)
+        if env.source.is_stream_ordered()
+            && let Some(stream) = env.order.current(stream)
         {
-            let given_back = environment.give_back_on(segment, stream);
-            let ticket = environment.order.freed(stream, environment.source);
+            let given_back = env.give_back_on(segment, stream);
+            let ticket = env.order.freed(stream, env.source);
             match given_back {
                 Ok(()) => {
                     let last = self.given.entry(ticket.slot()).or_default();
@@ -70,28 +66,24 @@ impl Policy for Direct {
             // A free cannot be part of a graph under capture: the segment waits.
             return if given_back == Err(SourceError::Capturing) { Ok(()) } else { given_back };
         }
-        let ticket = environment.order.freed(stream, environment.source);
+        let ticket = env.order.freed(stream, env.source);
         self.waiting.push((ticket, segment));
-        if !environment.source.is_stream_ordered() {
+        if !env.source.is_stream_ordered() {
             // A capturing stream has no fence to wait for, so its frees keep waiting.
-            for fence in environment.order.pending(environment.source)? {
-                environment.source.wait(fence)?;
+            for fence in env.order.pending(env.source)? {
+                env.source.wait(fence)?;
             }
         }
-        environment.order.poll(environment.source)?;
-        self.release(u64::MAX, environment).map(|_| ())
+        env.order.poll(env.source)?;
+        self.release(u64::MAX, env).map(|_| ())
     }
 
-    fn release(
-        &mut self,
-        _target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn release(&mut self, _target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
         let mut released = 0;
         let mut position = 0;
         while let Some(&(ticket, segment)) = self.waiting.get(position) {
-            if environment.order.is_fence_reached(ticket) {
-                environment.give_back(segment)?;
+            if env.order.is_fence_reached(ticket) {
+                env.give_back(segment)?;
                 self.waiting.swap_remove(position);
                 released += segment.bytes;
             } else {
@@ -101,24 +93,15 @@ impl Policy for Direct {
         Ok(released)
     }
 
-    fn release_at(
-        &mut self,
-        _address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn release_at(&mut self, _address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
         // Nothing is cached, so every segment that can be given back is.
-        self.release(u64::MAX, environment)
+        self.release(u64::MAX, env)
     }
 
-    fn forecast(
-        &self,
-        bytes: u64,
-        _stats: &RunningStats,
-        _headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast {
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
         let waiting = self.waiting.iter();
-        let (held, over): (Vec<_>, Vec<_>) = waiting.partition(|(ticket, _)| stuck.holds(*ticket));
+        let (held, over): (Vec<_>, Vec<_>) =
+            waiting.partition(|(ticket, _)| outlook.stuck.holds(*ticket));
         let held = held.iter().map(|(_, segment)| segment.bytes);
         let spare = over.iter().map(|(_, segment)| *segment).collect();
         let mut given = self.given.iter().map(|(slot, number)| Ticket::new(*slot as u32, *number));
@@ -128,7 +111,7 @@ impl Policy for Direct {
             take_whole: bytes,
             spare,
             stuck: held.sum(),
-            driver_is_stuck: given.any(|ticket| stuck.holds(ticket)),
+            driver_is_stuck: given.any(|ticket| outlook.stuck.holds(ticket)),
             ..Forecast::default()
         }
     }

@@ -21,10 +21,10 @@ impl FreeList {
     pub(super) fn find(
         &mut self,
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
         fits: impl Fn(u64) -> bool,
     ) -> Result<Option<Segment>, Shortage> {
-        if let Some(found) = self.open(stream, environment.order, &fits) {
+        if let Some(found) = self.open(stream, env.order, &fits) {
             return Ok(Some(found));
         }
         // The oldest block that fits has been waiting longest, so its fence is the likeliest to be
@@ -32,12 +32,12 @@ impl FreeList {
         let Some(oldest) = self.blocks.iter().position(|(_, segment)| fits(segment.bytes)) else {
             return Ok(None);
         };
-        environment.order.poll(environment.source).map_err(Shortage::Failed)?;
-        if let Some(found) = self.open(stream, environment.order, &fits) {
+        env.order.poll(env.source).map_err(Shortage::Failed)?;
+        if let Some(found) = self.open(stream, env.order, &fits) {
             return Ok(Some(found));
         }
         let (ticket, segment) = self.blocks[oldest];
-        match environment.order.order_after(stream, ticket, environment.source) {
+        match env.order.order_after(stream, ticket, env.source) {
             Ok(()) => {
                 self.blocks.remove(oldest);
                 Ok(Some(segment))
@@ -53,10 +53,9 @@ impl FreeList {
     pub(super) fn release(
         &mut self,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        let reached =
-            |(ticket, _): &mut (Ticket, Segment)| environment.order.is_fence_reached(*ticket);
+        let reached = |(ticket, _): &mut (Ticket, Segment)| env.order.is_fence_reached(*ticket);
         let mut spare: Vec<_> = self.blocks.extract_if(.., reached).collect();
         spare.sort_unstable_by_key(|(_, segment)| segment.bytes);
         let (mut released, mut failed) = (0, None);
@@ -66,7 +65,7 @@ impl FreeList {
                 if covering < spare.len() { Some(covering) } else { spare.len().checked_sub(1) };
             let Some(position) = next else { break };
             let (ticket, segment) = spare.remove(position);
-            match environment.give_back(segment) {
+            match env.give_back(segment) {
                 Ok(()) => released += segment.bytes,
                 Err(error) => {
                     spare.push((ticket, segment));
@@ -83,14 +82,14 @@ impl FreeList {
     pub(super) fn release_at(
         &mut self,
         address: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         let at = self.blocks.iter().position(|(ticket, segment)| {
-            segment.address == address && environment.order.is_fence_reached(*ticket)
+            segment.address == address && env.order.is_fence_reached(*ticket)
         });
         let Some(at) = at else { return Ok(0) };
         let (_, segment) = self.blocks[at];
-        environment.give_back(segment)?;
+        env.give_back(segment)?;
         self.blocks.remove(at);
         Ok(segment.bytes)
     }

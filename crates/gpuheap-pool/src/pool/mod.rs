@@ -231,6 +231,18 @@ pub struct BlockRef {
     pub bytes: u64,
 }
 
+/// Request for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Size in bytes, not zero.
+    pub bytes: u64,
+    /// Stream on which the block will be used.
+    pub stream: StreamRef,
+}
+
+/// Block that serves a request; `None` if none is cached and the policy may not take memory.
+pub type Served = Result<Option<BlockRef>, Shortage>;
+
 /// Reason for which a policy cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shortage {
@@ -281,6 +293,17 @@ impl Cached {
             }
         }
     }
+}
+
+/// What a forecast is made from.
+#[derive(Clone, Copy)]
+pub struct Outlook<'a> {
+    /// Statistics of the heap.
+    pub stats: &'a RunningStats,
+    /// Memory that the heap could have.
+    pub headroom: Headroom,
+    /// Frees that no wait can complete.
+    pub stuck: &'a Stuck,
 }
 
 /// Forecast of a policy for a request, with all frees so far completed.
@@ -471,19 +494,13 @@ pub trait Policy: Send {
     /// If the call fails, memory found or taken on the way stays cached and counted.
     fn allocate(
         &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage>;
 
     /// Allocates a block from the cache alone; `None` if no cached block fits. Only for policies
     /// whose blocks [threads cache](KeptByThreads).
-    fn reuse(
-        &mut self,
-        _bytes: u64,
-        _stream: StreamRef,
-        _environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
+    fn reuse(&mut self, _request: Request, _env: &mut Environment<'_>) -> Served {
         Ok(None)
     }
 
@@ -492,17 +509,13 @@ pub trait Policy: Send {
         &mut self,
         key: u32,
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError>;
 
     /// Gives at least `target` bytes of cached memory back to the driver, as far as it is known to
     /// be out of use. Large segments go before small ones, and no more than necessary. Returns the
     /// bytes given back.
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError>;
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
 
     /// Gives back at least `target` bytes of the memory freed since the last call, as far as the
     /// policy notes it. Returns the bytes given back. For callers that ask at every free; only with
@@ -510,9 +523,9 @@ pub trait Policy: Send {
     fn release_freed(
         &mut self,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.release(target, environment)
+        self.release(target, env)
     }
 
     /// Returns `true` if [`release_freed`](Policy::release_freed) may find memory to give back.
@@ -522,21 +535,11 @@ pub trait Policy: Send {
 
     /// Gives the segment that holds `address` back to the driver if no block of it is in use.
     /// Returns the bytes given back.
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError>;
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
 
     /// Returns what the policy could do for a request of `bytes`, not zero, if no work were in
     /// flight and the heap had this headroom.
-    fn forecast(
-        &self,
-        bytes: u64,
-        stats: &RunningStats,
-        headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast;
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast;
 
     /// Returns the memory that is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;

@@ -5,13 +5,10 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage, Taking};
-use crate::headroom::Headroom;
+use super::{BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Shortage, Taking};
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
-use crate::stats::RunningStats;
 use crate::stream::StreamRef;
-use crate::stuck::Stuck;
 
 /// Requests up to this size may waste [`SMALL_WASTE`] bytes, larger ones [`LARGE_WASTE`].
 const SMALL: u64 = 32 << 20;
@@ -28,13 +25,12 @@ pub struct Simple {
 impl Policy for Simple {
     fn allocate(
         &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
-        let segment = match self.free.find(stream, environment, fits(bytes))? {
+        let segment = match self.free.find(request.stream, env, fits(request.bytes))? {
             Some(segment) => segment,
-            None => environment.take(bytes, stream)?,
+            None => env.take(request.bytes, request.stream)?,
         };
         Ok(BlockRef {
             key: self.live.insert(segment),
@@ -47,39 +43,25 @@ impl Policy for Simple {
         &mut self,
         key: u32,
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         if let Some(segment) = self.live.remove(key) {
-            let ticket = environment.order.freed(stream, environment.source);
+            let ticket = env.order.freed(stream, env.source);
             self.free.push(ticket, segment);
         }
         Ok(())
     }
 
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.free.release(target, environment)
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        self.free.release(target, env)
     }
 
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.free.release_at(address, environment)
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        self.free.release_at(address, env)
     }
 
-    fn forecast(
-        &self,
-        bytes: u64,
-        _stats: &RunningStats,
-        _headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast {
-        let spare: Vec<_> = self.free.segments(stuck).collect();
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
+        let spare: Vec<_> = self.free.segments(outlook.stuck).collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
         let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];
         Forecast {
@@ -89,7 +71,7 @@ impl Policy for Simple {
             take_whole: bytes,
             spare,
             largest_left: 0,
-            stuck: self.free.stuck(stuck),
+            stuck: self.free.stuck(outlook.stuck),
             driver_is_stuck: false,
         }
     }

@@ -120,19 +120,20 @@ impl World {
     }
 
     fn act<R>(&mut self, work: impl FnOnce(&mut dyn Policy, &mut Environment<'_>) -> R) -> R {
-        let mut environment = Environment {
+        let mut env = Environment {
             source: &mut self.model,
             order: &mut self.order,
             stats: &mut self.stats,
             limits: self.limits,
             stranded: &mut self.stranded,
         };
-        work(&mut *self.policy, &mut environment)
+        work(&mut *self.policy, &mut env)
     }
 
     fn allocate(&mut self, bytes: u64, stream: usize) -> Result<(), String> {
         let stream = self.streams[stream];
-        let Ok(grant) = self.act(|policy, env| policy.allocate(bytes, stream, env)) else {
+        let Ok(grant) = self.act(|policy, env| policy.allocate(Request { bytes, stream }, env))
+        else {
             self.refused += 1;
             return Ok(());
         };

@@ -4,7 +4,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use gpuheap_pool::{BlockRef, GRANULE, Limits, Shortage, SourceError, StreamRef};
+use gpuheap_pool::{BlockRef, GRANULE, Limits, Request, Shortage, SourceError, StreamRef};
 
 use crate::error::Error;
 use crate::heap::Inner;
@@ -207,13 +207,14 @@ impl State {
     #[inline(always)]
     pub(super) fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         if self.caches.iter().any(|cache| cache.holds()) {
-            let kept = self.with_policy(|policy, env| policy.reuse(bytes, stream, env))?;
+            let kept =
+                self.with_policy(|policy, env| policy.reuse(Request { bytes, stream }, env))?;
             if let Some(grant) = kept {
                 return Ok(grant);
             }
             self.flush_before_growth();
         }
-        self.with_policy(|policy, env| policy.allocate(bytes, stream, env))
+        self.with_policy(|policy, env| policy.allocate(Request { bytes, stream }, env))
     }
 
     /// Returns a block for which `stream` may be made to wait, if there is no new memory.

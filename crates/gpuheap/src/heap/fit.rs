@@ -3,7 +3,8 @@
 use std::fmt;
 
 use gpuheap_pool::{
-    Cached, Forecast, GRANULE, Headroom, MemorySource, SourceError, Stuck, Taking, round_up,
+    Cached, Forecast, GRANULE, Headroom, MemorySource, Outlook, SourceError, Stuck, Taking,
+    round_up,
 };
 use serde::Serialize;
 
@@ -226,7 +227,7 @@ impl State {
     /// Returns the policy's forecast of a request.
     fn forecast(&mut self, bytes: u64, stuck: &Stuck) -> Forecast {
         let headroom = Headroom::of(&mut *self.source, self.limits);
-        self.policy.forecast(bytes, &self.stats, headroom, stuck)
+        self.policy.forecast(bytes, &Outlook { stats: &self.stats, headroom, stuck })
     }
 
     /// Forecasts a request up to the last reclaim step.

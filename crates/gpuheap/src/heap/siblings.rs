@@ -15,7 +15,7 @@
 #[cfg(test)]
 mod model;
 
-use gpuheap_pool::{Forecast, GRANULE, Headroom, SourceError, Stuck};
+use gpuheap_pool::{Forecast, GRANULE, Headroom, Outlook, SourceError, Stuck};
 
 use crate::device::Context;
 use crate::heap::Inner;
@@ -157,7 +157,8 @@ impl State {
     }
 
     fn spare_forecast(&self, stuck: &Stuck) -> Forecast {
-        let mut forecast = self.policy.forecast(GRANULE, &self.stats, Headroom::default(), stuck);
+        let outlook = Outlook { stats: &self.stats, headroom: Headroom::default(), stuck };
+        let mut forecast = self.policy.forecast(GRANULE, &outlook);
         forecast.spare.extend_from_slice(&self.stranded);
         forecast
     }

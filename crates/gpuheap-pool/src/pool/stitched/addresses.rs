@@ -14,11 +14,7 @@ pub(super) struct Addresses {
 
 impl Addresses {
     /// Takes a range of addresses with nothing mapped at them.
-    pub(super) fn take(
-        &mut self,
-        bytes: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, Shortage> {
+    pub(super) fn take(&mut self, bytes: u64, env: &mut Environment<'_>) -> Result<u64, Shortage> {
         let fits = |free: &BTreeMap<u64, u64>| {
             free.iter()
                 .find(|(_, length)| **length >= bytes)
@@ -27,7 +23,7 @@ impl Addresses {
         let (start, length) = match fits(&self.free) {
             Some(found) => found,
             None => {
-                let segment = reserve(bytes, environment)?;
+                let segment = reserve(bytes, env)?;
                 self.reserved.push(segment);
                 self.free.insert(segment.address, segment.bytes);
                 (segment.address, segment.bytes)
@@ -61,10 +57,10 @@ impl Addresses {
     }
 
     /// Gives all reserved addresses back. None of them is in use.
-    pub(super) fn clear(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
+    pub(super) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         self.free.clear();
         while let Some(segment) = self.reserved.last().copied() {
-            environment.pages()?.unreserve(segment.address, segment.bytes)?;
+            env.pages()?.unreserve(segment.address, segment.bytes)?;
             self.reserved.pop();
         }
         Ok(())
@@ -72,14 +68,14 @@ impl Addresses {
 }
 
 /// Reserves addresses, a few times the device's memory; fewer if that is refused.
-pub(super) fn reserve(bytes: u64, environment: &mut Environment<'_>) -> Result<Segment, Shortage> {
+pub(super) fn reserve(bytes: u64, env: &mut Environment<'_>) -> Result<Segment, Shortage> {
     const TIMES: u64 = 4;
     /// Upper bound of all addresses.
     const SPACE: u64 = 1 << 46;
-    let capacity = environment.source.capacity();
+    let capacity = env.source.capacity();
     let wanted = capacity.saturating_mul(TIMES).max(bytes).min(SPACE).next_power_of_two();
     let mut size = wanted.max(super::memory::LEAST);
-    let pages = environment.pages().map_err(Shortage::Failed)?;
+    let pages = env.pages().map_err(Shortage::Failed)?;
     loop {
         match pages.reserve(size) {
             Ok(address) => return Ok(Segment { address, bytes: size }),

@@ -79,7 +79,7 @@ impl Memory {
         primary: u64,
         bytes: u64,
         piece: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, Shortage> {
         let kept = self.loose.iter().position(|(_, loose)| *loose <= bytes);
         let at = match kept {
@@ -87,14 +87,14 @@ impl Memory {
             None => {
                 let share = floor_power(self.bytes / SHARE).max(piece).clamp(LEAST, MOST);
                 let size = share.min(floor_power(bytes));
-                let chunk = environment.create(size)?;
+                let chunk = env.create(size)?;
                 self.bytes += size;
                 self.loose.push((chunk, size));
                 self.loose.len() - 1
             }
         };
         let (chunk, size) = self.loose[at];
-        let pages = environment.pages().map_err(Shortage::Failed)?;
+        let pages = env.pages().map_err(Shortage::Failed)?;
         pages.map(primary, &[chunk]).map_err(Shortage::Failed)?;
         self.loose.swap_remove(at);
         self.pieces.insert(primary, Piece { chunk: Some(chunk), bytes: size, ranges: Vec::new() });
@@ -118,10 +118,10 @@ impl Memory {
     pub(super) fn unmap(
         &mut self,
         primary: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(piece) = self.pieces.get(&primary) else { return Ok(()) };
-        environment.pages()?.unmap(primary, piece.bytes)?;
+        env.pages()?.unmap(primary, piece.bytes)?;
         self.loose.extend(piece.chunk.map(|chunk| (chunk, piece.bytes)));
         self.pieces.remove(&primary);
         Ok(())
@@ -132,13 +132,13 @@ impl Memory {
     pub(super) fn destroy(
         &mut self,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         let mut destroyed = 0;
         while destroyed < target
             && let Some(&(chunk, bytes)) = self.loose.last()
         {
-            environment.destroy(chunk, bytes)?;
+            env.destroy(chunk, bytes)?;
             self.loose.pop();
             self.bytes -= bytes;
             destroyed += bytes;

@@ -65,13 +65,12 @@ use primary::Primary;
 use ranges::Ranges;
 
 use super::ROUNDING;
-use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
+use super::{BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Served, Shortage};
 use crate::headroom::Headroom;
 use crate::order::Order;
 use crate::source::{Segment, SourceError, round_up};
 use crate::stats::RunningStats;
 use crate::stream::StreamRef;
-use crate::stuck::Stuck;
 
 /// Largest small request, in bytes, of `stitched` and of `split`. With `split`, 256 KiB and 64 KiB
 /// give equal results on the example traces; 1 MiB costs `gpt_train_short` 0.06 of utilisation and
@@ -82,6 +81,9 @@ const SMALL_IN_SEGMENTS: u64 = 256 << 10;
 const SMALL_RUN: u64 = 2 << 20;
 /// Number of such blocks whose addresses are remembered.
 const MOST_SMALL_RUNS: usize = 1024;
+
+/// Key of a free block that serves a request, if there is one.
+type FoundKey = Result<Option<u32>, Shortage>;
 
 /// Factor by which the search widens before a stream is made to wait.
 const WIDE: usize = 8;
@@ -156,23 +158,17 @@ impl Policy for Stitched {
     #[inline]
     fn allocate(
         &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        request: Request,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
-        let grant = self.serve(bytes, true, stream, environment)?;
-        grant.ok_or_else(|| Shortage::Device(round_up(bytes, LEAST)))
+        let grant = self.serve(request, true, env)?;
+        grant.ok_or_else(|| Shortage::Device(round_up(request.bytes, LEAST)))
     }
 
     #[inline]
-    fn reuse(
-        &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
+    fn reuse(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
         let position = self.placement_log.position();
-        let served = self.serve(bytes, false, stream, environment);
+        let served = self.serve(request, false, env);
         if !matches!(served, Ok(Some(_))) {
             self.placement_log.back_to(position);
         }
@@ -183,17 +179,17 @@ impl Policy for Stitched {
         &mut self,
         key: u32,
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(block) = self.primary.blocks.get(key) else { return Ok(()) };
         let (state, range) = (block.state, block.range);
         if state != State::Live && range == NONE {
             return Ok(());
         }
-        let ticket = environment.order.freed(stream, environment.source);
-        let order = &*environment.order;
+        let ticket = env.order.freed(stream, env.source);
+        let order = &*env.order;
         let last = Last::of(ticket, order);
-        let notes = environment.limits.soft.is_some();
+        let notes = env.limits.soft.is_some();
         if state == State::Live {
             self.put(key, last, notes, order);
         } else {
@@ -208,42 +204,28 @@ impl Policy for Stitched {
         Ok(())
     }
 
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.release_chunks(target, environment)
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        self.release_chunks(target, env)
     }
 
     fn release_freed(
         &mut self,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.release_noted(target, environment)
+        self.release_noted(target, env)
     }
 
     fn has_freed(&self) -> bool {
         !self.freed.is_empty()
     }
 
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.release_around(address, environment)
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+        self.release_around(address, env)
     }
 
-    fn forecast(
-        &self,
-        bytes: u64,
-        stats: &RunningStats,
-        headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast {
-        self.prospect(bytes, stats, headroom, stuck)
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
+        self.prospect(bytes, outlook)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -300,18 +282,12 @@ impl Stitched {
 
     /// Allocates by steps 1 to 5 of the module's list, and by steps 6 and 7 if the pool `grows`.
     #[inline(always)]
-    fn serve(
-        &mut self,
-        bytes: u64,
-        grows: bool,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
-        let rounded = round_up(bytes, ROUNDING);
-        let grant = if rounded <= self.small {
-            self.small(rounded, grows, stream, environment)?
+    fn serve(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
+        let request = Request { bytes: round_up(request.bytes, ROUNDING), ..request };
+        let grant = if request.bytes <= self.small {
+            self.small(request, grows, env)?
         } else {
-            self.large(rounded, grows, stream, environment)?
+            self.large(request, grows, env)?
         };
         Ok(grant)
     }
@@ -319,21 +295,16 @@ impl Stitched {
     // The search steps are inlined: their results pass from one to the next. As calls they cost a
     // third of a request that follows the log, for loads that wait for narrower stores.
     #[inline(always)]
-    fn large(
-        &mut self,
-        bytes: u64,
-        grows: bool,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
-        let (live, peak) = (environment.stats.known_live(), environment.stats.live_peak);
+    fn large(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
+        let Request { bytes, .. } = request;
+        let (live, peak) = (env.stats.known_live(), env.stats.live_peak);
         self.placement_log.note_live(live, peak);
         let place = if self.tuning.follows { self.placement_log.place(bytes) } else { None };
         let mut grant = match place {
-            Some(place) => match self.again(place, bytes, stream, environment)? {
+            Some(place) => match self.again(place, request, env)? {
                 // Empty blocks of small requests may be in the way.
-                None if self.primary.reclaim_islands(environment.order) => {
-                    self.again(place, bytes, stream, environment)?
+                None if self.primary.reclaim_islands(env.order) => {
+                    self.again(place, request, env)?
                 }
                 grant => grant,
             },
@@ -343,12 +314,12 @@ impl Stitched {
         if !followed && !grows && place.is_some_and(|place| self.is_among_small(place, bytes)) {
             return Ok(None);
         }
-        if !followed && let Some(key) = self.cached_at_home(bytes, false, stream, environment)? {
+        if !followed && let Some(key) = self.cached_at_home(request, false, env)? {
             grant = Some(self.hand_out(key, bytes));
         }
         let grant = match grant {
             Some(grant) => grant,
-            None => match self.find_more(bytes, grows, stream, environment)? {
+            None => match self.find_more(request, grows, env)? {
                 Some(grant) => grant,
                 None => return Ok(None),
             },
@@ -381,23 +352,17 @@ impl Stitched {
 
     /// Takes the place that the request had the last time, if it is free.
     #[inline(always)]
-    fn again(
-        &mut self,
-        place: Place,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
+    fn again(&mut self, place: Place, request: Request, env: &mut Environment<'_>) -> Served {
         match place {
             Place::Primary(address, key) => {
-                let first = if self.primary.is_at(key, address, bytes) {
+                let first = if self.primary.is_at(key, address, request.bytes) {
                     Some(key)
                 } else {
-                    self.primary.run_at(address, bytes)
+                    self.primary.run_at(address, request.bytes)
                 };
-                self.in_run(first, address, bytes, stream, environment)
+                self.in_run(first, address, request, env)
             }
-            Place::Range(id) => self.in_range(id, bytes, stream, environment),
+            Place::Range(id) => self.in_range(id, request, env),
         }
     }
 
@@ -417,40 +382,40 @@ impl Stitched {
     #[inline]
     fn cached_at_home(
         &mut self,
-        bytes: u64,
+        request: Request,
         small: bool,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<u32>, Shortage> {
-        self.primary.join_deferred(environment.order);
+        env: &mut Environment<'_>,
+    ) -> FoundKey {
+        let Request { bytes, stream } = request;
+        self.primary.join_deferred(env.order);
         let search_depth = self.tuning.search_depth;
-        let found = self.primary.find(bytes, small, search_depth, stream, environment.order);
+        let found = self.primary.find(bytes, small, search_depth, stream, env.order);
         if found.usable.is_some() {
             return Ok(found.usable);
         }
         if found.other.is_some() || self.primary.has_boundaries() {
             let ticket = found.other.and_then(|key| self.primary.blocks[key].last.ticket());
-            let polled = environment.order.poll_some(ticket, environment.source);
+            let polled = env.order.poll_some(ticket, env.source);
             polled.map_err(Shortage::Failed)?;
-            self.primary.join_boundaries(environment.order);
+            self.primary.join_boundaries(env.order);
         } else if !self.primary.has_islands() {
             return Ok(None);
         }
         if !small {
-            self.primary.reclaim_islands(environment.order);
+            self.primary.reclaim_islands(env.order);
         }
         // The search widens before a stream waits or new memory is taken.
         let wide = search_depth.saturating_mul(WIDE);
-        let found = self.primary.find(bytes, small, wide, stream, environment.order);
+        let found = self.primary.find(bytes, small, wide, stream, env.order);
         if found.usable.is_some() {
             return Ok(found.usable);
         }
         let Some(key) = found.other else { return Ok(None) };
         let Some(ticket) = self.primary.blocks[key].last.ticket() else { return Ok(Some(key)) };
-        if wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
+        if wait_for(ticket, stream, env).map_err(Shortage::Failed)? {
             return Ok(Some(key));
         }
-        self.within_eligibility(bytes, small, search_depth, stream, environment)
+        self.within_eligibility(request, small, search_depth, env)
     }
 
     /// Last search, when no new memory can be taken: any free block that fits, however many come
@@ -458,39 +423,37 @@ impl Stitched {
     #[cold]
     fn rather_than_fail(
         &mut self,
-        bytes: u64,
+        request: Request,
         shortage: Shortage,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
-        environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+        let Request { bytes, .. } = request;
+        env.order.poll(env.source).map_err(Shortage::Failed)?;
         // So far only a few of many streams were polled, and their frees merge now. Without this,
         // sixteen threads with two streams each failed after a minute for 40 KiB with 44 free.
-        self.settle(environment.order);
+        self.settle(env.order);
         for small in [false, true] {
-            if let Some(key) =
-                self.within_eligibility(bytes, small, usize::MAX, stream, environment)?
-            {
+            if let Some(key) = self.within_eligibility(request, small, usize::MAX, env)? {
                 return Ok(self.hand_out(key, bytes));
             }
         }
-        self.primary.unite(environment.order);
-        if let Some(key) = self.within_eligibility(bytes, false, usize::MAX, stream, environment)? {
+        self.primary.unite(env.order);
+        if let Some(key) = self.within_eligibility(request, false, usize::MAX, env)? {
             return Ok(self.hand_out(key, bytes));
         }
         if let Some(address) = self.bounded_run(bytes)
-            && let Some(grant) = self.at_primary(address, bytes, stream, environment)?
+            && let Some(grant) = self.at_primary(address, request, env)?
         {
             return Ok(grant);
         }
         // Small requests too: sixteen threads at a limit failed for 40 KiB with 52 in two pieces.
-        if let Some(grant) = self.in_some_range(bytes, stream, environment)? {
+        if let Some(grant) = self.in_some_range(request, env)? {
             return Ok(grant);
         }
         if self.in_segments {
             return Err(shortage);
         }
-        match self.stitch(bytes, Packing::Most, stream, environment) {
+        match self.stitch(request, Packing::Most, env) {
             Err(Shortage::Limit(_) | Shortage::Device(_)) => Err(shortage),
             stitched => stitched,
         }
@@ -500,14 +463,14 @@ impl Stitched {
     #[cold]
     fn within_eligibility(
         &mut self,
-        bytes: u64,
+        request: Request,
         small: bool,
         search_depth: usize,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<u32>, Shortage> {
+        env: &mut Environment<'_>,
+    ) -> FoundKey {
+        let Request { bytes, stream } = request;
         for eligibility in [Eligibility::Fenced, Eligibility::Open] {
-            let order = &*environment.order;
+            let order = &*env.order;
             self.loosen_to(eligibility, stream, order);
             let found =
                 self.primary.find_within(eligibility, bytes, small, search_depth, stream, order);
@@ -516,7 +479,7 @@ impl Stitched {
             }
             let Some(key) = found.other else { continue };
             let Some(ticket) = self.primary.blocks[key].last.ticket() else { return Ok(Some(key)) };
-            if wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
+            if wait_for(ticket, stream, env).map_err(Shortage::Failed)? {
                 return Ok(Some(key));
             }
         }
@@ -525,40 +488,34 @@ impl Stitched {
 
     /// Allocates by steps 4 to 7 of the module's list, if no free block at a primary address fits.
     #[cold]
-    fn find_more(
-        &mut self,
-        bytes: u64,
-        grows: bool,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
-        if let Some(address) = self.bounded_run(bytes)
-            && let Some(grant) = self.at_primary(address, bytes, stream, environment)?
+    fn find_more(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
+        if let Some(address) = self.bounded_run(request.bytes)
+            && let Some(grant) = self.at_primary(address, request, env)?
         {
             return Ok(Some(grant));
         }
-        if let Some(grant) = self.in_some_range(bytes, stream, environment)? {
+        if let Some(grant) = self.in_some_range(request, env)? {
             return Ok(Some(grant));
         }
         if !grows {
             return Ok(None);
         }
-        if !environment.order.is_few() {
+        if !env.order.is_few() {
             // All streams are polled before new memory is taken.
-            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
-            self.primary.join_boundaries(environment.order);
-            if let Some(key) = self.cached_at_home(bytes, false, stream, environment)? {
-                return Ok(Some(self.hand_out(key, bytes)));
+            env.order.poll(env.source).map_err(Shortage::Failed)?;
+            self.primary.join_boundaries(env.order);
+            if let Some(key) = self.cached_at_home(request, false, env)? {
+                return Ok(Some(self.hand_out(key, request.bytes)));
             }
         }
-        let taken = match self.grow_for(bytes, stream, environment) {
-            Ok(None) => self.stitch(bytes, Packing::Few, stream, environment),
+        let taken = match self.grow_for(request, env) {
+            Ok(None) => self.stitch(request, Packing::Few, env),
             Ok(Some(grown)) => return Ok(Some(grown)),
             Err(error) => Err(error),
         };
         match taken {
             Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
-                self.rather_than_fail(bytes, shortage, stream, environment).map(Some)
+                self.rather_than_fail(request, shortage, env).map(Some)
             }
             stitched => stitched.map(Some),
         }
@@ -583,20 +540,15 @@ impl Stitched {
         slack.saturating_add(more).min(most_slack.max(slack))
     }
 
-    fn small(
-        &mut self,
-        bytes: u64,
-        grows: bool,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
+    fn small(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
+        let Request { bytes, stream } = request;
         let search_depth = self.tuning.search_depth;
-        let found = self.primary.find(bytes, true, search_depth, stream, environment.order);
+        let found = self.primary.find(bytes, true, search_depth, stream, env.order);
         let key = match found.usable {
             Some(key) => Some(key),
-            None => match self.slab(bytes, grows, stream, environment) {
+            None => match self.slab(request, grows, env) {
                 Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
-                    let grant = self.rather_than_fail(bytes, shortage, stream, environment)?;
+                    let grant = self.rather_than_fail(request, shortage, env)?;
                     return Ok(Some(grant));
                 }
                 slab => slab?,
@@ -607,38 +559,33 @@ impl Stitched {
 
     /// Takes a block for small requests, from the free memory of large ones or from the driver.
     #[cold]
-    fn slab(
-        &mut self,
-        bytes: u64,
-        grows: bool,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<u32>, Shortage> {
+    fn slab(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> FoundKey {
+        let Request { stream, .. } = request;
         let search_depth = self.tuning.search_depth;
         // At an earlier address, if possible: blocks placed around it then find their places again.
         let mut key = self.slabs.iter().find_map(|address| {
             let key = self.primary.run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
-            let usable = block.end() >= address + SMALL_RUN
-                && block.last.is_usable_on(stream, environment.order);
+            let usable =
+                block.end() >= address + SMALL_RUN && block.last.is_usable_on(stream, env.order);
             (usable && self.may_hold_small(key)).then_some((key, *address))
         });
         if key.is_none() {
-            self.primary.join_deferred(environment.order);
+            self.primary.join_deferred(env.order);
             key = self
                 .primary
-                .find(SMALL_RUN, false, search_depth, stream, environment.order)
+                .find(SMALL_RUN, false, search_depth, stream, env.order)
                 .usable
                 .filter(|key| self.may_hold_small(*key))
                 .map(|key| (key, self.primary.blocks[key].address));
         }
         if key.is_none() {
-            if let Some(key) = self.cached_at_home(bytes, true, stream, environment)? {
+            if let Some(key) = self.cached_at_home(request, true, env)? {
                 return Ok(Some(key));
             }
             if !self.in_segments {
                 key = self
-                    .cached_at_home(bytes, false, stream, environment)?
+                    .cached_at_home(request, false, env)?
                     .map(|key| (key, self.primary.blocks[key].address));
             }
         }
@@ -647,18 +594,19 @@ impl Stitched {
             return Ok(None);
         }
         if grown {
-            let address = self.grow_at_home(SMALL_RUN, Bound::None, stream, environment)?;
+            let address =
+                self.grow_at_home(Request { bytes: SMALL_RUN, ..request }, Bound::None, env)?;
             key = address.and_then(|at| Some((self.primary.run_at(at, SMALL_RUN)?, at)));
         }
         let (key, address) = key.ok_or(Shortage::Device(LEAST))?;
         let block = &self.primary.blocks[key];
         let mut length = (block.end() - address).min(SMALL_RUN);
-        let mut last = block.last_of(address, address + length, environment.order);
+        let mut last = block.last_of(address, address + length, env.order);
         if length < SMALL_RUN && grown {
             // The memory was used by several streams, and `stream` comes after all of them.
             length = SMALL_RUN;
-            let ticket = environment.order.freed(stream, environment.source);
-            last = Last::of(ticket, environment.order);
+            let ticket = env.order.freed(stream, env.source);
+            last = Last::of(ticket, env.order);
         }
         if length >= SMALL_RUN {
             self.note_slab(address);
@@ -699,15 +647,9 @@ impl Stitched {
 
     /// Takes a range of primary addresses, if it is free.
     #[inline]
-    fn at_primary(
-        &mut self,
-        address: u64,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
-        let first = self.primary.run_at(address, bytes);
-        self.in_run(first, address, bytes, stream, environment)
+    fn at_primary(&mut self, address: u64, request: Request, env: &mut Environment<'_>) -> Served {
+        let first = self.primary.run_at(address, request.bytes);
+        self.in_run(first, address, request, env)
     }
 
     /// Takes a range of primary addresses, if it is free and the run of free blocks begins with a
@@ -717,15 +659,14 @@ impl Stitched {
         &mut self,
         first: Option<u32>,
         address: u64,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
+        request: Request,
+        env: &mut Environment<'_>,
+    ) -> Served {
+        let Request { bytes, stream } = request;
         let Some(first) = first else { return Ok(None) };
         let block = &self.primary.blocks[first];
-        let simple =
-            block.end() >= address + bytes && block.last.is_usable_on(stream, environment.order);
-        if !simple && !self.order_run(&[Segment { address, bytes }], stream, environment)? {
+        let simple = block.end() >= address + bytes && block.last.is_usable_on(stream, env.order);
+        if !simple && !self.order_run(&[Segment { address, bytes }], stream, env)? {
             return Ok(None);
         }
         let key = self.primary.take(first, address, bytes, State::Live);
@@ -733,15 +674,10 @@ impl Stitched {
     }
 
     /// Takes the beginning of a stitched range that is free, one of the first few that fit.
-    fn in_some_range(
-        &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
-        let fitting: Vec<u32> = self.ranges.fitting(bytes).take(LOOK_RANGES).collect();
+    fn in_some_range(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
+        let fitting: Vec<u32> = self.ranges.fitting(request.bytes).take(LOOK_RANGES).collect();
         for id in fitting {
-            if let Some(grant) = self.in_range(id, bytes, stream, environment)? {
+            if let Some(grant) = self.in_range(id, request, env)? {
                 return Ok(Some(grant));
             }
         }
@@ -749,13 +685,8 @@ impl Stitched {
     }
 
     /// Takes the beginning of a stitched range, if all of it is free.
-    fn in_range(
-        &mut self,
-        id: u32,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
+    fn in_range(&mut self, id: u32, request: Request, env: &mut Environment<'_>) -> Served {
+        let Request { bytes, stream } = request;
         let Some(range) = self.ranges.get(id) else { return Ok(None) };
         if range.is_live() || range.bytes < bytes {
             return Ok(None);
@@ -773,7 +704,7 @@ impl Stitched {
             left -= part.bytes;
             runs.push(part);
         }
-        if !self.order_run(&runs, stream, environment)? {
+        if !self.order_run(&runs, stream, env)? {
             return Ok(None);
         }
         let held = self.lend(&runs, id);
@@ -803,7 +734,7 @@ impl Stitched {
         &self,
         runs: &[Segment],
         stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<bool, Shortage> {
         let mut asked = false;
         for run in runs {
@@ -812,17 +743,17 @@ impl Stitched {
             for block in self.primary.run(first, end) {
                 // New memory may have merged with a block that a capture freed. Only the capture's
                 // part is in use.
-                let last = block.last_of(run.address, end, environment.order);
+                let last = block.last_of(run.address, end, env.order);
                 let Some(ticket) = last.ticket() else { continue };
-                if environment.order.is_usable_on(ticket, stream) {
+                if env.order.is_usable_on(ticket, stream) {
                     continue;
                 }
                 if !asked {
                     asked = true;
-                    let polled = environment.order.poll_some(Some(ticket), environment.source);
+                    let polled = env.order.poll_some(Some(ticket), env.source);
                     polled.map_err(Shortage::Failed)?;
                 }
-                if !wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
+                if !wait_for(ticket, stream, env).map_err(Shortage::Failed)? {
                     return Ok(false);
                 }
             }
@@ -839,9 +770,9 @@ const LOOK_RANGES: usize = 32;
 fn wait_for(
     ticket: crate::stream::Ticket,
     stream: StreamRef,
-    environment: &mut Environment<'_>,
+    env: &mut Environment<'_>,
 ) -> Result<bool, SourceError> {
-    match environment.order.order_after(stream, ticket, environment.source) {
+    match env.order.order_after(stream, ticket, env.source) {
         Ok(()) => Ok(true),
         Err(SourceError::StreamUnusable) => Ok(false),
         Err(error) => Err(error),

@@ -6,11 +6,9 @@ use super::eligibility::Eligibility;
 use super::growth::Growth;
 use super::memory::LEAST;
 use super::{LOOK_RANGES, SMALL_RUN, Shortage, Stitched};
-use crate::headroom::Headroom;
 use crate::order::Order;
-use crate::pool::{BlockRef, Environment, Taking};
+use crate::pool::{BlockRef, Environment, Outlook, Request, Served, Taking};
 use crate::source::{Segment, round_up};
-use crate::stats::RunningStats;
 use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
@@ -170,14 +168,9 @@ const TRIES: usize = 3;
 impl Stitched {
     /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
     /// total would exceed the bound, or if new memory is refused and stitching may need none.
-    pub(super) fn grow_for(
-        &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
-        match self.grow_at_home(bytes, Bound::Slack, stream, environment) {
-            Ok(Some(address)) => self.at_primary(address, bytes, stream, environment),
+    pub(super) fn grow_for(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
+        match self.grow_at_home(request, Bound::Slack, env) {
+            Ok(Some(address)) => self.at_primary(address, request, env),
             Ok(None) => Ok(None),
             Err(Shortage::Limit(_) | Shortage::Device(_)) if !self.in_segments => Ok(None),
             Err(error) => Err(error),
@@ -188,29 +181,29 @@ impl Stitched {
     /// all its uses. Returns the piece's address.
     pub(super) fn grow_at_home(
         &mut self,
-        bytes: u64,
+        request: Request,
         bound: Bound,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<Option<u64>, Shortage> {
+        let Request { bytes, stream } = request;
         if self.in_segments {
-            return self.grow_segment(bytes, bound == Bound::None, stream, environment).map(Some);
+            return self.grow_segment(request, bound == Bound::None, env).map(Some);
         }
-        let headroom = environment.headroom();
-        let growth = self.growth(bytes, environment.stats, headroom);
+        let headroom = env.headroom();
+        let growth = self.growth(bytes, env.stats, headroom);
         let exceeds = |memory: u64, add: u64| {
             bound == Bound::Slack && memory.saturating_add(add) > growth.most
         };
         let mut eligibility = Eligibility::All;
         loop {
-            let mut room = self.room(bytes, eligibility, stream, environment.order);
+            let mut room = self.room(bytes, eligibility, stream, env.order);
             if room.is_none() {
                 if exceeds(self.memory.bytes(), LEAST) {
                     return Ok(None);
                 }
-                let arena = reserve(round_up(bytes, LEAST), environment)?;
+                let arena = reserve(round_up(bytes, LEAST), env)?;
                 self.primary.add_arena(arena.address, arena.bytes);
-                room = self.room(bytes, eligibility, stream, environment.order);
+                room = self.room(bytes, eligibility, stream, env.order);
             }
             let Some(room) = room else { return Ok(None) };
             let loose = self.memory.loose_bytes();
@@ -219,11 +212,11 @@ impl Stitched {
             }
             // The order comes first: new memory would be useless if the blocks beside it cannot be
             // used.
-            if self.order_run(&room.beside(bytes), stream, environment)? {
-                self.put_ahead(room, growth, environment)?;
+            if self.order_run(&room.beside(bytes), stream, env)? {
+                self.put_ahead(room, growth, env)?;
                 return Ok(Some(room.start));
             }
-            let Some(less) = self.eligibility_less(eligibility, stream, environment.order) else {
+            let Some(less) = self.eligibility_less(eligibility, stream, env.order) else {
                 return Ok(None);
             };
             eligibility = less;
@@ -254,17 +247,17 @@ impl Stitched {
         &mut self,
         room: Room,
         growth: Growth,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
         let Segment { address, bytes } = room.memory;
         let ahead = self.ahead(room, growth);
         if ahead > bytes {
-            match self.put_memory(address, ahead, growth.piece, environment) {
+            match self.put_memory(address, ahead, growth.piece, env) {
                 Err(Shortage::Limit(_) | Shortage::Device(_)) => {}
                 put => return put,
             }
         }
-        self.put_memory(address, bytes, growth.piece, environment)
+        self.put_memory(address, bytes, growth.piece, env)
     }
 
     /// Returns the bytes of new memory that are put into the room.
@@ -282,21 +275,21 @@ impl Stitched {
         address: u64,
         bytes: u64,
         piece: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
         // Chunks that are mapped nowhere are already counted as taken.
-        environment.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
+        env.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
         let (mut at, end) = (address, address + bytes);
         while at < end {
-            match self.memory.add(at, end - at, piece, environment) {
+            match self.memory.add(at, end - at, piece, env) {
                 Ok(added) => {
                     if let Some(gap) = self.primary.at(at) {
-                        self.primary.fill(gap, added, environment.order);
+                        self.primary.fill(gap, added, env.order);
                     }
                     at += added;
                 }
                 Err(shortage) => {
-                    self.take_back(address, at, environment);
+                    self.take_back(address, at, env);
                     return Err(match shortage {
                         Shortage::Device(_) => Shortage::Device(bytes),
                         shortage => shortage,
@@ -309,11 +302,11 @@ impl Stitched {
 
     /// Gives back memory that was just put in. If that fails, the memory stays cached.
     #[cold]
-    fn take_back(&mut self, from: u64, to: u64, environment: &mut Environment<'_>) {
+    fn take_back(&mut self, from: u64, to: u64, env: &mut Environment<'_>) {
         let primaries: Vec<u64> =
             self.memory.touching(from, to).map(|(primary, _)| primary).collect();
         for primary in primaries.into_iter().filter(|primary| *primary >= from) {
-            let _ = self.release_chunk(primary, environment);
+            let _ = self.release_chunk(primary, env);
         }
     }
 
@@ -322,7 +315,7 @@ impl Stitched {
         &mut self,
         mut bytes: u64,
         grown: &mut Vec<Segment>,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
         bytes = round_up(bytes, LEAST);
         while bytes > 0 {
@@ -334,12 +327,12 @@ impl Stitched {
                 })
                 .min()
             else {
-                let arena = reserve(bytes, environment)?;
+                let arena = reserve(bytes, env)?;
                 self.primary.add_arena(arena.address, arena.bytes);
                 continue;
             };
             let part = length.min(bytes);
-            self.put_memory(address, part, LEAST, environment)?;
+            self.put_memory(address, part, LEAST, env)?;
             grown.push(Segment { address, bytes: part });
             bytes -= part;
         }
@@ -415,16 +408,15 @@ impl Stitched {
     /// memory is given back.
     pub(super) fn stitch(
         &mut self,
-        bytes: u64,
+        request: Request,
         packing: Packing,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
         let mut grown = Vec::new();
-        let stitched = self.stitch_with(bytes, packing, &mut grown, stream, environment);
+        let stitched = self.stitch_with(request, packing, &mut grown, env);
         if stitched.is_err() {
             for part in grown {
-                self.take_back(part.address, part.address + part.bytes, environment);
+                self.take_back(part.address, part.address + part.bytes, env);
             }
         }
         stitched
@@ -432,57 +424,56 @@ impl Stitched {
 
     fn stitch_with(
         &mut self,
-        bytes: u64,
+        request: Request,
         packing: Packing,
         grown: &mut Vec<Segment>,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
+        let Request { bytes, stream } = request;
         let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         if self.ranges.maps() > most {
             // A program with one stream polls at no other time.
-            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+            env.order.poll(env.source).map_err(Shortage::Failed)?;
         }
-        self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
+        self.ranges.shrink(most, &mut self.memory, env).map_err(Shortage::Failed)?;
         let none = || Shortage::Device(round_up(bytes, LEAST));
         let (mut eligibility, mut tries) = (Eligibility::All, 0);
         let plan = loop {
-            let order = &*environment.order;
+            let order = &*env.order;
             let plan = self.plan(bytes, packing, |last| eligibility.allows(last, stream, order));
             // Stitching fails if no memory is free, too many mappings are in use, or new memory
             // cannot be used.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
-                match self.grow_at_home(bytes, Bound::None, stream, environment) {
+                match self.grow_at_home(request, Bound::None, env) {
                     // Too many mappings are better than a failed request.
                     Err(Shortage::Limit(_) | Shortage::Device(_)) if plan.missing == 0 => {}
                     grown => {
                         let address = grown?.ok_or_else(none)?;
-                        let grant = self.at_primary(address, bytes, stream, environment)?;
+                        let grant = self.at_primary(address, request, env)?;
                         return grant.ok_or_else(none);
                     }
                 }
             }
-            if !self.order_run(&plan.runs, stream, environment)? {
-                eligibility = self
-                    .eligibility_less(eligibility, stream, environment.order)
-                    .ok_or_else(none)?;
+            if !self.order_run(&plan.runs, stream, env)? {
+                eligibility =
+                    self.eligibility_less(eligibility, stream, env.order).ok_or_else(none)?;
                 continue;
             }
             if plan.missing == 0 {
                 break plan;
             }
-            self.grow_anywhere(plan.missing, grown, environment)?;
-            self.loosen_to(eligibility, stream, environment.order);
+            self.grow_anywhere(plan.missing, grown, env)?;
+            self.loosen_to(eligibility, stream, env.order);
             tries += 1;
         };
         if let [one] = plan.runs[..]
-            && let Some(grant) = self.at_primary(one.address, bytes, stream, environment)?
+            && let Some(grant) = self.at_primary(one.address, request, env)?
         {
             return Ok(grant);
         }
-        let id = self.ranges.add(plan.runs, &mut self.memory, environment)?;
-        let grant = self.in_range(id, bytes, stream, environment)?;
+        let id = self.ranges.add(plan.runs, &mut self.memory, env)?;
+        let grant = self.in_range(id, request, env)?;
         grant.ok_or_else(none)
     }
 
@@ -518,16 +509,10 @@ impl Stitched {
     /// Returns what a request would take from the driver with the cache as it is, once all frees
     /// but the stuck ones are completed. Then `spare` bytes of chunks could be given back. Follows
     /// the steps of the module's list in order.
-    pub(super) fn takings(
-        &self,
-        bytes: u64,
-        spare: u64,
-        stats: &RunningStats,
-        headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Vec<Taking> {
+    pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
         let (small, islands) = (bytes <= self.small, self.primary.islands());
         // For large requests, the empty blocks of small requests count as given to the large ones.
+        let &Outlook { stats, headroom, stuck } = outlook;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
             is_completed(block) && (block.is_free(false) || islands.contains(&block.address))

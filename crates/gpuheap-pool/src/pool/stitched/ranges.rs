@@ -99,7 +99,7 @@ impl Ranges {
         &mut self,
         runs: Vec<Segment>,
         memory: &mut Memory,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u32, crate::pool::Shortage> {
         let (mut mapped, mut chunks, mut length) = (Vec::new(), Vec::new(), 0);
         for run in &runs {
@@ -113,8 +113,8 @@ impl Ranges {
             return Err(crate::pool::Shortage::Device(0));
         };
         let head = first.address - primary;
-        let address = self.addresses.take(length, environment)?;
-        let pages = environment.pages();
+        let address = self.addresses.take(length, env)?;
+        let pages = env.pages();
         if let Err(error) = pages.and_then(|pages| pages.map(address, &chunks)) {
             self.addresses.give(address, length);
             return Err(crate::pool::Shortage::Failed(error));
@@ -177,7 +177,7 @@ impl Ranges {
         &mut self,
         most: usize,
         memory: &mut Memory,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         if self.maps <= most {
             return Ok(());
@@ -185,7 +185,7 @@ impl Ranges {
         let mut over: Vec<_> = (0..)
             .zip(&self.ranges)
             .filter_map(|(id, range)| Some((id, range.as_ref()?)))
-            .filter(|(_, range)| range.is_completed(environment.order))
+            .filter(|(_, range)| range.is_completed(env.order))
             .map(|(id, range)| (range.used, id))
             .collect();
         over.sort_unstable();
@@ -193,7 +193,7 @@ impl Ranges {
             if self.maps <= most {
                 break;
             }
-            self.unmap(id, memory, environment)?;
+            self.unmap(id, memory, env)?;
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ impl Ranges {
         &mut self,
         id: u32,
         memory: &mut Memory,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Ok(()) };
         self.by_size.remove(&(range.bytes, id));
@@ -217,7 +217,7 @@ impl Ranges {
         let mut left: u64 = range.mapped.iter().map(|(_, bytes)| bytes).sum();
         while let Some(&(primary, bytes)) = range.mapped.last() {
             left -= bytes;
-            environment.pages()?.unmap(range.mapped_at + left, bytes)?;
+            env.pages()?.unmap(range.mapped_at + left, bytes)?;
             range.mapped.pop();
             self.maps -= 1;
             if let Some(piece) = memory.get_mut(primary)
@@ -242,10 +242,10 @@ impl Ranges {
     }
 
     /// Gives all addresses back, if no range exists.
-    pub(super) fn clear(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
+    pub(super) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         if self.ranges.iter().any(Option::is_some) {
             return Ok(());
         }
-        self.addresses.clear(environment)
+        self.addresses.clear(env)
     }
 }

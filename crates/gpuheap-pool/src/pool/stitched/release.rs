@@ -3,11 +3,9 @@
 use super::blocks::{Block, State};
 use super::memory::LEAST;
 use super::{ROUNDING, Stitched};
-use crate::headroom::Headroom;
 use crate::order::Order;
-use crate::pool::{Environment, Forecast};
+use crate::pool::{Environment, Forecast, Outlook};
 use crate::source::{Segment, SourceError, round_up};
-use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 impl Stitched {
@@ -16,10 +14,10 @@ impl Stitched {
     pub(super) fn release_chunks(
         &mut self,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.settle(environment.order);
-        self.release_of(self.spare(environment.order), target, environment)
+        self.settle(env.order);
+        self.release_of(self.spare(env.order), target, env)
     }
 
     /// Returns the chunks that [are spare](Stitched::is_spare), by their bytes and their primary
@@ -35,19 +33,18 @@ impl Stitched {
     pub(super) fn release_noted(
         &mut self,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.settle(environment.order);
+        self.settle(env.order);
         let mut noted = std::mem::take(&mut self.freed);
         noted.retain(|primary| {
             self.chunk_at(*primary).is_some_and(|bytes| self.is_all_free(*primary, bytes))
         });
         let spare = noted.iter().filter_map(|primary| Some((self.chunk_at(*primary)?, *primary)));
-        let spare: Vec<(u64, u64)> = spare
-            .filter(|(bytes, primary)| self.is_spare(*primary, *bytes, environment.order))
-            .collect();
+        let spare: Vec<(u64, u64)> =
+            spare.filter(|(bytes, primary)| self.is_spare(*primary, *bytes, env.order)).collect();
         self.freed = noted;
-        self.release_of(spare, target, environment)
+        self.release_of(spare, target, env)
     }
 
     /// Notes the chunks of a range that became all free with the range.
@@ -63,16 +60,16 @@ impl Stitched {
         &mut self,
         mut spare: Vec<(u64, u64)>,
         target: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        let mut released = self.memory.destroy(target, environment)?;
+        let mut released = self.memory.destroy(target, env)?;
         spare.sort_unstable();
         while released < target && !spare.is_empty() {
             let covering = spare.partition_point(|(bytes, _)| *bytes < target - released);
             let (_, primary) = spare.remove(covering.min(spare.len() - 1));
-            released += self.release_chunk(primary, environment)?;
+            released += self.release_chunk(primary, env)?;
         }
-        self.let_go(environment)?;
+        self.let_go(env)?;
         Ok(released)
     }
 
@@ -81,9 +78,9 @@ impl Stitched {
     pub(super) fn release_around(
         &mut self,
         address: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.settle(environment.order);
+        self.settle(env.order);
         let runs = match self.ranges.holding(address) {
             Some(id) => self.ranges.get(id).map_or(Vec::new(), |range| range.runs.clone()),
             None => self.run_around(address).into_iter().collect(),
@@ -93,29 +90,22 @@ impl Stitched {
             primaries.extend(
                 self.memory
                     .touching(run.address, run.address + run.bytes)
-                    .filter(|(primary, piece)| {
-                        self.is_spare(*primary, piece.bytes, environment.order)
-                    })
+                    .filter(|(primary, piece)| self.is_spare(*primary, piece.bytes, env.order))
                     .map(|(primary, _)| primary),
             );
         }
         let mut released = 0;
         for primary in primaries {
-            released += self.release_chunk(primary, environment)?;
+            released += self.release_chunk(primary, env)?;
         }
-        self.let_go(environment)?;
+        self.let_go(env)?;
         Ok(released)
     }
 
     /// Returns what the policy could do for a request, once all frees but the stuck ones are
     /// completed.
-    pub(super) fn prospect(
-        &self,
-        bytes: u64,
-        stats: &RunningStats,
-        headroom: Headroom,
-        stuck: &Stuck,
-    ) -> Forecast {
+    pub(super) fn prospect(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
+        let stuck = outlook.stuck;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let rounded = round_up(bytes, ROUNDING);
         let runs = self.primary.all_free().filter_map(|key| {
@@ -144,7 +134,7 @@ impl Stitched {
         }
         let could_go = spare.iter().map(|segment| segment.bytes).sum();
         Forecast {
-            takings: self.takings(rounded, could_go, stats, headroom, stuck),
+            takings: self.takings(rounded, could_go, outlook),
             is_cached: largest >= rounded || self.stitchable(is_completed) >= rounded,
             take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
             take_whole: round_up(rounded, LEAST),
@@ -203,21 +193,21 @@ impl Stitched {
     pub(super) fn release_chunk(
         &mut self,
         primary: u64,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         let Some((_, piece)) = self.memory.holding(primary) else { return Ok(0) };
         let (bytes, ranges) = (piece.bytes, piece.ranges.clone());
         if piece.chunk.is_none() {
-            return self.release_segment(Segment { address: primary, bytes }, environment);
+            return self.release_segment(Segment { address: primary, bytes }, env);
         }
         for id in ranges {
-            self.ranges.unmap(id, &mut self.memory, environment)?;
+            self.ranges.unmap(id, &mut self.memory, env)?;
         }
-        self.memory.unmap(primary, environment)?;
+        self.memory.unmap(primary, env)?;
         if let Some(first) = self.primary.free_at(primary, bytes) {
             self.primary.empty(first, primary, bytes);
         }
-        self.memory.destroy(u64::MAX, environment)
+        self.memory.destroy(u64::MAX, env)
     }
 
     fn run_around(&self, address: u64) -> Option<Segment> {
@@ -232,13 +222,13 @@ impl Stitched {
     }
 
     /// Gives back the addresses that have no memory any more.
-    fn let_go(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
+    fn let_go(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         if !self.memory.is_empty() {
             return Ok(());
         }
-        self.ranges.clear(environment)?;
+        self.ranges.clear(env)?;
         while let Some(arena) = self.primary.arena_to_go() {
-            environment.pages()?.unreserve(arena.address, arena.bytes)?;
+            env.pages()?.unreserve(arena.address, arena.bytes)?;
             self.primary.forget_arena();
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::stream::StreamHandle;
 use super::{Stitched, Tuning};
 use crate::limits::Limits;
 use crate::order::Order;
-use crate::pool::{Environment, Policy};
+use crate::pool::{Environment, Policy, Request};
 use crate::source::MemorySource;
 use crate::stats::RunningStats;
 use crate::testing::Model;
@@ -63,7 +63,7 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
         let start = Instant::now();
         let mut act = |event: &Event, live: &mut Vec<Option<(u32, u64, usize)>>| -> bool {
             let stream = streams[event.stream];
-            let mut environment = Environment {
+            let mut env = Environment {
                 source: &mut model,
                 order: &mut order,
                 stats: &mut stats,
@@ -74,20 +74,21 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
                 if event.bytes == 0 {
                     return true;
                 }
-                let grant = match policy.allocate(event.bytes, stream, &mut environment) {
+                let grant = match policy.allocate(Request { bytes: event.bytes, stream }, &mut env)
+                {
                     Ok(grant) => grant,
                     Err(shortage) => {
                         println!("{} bytes: {shortage:?}", event.bytes);
                         return false;
                     }
                 };
-                environment.stats.allocated(event.bytes, event.bytes);
+                env.stats.allocated(event.bytes, event.bytes);
                 live[event.id] = Some((grant.key, event.bytes, event.stream));
                 bytes += event.bytes;
                 peak = bytes.max(peak);
             } else if let Some((key, freed, _)) = live[event.id].take() {
-                environment.stats.freed(freed, freed);
-                policy.free(key, stream, &mut environment).unwrap();
+                env.stats.freed(freed, freed);
+                policy.free(key, stream, &mut env).unwrap();
                 bytes -= freed;
             }
             true

@@ -7,9 +7,8 @@
 
 use super::memory::LEAST;
 use super::{SMALL_RUN, Stitched};
-use crate::pool::{Environment, Shortage, Taking};
+use crate::pool::{Environment, Request, Shortage, Taking};
 use crate::source::{Segment, SourceError, round_up};
-use crate::stream::StreamRef;
 
 /// Requests below this size share segments of [`SHARED_SEGMENT`]; each larger one takes its own
 /// segment.
@@ -33,21 +32,21 @@ impl Stitched {
     /// 0.34 to 0.93, on `llama_ckpt` from 0.64 to 0.88.
     pub(super) fn grow_segment(
         &mut self,
-        bytes: u64,
+        request: Request,
         small: bool,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, Shortage> {
+        let Request { bytes, stream } = request;
         let (wanted, exact) = (wanted(bytes, small), round_up(bytes, LEAST));
-        environment.order.poll(environment.source).map_err(Shortage::Failed)?;
-        self.settle(environment.order);
-        let spare = self.spare(environment.order);
+        env.order.poll(env.source).map_err(Shortage::Failed)?;
+        self.settle(env.order);
+        let spare = self.spare(env.order);
         if spare.iter().map(|(bytes, _)| bytes).sum::<u64>() >= wanted {
-            self.release_of(spare, wanted, environment).map_err(Shortage::Failed)?;
+            self.release_of(spare, wanted, env).map_err(Shortage::Failed)?;
         }
-        let segment = match environment.take(wanted, stream) {
+        let segment = match env.take(wanted, stream) {
             Err(Shortage::Limit(_) | Shortage::Device(_)) if exact < wanted => {
-                environment.take(exact, stream)?
+                env.take(exact, stream)?
             }
             taken => taken?,
         };
@@ -60,9 +59,9 @@ impl Stitched {
     pub(super) fn release_segment(
         &mut self,
         segment: Segment,
-        environment: &mut Environment<'_>,
+        env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        environment.give_back(segment)?;
+        env.give_back(segment)?;
         let Segment { address, bytes } = segment;
         self.memory.remove_segment(segment);
         if let Some(first) = self.primary.free_at(address, bytes) {

@@ -296,19 +296,20 @@ impl Bench {
     }
 
     fn act<R>(&mut self, work: impl FnOnce(&mut Stitched, &mut Environment<'_>) -> R) -> R {
-        let mut environment = Environment {
+        let mut env = Environment {
             source: &mut self.model,
             order: &mut self.order,
             stats: &mut self.stats,
             limits: self.limits,
             stranded: &mut self.stranded,
         };
-        work(&mut self.policy, &mut environment)
+        work(&mut self.policy, &mut env)
     }
 
     fn forecast(&mut self, bytes: u64) -> Forecast {
         let headroom = Headroom::of(&mut self.model, self.limits);
-        self.policy.forecast(bytes, &self.stats, headroom, &Stuck::default())
+        let stuck = Stuck::default();
+        self.policy.forecast(bytes, &Outlook { stats: &self.stats, headroom, stuck: &stuck })
     }
 
     fn allocate(&mut self, bytes: u64, stream: usize) -> BlockRef {
@@ -317,7 +318,7 @@ impl Bench {
 
     fn try_allocate(&mut self, bytes: u64, stream: usize) -> Result<BlockRef, Shortage> {
         let stream = self.streams[stream];
-        let grant = self.act(|policy, env| policy.allocate(bytes, stream, env))?;
+        let grant = self.act(|policy, env| policy.allocate(Request { bytes, stream }, env))?;
         self.stats.allocated(grant.bytes, grant.bytes);
         self.model.work(stream);
         self.model.uses(grant.address, grant.bytes, stream.slot());
@@ -444,11 +445,11 @@ fn no_more_is_taken_beside_what_a_capture_freed_than_is_missing() {
 #[test]
 fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
     let (mut bench, left) = beside_a_capture(3 * MIB, 0);
-    let (stream, bytes) = (bench.streams[0], 4 * MIB + left);
+    let request = Request { bytes: 4 * MIB + left, stream: bench.streams[0] };
     let before = bench.stats.taken;
     let grown = bench.act(|policy, env| {
-        let address = policy.grow_at_home(bytes, Bound::None, stream, env).unwrap().unwrap();
-        policy.at_primary(address, bytes, stream, env).unwrap()
+        let address = policy.grow_at_home(request, Bound::None, env).unwrap().unwrap();
+        policy.at_primary(address, request, env).unwrap()
     });
     assert!(grown.is_some());
     assert_eq!(bench.stats.taken - before, 4 * MIB);
