@@ -295,7 +295,7 @@ impl Cached {
     }
 }
 
-/// What a forecast is made from.
+/// Basis of a forecast.
 #[derive(Clone, Copy)]
 pub struct Outlook<'a> {
     /// Statistics of the heap.
