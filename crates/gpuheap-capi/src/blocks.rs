@@ -63,6 +63,11 @@ impl<T> Blocks<T> {
         }
     }
 
+    /// Ends the table without a look at its places. Entries that are there are forgotten.
+    pub(crate) fn discard(self) {
+        self.places.discard();
+    }
+
     /// Keeps the entry of a block of `bytes` until it is taken. Two live blocks never have one
     /// address.
     #[inline]
@@ -232,6 +237,14 @@ mod tests {
         assert_eq!(Arc::strong_count(&counted) as u64, MANY / 3 + 1);
         drop(blocks);
         assert_eq!(Arc::strong_count(&counted), 1, "what is left goes with the table");
+    }
+
+    #[test]
+    fn discarded_table_forgets_its_entries() {
+        let (blocks, counted) = (Blocks::new(), Arc::new(()));
+        blocks.put(512, 1, counted.clone());
+        blocks.discard();
+        assert_eq!(Arc::strong_count(&counted), 2);
     }
 
     #[test]

@@ -522,6 +522,10 @@ impl Open {
             return handle.leave_behind(LeftBehind::All(self));
         }
         let was_reset = self.heap.check_alive().is_err();
+        let has_live = |kind: &MemoryKind| {
+            self.heap.usage_of(*kind).map_or(true, |usage| usage.stats.live_allocations > 0)
+        };
+        let is_empty = !MemoryKind::ALL.iter().any(has_live);
         let Open {
             blocks,
             rests,
@@ -533,7 +537,13 @@ impl Open {
             handle: _,
             forks: _,
         } = *self;
-        drop((reclaimer, blocks, rests, streams, registered));
+        drop(reclaimer);
+        if is_empty {
+            blocks.discard();
+        } else {
+            drop(blocks);
+        }
+        drop((rests, streams, registered));
         if was_reset {
             handle.leave_behind(LeftBehind::Heap(heap));
         } else {

@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{NonNull, slice_from_raw_parts_mut};
 
@@ -46,6 +47,16 @@ impl<T, const COUNT: usize> Places<T, COUNT> {
         // SAFETY: fewer bytes than the alignment are skipped, for which the layout has room.
         let first = unsafe { memory.add(skipped) }.cast();
         Places { memory, first, owned: PhantomData }
+    }
+}
+
+impl<T, const COUNT: usize> Places<T, COUNT> {
+    /// Frees the memory, and drops no value: to look at each would make the system provide the
+    /// pages that were never used.
+    pub(crate) fn discard(self) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the memory was allocated by this layout, and is used no more.
+        unsafe { dealloc(this.memory.as_ptr(), Self::LAYOUT) };
     }
 }
 
