@@ -241,10 +241,23 @@ mod tests {
 
     #[test]
     fn discarded_table_forgets_its_entries() {
-        let (blocks, counted) = (Blocks::new(), Arc::new(()));
-        blocks.put(512, 1, counted.clone());
-        blocks.discard();
-        assert_eq!(Arc::strong_count(&counted), 2);
+        struct Counted<'a>(&'a AtomicU64);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let dropped = AtomicU64::new(0);
+        for discards in [true, false] {
+            let blocks = Blocks::new();
+            blocks.put(512, 1, Counted(&dropped));
+            if discards {
+                blocks.discard();
+            } else {
+                drop(blocks);
+            }
+        }
+        assert_eq!(dropped.into_inner(), 1);
     }
 
     #[test]
