@@ -96,10 +96,14 @@ pub trait MemorySource: Send {
 
     /// Gives a segment back in the order of `stream`. Only for sources that are
     /// [stream-ordered](MemorySource::is_stream_ordered).
-    fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError>;
+    fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> Result<(), SourceError> {
+        self.give_back(segment)
+    }
 
     /// Returns `true` if taking and giving back are enqueued on a stream.
-    fn is_stream_ordered(&self) -> bool;
+    fn is_stream_ordered(&self) -> bool {
+        false
+    }
 
     /// Returns the bytes that the driver counts for all segments taken, its own rounding included.
     fn reserved(&mut self) -> Result<u64, SourceError>;
@@ -122,11 +126,15 @@ pub trait MemorySource: Send {
 
     /// Gives back memory that the driver itself caches and that is out of use. Returns the bytes
     /// that the device regained.
-    fn trim(&mut self) -> Result<u64, SourceError>;
+    fn trim(&mut self) -> Result<u64, SourceError> {
+        Ok(0)
+    }
 
     /// Sets limits, if the driver itself enforces them. Returns `false`, with nothing changed, if a
     /// hard limit can no longer be raised.
-    fn limit(&mut self, limits: Limits) -> Result<bool, SourceError>;
+    fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
+        Ok(true)
+    }
 
     /// Returns `true` if the hard limit could be set to `hard` bytes.
     fn allows(&self, _hard: u64) -> bool {

@@ -14,7 +14,6 @@ use super::{
     Chunk, DriverFailure, Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Waiter,
     round_up,
 };
-use crate::limits::Limits;
 use crate::stream::StreamRef;
 
 /// Capacity, in bytes, of a device with plenty of memory. Tables have an entry for each page of it,
@@ -245,14 +244,6 @@ impl MemorySource for Model {
         Ok(())
     }
 
-    fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> Result<(), SourceError> {
-        self.give_back(segment)
-    }
-
-    fn is_stream_ordered(&self) -> bool {
-        false
-    }
-
     fn reserved(&mut self) -> Result<u64, SourceError> {
         Ok(self.reserved)
     }
@@ -267,14 +258,6 @@ impl MemorySource for Model {
 
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         Ok(segments.iter().map(|segment| round_up(segment.bytes, GRANULE)).sum())
-    }
-
-    fn trim(&mut self) -> Result<u64, SourceError> {
-        Ok(0)
-    }
-
-    fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
-        Ok(true)
     }
 
     fn zero(

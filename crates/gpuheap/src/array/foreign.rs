@@ -74,7 +74,7 @@ impl Target {
         owner: Option<Owner>,
     ) -> Result<DeviceArray<T, D>, Error> {
         let (_, bytes) = sizes::<T, _>(&shape)?;
-        self.heap.check_stream(&self.stream)?;
+        self.heap.store(MemoryKind::Device).check_stream(&self.stream)?;
         let kind = match bytes {
             0 => self.kind,
             bytes => self.kind_of_foreign::<T>(address, bytes)?,

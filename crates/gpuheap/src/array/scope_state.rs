@@ -268,7 +268,13 @@ pub(super) fn innermost(heap: &Heap) -> Option<Arc<ScopeState>> {
     if DEPTH.get() == 0 {
         return None;
     }
-    OPEN.with(|open| open.borrow().iter().rev().find(|scope| scope.heap.is_same(heap)).cloned())
+    OPEN.with(|open| {
+        open.borrow()
+            .iter()
+            .rev()
+            .find(|scope| Arc::ptr_eq(scope.heap.inner(), heap.inner()))
+            .cloned()
+    })
 }
 
 /// Makes a scope this thread's innermost.

@@ -51,7 +51,7 @@ impl<'a> Slots<'a> {
     pub(super) fn pay_for(storage: &Storage, bytes: usize) -> bool {
         let heap = storage.heap();
         // A pool that caches nothing would pin memory anew for every copy.
-        bytes >= heap.staging().threshold.max(1)
+        bytes >= heap.inner().staging.threshold.max(1)
             && storage.kind() == MemoryKind::Device
             && heap.pool() != PoolKind::None
     }
@@ -63,7 +63,7 @@ impl<'a> Slots<'a> {
             return None;
         }
         let heap = storage.heap();
-        let staging = heap.staging();
+        let staging = heap.inner().staging;
         let stream = heap.staging_stream().ok()?;
         let zeroed = storage.zeroes_on_free();
         let mut slots = Slots { heap, staging, leases: Vec::new(), used_on: None, zeroed };
@@ -81,7 +81,7 @@ impl<'a> Slots<'a> {
     /// Returns `true` if copies on `stream` can go through the slots. A stream of another device,
     /// which used the array last, cannot use them.
     pub(super) fn serve(&self, stream: &Stream) -> bool {
-        self.heap.check_stream(stream).is_ok()
+        self.heap.store(MemoryKind::Device).check_stream(stream).is_ok()
     }
 
     /// Copies `source` to the device's memory at `to`, in the order of `stream`. Returns when all
@@ -141,7 +141,8 @@ impl Drop for Slots<'_> {
         for lease in self.leases.drain(..) {
             let stream = self.used_on.as_ref();
             // A destructor reports and continues: the heap counts the failure.
-            let _ = self.heap.free_staging(lease, stream, self.zeroed);
+            let heap = self.heap.inner();
+            let _ = heap.free(MemoryKind::Pinned, lease, stream, self.zeroed);
         }
         // The next copy then waits for this one, and not for later work of the stream.
         self.heap.fence(MemoryKind::Pinned);

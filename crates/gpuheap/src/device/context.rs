@@ -217,11 +217,6 @@ impl Context {
         self.info.total_memory
     }
 
-    /// Returns `true` if the driver has stream-ordered pools for this device.
-    pub(crate) fn has_pools(&self) -> bool {
-        self.info.memory_pools
-    }
-
     /// Returns what is known of the device's virtual memory. The first call makes the `probe`.
     pub(crate) fn virtual_memory_by(
         &self,
@@ -586,10 +581,6 @@ mod tests {
 
         fn is_any_capturing(&self) -> bool {
             false
-        }
-
-        fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-            self
         }
     }
 

@@ -23,9 +23,6 @@ pub(crate) trait Holder: Any + Send + Sync {
 
     /// Returns `true` if a stream is or may be capturing a graph.
     fn is_any_capturing(&self) -> bool;
-
-    /// Converts the holder to its own type.
-    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
 /// Holders that a query kept alive. Drop them with no lock held: a heap that ends drops its

@@ -186,7 +186,7 @@ impl State {
             if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
                 // New memory is not preferred again before as much was given back.
                 self.spare = self.spare.min(self.stats.taken);
-                grant = self.grant_with_waits(bytes, stream);
+                grant = self.grant(bytes, stream);
             }
         }
         let grant = grant.map_err(|shortage| match shortage {
@@ -204,8 +204,8 @@ impl State {
     }
 
     /// Returns a block of cached memory, or else of memory that the policy takes.
-    #[inline(always)]
-    pub(super) fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
+    #[inline]
+    fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         if self.caches.iter().any(|cache| cache.holds()) {
             let kept =
                 self.with_policy(|policy, env| policy.reuse(Request { bytes, stream }, env))?;
@@ -215,16 +215,6 @@ impl State {
             self.flush_before_growth();
         }
         self.with_policy(|policy, env| policy.allocate(Request { bytes, stream }, env))
-    }
-
-    /// Returns a block for which `stream` may be made to wait, if there is no new memory.
-    #[cold]
-    pub(super) fn grant_with_waits(
-        &mut self,
-        bytes: u64,
-        stream: StreamRef,
-    ) -> Result<BlockRef, Shortage> {
-        self.grant(bytes, stream)
     }
 
     /// Returns `true` if new memory for a request is better than a wait: within the limits, and

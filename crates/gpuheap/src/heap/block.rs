@@ -55,7 +55,7 @@ impl Heap {
     #[inline]
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
-        Block::allocate(self.handle.inner(), MemoryKind::Device, bytes, stream, Location::caller())
+        Block::allocate(self.inner(), MemoryKind::Device, bytes, stream, Location::caller())
     }
 
     /// Allocates `bytes` of unified or pinned memory as [`allocate`](Heap::allocate) does of device
@@ -75,7 +75,7 @@ impl Heap {
         stream: &Stream,
     ) -> Result<Block, Error> {
         self.handle.check_kind(kind)?;
-        Block::allocate(self.handle.inner(), kind, bytes, stream, Location::caller())
+        Block::allocate(self.inner(), kind, bytes, stream, Location::caller())
     }
 
     /// Allocates `bytes` from this thread's cache for `stream`, without a lock and without waiting.
@@ -86,7 +86,7 @@ impl Heap {
     /// may wait.
     #[inline]
     pub fn allocate_cached(&self, bytes: u64, stream: &Stream) -> Option<Block> {
-        let heap = self.handle.inner();
+        let heap = self.inner();
         let (lease, cache) = heap.allocate_cached(MemoryKind::Device, bytes, stream)?;
         Some(Block { way: Way::Cache(cache), lease, given_back: false })
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use gpuheap_pool::{Direct, Limits, MemorySource, Policy, PoolKind, Tuning};
+use gpuheap_pool::{Direct, Limits, MemorySource, PoolKind, Tuning};
 
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
@@ -35,14 +35,19 @@ const MOST_SLACK: f64 = 10.0;
 #[derive(Clone, Debug)]
 pub struct HeapBuilder {
     device: Device,
+    environment: bool,
+    choices: Choices,
+}
+
+/// Choices of the program, and then of the environment where the program made none.
+#[derive(Clone, Debug, Default)]
+struct Choices {
     pool: Option<PoolKind>,
-    hard: Option<u64>,
-    soft: Option<u64>,
+    limits: Limits,
     pinned_limit: Option<u64>,
     zero_on_free: Option<bool>,
     zero_on_alloc: Option<bool>,
     track: Option<Tracking>,
-    environment: bool,
     idle_trim: Option<Duration>,
     thread_cache: Option<u64>,
     slack: Option<f64>,
@@ -81,12 +86,12 @@ impl Device {
         self.context().check_alive()?;
         settings::warn_once();
         let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = shared.as_ref().and_then(Weak::upgrade).map(Holder::into_any);
-        if let Some(inner) = known.and_then(|known| known.downcast().ok()) {
+        let known = shared.as_ref().and_then(Weak::upgrade);
+        if let Some(inner) = known.and_then(Inner::of_holder) {
             return Ok(Heap::of(inner));
         }
         let heap = Heap::builder(self).build_silently()?;
-        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(heap.handle.inner());
+        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(heap.inner());
         *shared = Some(holder);
         drop(shared);
         heap.say_opened();
@@ -96,70 +101,53 @@ impl Device {
 
 impl HeapBuilder {
     pub(crate) fn new(device: &Device) -> HeapBuilder {
-        HeapBuilder {
-            device: device.clone(),
-            pool: None,
-            hard: None,
-            soft: None,
-            pinned_limit: None,
-            zero_on_free: None,
-            zero_on_alloc: None,
-            track: None,
-            environment: true,
-            idle_trim: None,
-            thread_cache: None,
-            slack: None,
-            search_depth: None,
-            release_threshold: None,
-            staging: Staging::default(),
-            fallback: None,
-        }
+        HeapBuilder { device: device.clone(), environment: true, choices: Choices::default() }
     }
 
     /// Sets the pool. The default is `stitched`. On a device without virtual memory management,
     /// `split` takes its place, and the [status](crate::MemoryStatus) says why.
     pub fn pool(mut self, pool: PoolKind) -> HeapBuilder {
-        self.pool = Some(pool);
+        self.choices.pool = Some(pool);
         self
     }
 
     /// Sets the hard limit: the heap never reserves more than `bytes` of device memory. At least 2
     /// MiB, the driver's granularity; with the `driver` pool at least 32 MiB.
     pub fn hard_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.hard = Some(bytes);
+        self.choices.limits.hard = Some(bytes);
         self
     }
 
     /// Sets the soft limit in bytes. If the heap has reserved more, cached memory is given back to
     /// the driver at the next call that finds it unused.
     pub fn soft_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.soft = Some(bytes);
+        self.choices.limits.soft = Some(bytes);
         self
     }
 
     /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
     /// memory.
     pub fn pinned_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.pinned_limit = Some(bytes);
+        self.choices.pinned_limit = Some(bytes);
         self
     }
 
     /// Sets whether freed memory is filled with zeros, its rounding included, before it can be
     /// reused. For data that a later owner must not read.
     pub fn zero_on_free(mut self, zero: bool) -> HeapBuilder {
-        self.zero_on_free = Some(zero);
+        self.choices.zero_on_free = Some(zero);
         self
     }
 
     /// Sets whether allocated memory is filled with zeros, its rounding included.
     pub fn zero_on_alloc(mut self, zero: bool) -> HeapBuilder {
-        self.zero_on_alloc = Some(zero);
+        self.choices.zero_on_alloc = Some(zero);
         self
     }
 
     /// Sets the amount of detail recorded for each outstanding allocation. The default is none.
     pub fn track(mut self, tracking: Tracking) -> HeapBuilder {
-        self.track = Some(tracking);
+        self.choices.track = Some(tracking);
         self
     }
 
@@ -174,7 +162,7 @@ impl HeapBuilder {
     /// was idle for `after` to twice `after`. Idle means that nothing was allocated or freed.
     /// Without this call there is no such thread.
     pub fn idle_trim(mut self, after: Duration) -> HeapBuilder {
-        self.idle_trim = Some(after);
+        self.choices.idle_trim = Some(after);
         self
     }
 
@@ -189,7 +177,7 @@ impl HeapBuilder {
     ///
     /// The pools `stitched`, `split` and `binned` have such caches; the others do not.
     pub fn thread_cache(mut self, bytes: u64) -> HeapBuilder {
-        self.thread_cache = Some(bytes);
+        self.choices.thread_cache = Some(bytes);
         self
     }
 
@@ -206,14 +194,14 @@ impl HeapBuilder {
     /// A slack set here is fixed and has no part that follows from the device. With 0, the pool
     /// always packs. A negative value and NaN count as 0, and values above 10 as 10.
     pub fn slack(mut self, part: f64) -> HeapBuilder {
-        self.slack = Some(part);
+        self.choices.slack = Some(part);
         self
     }
 
     /// Sets the number of free blocks that the `stitched` pool searches for one that a stream may
     /// use without waiting for another stream. The default is 8.
     pub fn search_depth(mut self, blocks: usize) -> HeapBuilder {
-        self.search_depth = Some(blocks);
+        self.choices.search_depth = Some(blocks);
         self
     }
 
@@ -222,7 +210,7 @@ impl HeapBuilder {
     /// the next wait for a stream, an event or the device. A lower soft limit takes precedence.
     /// Other pools ignore this setting.
     pub fn release_threshold(mut self, bytes: u64) -> HeapBuilder {
-        self.release_threshold = Some(bytes);
+        self.choices.release_threshold = Some(bytes);
         self
     }
 
@@ -231,7 +219,7 @@ impl HeapBuilder {
     pub fn staging(mut self, staging: Staging) -> HeapBuilder {
         let Staging { threads, piece, slots, threshold } = staging;
         let (threads, piece, slots) = (threads.max(1), piece.clamp(1, 1 << 30), slots.clamp(1, 64));
-        self.staging = Staging { threads, piece, slots, threshold };
+        self.choices.staging = Staging { threads, piece, slots, threshold };
         self
     }
 
@@ -263,19 +251,19 @@ impl HeapBuilder {
         if self.environment {
             self.complete(&context, Settings::get()?);
         }
-        limits::check(Limits { soft: self.soft, hard: self.hard })?;
-        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Stitched));
-        self.fallback = fallback;
-        limits::check_usable(Limits { soft: self.soft, hard: self.hard }, pool)?;
-        if self.environment && self.hard.is_none() && context.is_wsl2() {
+        limits::check(self.choices.limits)?;
+        let (pool, fallback) = available(&context, self.choices.pool.unwrap_or(PoolKind::Stitched));
+        self.choices.fallback = fallback;
+        limits::check_usable(self.choices.limits, pool)?;
+        if self.environment && self.choices.limits.hard.is_none() && context.is_wsl2() {
             let (free, _) =
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
-            self.hard = Some(free / 5 * 4);
+            self.choices.limits.hard = Some(free / 5 * 4);
         }
-        let limits = Limits { soft: self.soft, hard: self.hard };
+        let limits = self.choices.limits;
         let (pool, parts): (PoolKind, Parts) = match pool {
-            PoolKind::Driver if context.has_pools() => {
-                let threshold = self.release_threshold.unwrap_or(u64::MAX);
+            PoolKind::Driver if context.info().memory_pools => {
+                let threshold = self.choices.release_threshold.unwrap_or(u64::MAX);
                 let source = OrderedSource::new(context.clone(), threshold, limits)?;
                 (pool, (Box::new(Direct::default()), Box::new(source)))
             }
@@ -287,15 +275,14 @@ impl HeapBuilder {
             }
             pool => policy_and_source(&context, MemoryKind::Device, pool, self.tuning()),
         };
-        let idle_trim = self.idle_trim;
-        let heap = self.build_over(pool, parts.0, parts.1);
+        let idle_trim = self.choices.idle_trim;
+        let heap = self.build_over(pool, parts);
         if let Some(after) = idle_trim {
-            let idle =
-                IdleTrim::start(Arc::downgrade(heap.handle.inner()), after).map_err(|error| {
-                    ErrorKind::HostResources.error(format!(
+            let idle = IdleTrim::start(Arc::downgrade(heap.inner()), after).map_err(|error| {
+                ErrorKind::HostResources.error(format!(
                     "no thread for the heap's idle trimming: {error}; build it without idle_trim"
                 ))
-                })?;
+            })?;
             heap.handle.idle.get_or_init(|| idle);
         }
         Ok(heap)
@@ -303,13 +290,13 @@ impl HeapBuilder {
 
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
-        if let Some(part) = self.slack {
+        if let Some(part) = self.choices.slack {
             // At most what the variable accepts; NaN becomes zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
             tuning.allows_waste = false;
         }
-        tuning.search_depth = self.search_depth.unwrap_or(tuning.search_depth).max(1);
+        tuning.search_depth = self.choices.search_depth.unwrap_or(tuning.search_depth).max(1);
         tuning
     }
 
@@ -317,36 +304,33 @@ impl HeapBuilder {
     fn complete(&mut self, context: &Context, settings: &Settings) {
         let total = context.total_memory();
         let bytes = |size: Option<Size>| size.map(|size| size.of(total));
-        self.pool = self.pool.or(settings.pool);
-        self.hard = self.hard.or(bytes(settings.hard_limit));
-        self.soft = self.soft.or(bytes(settings.soft_limit));
-        self.track = self.track.or(settings.track);
-        self.zero_on_free = self.zero_on_free.or(settings.zero_on_free);
-        self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
-        self.slack = self.slack.or(settings.slack);
-        self.search_depth = self.search_depth.or(settings.search_depth);
-        self.release_threshold = self.release_threshold.or(bytes(settings.release_threshold));
+        let chosen = &mut self.choices;
+        chosen.pool = chosen.pool.or(settings.pool);
+        chosen.limits.hard = chosen.limits.hard.or(bytes(settings.hard_limit));
+        chosen.limits.soft = chosen.limits.soft.or(bytes(settings.soft_limit));
+        chosen.track = chosen.track.or(settings.track);
+        chosen.zero_on_free = chosen.zero_on_free.or(settings.zero_on_free);
+        chosen.zero_on_alloc = chosen.zero_on_alloc.or(settings.zero_on_alloc);
+        chosen.slack = chosen.slack.or(settings.slack);
+        chosen.search_depth = chosen.search_depth.or(settings.search_depth);
+        chosen.release_threshold = chosen.release_threshold.or(bytes(settings.release_threshold));
     }
 
-    pub(crate) fn build_over(
-        self,
-        pool: PoolKind,
-        policy: Box<dyn Policy>,
-        source: Box<dyn MemorySource>,
-    ) -> Heap {
+    pub(crate) fn build_over(self, pool: PoolKind, parts: Parts) -> Heap {
         let context = self.device.context().clone();
         let reclaimers = Arc::new(Reclaimers::default());
-        let room = context.total_memory().min(self.hard.unwrap_or(u64::MAX));
+        let Choices { limits, thread_cache, .. } = self.choices;
+        let room = context.total_memory().min(limits.hard.unwrap_or(u64::MAX));
         let most = || THREAD_CACHE.min(room / THREAD_CACHE_SHARE);
-        let thread_cache = Some(self.thread_cache.unwrap_or_else(most)).filter(|bytes| *bytes > 0);
+        let thread_cache = Some(thread_cache.unwrap_or_else(most)).filter(|bytes| *bytes > 0);
         let device = Store::new(
             context.clone(),
             MemoryKind::Device,
             pool,
-            Limits { soft: self.soft, hard: self.hard },
+            limits,
             thread_cache,
             reclaimers.clone(),
-            (policy, source),
+            parts,
         );
         let inner = Arc::new(Inner {
             context,
@@ -354,20 +338,20 @@ impl HeapBuilder {
             thread_cache,
             handle: Mutex::default(),
             closing: AtomicBool::new(false),
-            fallback: self.fallback,
+            fallback: self.choices.fallback,
             warnings: if self.environment { settings::warnings() } else { &[] },
             device,
             unified: OnceLock::new(),
             pinned: OnceLock::new(),
             stream: OnceLock::new(),
-            staging: self.staging,
+            staging: self.choices.staging,
             staging_stream: OnceLock::new(),
-            pinned_limit: self.pinned_limit,
+            pinned_limit: self.choices.pinned_limit,
             registered: Registrations::default(),
             reclaimers,
-            zero_on_free: self.zero_on_free.unwrap_or(false),
-            zero_on_alloc: self.zero_on_alloc.unwrap_or(false),
-            tracker: Tracker::new(self.track.unwrap_or_default()),
+            zero_on_free: self.choices.zero_on_free.unwrap_or(false),
+            zero_on_alloc: self.choices.zero_on_alloc.unwrap_or(false),
+            tracker: Tracker::new(self.choices.track.unwrap_or_default()),
             idle: OnceLock::new(),
             visits: Arc::default(),
         });

@@ -68,7 +68,7 @@ impl Heap {
     ///
     /// A driver error in waiting or in giving back.
     pub fn flush(&self) -> Result<FlushReport, Error> {
-        flush(&self.handle.context, std::slice::from_ref(self.handle.inner()))
+        flush(&self.handle.context, std::slice::from_ref(self.inner()))
     }
 }
 
@@ -81,7 +81,7 @@ impl Device {
     pub fn flush(&self) -> Result<FlushReport, Error> {
         self.context().check_alive()?;
         let heaps = self.context().holders.all().into_iter();
-        let heaps: Vec<_> = heaps.filter_map(|holder| holder.into_any().downcast().ok()).collect();
+        let heaps: Vec<_> = heaps.filter_map(Inner::of_holder).collect();
         flush(self.context(), &heaps)
     }
 }
@@ -169,14 +169,14 @@ impl FlushedKind {
 }
 
 impl Inner {
+    /// Returns the heap that a holder is.
+    pub(crate) fn of_holder(holder: Arc<dyn Holder>) -> Option<Arc<Inner>> {
+        (holder as Arc<dyn Any + Send + Sync>).downcast().ok()
+    }
+
     /// Returns the stores of all kinds of memory used so far.
     pub(crate) fn stores(&self) -> impl Iterator<Item = &Store> {
         [Some(&self.device), self.unified.get(), self.pinned.get()].into_iter().flatten()
-    }
-
-    /// Waits for frees in flight and gives all cached memory back. Returns the bytes given back.
-    pub(crate) fn reclaim_every_kind(&self) -> Result<u64, Error> {
-        self.stores().map(|store| store.reclaim(u64::MAX)).sum()
     }
 }
 
@@ -219,10 +219,6 @@ impl Holder for Inner {
             let State { order, source, .. } = &mut *state;
             order.is_any_capturing(&mut **source).unwrap_or(true)
         })
-    }
-
-    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self
     }
 }
 

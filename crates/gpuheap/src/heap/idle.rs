@@ -7,6 +7,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::device::is_visiting;
+use crate::error::Error;
 use crate::heap::{Heap, Inner};
 use crate::say;
 use crate::size::Bytes;
@@ -30,14 +31,6 @@ struct Shared {
     paused: AtomicBool,
     /// Held by the thread while it uses the heap.
     pass: Mutex<()>,
-}
-
-impl Shared {
-    /// Returns `true` on the thread itself. `std::thread::current` is not used, because it panics
-    /// in destructors that run after those of thread-local variables.
-    fn is_this_thread(&self) -> bool {
-        self.number.load(Ordering::Relaxed) == this_thread()
-    }
 }
 
 impl IdleTrim {
@@ -91,12 +84,11 @@ impl Heap {
 
     fn let_go(self) {
         // Skipped if the thread does not exist, or is the calling one.
-        let idle = self
-            .handle
-            .idle
-            .get()
-            .map(|idle| idle.shared.clone())
-            .filter(|idle| !self.is_forked() && !idle.is_this_thread());
+        let idle = self.handle.idle.get().map(|idle| idle.shared.clone()).filter(|idle| {
+            // `std::thread::current` panics in destructors that run after those of
+            // thread-local variables.
+            !self.is_forked() && idle.number.load(Ordering::Relaxed) != this_thread()
+        });
         let Some(shared) = idle else { return };
         // First, with no lock held: the logger is called, and may reset the device.
         drop(self);
@@ -136,7 +128,8 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
             (last, since, done) = (Some(now), Instant::now(), false);
         } else if !done && since.elapsed() >= after {
             // A failure is retried after the next wait.
-            let regained = inner.reclaim_every_kind();
+            let regained: Result<u64, Error> =
+                inner.stores().map(|store| store.reclaim(u64::MAX)).sum();
             (done, since) = (regained.is_ok(), Instant::now());
             let device = inner.context.to_string();
             // The logger may use the heap, and reset the device.
@@ -178,7 +171,7 @@ mod tests {
         heap.allocate(1 << 20, &device.stream()?)?.free()?;
         let taken = || device.emulator().map(|emulator| emulator.usage(0).plain);
         assert_ne!(taken(), Some(0));
-        let (inner, (begun, wait)) = (Arc::downgrade(heap.handle.inner()), channel());
+        let (inner, (begun, wait)) = (Arc::downgrade(heap.inner()), channel());
         let shared = heap.handle.idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
         // As that thread does.
         let busy = thread::spawn(move || {

@@ -61,7 +61,7 @@ mod tests {
                 counted.fetch_add(u64::from(asked == Asked::Release), Ordering::Relaxed);
             });
             let builder = Heap::builder(&device).thread_cache(cache).soft_limit(16 * MIB);
-            let heap = builder.build_over(PoolKind::Stitched, Box::new(policy), Box::new(source));
+            let heap = builder.build_over(PoolKind::Stitched, (Box::new(policy), Box::new(source)));
             let stream = device.stream().unwrap();
             let hold = |bytes| heap.allocate(bytes, &stream).unwrap();
             let mut live: Vec<_> = (0..100).map(|_| hold(2 * MIB + 512)).collect();

@@ -98,7 +98,7 @@ pub(crate) struct Inner {
     pinned: OnceLock<Store>,
     /// Made when a target without a stream is first requested.
     stream: OnceLock<Stream>,
-    staging: Staging,
+    pub(crate) staging: Staging,
     /// Stream of the allocations of staging memory. It never gets work. Made at the first large
     /// copy.
     staging_stream: OnceLock<Stream>,
@@ -231,7 +231,7 @@ impl Heap {
     /// error: the heap then still needs the stream, which has to live until a later call succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
-        self.check_stream(stream)?;
+        self.handle.device.check_stream(stream)?;
         if !stream.is_foreign() {
             return Ok(());
         }
@@ -341,10 +341,6 @@ impl Heap {
         Ok(store.lock().room(others)?)
     }
 
-    pub(crate) fn staging(&self) -> Staging {
-        self.handle.staging
-    }
-
     /// Returns the stream on which staging memory is allocated.
     pub(crate) fn staging_stream(&self) -> Result<&Stream, Error> {
         self.handle.context.check_alive()?;
@@ -352,33 +348,17 @@ impl Heap {
     }
 
     /// Allocates pinned memory to stage a copy; `None` if the pool has none, and the copy is made
-    /// without it. It neither waits nor runs reclaim steps. [`free_staging`](Heap::free_staging)
-    /// takes it back.
+    /// without it. It neither waits nor runs reclaim steps. [`Inner::free`] takes it back.
     pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         self.handle.context.check_alive().ok()?;
         let _time = measure::memory_management();
         self.store(MemoryKind::Pinned).allocate_if_there(bytes, stream)
     }
 
-    /// Takes staging memory back in the order of `stream`, or else of its own stream. It counts as
-    /// neither an allocation nor a free of the thread.
-    pub(crate) fn free_staging(
-        &self,
-        lease: Lease,
-        stream: Option<&Stream>,
-        zeroed: bool,
-    ) -> Result<(), Error> {
-        self.handle.inner().free(MemoryKind::Pinned, lease, stream, zeroed)
-    }
-
     /// Returns `true` in a forked child, in which another thread of the parent may have held a
     /// lock.
     pub(crate) fn is_forked(&self) -> bool {
         self.handle.context.check_alive() == Err(Gone::Forked)
-    }
-
-    pub(crate) fn is_same(&self, other: &Heap) -> bool {
-        Arc::ptr_eq(self.handle.inner(), other.handle.inner())
     }
 
     /// Allocates memory of a kind, counted, for the line `at` of the program.
@@ -391,7 +371,7 @@ impl Heap {
         at: &'static Location<'static>,
     ) -> Result<Lease, Error> {
         self.handle.check_kind(kind)?;
-        Ok(self.handle.inner().allocate(kind, bytes, stream, zeroed, at)?.0)
+        Ok(self.inner().allocate(kind, bytes, stream, zeroed, at)?.0)
     }
 
     /// Frees a lease in the order of `stream`, or else of its own stream.
@@ -403,12 +383,13 @@ impl Heap {
         zeroed: bool,
     ) -> Result<(), Error> {
         measure::note_freed(lease.bytes);
-        self.handle.inner().free(kind, lease, stream, zeroed)
+        self.inner().free(kind, lease, stream, zeroed)
     }
 
     /// Returns the state that the heap's clones, blocks and arrays share.
+    #[inline]
     pub(crate) fn inner(&self) -> &Arc<Inner> {
-        self.handle.inner()
+        &self.handle.inner
     }
 
     #[cfg(test)]
@@ -462,10 +443,6 @@ impl Heap {
         }
     }
 
-    pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
-        self.handle.device.check_stream(stream)
-    }
-
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
         self.handle.store(kind)
     }
@@ -476,7 +453,7 @@ impl Heap {
         if let Some(handle) = handle.upgrade() {
             return Heap { handle };
         }
-        let new = Arc::new(Handle::new(inner.clone()));
+        let new = Arc::new(Handle { inner: inner.clone() });
         *handle = Arc::downgrade(&new);
         inner.closing.store(false, Ordering::Relaxed);
         drop(handle);

@@ -60,7 +60,7 @@ impl Heap {
 
     /// Locks memory and returns the device's address; 0 for zero bytes.
     fn lock_and_map(&self, host: u64, bytes: usize, stream: &Stream) -> Result<u64, Error> {
-        self.check_stream(stream)?;
+        self.handle.device.check_stream(stream)?;
         let context = stream.context();
         context.check_alive()?;
         if !context.info().host_register {

@@ -31,7 +31,7 @@ pub(crate) const MOST_ROUNDS: u32 = 32;
 /// visiting already. The caller holds no lock of any heap.
 pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&Inner)) {
     context.holders.visit(|holder| {
-        if let Ok(heap) = holder.into_any().downcast::<Inner>() {
+        if let Some(heap) = Inner::of_holder(holder) {
             visit(&heap);
         }
     });

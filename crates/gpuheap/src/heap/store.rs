@@ -128,12 +128,6 @@ impl Store {
         }
     }
 
-    /// Returns the limit, in bytes, of a thread's cache for a stream; `None` if threads have no
-    /// caches.
-    pub(crate) fn keeps(&self) -> Option<u64> {
-        self.keeps
-    }
-
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -311,7 +305,7 @@ impl Store {
         if is_above != state.is_above_soft_limit {
             state.is_above_soft_limit = is_above;
             let most = if is_above { 0 } else { self.keeps.unwrap_or(0) };
-            state.caches.iter().for_each(|cache| cache.set_most(most));
+            state.caches.iter().for_each(|cache| cache.most.set(most));
             if is_above {
                 state.flush_caches();
             }

@@ -40,7 +40,7 @@ impl ThreadCache {
         {
             return Some(found);
         }
-        let (most, kept) = (store.keeps()?, KeptByThreads::of(store.pool)?);
+        let (most, kept) = (store.keeps?, KeptByThreads::of(store.pool)?);
         if !is_there() || stream.is_some_and(Stream::is_unannounced) {
             return None;
         }
@@ -146,7 +146,7 @@ impl State {
         }
         self.is_shared = true;
         self.pause_other_threads();
-        self.caches.iter().for_each(|cache| cache.set_small(small));
+        self.caches.iter().for_each(|cache| cache.small.set(small));
         self.resume_other_threads();
     }
 
@@ -269,18 +269,7 @@ pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
 
 /// State shared by the clones of a heap. Dropping the last clone ends the caches of its threads.
 pub(crate) struct Handle {
-    inner: Arc<Inner>,
-}
-
-impl Handle {
-    pub(crate) fn new(inner: Arc<Inner>) -> Handle {
-        Handle { inner }
-    }
-
-    #[inline]
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
-    }
+    pub(super) inner: Arc<Inner>,
 }
 
 impl Drop for Handle {

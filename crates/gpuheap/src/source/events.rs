@@ -100,17 +100,9 @@ impl Events {
         recorded.map(|()| Fence(fence))
     }
 
-    /// A stream that waits for an event waits for the record at the time of that call, regardless
-    /// of later records.
-    pub(super) fn record_again(
-        &mut self,
-        fence: Fence,
-        stream: StreamRef,
-    ) -> Result<(), SourceError> {
-        self.record_on(fence.0, stream)
-    }
-
-    fn record_on(&mut self, fence: u32, stream: StreamRef) -> Result<(), SourceError> {
+    /// Records an event, also one that is recorded already: a stream that waits for an event waits
+    /// for the record at the time of that call, regardless of later records.
+    pub(super) fn record_on(&mut self, fence: u32, stream: StreamRef) -> Result<(), SourceError> {
         let event = self.events[fence as usize];
         self.call_on(stream, "cuEventRecord", |context| {
             // SAFETY: this source owns the event; the caller keeps the stream alive.
@@ -219,7 +211,7 @@ macro_rules! order_by_events {
         }
 
         fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError> {
-            self.events.record_again(fence, stream)
+            self.events.record_on(fence.0, stream)
         }
 
         fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {

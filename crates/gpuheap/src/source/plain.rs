@@ -9,7 +9,7 @@ use gpuheap_driver::{
     CUdeviceptr,
 };
 use gpuheap_pool::{
-    Fence, GRANULE, Limits, MemorySource, Pages, Segment, SourceError, StreamRef, Waiter, round_up,
+    Fence, GRANULE, MemorySource, Pages, Segment, SourceError, StreamRef, Waiter, round_up,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -86,14 +86,6 @@ impl MemorySource for PlainSource {
         Ok(())
     }
 
-    fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> Result<(), SourceError> {
-        self.give_back(segment)
-    }
-
-    fn is_stream_ordered(&self) -> bool {
-        false
-    }
-
     fn reserved(&mut self) -> Result<u64, SourceError> {
         Ok(self.granules_now() + self.created())
     }
@@ -121,14 +113,6 @@ impl MemorySource for PlainSource {
         let granules = &self.events.context.granules;
         let shared = self.emptied(segments).filter(|granule| granules.is_shared(*granule));
         Ok(shared.count() as u64 * GRANULE)
-    }
-
-    fn trim(&mut self) -> Result<u64, SourceError> {
-        Ok(0)
-    }
-
-    fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
-        Ok(true)
     }
 
     fn capacity(&self) -> u64 {

@@ -574,7 +574,7 @@ mod tests {
         let [reader, owner] = &devices[..] else { panic!("two devices") };
         let builder = Heap::builder(owner).without_environment();
         let source = Box::new(source(owner));
-        let heap = builder.build_over(PoolKind::Split, Box::new(Stitched::in_segments()), source);
+        let heap = builder.build_over(PoolKind::Split, (Box::new(Stitched::in_segments()), source));
         let may = |address| {
             let (mut flags, location) = (0, CUmemLocation::device(reader.ordinal()));
             let driver = owner.context().driver();

@@ -19,7 +19,7 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
                 let context = device.context().clone();
                 let source = Box::new(PlainSource::new(context, MemoryKind::Device));
                 let policy = Box::new(IgnoresStreams::default());
-                Heap::builder(&device).build_over(PoolKind::Split, policy, source)
+                Heap::builder(&device).build_over(PoolKind::Split, (policy, source))
             } else {
                 Heap::builder(&device).pool(PoolKind::Split).build().unwrap()
             };

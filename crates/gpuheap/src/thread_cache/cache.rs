@@ -46,11 +46,11 @@ pub(crate) struct ThreadCache {
     /// `true` if a request is served by a block without filling or tracking.
     is_plain: Owned,
     /// Size up to which it keeps several blocks of each size, and whether it keeps the last larger
-    /// block.
-    small: Owned,
+    /// block. Another thread sets the size while the cache is empty and its word closed.
+    pub(crate) small: Owned,
     keeps_large: Owned,
     /// Most bytes that may be kept, and the bytes that are kept.
-    most: Owned,
+    pub(crate) most: Owned,
     held: Owned,
     /// [`CLOSED`] or [`SPENT`] once its stream or thread ended. Written with the store's lock held.
     closed: Owned,
@@ -66,7 +66,7 @@ pub(crate) struct ThreadCache {
     unwanted: Owned,
     /// Place at which the next block is put among other caches' remote frees.
     next_place: Owned,
-    heap: Lock<Option<Arc<dyn CacheOwner>>>,
+    pub(super) heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
 
 /// Interface of a cache to its heap.
@@ -360,11 +360,6 @@ impl ThreadCache {
         self.held.get() > 0 || self.unwanted.get() > 0 || self.remote_frees.is_filled()
     }
 
-    /// Sets the most bytes that the cache keeps of later frees.
-    pub(crate) fn set_most(&self, bytes: u64) {
-        self.most.set(bytes);
-    }
-
     /// Keeps the owner out for good, because the stream ended.
     pub(crate) fn close(&self) {
         self.closed.set(CLOSED);
@@ -383,11 +378,6 @@ impl ThreadCache {
     #[inline]
     pub(crate) fn stream(&self) -> StreamRef {
         StreamRef::new(self.slot.get(), StreamHandle(self.raw.get() as usize))
-    }
-
-    /// Sets the size up to which several blocks of each size are kept. The cache has to be empty.
-    pub(crate) fn set_small(&self, bytes: u64) {
-        self.small.set(bytes);
     }
 
     /// Returns the number of the thread that owns the cache; zero for none.
@@ -470,11 +460,6 @@ impl ThreadCache {
     /// Returns its heap; `None` once that heap has no block left.
     pub(crate) fn heap(&self) -> Option<Arc<dyn CacheOwner>> {
         self.heap.lock().clone()
-    }
-
-    /// Calls `work` with its heap, which stays alive meanwhile.
-    pub(crate) fn with_heap<R>(&self, work: impl FnOnce(&dyn CacheOwner) -> R) -> Option<R> {
-        self.heap.lock().as_deref().map(work)
     }
 
     /// Removes the heap, and returns the reference that the cache held.

@@ -18,7 +18,7 @@ impl ThreadCache {
         }
         // The heap is not kept alive here. Otherwise its last reference could be dropped on a
         // thread at its end, where a driver may have destroyed its thread-local state.
-        if self.with_heap(|heap| heap.close_cache(self)) != Some(true) {
+        if !self.heap.lock().as_ref().is_some_and(|heap| heap.close_cache(self)) {
             self.abandon();
             free(self);
         }
