@@ -31,7 +31,7 @@ pub mod testing;
 
 pub use headroom::Headroom;
 pub use limits::Limits;
-pub use order::{Order, StreamGuard};
+pub use order::{Candidates, Order, StreamGuard};
 pub use pool::{
     Binned, BlockRef, Cached, Direct, Environment, Forecast, KeptByThreads, Outlook, Policy,
     PoolKind, Request, Rounding, Served, Shortage, Simple, Stitched, Taking, Tuning, UnknownPool,

@@ -97,6 +97,17 @@ pub struct Order {
     ended: Vec<u64>,
 }
 
+/// Free memory that a search found for a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<T> {
+    /// Memory that the stream may use now.
+    pub usable: Option<T>,
+    /// Memory that the stream may use once it waits for this free.
+    pub other: Option<(T, Ticket)>,
+    /// `true` if a poll may make more of the memory usable.
+    pub may_grow: bool,
+}
+
 /// Maximum number of fences kept for a stream. Each is an event of the driver.
 const MOST_FENCES: usize = 32;
 
@@ -500,6 +511,50 @@ impl Order {
         })?;
         self.streams[stream.slot()].after.insert(ticket.slot, number);
         Ok(())
+    }
+
+    /// Finds memory for `stream`: what it may use now; else, after polling how far other streams
+    /// got, what it may use then; else what it is made to wait for. `search` is told whether the
+    /// streams were polled.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for what was found.
+    pub fn find<T>(
+        &mut self,
+        stream: StreamRef,
+        source: &mut dyn MemorySource,
+        mut search: impl FnMut(&Order, bool) -> Candidates<T>,
+    ) -> Result<Option<T>, SourceError> {
+        let found = search(self, false);
+        if found.usable.is_some() || !found.may_grow {
+            return Ok(found.usable);
+        }
+        self.poll_some(found.other.map(|(_, ticket)| ticket), source)?;
+        match search(self, true) {
+            Candidates { usable: None, other: Some((other, ticket)), .. } => {
+                self.order_after(stream, ticket, source).map(|()| Some(other))
+            }
+            found => Ok(found.usable),
+        }
+    }
+
+    /// Makes `stream` wait for frees that it does not come after yet, once the streams were polled.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for one of them.
+    pub fn order_after_all(
+        &mut self,
+        stream: StreamRef,
+        tickets: &[Ticket],
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        if tickets.is_empty() {
+            return Ok(());
+        }
+        self.poll_some(tickets.first().copied(), source)?;
+        tickets.iter().try_for_each(|ticket| self.order_after(stream, *ticket, source))
     }
 
     /// Makes `stream` wait for all work enqueued on `other` so far. Does not block the host.

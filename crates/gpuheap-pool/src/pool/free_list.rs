@@ -1,7 +1,7 @@
 //! Free list of whole segments: the cache of `simple`, and each bin of `binned`.
 
 use super::{Cached, Environment, Shortage};
-use crate::order::Order;
+use crate::order::{Candidates, Order};
 use crate::source::{Segment, SourceError};
 use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
@@ -24,24 +24,19 @@ impl FreeList {
         env: &mut Environment<'_>,
         fits: impl Fn(u64) -> bool,
     ) -> Result<Option<Segment>, Shortage> {
-        if let Some(found) = self.open(stream, env.order, &fits) {
-            return Ok(Some(found));
-        }
+        let blocks = &self.blocks;
         // The oldest block that fits has been waiting longest, so its fence is the likeliest to be
         // reached.
-        let Some(oldest) = self.blocks.iter().position(|(_, segment)| fits(segment.bytes)) else {
-            return Ok(None);
-        };
-        env.order.poll(env.source).map_err(Shortage::Failed)?;
-        if let Some(found) = self.open(stream, env.order, &fits) {
-            return Ok(Some(found));
-        }
-        let (ticket, segment) = self.blocks[oldest];
-        match env.order.order_after(stream, ticket, env.source) {
-            Ok(()) => {
-                self.blocks.remove(oldest);
-                Ok(Some(segment))
-            }
+        let oldest = blocks.iter().position(|(_, segment)| fits(segment.bytes));
+        let found = env.order.find(stream, env.source, |order, _| Candidates {
+            usable: blocks.iter().rposition(|(ticket, segment)| {
+                fits(segment.bytes) && order.is_usable_on(*ticket, stream)
+            }),
+            other: oldest.map(|at| (at, blocks[at].0)),
+            may_grow: oldest.is_some(),
+        });
+        match found {
+            Ok(found) => Ok(found.map(|at| self.blocks.remove(at).1)),
             // One of the streams takes no work now, so the block stays where it is.
             Err(SourceError::StreamUnusable) => Ok(None),
             Err(error) => Err(Shortage::Failed(error)),
@@ -114,17 +109,5 @@ impl FreeList {
         for (ticket, segment) in &self.blocks {
             cached.add(segment.bytes, *ticket, stream, order);
         }
-    }
-
-    fn open(
-        &mut self,
-        stream: StreamRef,
-        order: &Order,
-        fits: &impl Fn(u64) -> bool,
-    ) -> Option<Segment> {
-        let found = self.blocks.iter().rposition(|(ticket, segment)| {
-            fits(segment.bytes) && order.is_usable_on(*ticket, stream)
-        })?;
-        Some(self.blocks.remove(found).1)
     }
 }

@@ -67,7 +67,7 @@ use ranges::Ranges;
 use super::ROUNDING;
 use super::{BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Served, Shortage};
 use crate::headroom::Headroom;
-use crate::order::Order;
+use crate::order::{Candidates, Order};
 use crate::source::{Segment, SourceError, round_up};
 use crate::stats::RunningStats;
 use crate::stream::StreamRef;
@@ -388,34 +388,27 @@ impl Stitched {
     ) -> FoundKey {
         let Request { bytes, stream } = request;
         self.primary.join_deferred(env.order);
-        let search_depth = self.tuning.search_depth;
-        let found = self.primary.find(bytes, small, search_depth, stream, env.order);
-        if found.usable.is_some() {
-            return Ok(found.usable);
+        let (primary, search_depth) = (&mut self.primary, self.tuning.search_depth);
+        let found = env.order.find(stream, env.source, |order, polled| {
+            if polled {
+                primary.join_boundaries(order);
+                if !small {
+                    primary.reclaim_islands(order);
+                }
+            }
+            // The search widens before a stream waits or new memory is taken.
+            let depth = if polled { search_depth.saturating_mul(WIDE) } else { search_depth };
+            let found = primary.find(bytes, small, depth, stream, order);
+            let other = found.other.and_then(|key| Some((key, primary.blocks[key].last.ticket()?)));
+            let may_grow = other.is_some() || primary.has_boundaries() || primary.has_islands();
+            Candidates { usable: found.usable, other, may_grow }
+        });
+        match found {
+            Err(SourceError::StreamUnusable) => {
+                self.within_eligibility(request, small, search_depth, env)
+            }
+            found => found.map_err(Shortage::Failed),
         }
-        if found.other.is_some() || self.primary.has_boundaries() {
-            let ticket = found.other.and_then(|key| self.primary.blocks[key].last.ticket());
-            let polled = env.order.poll_some(ticket, env.source);
-            polled.map_err(Shortage::Failed)?;
-            self.primary.join_boundaries(env.order);
-        } else if !self.primary.has_islands() {
-            return Ok(None);
-        }
-        if !small {
-            self.primary.reclaim_islands(env.order);
-        }
-        // The search widens before a stream waits or new memory is taken.
-        let wide = search_depth.saturating_mul(WIDE);
-        let found = self.primary.find(bytes, small, wide, stream, env.order);
-        if found.usable.is_some() {
-            return Ok(found.usable);
-        }
-        let Some(key) = found.other else { return Ok(None) };
-        let Some(ticket) = self.primary.blocks[key].last.ticket() else { return Ok(Some(key)) };
-        if wait_for(ticket, stream, env).map_err(Shortage::Failed)? {
-            return Ok(Some(key));
-        }
-        self.within_eligibility(request, small, search_depth, env)
     }
 
     /// Last search, when no new memory can be taken: any free block that fits, however many come
@@ -479,8 +472,9 @@ impl Stitched {
             }
             let Some(key) = found.other else { continue };
             let Some(ticket) = self.primary.blocks[key].last.ticket() else { return Ok(Some(key)) };
-            if wait_for(ticket, stream, env).map_err(Shortage::Failed)? {
-                return Ok(Some(key));
+            match env.order.order_after(stream, ticket, env.source) {
+                Err(SourceError::StreamUnusable) => {}
+                waits => return waits.map(|()| Some(key)).map_err(Shortage::Failed),
             }
         }
         Ok(None)
@@ -736,45 +730,24 @@ impl Stitched {
         stream: StreamRef,
         env: &mut Environment<'_>,
     ) -> Result<bool, Shortage> {
-        let mut asked = false;
+        let mut tickets = Vec::new();
         for run in runs {
             let Some(first) = self.primary.run_at(run.address, run.bytes) else { return Ok(false) };
             let end = run.address + run.bytes;
             for block in self.primary.run(first, end) {
                 // New memory may have merged with a block that a capture freed. Only the capture's
                 // part is in use.
-                let last = block.last_of(run.address, end, env.order);
-                let Some(ticket) = last.ticket() else { continue };
-                if env.order.is_usable_on(ticket, stream) {
-                    continue;
-                }
-                if !asked {
-                    asked = true;
-                    let polled = env.order.poll_some(Some(ticket), env.source);
-                    polled.map_err(Shortage::Failed)?;
-                }
-                if !wait_for(ticket, stream, env).map_err(Shortage::Failed)? {
-                    return Ok(false);
-                }
+                let ticket = block.last_of(run.address, end, env.order).ticket();
+                tickets.extend(ticket.filter(|ticket| !env.order.is_usable_on(*ticket, stream)));
             }
         }
-        Ok(true)
+        match env.order.order_after_all(stream, &tickets, env.source) {
+            Ok(()) => Ok(true),
+            Err(SourceError::StreamUnusable) => Ok(false),
+            Err(error) => Err(Shortage::Failed(error)),
+        }
     }
 }
 
 /// Number of stitched ranges searched for one that is free.
 const LOOK_RANGES: usize = 32;
-
-/// Makes `stream` wait for a free, if necessary. Returns `false` if one of the streams takes no
-/// work now.
-fn wait_for(
-    ticket: crate::stream::Ticket,
-    stream: StreamRef,
-    env: &mut Environment<'_>,
-) -> Result<bool, SourceError> {
-    match env.order.order_after(stream, ticket, env.source) {
-        Ok(()) => Ok(true),
-        Err(SourceError::StreamUnusable) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
