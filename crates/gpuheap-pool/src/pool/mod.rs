@@ -144,7 +144,7 @@ impl KeptByThreads {
                 rounding: Rounding::Units,
                 small: 256 << 10,
                 small_shared: 1 << 20,
-                large: false,
+                large: true,
             }),
             PoolKind::Stitched => Some(KeptByThreads {
                 rounding: Rounding::Units,
