@@ -106,7 +106,7 @@ fn a_snapshot_is_checked_against_what_recorded_it() {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
     // A pool that fails decides only if it recorded the trace or was asked for.
-    let memory = ["--device-memory", "1.85GiB", "two_streams.snapshot.pickle.gz"];
+    let memory = ["--device-memory", "1.81GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),
         (&["--check", "split"], 1),
