@@ -30,7 +30,7 @@ fn text(mut write: impl FnMut(*mut c_char, usize, *mut usize) -> Status) -> Stri
 
 #[test]
 fn a_flush_gives_back_and_says_what_is_left() {
-    let device = support::device(256 << 20, Schedule::OnDemand);
+    let device = support::emulated(256 << 20, Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Split);
     let [stays, goes] =
         [3 << 20, 40 << 20].map(|bytes| client.allocate(bytes, CUstream::NULL).unwrap());
@@ -50,7 +50,7 @@ fn a_flush_gives_back_and_says_what_is_left() {
 
 #[test]
 fn a_forecast_has_a_reason() {
-    let device = support::device(64 << 20, Schedule::Immediate);
+    let device = support::emulated(64 << 20, Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let forecast = |bytes| {
         let mut fit = gpuheap_fit::Perhaps;
@@ -154,7 +154,7 @@ unsafe extern "C" fn give_spare_back(bytes: u64, data: *mut c_void) -> u64 {
 
 #[test]
 fn the_program_is_asked_before_a_request_fails() {
-    let device = support::device(64 << 20, Schedule::Immediate);
+    let device = support::emulated(64 << 20, Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let memory = client.allocate(40 << 20, CUstream::NULL).unwrap();
     let spare = Spare { client, memory: Mutex::new(Some(memory)), asked_for: AtomicU64::new(0) };

@@ -194,7 +194,7 @@ fn options_choose_what_the_heap_is_made_of() {
         let mut heap = ptr::null_mut();
         let options = gpuheap_options {
             pool: c"stitched".as_ptr(),
-            hard_limit: 0,
+            hard_limit: 1 << 30,
             soft_limit: 0,
             slack,
             ..options

@@ -108,7 +108,7 @@ fn a_fill_stays_inside_its_allocation() {
 
 #[test]
 fn a_batch_comes_whole_or_not_at_all() {
-    let device = crate::support::device(64 << 20, Schedule::Immediate);
+    let device = crate::support::emulated(64 << 20, Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let mut addresses: [*mut c_void; 4] = [ptr::without_provenance_mut(1); 4];
     let batch = |bytes: [u64; 4], addresses: &mut [*mut c_void; 4]| {

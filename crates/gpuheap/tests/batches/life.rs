@@ -209,8 +209,9 @@ fn scopes_free_batches_of_a_thread_and_of_rows() {
         assert_eq!(fed.filter(Result::is_ok).count(), 0);
     });
     let rows = Array1::from_elem(1 << 20, 7_u32);
+    let share = f64::from(1 << 20) / device.total_memory() as f64;
     let ((mut batches, first), report) = heap.scope(|scope| {
-        let mut batches = scope.target().unwrap().batches_by_memory(&rows, 1e-3).unwrap();
+        let mut batches = scope.target().unwrap().batches_by_memory(&rows, share).unwrap();
         let first = batches_next(&mut batches);
         (batches, first)
     });
