@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gpuheap_capi::gpuheap_last_error;
 use gpuheap_driver::{CUdeviceptr, CUresult};
 
-use crate::devices;
 use crate::say::say;
+use crate::{devices, settings};
 
 /// Frees of memory that was allocated elsewhere, which the driver freed.
 pub(crate) static PASSED_ON: AtomicU64 = AtomicU64::new(0);
@@ -17,6 +17,16 @@ pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 /// Requests that failed for lack of memory.
 pub(crate) static OUT_OF_MEMORY: AtomicU64 = AtomicU64::new(0);
+
+/// `true` once the program used CUDA. Other programs inherit the drop-in and get no account.
+pub(crate) static USED_CUDA: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program uses CUDA.
+pub(crate) fn uses_cuda() {
+    USED_CUDA.store(true, Ordering::Relaxed);
+    // Read before the exit, when the program may have changed its environment.
+    let _ = settings::get();
+}
 
 /// Counts a request that failed for lack of memory, and says why the first one did.
 pub(crate) fn refused_request() {

@@ -13,7 +13,7 @@ use gpuheap_capi::gpuheap_heap;
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
 use crate::say::say;
-use crate::{real, settings};
+use crate::{past, real, settings};
 
 /// Bounds the heaps of a process: devices that are open at once, and devices opened again after a
 /// reset. A machine has 16 devices at most.
@@ -112,17 +112,24 @@ pub(crate) fn context() -> Option<CUcontext> {
 ///
 /// The contract of [`Device::reset`].
 pub(crate) unsafe fn reset(device: CUdevice) {
-    for (at, served) in HEAPS.iter().enumerate() {
-        if at >= OPENED.load(Ordering::Acquire) || fork::count() != 0 {
-            return;
-        }
+    if fork::count() != 0 {
+        return;
+    }
+    past::reset(device);
+    let opened = OPENED.load(Ordering::Acquire).min(MOST);
+    for place in &HEAPS[..opened] {
+        let found = place.load(Ordering::Acquire);
         // SAFETY: heaps are never freed.
-        let Some(heap) = (unsafe { served.load(Ordering::Acquire).as_ref() }) else { continue };
-        if heap.device.ordinal() == device {
-            served.store(ptr::null_mut(), Ordering::Release);
+        let Some(served) = (unsafe { found.as_ref() }) else { continue };
+        if served.device.ordinal() != device {
+            continue;
+        }
+        let null = ptr::null_mut();
+        if place.compare_exchange(found, null, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            past::add(device, &served.heap);
             // SAFETY: the caller keeps the contract. If it fails, the program's own reset, which
             // comes next, says so.
-            let _: Result<Device, Error> = unsafe { heap.device.clone().reset() };
+            let _: Result<Device, Error> = unsafe { served.device.clone().reset() };
         }
     }
 }

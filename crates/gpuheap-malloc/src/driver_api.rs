@@ -8,7 +8,17 @@ use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
 
 use crate::foreign::{Foreign, IpcHandle, counted};
 use crate::serve::{self, Order};
-use crate::{counts, devices, lookup, real, runtime_api};
+use crate::{absent, counts, devices, lookup, real, runtime_api};
+
+pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
+    counts::uses_cuda();
+    // SAFETY: the caller keeps the contract.
+    let code = unsafe { real::cuInit(flags) };
+    if !code.is_success() {
+        absent::does_not_start(code);
+    }
+    code
+}
 
 pub(crate) unsafe fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize) -> CUresult {
     // SAFETY: the caller keeps the contract.

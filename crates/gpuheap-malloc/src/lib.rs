@@ -13,6 +13,7 @@
 #[macro_use]
 mod table;
 
+mod absent;
 mod counts;
 mod devices;
 mod driver_api;
@@ -21,6 +22,7 @@ mod foreign;
 mod loader;
 mod lookup;
 mod own;
+mod past;
 mod real;
 mod report;
 mod runtime_api;

@@ -1,9 +1,15 @@
 //! Searches of this library in the libraries that are loaded.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Type of `dlopen`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
 /// Type of `dlsym`.
 pub(crate) type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -19,6 +25,98 @@ pub(crate) fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     // The reference is kept, so that the address stays valid.
     if handle.is_null() { None } else { search(handle, symbol) }
+}
+
+/// Returns `true` if a library is loaded.
+pub(crate) fn is_loaded(library: &CStr) -> bool {
+    // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        // Closes what the call above opened: the library stays as the program has it.
+        !handle.is_null() && libc::dlclose(handle) == 0
+    }
+}
+
+/// Loads a library for the rest of the process, or returns the loader's reason why it cannot.
+pub(crate) fn load(library: &CStr) -> Result<(), String> {
+    // SAFETY: the name is a C string. The library's initialisers run, as for the program's own call
+    // a moment before or after.
+    unsafe {
+        if !libc::dlopen(library.as_ptr(), libc::RTLD_NOW).is_null() {
+            return Ok(());
+        }
+        let reason = libc::dlerror();
+        if reason.is_null() {
+            return Err(format!("{} does not load", library.to_string_lossy()));
+        }
+        Err(CStr::from_ptr(reason).to_string_lossy().into_owned())
+    }
+}
+
+/// Returns the file of the library or program that has an address; empty if none has it.
+pub(crate) fn file_of(address: *const c_void) -> PathBuf {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name
+    // is a C string of the loader's.
+    let name = unsafe {
+        libc::dladdr(address, found.as_mut_ptr());
+        let name = found.assume_init().dli_fname;
+        if name.is_null() { c"" } else { CStr::from_ptr(name) }
+    };
+    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
+}
+
+/// Search by the loader for the object that has an address, among all that are loaded.
+struct Object {
+    address: usize,
+    /// Number of objects visited. The program is the first.
+    visited: usize,
+    has_search_path: bool,
+}
+
+/// Returns `true` if the library or program that has an address brings folders for the loader to
+/// search (RPATH, RUNPATH), or if the program does.
+pub(crate) fn has_search_path(address: *const c_void) -> bool {
+    let mut object = Object { address: address as usize, visited: 0, has_search_path: false };
+    // SAFETY: the function has the type that is asked for, and `object` lives during the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut object).cast()) };
+    object.has_search_path
+}
+
+unsafe extern "C" fn visit(
+    info: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    object: *mut c_void,
+) -> c_int {
+    /// Tags of the dynamic section, from elf.h.
+    const NULL: usize = 0;
+    const RPATH: usize = 15;
+    const RUNPATH: usize = 29;
+    // SAFETY: the loader passes a description that is valid during the call, and the pointer of
+    // `has_search_path`. The dynamic section is loaded, and ends with a null tag.
+    unsafe {
+        let (info, object) = (&*info, &mut *object.cast::<Object>());
+        let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let start = |header: &libc::Elf64_Phdr| (info.dlpi_addr + header.p_vaddr) as usize;
+        let has_address = headers.iter().any(|header| {
+            header.p_type == libc::PT_LOAD
+                && object.address.wrapping_sub(start(header)) < header.p_memsz as usize
+        });
+        let is_program = object.visited == 0;
+        object.visited += 1;
+        if !has_address && !is_program {
+            return 0;
+        }
+        let Some(section) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
+            return 0;
+        };
+        let mut entry = start(section) as *const [usize; 2];
+        while (*entry)[0] != NULL {
+            object.has_search_path |= [RPATH, RUNPATH].contains(&(*entry)[0]);
+            entry = entry.add(1);
+        }
+    }
+    0
 }
 
 /// Keeps the library that has an address loaded to the end of the process.
@@ -42,6 +140,19 @@ fn search(handle: *mut c_void, symbol: &CStr) -> Option<*mut c_void> {
     // SAFETY: the handle is of the loader, and the name is a C string.
     let found = unsafe { dlsym(handle, symbol.as_ptr()) };
     (!found.is_null()).then_some(found)
+}
+
+/// Returns the loader's `dlopen`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn loaders_load() -> Option<Load> {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found.is_null() {
+        found = next(c"dlopen").unwrap_or(ptr::null_mut());
+        FOUND.store(found, Ordering::Relaxed);
+    }
+    // SAFETY: the address is null or that of `dlopen`, and a null is `None`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Load>>(found) }
 }
 
 /// Returns the loader's `dlsym`.

@@ -1,16 +1,20 @@
 //! Searches of the program for functions, by `dlsym` and `cuGetProcAddress`: they find this
-//! library's functions by the names of the table.
+//! library's functions by the names of the table. Its search for the driver, by `dlopen`.
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::c_char;
 use std::ffi::{CStr, c_int, c_void};
+#[cfg(target_arch = "x86_64")]
+use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(target_arch = "x86_64")]
 use std::ptr;
 
 use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, Lookup, lookup};
 
 #[cfg(target_arch = "x86_64")]
-use crate::loader::{Search, loaders_search};
+use crate::absent;
+#[cfg(target_arch = "x86_64")]
+use crate::loader::{Load, Search, loaders_load, loaders_search};
 use crate::{own, real};
 
 /// Puts this library's function in the place of what `cuGetProcAddress` found.
@@ -118,5 +122,46 @@ unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c
         "2:",
         "ret",
         answer = sym answer,
+    )
+}
+
+/// Notes that the code at `caller` loads a library. `dlopen` calls it, and jumps to the loader's
+/// `dlopen`.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn loads(file: *const c_char, caller: *const c_void) -> Option<Load> {
+    if !file.is_null() && library_of(caller) != library_of(answer_of_this_library()) {
+        // SAFETY: not null, so a C string.
+        let file = unsafe { CStr::from_ptr(file) };
+        // A panic must not reach the program.
+        let _ = catch_unwind(AssertUnwindSafe(|| absent::loads(file, caller)));
+    }
+    loaders_load()
+}
+
+/// `dlopen`: notes that the program loads the driver.
+///
+/// The loader's `dlopen` looks at its return address, for the folders that the calling library
+/// brings. It is therefore jumped to, as in `dlsym`.
+#[cfg(target_arch = "x86_64")]
+// SAFETY: the function has the type of `dlopen`, and answers as it does.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        // A call needs the stack at a multiple of 16.
+        "sub rsp, 8",
+        "mov rsi, [rsp + 24]",
+        "call {loads}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "je 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        loads = sym loads,
     )
 }

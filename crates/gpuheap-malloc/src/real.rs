@@ -19,6 +19,11 @@ const DRIVER: &[&CStr] = &[c"libcuda.so.1"];
 /// Names of the runtime's library, the newest first.
 const RUNTIME: &[&CStr] = &[c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0"];
 
+/// Returns `true` if the runtime's library is loaded.
+pub(crate) fn has_runtime() -> bool {
+    reals::cudaMalloc.address().is_some()
+}
+
 /// A function of CUDA's libraries, found at its first use.
 struct Real {
     symbol: &'static CStr,

@@ -1,5 +1,6 @@
 //! The account at the end of the process.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -7,9 +8,11 @@ use std::sync::atomic::Ordering;
 use gpuheap::{Bytes, Tracking};
 use gpuheap_driver::fork;
 
-use crate::counts::{OUT_OF_MEMORY, PASSED_ON, REFUSED};
+use crate::absent;
+use crate::counts::{OUT_OF_MEMORY, PASSED_ON, REFUSED, USED_CUDA};
 use crate::devices::{self, Served};
 use crate::foreign::Account;
+use crate::past::{self, Past};
 use crate::say::say;
 use crate::settings::{self, Report};
 
@@ -23,49 +26,62 @@ static AT_EXIT: extern "C" fn() = at_exit;
 extern "C" fn at_exit() {
     // At exit, no code can handle a failure any more.
     let _ = catch_unwind(AssertUnwindSafe(|| {
+        absent::at_exit();
+        let past = past::all();
+        let is_used = USED_CUDA.load(Ordering::Relaxed) || !past.is_empty() || !Account::is_empty();
         let is_served = devices::all().next().is_some();
         // Read before, or nothing was ever served or counted.
         if fork::count() == 0
-            && (is_served || !Account::is_empty())
+            && (is_used || is_served)
             && let Some(settings) = settings::get()
         {
-            for served in devices::all() {
-                account(served, settings.report);
+            let served = devices::all().map(|served| served.device().ordinal());
+            let ended = past.iter().filter(|(_, past)| past.heaps > 0).map(|(device, _)| *device);
+            let ordinals: BTreeSet<_> = served.chain(ended).collect();
+            for &ordinal in &ordinals {
+                let served = devices::all().find(|served| served.device().ordinal() == ordinal);
+                let past = past.get(&ordinal).cloned().unwrap_or_default();
+                account(&format!("cuda:{ordinal}"), served, &past, settings.report);
             }
-            if !is_served && settings.report == Report::Always {
-                say(&format!(
-                    "process {}: no allocation was served; beside the heap: {Account}",
-                    std::process::id()
-                ));
+            if ordinals.is_empty() && settings.report == Report::Always {
+                let mut text = format!("process {}: no allocation was served", std::process::id());
+                if !Account::is_empty() {
+                    let _ = write!(text, "; beside the heap: {Account}");
+                }
+                say(&text);
             }
         }
     }));
 }
 
-/// Writes the account of a heap.
-fn account(served: &Served, report: Report) {
-    let Ok(usage) = served.heap().usage() else { return };
-    let live = usage.stats.live_allocations;
-    if report == Report::Off || (report == Report::Leaks && live == 0) {
+/// Writes the account of a device: of its heap, if it has one, and of those that ended with resets.
+fn account(name: &str, served: Option<&Served>, past: &Past, report: Report) {
+    let usage = served.and_then(|served| served.heap().usage().ok());
+    let stats = usage.as_ref().map(|usage| usage.stats).unwrap_or_default();
+    let live = stats.live_allocations;
+    if report == Report::Off || (report == Report::Leaks && live == 0 && past.lost == 0) {
         return;
     }
-    let name = served.device().name();
+    let (live_bytes, live_peak, reserved_peak) =
+        usage.map_or((0, 0, 0), |usage| (usage.live, usage.live_peak, usage.reserved_peak));
     let number = std::process::id();
-    let mut text = match live {
-        0 => format!("process {number}, {name}: all allocations were freed\n"),
-        1 => format!("process {number}, {name}: 1 allocation is live, {}\n", Bytes(usage.live)),
-        _ => format!(
-            "process {number}, {name}: {live} allocations are live, {}\n",
-            Bytes(usage.live)
-        ),
+    let state = match live {
+        0 if past.lost == 0 => "all allocations were freed".to_owned(),
+        0 => "no allocation is live".to_owned(),
+        1 => format!("1 allocation is live, {}", Bytes(live_bytes)),
+        _ => format!("{live} allocations are live, {}", Bytes(live_bytes)),
     };
+    let mut text = format!("process {number}, {name}: {state}");
+    if past.resets > 0 {
+        let _ = write!(text, "\n  {}", resets(past));
+    }
     let _ = write!(
         text,
-        "  allocated {} times, {} at most at once; taken from the device {} at most\n  \
+        "\n  allocated {} times, {} at most at once; taken from the device {} at most\n  \
          out of memory {} times; frees of memory from elsewhere {}; frees of unknown addresses {}",
-        usage.stats.allocations,
-        Bytes(usage.live_peak),
-        Bytes(usage.reserved_peak),
+        past.allocations + stats.allocations,
+        Bytes(past.live_peak.max(live_peak)),
+        Bytes(past.reserved_peak.max(reserved_peak)),
         OUT_OF_MEMORY.load(Ordering::Relaxed),
         PASSED_ON.load(Ordering::Relaxed),
         REFUSED.load(Ordering::Relaxed),
@@ -73,13 +89,30 @@ fn account(served: &Served, report: Report) {
     if !Account::is_empty() {
         let _ = write!(text, "\n  beside the heap, by all of the process: {Account}");
     }
-    if live > 0 {
-        match served.heap().leaks() {
-            Ok(leaks) if served.heap().tracking() == Tracking::Backtraces => {
-                let _ = write!(text, "\n{leaks}");
-            }
-            _ => text.push_str("\n  set GPUHEAP_TRACK to backtraces to see where they were made"),
-        }
+    let tracked = served.filter(|served| served.heap().tracking() == Tracking::Backtraces);
+    let leaks = tracked.filter(|_| live > 0).and_then(|served| served.heap().leaks().ok());
+    if let Some(leaks) = &leaks {
+        let _ = write!(text, "\n{leaks}");
+    }
+    if let Some(leaks) = &past.leaks {
+        let _ = write!(text, "\nlost at the last reset with live memory: {leaks}");
+    }
+    let is_known = (live == 0 || leaks.is_some()) && (past.lost == 0 || past.leaks.is_some());
+    if !is_known {
+        text.push_str("\n  set GPUHEAP_TRACK to backtraces to see where they were made");
     }
     say(&text);
+}
+
+/// Returns the sentence of a device's resets and of the memory that was lost with them.
+fn resets(past: &Past) -> String {
+    let times = match past.resets {
+        1 => "reset once".to_owned(),
+        times => format!("reset {times} times"),
+    };
+    match past.lost {
+        0 => format!("{times}, with no allocation live"),
+        1 => format!("{times}: 1 live allocation was lost with it, {}", Bytes(past.lost_bytes)),
+        lost => format!("{times}: {lost} live allocations were lost, {}", Bytes(past.lost_bytes)),
+    }
 }

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream};
 
 use crate::serve::{self, Order};
-use crate::{counts, devices, real};
+use crate::{absent, counts, devices, real};
 
 /// Address that no allocation has, for which a free fails.
 const NO_ALLOCATION: CUdeviceptr = 1;
@@ -54,6 +54,9 @@ pub(crate) unsafe fn cudaFree(pointer: CUdeviceptr) -> CUresult {
             Some(code) => code,
             None => {
                 let code = pass_on(|| real::cudaFree(pointer));
+                if !code.is_success() && devices::context().is_none() {
+                    absent::no_context(code);
+                }
                 counts::passed_on(pointer, code);
                 code
             }
@@ -187,8 +190,12 @@ fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
             return None;
         }
         // SAFETY: a free of no memory.
-        let _ = pass_on(|| unsafe { real::cudaFree(0) });
-        devices::context().and_then(|_| serve())
+        let code = pass_on(|| unsafe { real::cudaFree(0) });
+        if devices::context().is_none() {
+            absent::no_context(code);
+            return None;
+        }
+        serve()
     })
 }
 

@@ -14,6 +14,7 @@ macro_rules! interposed_functions {
 
         // ---- the driver ----
 
+        driver_api cuInit (flags: c_uint);
         driver_api cuMemAlloc_v2 (pointer: *mut CUdeviceptr, bytes: usize);
         driver_api cuMemFree_v2 (pointer: CUdeviceptr);
         driver_api cuMemAllocAsync (pointer: *mut CUdeviceptr, bytes: usize, stream: CUstream);

@@ -110,13 +110,125 @@ fn captured_streams_are_left_to_the_driver() {
 }
 
 #[test]
-fn memory_ends_with_a_reset_and_the_heap_begins_anew() {
+fn memory_ends_with_a_reset() {
     let (printed, said) = Run::driver("reset").always().get();
     assert_eq!(printed, "freed after the reset: 1\n");
-    assert!(said.contains("allocated 1 times, 1.000 MiB at most"), "{said}");
+    assert!(said.contains("allocated 2 times, 1.000 MiB at most"), "{said}");
     let (printed, said) = Run::runtime("reset").always().get();
     assert_eq!(printed, "0\n");
-    assert!(said.contains("allocated 1 times, 2.000 MiB at most"), "{said}");
+    assert!(said.contains("allocated 2 times, 2.000 MiB at most"), "{said}");
+}
+
+#[test]
+fn account_goes_on_over_resets() {
+    let (_, said) = Run::runtime("resets").get();
+    assert_eq!(
+        said,
+        "gpuheap: process N, cuda:0: no allocation is live\n  \
+         reset 3 times: 3 live allocations were lost, 3.002 MiB\n  \
+         allocated 1004 times, 3.001 MiB at most at once; taken from the device 4.000 MiB at most\n  \
+         out of memory 0 times; frees of memory from elsewhere 0; frees of unknown addresses 0\n  \
+         set GPUHEAP_TRACK to backtraces to see where they were made\n"
+    );
+    let (_, said) = Run::runtime("resets").with("GPUHEAP_TRACK", "backtraces").get();
+    let lost = "lost at the last reset with live memory: 1 allocation outstanding: 1000 bytes";
+    assert!(said.contains(lost) && said.contains("] resets at"), "{said}");
+    assert!(!said.contains("set GPUHEAP_TRACK"), "{said}");
+    let (_, said) = Run::runtime("reset").get();
+    assert!(said.contains("reset once: 1 live allocation was lost with it, 1.000 MiB"), "{said}");
+}
+
+#[test]
+fn reset_without_live_memory_is_no_loss() {
+    assert_eq!(Run::runtime("resets_freed").get().1, "");
+    let (_, said) = Run::runtime("resets_freed").always().get();
+    assert!(
+        said.starts_with(
+            "gpuheap: process N, cuda:0: all allocations were freed\n  \
+             reset once, with no allocation live\n  \
+             allocated 2 times, 8.000 MiB at most"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn always_reports_programs_without_allocations() {
+    let (_, said) = Run::runtime("nothing").always().get();
+    assert_eq!(said, "gpuheap: process N: no allocation was served\n");
+    assert_eq!(Run::runtime("nothing").get().1, "");
+}
+
+#[test]
+fn missing_driver_is_reported_once() {
+    let folder = without_driver();
+    for (program, is_static) in [("no_driver", false), ("no_driver_static", true)] {
+        for end in ["returns", "aborts"] {
+            let output = without_driver_run(program, end).0.output().unwrap();
+            let printed = String::from_utf8(output.stdout).unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(printed, "35 35, last 0\n", "{said}");
+            // A driver elsewhere may still be loaded until the exit, which an abort leaves out.
+            let is_deferred = has_driver() && is_static && end == "aborts";
+            assert_eq!(said.matches("gpuheap: ").count(), usize::from(!is_deferred), "{said}");
+            if is_deferred {
+                continue;
+            }
+            let begin = "gpuheap: this program uses CUDA, and the loader finds no driver: ";
+            assert!(said.starts_with(begin), "{said}");
+            let folders = format!("LD_LIBRARY_PATH ({}", folder.path().display());
+            assert!(said.contains(&folders), "{said}");
+            assert!(said.contains("ldconfig -p") && said.contains("/usr/lib/wsl/lib"), "{said}");
+            assert_eq!(said.contains("nvcc -cudart shared"), is_static && !has_driver(), "{said}");
+        }
+    }
+}
+
+#[test]
+fn line_for_emulated_driver_runs() {
+    if has_driver() {
+        // The message then names that driver.
+        let (_, said) = without_driver_run("no_driver", "returns").get();
+        assert!(said.contains("is there; for the loader to find it, type\n"), "{said}");
+        return;
+    }
+    let (_, said) = without_driver_run("no_driver", "it's a test").get();
+    let line = said.lines().find(|line| line.trim().starts_with("LD_PRELOAD=")).unwrap();
+    let mut shell = without_driver_run("no_driver", "");
+    shell.0 = {
+        let mut command = Command::new("sh");
+        command.args(["-c", line.trim()]);
+        command.envs(shell.0.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env_remove("LD_PRELOAD");
+        command
+    };
+    let (printed, said) = shell.with("GPUHEAP_MALLOC_REPORT", "leaks").get();
+    assert_eq!(printed, "0 0, last 0\n", "{line}\n{said}");
+    assert!(said.contains("2 allocations are live"), "{said}");
+}
+
+#[test]
+fn driver_without_devices_is_reported() {
+    let mut run = Run::driver("live").with("CUDA_VISIBLE_DEVICES", "");
+    let output = run.0.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("gpuheap: the CUDA driver at "), "{said}");
+    assert!(said.contains("cuInit returned CUDA_ERROR_NO_DEVICE (100)"), "{said}");
+    assert!(said.contains("gpuheap doctor"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn programs_without_cuda_hear_nothing() {
+    for (program, argument) in [("/bin/ls", "/"), ("/bin/sh", "-c")] {
+        let mut run = without_driver_run("no_driver", argument).always();
+        let mut command = Command::new(program);
+        command.args([argument, "true"].iter().take(if argument == "-c" { 2 } else { 1 }));
+        command.envs(run.0.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        run.0 = command;
+        assert_eq!(run.get().1, "", "{program}");
+    }
 }
 
 #[test]
@@ -219,7 +331,8 @@ fn other_memory_is_passed_on_and_counted() {
     assert!(said.contains("frees of memory from elsewhere 2;"), "{said}");
     assert!(said.contains("managed 1 (1.000 MiB), pitched 1 ("), "{said}");
     assert!(said.contains("from pools 1 (5.000 MiB)"), "{said}");
-    assert!(said.contains("cudaIpcGetMemHandle"), "{said}");
+    assert!(said.contains("(cudaIpcGetMemHandle) is refused"), "{said}");
+    assert!(said.contains("run this program without libgpuheap_malloc.so"), "{said}");
 }
 
 /// Of threads that allocate while the process ends, some memory may be live.
@@ -339,8 +452,45 @@ fn folder() -> &'static TempDir {
         compile(&folder, "own_heap", &path("libgpuheap_capi.so"));
         compile(&folder, "closing", "-ldl".as_ref());
         compile(&folder, "small_runtime", "-shared".as_ref());
+        compile(&folder, "no_driver_runtime", "-shared".as_ref());
+        compile(&folder, "no_driver", &path("no_driver_runtime"));
+        compile(&folder, "no_driver_static", "-ldl".as_ref());
         folder
     })
+}
+
+/// Returns a folder with the drop-in, the emulated libraries by cargo's names, and a driver that
+/// does not load.
+fn without_driver() -> &'static TempDir {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let here = tempfile::tempdir().unwrap();
+        for (from, to) in [
+            ("libgpuheap_malloc.so", "libgpuheap_malloc.so"),
+            ("libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so"),
+            ("libcuda.so.1", "libcuda_emulated.so"),
+        ] {
+            std::fs::copy(folder().path().join(from), here.path().join(to)).unwrap();
+        }
+        // The loader gives up at a file that is no library.
+        std::fs::write(here.path().join("libcuda.so.1"), "").unwrap();
+        here
+    })
+}
+
+/// A run of a program of `no_driver.c`, which finds no driver.
+fn without_driver_run(name: &str, argument: &str) -> Run {
+    let here = without_driver();
+    let mut run = Run::of(&folder().path().join(name), argument);
+    let folders = std::env::join_paths([here.path(), folder().path()]).unwrap();
+    run.0.env("LD_LIBRARY_PATH", folders);
+    run.0.env("LD_PRELOAD", here.path().join("libgpuheap_malloc.so"));
+    run
+}
+
+/// Returns `true` if the machine has a driver in one of the usual places.
+fn has_driver() -> bool {
+    gpuheap_driver::SEARCH_PATHS.iter().skip(1).any(|path| Path::new(path).is_file())
 }
 
 /// Compiles the program `NAME.c` into the folder.

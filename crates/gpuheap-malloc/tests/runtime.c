@@ -143,10 +143,37 @@ static void reset(void) {
   CHECK(cudaFree(after));
 }
 
+/* Resets the device three times, twice with live memory, and ends after the last. */
+static void resets(void) {
+  void *memory;
+  for (int round = 0; round < 1000; round++) {
+    CHECK(cudaMalloc(&memory, 2 * MIB));
+    CHECK(cudaFree(memory));
+  }
+  CHECK(cudaMalloc(&memory, 3 * MIB));
+  CHECK(cudaMalloc(&memory, 1000));
+  CHECK(cudaDeviceReset());
+  CHECK(cudaMalloc(&memory, 1000));
+  CHECK(cudaFree(memory));
+  CHECK(cudaDeviceReset());
+  CHECK(cudaMalloc(&memory, 1000));
+  CHECK(cudaDeviceReset());
+}
+
+/* As many programs end. */
+static void resets_freed(void) {
+  plain(NULL);
+  CHECK(cudaDeviceReset());
+}
+
+/* Uses CUDA, and takes nothing of it. */
+static void nothing(void) { CHECK(cudaDeviceSynchronize()); }
+
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } programs[] = {
       {"plain", run_plain}, {"threads", threads}, {"errors", errors}, {"others", others},
       {"streams", streams}, {"devices", devices}, {"reset", reset}, {"leave", leave},
+      {"resets", resets}, {"resets_freed", resets_freed}, {"nothing", nothing},
   };
   for (size_t at = 0; count == 2 && at < sizeof programs / sizeof *programs; at++) {
     if (strcmp(arguments[1], programs[at].name) == 0) {

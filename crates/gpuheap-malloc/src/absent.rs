@@ -1,0 +1,206 @@
+//! Messages for a program that uses CUDA where no driver serves it: the places that were searched,
+//! and the command that runs the program on the emulated driver. One message for each process.
+
+use std::ffi::{CStr, OsStr, c_void};
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use gpuheap_driver::{CUresult, EMULATED_DEVICES, OpenError, SEARCH_PATHS};
+
+use crate::say::say;
+use crate::{counts, loader, own, real};
+
+/// Name by which programs load the driver.
+const DRIVER: &CStr = c"libcuda.so.1";
+
+/// Libraries of the emulated runtime and driver, as cargo names them.
+const EMULATED: [&str; 2] = ["libgpuheap_emu_cudart.so", "libcuda_emulated.so"];
+
+/// Longest command line that a message repeats, in bytes.
+const LONGEST_COMMAND: usize = 200;
+
+/// `true` once a message was written.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// The process that loads the driver by name; 0 if none does. A forked child has another number.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// Notes that the code at `caller` loads a library, if it is the driver. Runs before the loader
+/// searches.
+pub(crate) fn loads(file: &CStr, caller: *const c_void) {
+    let name = file.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if (name != DRIVER.to_bytes() && name != b"libcuda.so") || loader::is_loaded(DRIVER) {
+        return;
+    }
+    counts::uses_cuda();
+    ASKED.store(std::process::id(), Ordering::Relaxed);
+    // The search of the program may differ from a search made here, or have more names to try. The
+    // exit decides these cases.
+    if file == DRIVER
+        && found_elsewhere().is_none()
+        && !loader::has_search_path(caller)
+        && let Err(reason) = loader::load(DRIVER)
+    {
+        say_absent(&reason);
+    }
+}
+
+/// Writes the message at the exit of a process that searched for a driver and has none.
+pub(crate) fn at_exit() {
+    if ASKED.load(Ordering::Relaxed) == std::process::id() && !loader::is_loaded(DRIVER) {
+        say_absent("libcuda.so.1 was not found");
+    }
+}
+
+/// Writes a message for a call of the runtime that made no context.
+pub(crate) fn no_context(code: CUresult) {
+    if code.is_success() {
+        return;
+    }
+    if !loader::is_loaded(DRIVER) {
+        counts::uses_cuda();
+        if let Err(reason) = loader::load(DRIVER) {
+            say_absent(&reason);
+        }
+    } else if first() {
+        let path = driver().display().to_string();
+        // The runtime's own number: the driver's codes have none of this name.
+        let reason = match code.0 {
+            35 => "cudaErrorInsufficientDriver (35): the driver is older than the runtime needs",
+            _ => &format!("{code:?}"),
+        };
+        say(&format!("the CUDA runtime does not start over the driver at {path}: {reason}"));
+    }
+}
+
+/// Writes a message for a driver that does not start.
+pub(crate) fn does_not_start(code: CUresult) {
+    // The answers to a forked child, and at the end of the process.
+    let expected = [CUresult::ERROR_NOT_INITIALIZED, CUresult::ERROR_DEINITIALIZED];
+    if expected.contains(&code) || !first() {
+        return;
+    }
+    let mut text = OpenError::Initialise { path: driver(), function: "cuInit", code }.to_string();
+    text.push_str("; gpuheap doctor looks for the cause");
+    if !is_emulated() {
+        text.push_str(&on_the_emulated_driver());
+    }
+    say(&text);
+}
+
+fn say_absent(reason: &str) {
+    if !first() {
+        return;
+    }
+    let folders = match std::env::var("LD_LIBRARY_PATH") {
+        Ok(folders) if !folders.is_empty() => folders,
+        _ => "not set".to_owned(),
+    };
+    let mut text = format!(
+        "this program uses CUDA, and the loader finds no driver: {reason}\n  \
+         searched for libcuda.so.1 in LD_LIBRARY_PATH ({folders}), the loader's cache (ldconfig -p) \
+         and"
+    );
+    for (at, path) in SEARCH_PATHS.iter().skip(1).enumerate() {
+        let separator = if at == 0 { " " } else { ", " };
+        let folder = Path::new(path).parent().unwrap_or(Path::new(path));
+        let _ = write!(text, "{separator}{}", folder.display());
+    }
+    match found_elsewhere() {
+        Some(path) => {
+            let folder = path.parent().unwrap_or(path).display();
+            let _ = write!(
+                text,
+                "\n  {} is there; for the loader to find it, type\n    \
+                 export LD_LIBRARY_PATH={folder}",
+                path.display()
+            );
+        }
+        None => {
+            text.push_str("; gpuheap doctor looks for the cause");
+            text.push_str(&on_the_emulated_driver());
+        }
+    }
+    say(&text);
+}
+
+/// Returns `true` for the first message of the process.
+fn first() -> bool {
+    !SAID.swap(true, Ordering::Relaxed)
+}
+
+/// Returns the first file among the driver's usual places outside of the loader's folders.
+fn found_elsewhere() -> Option<&'static Path> {
+    SEARCH_PATHS.iter().skip(1).map(Path::new).find(|path| path.is_file())
+}
+
+/// Returns the lines that say how the program runs without a GPU.
+fn on_the_emulated_driver() -> String {
+    let nvcc = match real::has_runtime() {
+        true => "",
+        // Its default, a runtime inside the program, works with NVIDIA's driver alone.
+        false => " (a program of nvcc: build it with nvcc -cudart shared first)",
+    };
+    let mut text =
+        format!("\n  to run it without a GPU, on gpuheap's emulated driver{nvcc}, type\n");
+    let drop_in = loader::file_of(own::address("cuInit").unwrap_or_default());
+    let drop_in = drop_in.canonicalize().unwrap_or(drop_in);
+    let mut folder = drop_in.parent().unwrap_or(Path::new("")).to_owned();
+    if !EMULATED.iter().all(|name| folder.join(name).is_file()) {
+        let is_debug = folder.ends_with("target/debug");
+        if !is_debug && !folder.ends_with("target/release") {
+            folder = PathBuf::from("target/release");
+        }
+        let profile = if is_debug { "" } else { " --release" };
+        let _ = writeln!(
+            text,
+            "    cargo build{profile} -p gpuheap-emu-cudart -p gpuheap-emu-libcuda   # in gpuheap's \
+             sources"
+        );
+    }
+    let _ = write!(text, "    LD_PRELOAD={}", quoted(drop_in.as_os_str()));
+    for name in EMULATED {
+        let _ = write!(text, ":{}", quoted(folder.join(name).as_os_str()));
+    }
+    let _ = write!(text, " GPUHEAP_EMULATED_KERNELS=no-op {}", command());
+    text
+}
+
+/// Returns the command line of the process, as a shell takes it.
+fn command() -> String {
+    let read = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let words = read.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let words: Vec<_> = words.map(|word| quoted(OsStr::from_bytes(word))).collect();
+    let line = words.join(" ");
+    match words.first() {
+        Some(_) if line.len() <= LONGEST_COMMAND && !line.contains('\n') => line,
+        Some(program) => format!("{program} ..."),
+        None => "your-program".to_owned(),
+    }
+}
+
+/// Returns a word as a shell takes it.
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let is_plain = |each: char| each.is_ascii_alphanumeric() || "/._-+=:,@%".contains(each);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.into_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// Returns the file of the loaded driver.
+fn driver() -> PathBuf {
+    match loader::in_loaded(DRIVER, c"cuInit") {
+        Some(address) => loader::file_of(address),
+        None => PathBuf::from("libcuda.so.1"),
+    }
+}
+
+/// Returns `true` if the loaded driver is the emulated one.
+fn is_emulated() -> bool {
+    let symbol = CStr::from_bytes_with_nul(EMULATED_DEVICES.as_bytes());
+    symbol.is_ok_and(|symbol| loader::in_loaded(DRIVER, symbol).is_some())
+}

@@ -1,0 +1,59 @@
+//! Accounts of the heaps that ended with a reset of their device.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpuheap::{Heap, Tracking};
+use gpuheap_driver::CUdevice;
+
+/// Resets of one device, and the account of the heaps that ended with them.
+#[derive(Clone, Default)]
+pub(crate) struct Past {
+    pub(crate) resets: u64,
+    /// Number of heaps. A reset of a device without a heap ends none.
+    pub(crate) heaps: u64,
+    pub(crate) allocations: u64,
+    /// Highest number of live bytes in one heap.
+    pub(crate) live_peak: u64,
+    /// Highest number of bytes that one heap had from the driver.
+    pub(crate) reserved_peak: u64,
+    /// Number of allocations that were live at a reset.
+    pub(crate) lost: u64,
+    /// Bytes of the lost allocations, as requested.
+    pub(crate) lost_bytes: u64,
+    /// Places of the allocations that were lost last, if backtraces are recorded.
+    pub(crate) leaks: Option<String>,
+}
+
+static PAST: Mutex<BTreeMap<CUdevice, Past>> = Mutex::new(BTreeMap::new());
+
+/// Counts a reset of a device.
+pub(crate) fn reset(device: CUdevice) {
+    all_locked().entry(device).or_default().resets += 1;
+}
+
+/// Adds the account of a heap of the device, which is about to end with a reset.
+pub(crate) fn add(device: CUdevice, heap: &Heap) {
+    let Ok(usage) = heap.usage() else { return };
+    let live = usage.stats.live_allocations;
+    let leaks = (live > 0 && heap.tracking() == Tracking::Backtraces).then(|| heap.leaks());
+    let leaks = leaks.and_then(Result::ok).map(|leaks| leaks.to_string());
+    let mut all = all_locked();
+    let past = all.entry(device).or_default();
+    past.heaps += 1;
+    past.allocations += usage.stats.allocations;
+    past.live_peak = past.live_peak.max(usage.live_peak);
+    past.reserved_peak = past.reserved_peak.max(usage.reserved_peak);
+    past.lost += live;
+    past.lost_bytes += usage.live;
+    past.leaks = leaks.or(past.leaks.take());
+}
+
+/// Returns the accounts of all devices that were reset.
+pub(crate) fn all() -> BTreeMap<CUdevice, Past> {
+    all_locked().clone()
+}
+
+fn all_locked() -> MutexGuard<'static, BTreeMap<CUdevice, Past>> {
+    PAST.lock().unwrap_or_else(PoisonError::into_inner)
+}
