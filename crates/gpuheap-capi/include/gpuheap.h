@@ -383,8 +383,8 @@ enum gpuheap_status gpuheap_drop_snapshot(struct gpuheap_snapshot *snapshot);
 
 // Sets the function that is called before a request fails for lack of memory: with the bytes that
 // are missing and with data, on the thread of the request, with no lock held. It frees what it can
-// and returns the bytes. It may use the heap, but is not called again meanwhile. It must not throw
-// a C++ exception. Another thread may call it until gpuheap_close returns.
+// and returns the bytes. It may use the heap, but is not called again meanwhile. A C++ exception
+// that leaves it ends the process. Another thread may call it until gpuheap_close returns.
 //
 // shortage: null to call none. It replaces the one before.
 enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
@@ -392,8 +392,8 @@ enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
                                         void *data);
 
 // Sets the function that is called when a thread ends with outstanding allocations: on that
-// thread. Without it, the report goes to stderr. Threads are known with tracking alone. It must
-// not throw a C++ exception. It replaces the one before.
+// thread. Without it, the report goes to stderr. Threads are known with tracking alone. A C++
+// exception that leaves it ends the process. It replaces the one before.
 enum gpuheap_status gpuheap_on_thread_end(struct gpuheap_heap *heap,
                                           gpuheap_thread_ended ended,
                                           void *data);

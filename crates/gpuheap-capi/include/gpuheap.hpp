@@ -159,6 +159,23 @@ inline failure too_many(std::size_t size, std::size_t each) {
                                              " bytes are more than addresses can count");
 }
 
+// Why an owner has no memory.
+enum class without { elements, free, release, move };
+
+// The failure of a call of an owner that has no memory. `call` is its full name.
+inline failure no_memory(without reason, const char *call) {
+  std::string text = call;
+  switch (reason) {
+    case without::free: text += ": the memory was freed before; allocate it anew"; break;
+    case without::release:
+      text += ": release() gave the address away; free it by gpuheap_free, once";
+      break;
+    case without::move: text += ": the owner was moved from; use the one that it was moved to"; break;
+    case without::elements: text += ": there is no memory"; break;
+  }
+  return failure(GPUHEAP_STATUS_REFUSED, std::move(text));
+}
+
 // Asks for the length of a text, then for the text. It is asked again if it grew meanwhile.
 template <class Write>
 result<std::string> text(Write write) {
@@ -195,14 +212,19 @@ result<std::vector<gpuheap_site>> sites(List list) {
 
 // Memory for elements of a type, owned by one: on the device, unless it was allocated as another
 // kind. Freed in the order of its stream and of all streams that used_on() named, when it ends.
-// Nothing is constructed: the elements are bytes.
+// Nothing is constructed: the elements are bytes. If the buffer was freed, released or moved from, every
+// call but data(), size() and release() fails and says so. A buffer of no elements is not an error.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
 
  public:
   buffer() noexcept = default;
-  buffer(buffer &&other) noexcept { swap(other); }
+  buffer(buffer &&other) noexcept
+      : heap_(other.heap_),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        without_(std::exchange(other.without_, detail::without::move)) {}
   buffer &operator=(buffer &&other) noexcept {
     buffer(std::move(other)).swap(*this);
     return *this;
@@ -222,30 +244,35 @@ class buffer {
 
   // Says that the memory is in use on that stream too, until the free.
   outcome try_used_on(void *stream) {
-    return empty() ? outcome(std::monostate{}) : detail::done(gpuheap_used_on(heap_, data_, stream));
+    if (data_ == nullptr) return nothing("gpuheap::buffer::used_on");
+    return detail::done(gpuheap_used_on(heap_, data_, stream));
   }
 
   // Fills all bytes, in the order of a stream.
   outcome try_fill(int byte, void *stream) {
-    if (empty()) return std::monostate{};
+    if (data_ == nullptr) return nothing("gpuheap::buffer::fill");
     return detail::done(gpuheap_fill(heap_, data_, 0, size_bytes(), byte, stream));
   }
 
-  // Frees now, and says what failed. Nothing is fine.
+  // Frees now, and says what failed.
   outcome try_free() {
-    if (data_ == nullptr) return std::monostate{};
+    if (data_ == nullptr) return nothing("gpuheap::buffer::free");
     size_ = 0;
+    without_ = detail::without::free;
     return detail::done(gpuheap_free(heap_, std::exchange(data_, nullptr)));
   }
 
   // Lets the memory outlive the scope that it was allocated in.
   outcome try_keep() {
-    return empty() ? outcome(std::monostate{}) : detail::done(gpuheap_keep(heap_, data_));
+    if (data_ == nullptr) return nothing("gpuheap::buffer::keep");
+    return detail::done(gpuheap_keep(heap_, data_));
   }
 
-  // Gives the address up; gpuheap_free frees it.
+  // Gives the address up; gpuheap_free frees it. Null if there is no memory.
   T *release() noexcept {
+    if (data_ == nullptr) return nullptr;
     size_ = 0;
+    without_ = detail::without::release;
     return static_cast<T *>(std::exchange(data_, nullptr));
   }
 
@@ -260,6 +287,7 @@ class buffer {
     std::swap(heap_, other.heap_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(without_, other.without_);
   }
 
  private:
@@ -267,9 +295,16 @@ class buffer {
   buffer(gpuheap_heap *heap, void *data, std::size_t size) noexcept
       : heap_(heap), data_(data), size_(size) {}
 
+  // The outcome of a call without memory.
+  outcome nothing(const char *call) const {
+    if (without_ == detail::without::elements) return std::monostate{};
+    return detail::no_memory(without_, call);
+  }
+
   gpuheap_heap *heap_ = nullptr;
   void *data_ = nullptr;
   std::size_t size_ = 0;
+  detail::without without_ = detail::without::elements;
 };
 
 // Memory of the program, page-locked for the device of a heap until the end of this owner, which
@@ -281,7 +316,12 @@ class registered {
 
  public:
   registered() noexcept = default;
-  registered(registered &&other) noexcept { swap(other); }
+  registered(registered &&other) noexcept
+      : heap_(other.heap_),
+        data_(std::exchange(other.data_, nullptr)),
+        device_data_(std::exchange(other.device_data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        without_(std::exchange(other.without_, detail::without::move)) {}
   registered &operator=(registered &&other) noexcept {
     registered(std::move(other)).swap(*this);
     return *this;
@@ -304,9 +344,15 @@ class registered {
 
   // Unlocks the memory now, after all work of the device, and says what failed.
   outcome try_unregister() {
-    if (data_ == nullptr) return std::monostate{};
+    if (data_ == nullptr) {
+      if (without_ == detail::without::elements) return std::monostate{};
+      const char *call = "gpuheap::registered::unregister";
+      if (without_ == detail::without::move) return detail::no_memory(without_, call);
+      return failure(GPUHEAP_STATUS_REFUSED, std::string(call) + ": the memory was unregistered before");
+    }
     size_ = 0;
     device_data_ = nullptr;
+    without_ = detail::without::free;
     return detail::done(gpuheap_unregister(heap_, std::exchange(data_, nullptr)));
   }
 
@@ -319,6 +365,7 @@ class registered {
     std::swap(data_, other.data_);
     std::swap(device_data_, other.device_data_);
     std::swap(size_, other.size_);
+    std::swap(without_, other.without_);
   }
 
  private:
@@ -330,6 +377,7 @@ class registered {
   T *data_ = nullptr;
   T *device_data_ = nullptr;
   std::size_t size_ = 0;
+  detail::without without_ = detail::without::elements;
 };
 
 // Describes the devices that a heap can be opened on: the real ones, then one emulated device. Makes
@@ -400,6 +448,9 @@ class scope {
 
   // Ends the scope now, and says what happened in it.
   result<gpuheap_scope_report> try_close() {
+    if (inner_ == nullptr) {
+      return failure(GPUHEAP_STATUS_REFUSED, "gpuheap::scope::close: the scope was closed before, or moved from");
+    }
     gpuheap_scope_report report{};
     report.size = sizeof report;
     gpuheap_status status = gpuheap_close_scope(inner_, &report);
@@ -566,12 +617,9 @@ class heap {
   outcome try_wait_for(void *stream) { return detail::done(gpuheap_wait_for_stream(inner_, stream)); }
 
   // Resets the device, with all that the process has on it, and closes this heap. See
-  // gpuheap_reset_device for what must have ended before.
-  outcome try_reset_device() {
-    gpuheap_status status = gpuheap_reset_device(inner_);
-    if (status != GPUHEAP_STATUS_GONE) inner_ = nullptr;
-    return detail::done(status);
-  }
+  // gpuheap_reset_device for what must have ended before. Every later call of the heap and of its
+  // buffers fails and says so.
+  outcome try_reset_device() { return detail::done(gpuheap_reset_device(inner_)); }
 
   // Announces that a stream is about to be destroyed.
   outcome try_stream_ended(void *stream) { return detail::done(gpuheap_stream_ended(inner_, stream)); }

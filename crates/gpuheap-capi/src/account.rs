@@ -252,7 +252,9 @@ impl gpuheap_snapshot {
         // SAFETY: the caller keeps this function's contract.
         match unsafe { (earlier.as_ref(), later.as_ref()) } {
             (Some(earlier), Some(later)) => Ok(later.0.diff(&earlier.0)),
-            _ => Err(Failure::refused("a snapshot is a null pointer")),
+            _ => Err(Failure::refused(
+                "a snapshot is a null pointer: pass one from gpuheap_take_snapshot; in C++, a gpuheap::snapshot that was moved from has none",
+            )),
         }
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
 
 use std::ffi::{CString, c_char, c_void};
+use std::io::Write as _;
 use std::mem::size_of;
 
 use crate::entry::{Failure, enter, gpuheap_status};
@@ -29,17 +30,18 @@ pub struct gpuheap_thread_end {
 
 /// A function that gives memory back when a heap is short.
 #[allow(non_camel_case_types, reason = "named as in C")]
-pub type gpuheap_shortage = Option<unsafe extern "C" fn(bytes: u64, data: *mut c_void) -> u64>;
+pub type gpuheap_shortage =
+    Option<unsafe extern "C-unwind" fn(bytes: u64, data: *mut c_void) -> u64>;
 
 /// A function that is told of a thread's end.
 #[allow(non_camel_case_types, reason = "named as in C")]
 pub type gpuheap_thread_ended =
-    Option<unsafe extern "C" fn(ended: *const gpuheap_thread_end, data: *mut c_void)>;
+    Option<unsafe extern "C-unwind" fn(ended: *const gpuheap_thread_end, data: *mut c_void)>;
 
 /// Sets the function that is called before a request fails for lack of memory: with the bytes that
 /// are missing and with data, on the thread of the request, with no lock held. It frees what it can
-/// and returns the bytes. It may use the heap, but is not called again meanwhile. It must not throw
-/// a C++ exception. Another thread may call it until gpuheap_close returns.
+/// and returns the bytes. It may use the heap, but is not called again meanwhile. A C++ exception
+/// that leaves it ends the process. Another thread may call it until gpuheap_close returns.
 ///
 /// shortage: null to call none. It replaces the one before.
 #[unsafe(no_mangle)]
@@ -55,8 +57,8 @@ pub unsafe extern "C" fn gpuheap_on_shortage(
         let registered = shortage.map(|shortage| {
             heap.heap().register_reclaimer(move |bytes| {
                 // SAFETY: the program promised a function that may be called with its data on any
-                // thread.
-                unsafe { shortage(bytes, data.get()) }
+                // thread. An exception ends the process in `without_exceptions`.
+                without_exceptions("gpuheap_on_shortage", || unsafe { shortage(bytes, data.get()) })
             })
         });
         heap.set_reclaimer(registered);
@@ -65,8 +67,8 @@ pub unsafe extern "C" fn gpuheap_on_shortage(
 }
 
 /// Sets the function that is called when a thread ends with outstanding allocations: on that
-/// thread. Without it, the report goes to stderr. Threads are known with tracking alone. It must
-/// not throw a C++ exception. It replaces the one before.
+/// thread. Without it, the report goes to stderr. Threads are known with tracking alone. A C++
+/// exception that leaves it ends the process. It replaces the one before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_on_thread_end(
     heap: *mut gpuheap_heap,
@@ -92,11 +94,39 @@ pub unsafe extern "C" fn gpuheap_on_thread_end(
                 text: report.as_ptr(),
             };
             // SAFETY: the program promised a function that may be called with its data on any
-            // thread; the texts live during the call.
-            unsafe { ended(&told, data.get()) };
+            // thread; the texts live during the call. An exception ends the process in
+            // `without_exceptions`.
+            without_exceptions("gpuheap_on_thread_end", || unsafe { ended(&told, data.get()) });
         });
         Ok(())
     })
+}
+
+/// Calls a function of the program that was passed to `setter`. Ends the process if an exception
+/// leaves it: the heap's code has no state to go on from, and Rust cannot catch one.
+fn without_exceptions<T>(setter: &'static str, call: impl FnOnce() -> T) -> T {
+    let end = EndOfProcess { setter };
+    let value = call();
+    std::mem::forget(end);
+    value
+}
+
+/// Ends the process when it is dropped.
+struct EndOfProcess {
+    setter: &'static str,
+}
+
+impl Drop for EndOfProcess {
+    fn drop(&mut self) {
+        let text = format!(
+            "gpuheap: an exception left the function that was passed to {}, and cannot pass through the \
+             heap; catch it in that function\n",
+            self.setter
+        );
+        // The process ends all the same if stderr is closed.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        std::process::abort();
+    }
 }
 
 /// A pointer of the program, passed to its functions and not looked at.

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::{Block, Device, Error, Heap, MemoryKind, PageLock, Reclaimer, Stream};
@@ -30,6 +30,8 @@ pub struct gpuheap_heap {
     /// Rest of a heap that was closed in a forked child or after a reset of the device. Kept here,
     /// so that leak checkers do not report it.
     left_behind: AtomicPtr<LeftBehind>,
+    /// `true` if the handle was closed by a reset of its device.
+    was_reset: AtomicBool,
 }
 
 /// The handle that was closed last. The list keeps closed handles reachable, so that leak checkers
@@ -92,6 +94,7 @@ impl gpuheap_heap {
             open: AtomicPtr::new(open),
             closed_before: AtomicPtr::default(),
             left_behind: AtomicPtr::default(),
+            was_reset: AtomicBool::new(false),
         }));
         // SAFETY: made above, and no other thread has it yet.
         unsafe { &*open }.handle.store(handle, Ordering::Relaxed);
@@ -126,11 +129,11 @@ impl gpuheap_heap {
     pub(crate) unsafe fn get<'a>(heap: *const gpuheap_heap) -> Result<&'a Open, Failure> {
         // SAFETY: `heap` is null or a handle, and handles are never freed.
         let heap = unsafe { heap.as_ref() };
-        let heap = heap.ok_or_else(|| Failure::refused("the heap is a null pointer"))?;
+        let heap = heap.ok_or_else(no_heap)?;
         // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
         // `'a`.
         let open = unsafe { heap.open.load(Ordering::Acquire).as_ref() };
-        let open = open.ok_or_else(closed)?;
+        let open = open.ok_or_else(|| heap.closed())?;
         open.heap.check_alive()?;
         Ok(open)
     }
@@ -163,10 +166,31 @@ impl gpuheap_heap {
         let reset = unsafe { open.device.clone().reset() };
         match reset {
             // The heap's memory ended with the device: what is left is the host's.
-            Ok(_) => open.end(),
+            Ok(_) => {
+                // SAFETY: `get` found an open heap, so `heap` is a handle, and those are never
+                // freed.
+                unsafe { &*heap }.was_reset.store(true, Ordering::Relaxed);
+                open.end();
+            }
             Err(_) => open.close()?,
         }
         Ok(reset.map(drop)?)
+    }
+
+    /// Failure of a call with a handle that is closed.
+    #[cold]
+    fn closed(&self) -> Failure {
+        let text = match self.was_reset.load(Ordering::Relaxed) {
+            true => {
+                "the device was reset through this heap (gpuheap_reset_device), so the heap is closed and \
+                 its memory is gone; open another heap"
+            }
+            false => {
+                "the heap was closed, by gpuheap_close or by the end of its gpuheap::heap; use it \
+                 before that, or open another one"
+            }
+        };
+        Failure::new(gpuheap_status::Gone, text)
     }
 
     fn leave_behind(&self, left: LeftBehind) {
@@ -183,7 +207,7 @@ impl gpuheap_heap {
         let Some(handle) = (unsafe { heap.as_ref() }) else { return Ok(None) };
         let open = handle.open.swap(ptr::null_mut(), Ordering::AcqRel);
         if open.is_null() {
-            return Err(closed());
+            return Err(handle.closed());
         }
         let mut last = CLOSED.load(Ordering::Relaxed);
         loop {
@@ -554,10 +578,10 @@ impl Open {
 }
 
 #[cold]
-fn closed() -> Failure {
-    Failure::new(
-        gpuheap_status::Gone,
-        "the heap was closed; use it before gpuheap_close, or open another one",
+fn no_heap() -> Failure {
+    Failure::refused(
+        "the heap is a null pointer: pass one from gpuheap_open; in C++, a gpuheap::heap that was moved \
+         from has none, so use the one that it was moved to",
     )
 }
 

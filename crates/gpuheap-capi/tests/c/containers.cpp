@@ -44,5 +44,9 @@ int main() {
   std::printf("both: %g\n", both.data()[99]);
   both.free();
   heap.reset_device();
-  std::printf("after the reset: %d\n", heap.get() == nullptr);
+  try {
+    (void)pinned.allocate(1);
+  } catch (const gpuheap::bad_allocation &why) {
+    std::printf("after the reset: %d\n", why.why().status() == GPUHEAP_STATUS_GONE);
+  }
 }

@@ -48,7 +48,6 @@ int main() {
   std::printf("after the end: %llu bytes, %d\n", registered_bytes(heap), numbers[999]);
   auto unlocked = heap.register_memory(numbers.data(), 10);
   unlocked.unregister();
-  unlocked.unregister();
   std::printf("unregistered: %llu bytes\n", registered_bytes(heap));
   auto none = heap.try_register_memory(static_cast<int *>(nullptr), 10);
   auto nothing = heap.try_register_memory(numbers.data(), 0);

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -216,6 +217,34 @@ thrown: 1
 fn owners_of_cplusplus_free_what_they_have() {
     for flags in [&["-std=c++17"][..], &["-std=c++2b"], &["-std=c++17", "-fno-exceptions"]] {
         each_prints("owners.cpp", &[flags, &["-pthread"]].concat(), OWNERS);
+    }
+}
+
+/// Each method of each owner, with the whole text of its error.
+#[test]
+fn ended_owners_refuse_every_call() {
+    let expected = include_str!("ended.txt");
+    each_prints("ended.cpp", &["-std=c++17"], expected);
+    sanitized_prints("ended.cpp", expected);
+}
+
+#[test]
+fn exceptions_of_callbacks_end_the_process() {
+    let source = "throws.cpp";
+    for compiler in Language::of(source).compilers() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile_test(&folder, compiler, source, &["-std=c++17", "-pthread"]);
+        for (argument, setter) in
+            [("shortage", "gpuheap_on_shortage"), ("thread end", "gpuheap_on_thread_end")]
+        {
+            let mut command = Command::new(&program);
+            let output = command.arg(argument).env("LD_LIBRARY_PATH", built("")).output().unwrap();
+            assert_eq!(output.status.signal(), Some(6), "SIGABRT: {output:?}");
+            assert!(output.stdout.is_empty(), "{output:?}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            let text = format!("an exception left the function that was passed to {setter}");
+            assert!(said.contains(&text), "{said}");
+        }
     }
 }
 

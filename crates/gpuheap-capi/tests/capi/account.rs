@@ -143,7 +143,7 @@ struct Spare {
     asked_for: AtomicU64,
 }
 
-unsafe extern "C" fn give_spare_back(bytes: u64, data: *mut c_void) -> u64 {
+unsafe extern "C-unwind" fn give_spare_back(bytes: u64, data: *mut c_void) -> u64 {
     // SAFETY: the test passes its own `Spare`, which outlives the heap.
     let spare = unsafe { &*data.cast::<Spare>() };
     spare.asked_for.fetch_max(bytes, Ordering::Relaxed);
@@ -169,7 +169,7 @@ fn the_program_is_asked_before_a_request_fails() {
     client.assert_all_returned("a shortage");
 }
 
-unsafe extern "C" fn note_end(ended: *const gpuheap_thread_end, data: *mut c_void) {
+unsafe extern "C-unwind" fn note_end(ended: *const gpuheap_thread_end, data: *mut c_void) {
     // SAFETY: valid during the call; the test passes its own list.
     let (ended, list) = unsafe { (&*ended, &*data.cast::<Mutex<Vec<(String, u64, u64)>>>()) };
     // SAFETY: C strings that live during the call.

@@ -74,7 +74,7 @@ pub(crate) unsafe fn call_each(
     }
 }
 
-unsafe extern "C" fn ended(_: *const gpuheap_thread_end, _: *mut c_void) {}
+unsafe extern "C-unwind" fn ended(_: *const gpuheap_thread_end, _: *mut c_void) {}
 
 /// Returns the names of the functions that the header declares, and of those that take a heap to
 /// use.
