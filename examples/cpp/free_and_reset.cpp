@@ -10,7 +10,7 @@
 //     cudaDeviceSynchronize();                heap.flush();   // given back, with a report
 //     cudaDeviceReset();                      heap.reset_device();
 //
-// Needs a GPU, or the emulated driver and runtime.
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"

@@ -11,7 +11,7 @@
 //     p[0] = 1;                                     p.data()[0] = 1;
 //     return 0;   // forgotten                      gpuheap_get_kind_statistics(...)   // says so
 //
-// Needs a GPU, or the emulated driver and runtime.
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"

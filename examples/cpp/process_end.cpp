@@ -1,16 +1,16 @@
 // Is the memory of a process that ended, or was killed, free for others?
 //
 // Yes, once the process is gone: its context and all of its memory go with it, allocated by the runtime
-// or through a heap. What keeps memory is a process that lives on, such as a child that was forked, or
-// a shell that has the program stopped. This program looks from a second process: it starts itself, and
+// or through a heap. Memory stays taken while a process lives on, such as a child that was forked, or a
+// program that was stopped in its shell. This program looks from a second process: it starts itself, and
 // reads the device's free memory while the other one holds memory, and after its end.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&p, n);                      heap.allocate<char>(n).release();
 //     _exit(0);   // or killed                _exit(0);   // or killed
 //
-// Needs a GPU, or the emulated driver and runtime with GPUHEAP_EMULATED_ACCOUNT, which makes processes
-// share a device. `gpuheap doctor` names the processes that hold memory of a GPU.
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
+// `gpuheap doctor` names the processes that hold memory of a GPU.
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"
@@ -22,6 +22,27 @@
 #include <unistd.h>
 
 constexpr std::size_t BYTES = 256 << 20;
+
+// An emulated device is a part of its process, unless the processes name one file as its account. Other
+// drivers do not read the variable.
+class shared_account {
+ public:
+  shared_account() {
+    int file = std::getenv(VARIABLE) == nullptr ? mkstemp(name_) : -1;
+    if (file < 0) return;
+    close(file);
+    setenv(VARIABLE, name_, 1);
+    is_made_ = true;
+  }
+  ~shared_account() {
+    if (is_made_) unlink(name_);
+  }
+
+ private:
+  static constexpr const char *VARIABLE = "GPUHEAP_EMULATED_ACCOUNT";
+  char name_[32] = "/tmp/gpuheap-account-XXXXXX";
+  bool is_made_ = false;
+};
 
 static int wait_for_the_end() {
   std::printf("x");
@@ -67,6 +88,7 @@ static void look(const char *program, const char *how, int signal) {
 
 int main(int count, char **arguments) try {
   if (count == 2) return hold(arguments[1]);
+  shared_account account;
   CHECK(cudaFree(nullptr));
   for (int signal : {SIGTERM, SIGKILL}) {
     look(arguments[0], "plain", signal);

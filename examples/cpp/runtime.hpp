@@ -1,5 +1,5 @@
-// The CUDA runtime for the examples. Without a toolkit, declares the functions that they call, for the
-// emulated runtime (crates/gpuheap-emu-cudart).
+// The CUDA runtime for the examples. Without a toolkit, declares the functions that they call: programs then
+// link any shared runtime, such as the emulated one (docs/cpp.md).
 #ifndef RUNTIME_HPP
 #define RUNTIME_HPP
 
@@ -13,9 +13,14 @@
 using cudaStream_t = void *;
 using cudaEvent_t = void *;
 enum { cudaMemcpyDeviceToHost = 2, cudaStreamNonBlocking = 1, cudaMemAttachGlobal = 1 };
+enum { cudaDevAttrConcurrentManagedAccess = 89 };
 extern "C" {
 int cudaMalloc(void **, std::size_t);
 int cudaMallocManaged(void **, std::size_t, unsigned);
+int cudaHostAlloc(void **, std::size_t, unsigned);
+int cudaFreeHost(void *);
+int cudaDeviceGetAttribute(int *, int, int);
+int cudaGetLastError();
 int cudaFree(void *);
 int cudaMallocAsync(void **, std::size_t, cudaStream_t);
 int cudaFreeAsync(void *, cudaStream_t);
@@ -35,14 +40,22 @@ int cudaDeviceReset();
 }
 #endif
 
+// Says why a program has no GPU, for the codes of that.
+inline const char *remedy(int code) {
+  bool has_none = code == 35 || code == 100;
+  return has_none ? "\n  no driver or no device was found; without a GPU, set LD_LIBRARY_PATH to gpuheap's folder\n"
+                    "  lib/emulated, as docs/cpp.md says"
+                  : "";
+}
+
 // Ends the program if a call of the runtime fails.
-#define CHECK(call)                                                        \
-  do {                                                                     \
-    int code_ = static_cast<int>(call);                                    \
-    if (code_ != 0) {                                                      \
-      std::fprintf(stderr, "%s returned %d\n", #call, code_);              \
-      std::exit(1);                                                        \
-    }                                                                      \
+#define CHECK(call)                                                                  \
+  do {                                                                               \
+    int code_ = static_cast<int>(call);                                              \
+    if (code_ != 0) {                                                                \
+      std::fprintf(stderr, "%s returned %d%s\n", #call, code_, remedy(code_));       \
+      std::exit(1);                                                                  \
+    }                                                                                \
   } while (false)
 
 // Free memory of the device, of all processes, in bytes.
@@ -52,7 +65,7 @@ inline std::size_t device_free() {
   return free;
 }
 
-// What the device has less of than at some moment before, in MiB.
+// Memory that the device lost since it had `before` bytes free, in MiB.
 inline long long taken_since(std::size_t before) {
   return (static_cast<long long>(before) - static_cast<long long>(device_free())) >> 20;
 }

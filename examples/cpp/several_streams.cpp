@@ -12,7 +12,7 @@
 //     cudaStreamWaitEvent(one, done, 0);            // at the end of p: behind both
 //     cudaFreeAsync(p, one);
 //
-// Needs a GPU, or the emulated driver and runtime.
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"

@@ -11,7 +11,7 @@
 //     cudaMemset(key, 0, n);                  ...
 //     cudaFree(key);                          // at the end of key: cleared
 //
-// Needs a GPU, or the emulated driver and runtime.
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"
