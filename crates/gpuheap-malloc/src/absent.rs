@@ -1,7 +1,9 @@
 //! Messages for a program that uses CUDA where no driver serves it: the places that were searched,
 //! and the command that runs the program on the emulated driver. One message for each process.
 
-use std::ffi::{CStr, OsStr, c_void};
+#[cfg(target_arch = "x86_64")]
+use std::ffi::c_void;
+use std::ffi::{CStr, OsStr};
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gpuheap_driver::{CUresult, EMULATED_DEVICES, OpenError, SEARCH_PATHS};
 
 use crate::say::say;
+#[cfg(target_arch = "x86_64")]
+use crate::search_path;
 use crate::{counts, loader, own, real};
 
 /// Name by which programs load the driver.
@@ -29,6 +33,7 @@ static ASKED: AtomicU32 = AtomicU32::new(0);
 
 /// Notes that the code at `caller` loads a library, if it is the driver. Runs before the loader
 /// searches.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn loads(file: &CStr, caller: *const c_void) {
     let name = file.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     if (name != DRIVER.to_bytes() && name != b"libcuda.so") || loader::is_loaded(DRIVER) {
@@ -40,7 +45,7 @@ pub(crate) fn loads(file: &CStr, caller: *const c_void) {
     // exit decides these cases.
     if file == DRIVER
         && found_elsewhere().is_none()
-        && !loader::has_search_path(caller)
+        && !search_path::brings_folders(caller)
         && let Err(reason) = loader::load(DRIVER)
     {
         say_absent(&reason);

@@ -27,5 +27,7 @@ mod real;
 mod report;
 mod runtime_api;
 mod say;
+#[cfg(target_arch = "x86_64")]
+mod search_path;
 mod serve;
 mod settings;

@@ -1,6 +1,8 @@
 //! Searches of this library in the libraries that are loaded.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+#[cfg(target_arch = "x86_64")]
+use std::ffi::c_int;
+use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -64,59 +66,6 @@ pub(crate) fn file_of(address: *const c_void) -> PathBuf {
         if name.is_null() { c"" } else { CStr::from_ptr(name) }
     };
     PathBuf::from(OsStr::from_bytes(name.to_bytes()))
-}
-
-/// Search by the loader for the object that has an address, among all that are loaded.
-struct Object {
-    address: usize,
-    /// Number of objects visited. The program is the first.
-    visited: usize,
-    has_search_path: bool,
-}
-
-/// Returns `true` if the library or program that has an address brings folders for the loader to
-/// search (RPATH, RUNPATH), or if the program does.
-pub(crate) fn has_search_path(address: *const c_void) -> bool {
-    let mut object = Object { address: address as usize, visited: 0, has_search_path: false };
-    // SAFETY: the function has the type that is asked for, and `object` lives during the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut object).cast()) };
-    object.has_search_path
-}
-
-unsafe extern "C" fn visit(
-    info: *mut libc::dl_phdr_info,
-    _size: libc::size_t,
-    object: *mut c_void,
-) -> c_int {
-    /// Tags of the dynamic section, from elf.h.
-    const NULL: usize = 0;
-    const RPATH: usize = 15;
-    const RUNPATH: usize = 29;
-    // SAFETY: the loader passes a description that is valid during the call, and the pointer of
-    // `has_search_path`. The dynamic section is loaded, and ends with a null tag.
-    unsafe {
-        let (info, object) = (&*info, &mut *object.cast::<Object>());
-        let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let start = |header: &libc::Elf64_Phdr| (info.dlpi_addr + header.p_vaddr) as usize;
-        let has_address = headers.iter().any(|header| {
-            header.p_type == libc::PT_LOAD
-                && object.address.wrapping_sub(start(header)) < header.p_memsz as usize
-        });
-        let is_program = object.visited == 0;
-        object.visited += 1;
-        if !has_address && !is_program {
-            return 0;
-        }
-        let Some(section) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
-            return 0;
-        };
-        let mut entry = start(section) as *const [usize; 2];
-        while (*entry)[0] != NULL {
-            object.has_search_path |= [RPATH, RUNPATH].contains(&(*entry)[0]);
-            entry = entry.add(1);
-        }
-    }
-    0
 }
 
 /// Keeps the library that has an address loaded to the end of the process.

@@ -184,6 +184,16 @@ fn missing_driver_is_reported_once() {
     }
 }
 
+/// The loader searches the folders of the library that calls `dlopen`.
+#[test]
+fn driver_in_folder_of_program_is_found() {
+    let mut run = without_driver_run("no_driver_with_folder", "returns").always();
+    run.0.env_remove("LD_LIBRARY_PATH");
+    let (printed, said) = run.get();
+    assert_eq!(printed, "999 999, last 0\n");
+    assert_eq!(said, "gpuheap: process N: no allocation was served\n");
+}
+
 #[test]
 fn line_for_emulated_driver_runs() {
     if has_driver() {
@@ -455,6 +465,8 @@ fn folder() -> &'static TempDir {
         compile(&folder, "no_driver_runtime", "-shared".as_ref());
         compile(&folder, "no_driver", &path("no_driver_runtime"));
         compile(&folder, "no_driver_static", "-ldl".as_ref());
+        let own_folder = format!("-Wl,-rpath,{}", folder.path().display());
+        compile_as(&folder, "no_driver_static", "no_driver_with_folder", own_folder.as_ref());
         folder
     })
 }
@@ -495,6 +507,11 @@ fn has_driver() -> bool {
 
 /// Compiles the program `NAME.c` into the folder.
 fn compile(folder: &TempDir, name: &str, link: &Path) {
+    compile_as(folder, name, name, link);
+}
+
+/// Compiles the source `NAME.c` into the program `PROGRAM` of the folder.
+fn compile_as(folder: &TempDir, name: &str, program: &str, link: &Path) {
     let source: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compile.args([
@@ -508,7 +525,7 @@ fn compile(folder: &TempDir, name: &str, link: &Path) {
         "-Werror",
     ]);
     compile.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-capi/include"));
-    compile.arg("-o").arg(folder.path().join(name)).arg(source.with_extension("c"));
+    compile.arg("-o").arg(folder.path().join(program)).arg(source.with_extension("c"));
     compile.args(["-Wl,--no-as-needed"]).arg(link).args(["-pthread", "-ldl"]);
     assert!(compile.status().unwrap().success());
 }

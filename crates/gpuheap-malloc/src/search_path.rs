@@ -1,0 +1,56 @@
+//! Folders that a program or library brings for the loader to search.
+
+use std::ffi::{c_int, c_void};
+
+/// A walk through the loaded objects, for the one that has an address.
+struct Object {
+    address: usize,
+    /// Number of objects visited. The program is the first.
+    visited: usize,
+    brings_folders: bool,
+}
+
+/// Returns `true` if the library or program that has an address brings folders for the loader to
+/// search (RPATH, RUNPATH), or if the program does.
+pub(crate) fn brings_folders(address: *const c_void) -> bool {
+    let mut object = Object { address: address as usize, visited: 0, brings_folders: false };
+    // SAFETY: the function has the type that is asked for, and `object` lives during the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut object).cast()) };
+    object.brings_folders
+}
+
+unsafe extern "C" fn visit(
+    info: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    object: *mut c_void,
+) -> c_int {
+    /// Tags of the dynamic section, from elf.h.
+    const NULL: usize = 0;
+    const RPATH: usize = 15;
+    const RUNPATH: usize = 29;
+    // SAFETY: the loader passes a description that is valid during the call, and the pointer of
+    // `brings_folders`. The dynamic section is loaded, and ends with a null tag.
+    unsafe {
+        let (info, object) = (&*info, &mut *object.cast::<Object>());
+        let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let start = |header: &libc::Elf64_Phdr| (info.dlpi_addr + header.p_vaddr) as usize;
+        let has_address = headers.iter().any(|header| {
+            header.p_type == libc::PT_LOAD
+                && object.address.wrapping_sub(start(header)) < header.p_memsz as usize
+        });
+        let is_program = object.visited == 0;
+        object.visited += 1;
+        if !has_address && !is_program {
+            return 0;
+        }
+        let Some(section) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
+            return 0;
+        };
+        let mut entry = start(section) as *const [usize; 2];
+        while (*entry)[0] != NULL {
+            object.brings_folders |= [RPATH, RUNPATH].contains(&(*entry)[0]);
+            entry = entry.add(1);
+        }
+    }
+    0
+}
