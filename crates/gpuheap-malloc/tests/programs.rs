@@ -120,7 +120,7 @@ fn memory_ends_with_a_reset() {
 }
 
 #[test]
-fn account_goes_on_over_resets() {
+fn account_continues_after_resets() {
     let (_, said) = Run::runtime("resets").get();
     assert_eq!(
         said,
@@ -139,7 +139,7 @@ fn account_goes_on_over_resets() {
 }
 
 #[test]
-fn reset_without_live_memory_is_no_loss() {
+fn reset_without_live_memory_loses_nothing() {
     assert_eq!(Run::runtime("resets_freed").get().1, "");
     let (_, said) = Run::runtime("resets_freed").always().get();
     assert!(
@@ -186,7 +186,7 @@ fn missing_driver_is_reported_once() {
 
 /// The loader searches the folders of the library that calls `dlopen`.
 #[test]
-fn driver_in_folder_of_program_is_found() {
+fn driver_in_programs_folder_is_found() {
     let mut run = without_driver_run("no_driver_with_folder", "returns").always();
     run.0.env_remove("LD_LIBRARY_PATH");
     let (printed, said) = run.get();
@@ -204,6 +204,14 @@ fn line_for_emulated_driver_runs() {
     }
     let (_, said) = without_driver_run("no_driver", "it's a test").get();
     let line = said.lines().find(|line| line.trim().starts_with("LD_PRELOAD=")).unwrap();
+    // The page has it too.
+    let page = include_str!("../../../docs/cpp.md");
+    let (libraries, variable) = line.trim().split_once(' ').unwrap();
+    for library in libraries.split(['=', ':']).skip(1) {
+        let name = Path::new(library).file_name().unwrap().to_str().unwrap();
+        assert!(page.contains(&format!("$built/{name}")), "{name}");
+    }
+    assert!(page.contains(variable.split(' ').next().unwrap()), "{variable}");
     let mut shell = without_driver_run("no_driver", "");
     shell.0 = {
         let mut command = Command::new("sh");
@@ -230,7 +238,7 @@ fn driver_without_devices_is_reported() {
 }
 
 #[test]
-fn programs_without_cuda_hear_nothing() {
+fn programs_without_cuda_get_nothing() {
     for (program, argument) in [("/bin/ls", "/"), ("/bin/sh", "-c")] {
         let mut run = without_driver_run("no_driver", argument).always();
         let mut command = Command::new(program);
