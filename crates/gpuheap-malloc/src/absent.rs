@@ -31,12 +31,17 @@ static SAID: AtomicBool = AtomicBool::new(false);
 /// The process that loads the driver by name; 0 if none does. A forked child has another number.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
-/// Notes that the code at `caller` loads a library, if it is the driver. Runs before the loader
-/// searches.
+/// Returns `true` if a library is the driver, by its name.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_driver(file: &CStr) -> bool {
+    let name = file.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    name == DRIVER.to_bytes() || name == b"libcuda.so"
+}
+
+/// Notes that the code at `caller` loads the driver. Runs before the loader searches.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn loads(file: &CStr, caller: *const c_void) {
-    let name = file.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    if (name != DRIVER.to_bytes() && name != b"libcuda.so") || loader::is_loaded(DRIVER) {
+    if loader::is_loaded(DRIVER) {
         return;
     }
     counts::uses_cuda();
@@ -61,7 +66,7 @@ pub(crate) fn at_exit() {
 
 /// Writes a message for a call of the runtime that made no context.
 pub(crate) fn no_context(code: CUresult) {
-    if code.is_success() {
+    if code.is_success() || SAID.load(Ordering::Relaxed) {
         return;
     }
     if !loader::is_loaded(DRIVER) {
@@ -82,6 +87,9 @@ pub(crate) fn no_context(code: CUresult) {
 
 /// Writes a message for a driver that does not start.
 pub(crate) fn does_not_start(code: CUresult) {
+    if !loader::is_loaded(DRIVER) {
+        return no_context(code);
+    }
     // The answers to a forked child, and at the end of the process.
     let expected = [CUresult::ERROR_NOT_INITIALIZED, CUresult::ERROR_DEINITIALIZED];
     if expected.contains(&code) || !first() {

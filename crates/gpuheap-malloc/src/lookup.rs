@@ -74,6 +74,12 @@ unsafe extern "C" fn answer(
     if found.is_null() {
         return answer;
     }
+    // A search of all libraries finds this one. Without CUDA, the program gets the loader's error.
+    if found == ours && !real::is_loaded(name) {
+        // SAFETY: a search after this library, which has no function of the name.
+        unsafe { dlsym(libc::RTLD_NEXT, symbol) };
+        return Answer { loaders: None, ..answer };
+    }
     real::note(name, found);
     Answer { ours, ..answer }
 }
@@ -125,23 +131,39 @@ unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c
     )
 }
 
-/// Notes that the code at `caller` loads a library. `dlopen` calls it, and jumps to the loader's
-/// `dlopen`.
+/// Answer to a load by `dlopen`.
 #[cfg(target_arch = "x86_64")]
-unsafe extern "C" fn loads(file: *const c_char, caller: *const c_void) -> Option<Load> {
-    if !file.is_null() && library_of(caller) != library_of(answer_of_this_library()) {
-        // SAFETY: not null, so a C string.
-        let file = unsafe { CStr::from_ptr(file) };
-        // A panic must not reach the program.
-        let _ = catch_unwind(AssertUnwindSafe(|| absent::loads(file, caller)));
+#[repr(C)]
+struct Loading {
+    /// The loader's `dlopen`.
+    loaders: Option<Load>,
+    mode: c_int,
+}
+
+/// Notes that the code at `caller` loads a library. `dlopen` calls it, and jumps to the loader's
+/// `dlopen` with the mode that it returns.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_void) -> Loading {
+    let loading = Loading { loaders: loaders_load(), mode };
+    // With RTLD_NOLOAD, the program only looks if the library is loaded.
+    if file.is_null() || mode & libc::RTLD_NOLOAD != 0 {
+        return loading;
     }
-    loaders_load()
+    // SAFETY: not null, so a C string.
+    let file = unsafe { CStr::from_ptr(file) };
+    if !absent::is_driver(file) || library_of(caller) == library_of(answer_of_this_library()) {
+        return loading;
+    }
+    // A panic must not reach the program.
+    let _ = catch_unwind(AssertUnwindSafe(|| absent::loads(file, caller)));
+    // The driver stays loaded after the program closes it, so that it is not missed at the exit.
+    Loading { mode: mode | libc::RTLD_NODELETE, ..loading }
 }
 
 /// `dlopen`: notes that the program loads the driver.
 ///
 /// The loader's `dlopen` looks at its return address, for the folders that the calling library
-/// brings. It is therefore jumped to, as in `dlsym`.
+/// brings. It is therefore jumped to, as in `dlsym`, with the mode that `loads` returns.
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the function has the type of `dlopen`, and answers as it does.
 #[unsafe(no_mangle)]
@@ -152,11 +174,12 @@ unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
         "push rsi",
         // A call needs the stack at a multiple of 16.
         "sub rsp, 8",
-        "mov rsi, [rsp + 24]",
+        "mov rdx, [rsp + 24]",
         "call {loads}",
         "add rsp, 8",
         "pop rsi",
         "pop rdi",
+        "mov esi, edx",
         "test rax, rax",
         "je 2f",
         "jmp rax",

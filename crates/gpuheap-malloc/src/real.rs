@@ -145,3 +145,18 @@ macro_rules! note {
 }
 
 interposed_functions!(note);
+
+macro_rules! is_loaded {
+    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        /// Returns `true` if a loaded library has a real function.
+        #[cfg(target_arch = "x86_64")]
+        pub(crate) fn is_loaded(symbol: &str) -> bool {
+            match symbol {
+                $(stringify!($symbol) => reals::$symbol.address().is_some(),)*
+                _ => false,
+            }
+        }
+    };
+}
+
+interposed_functions!(is_loaded);

@@ -27,12 +27,15 @@ extern "C" fn at_exit() {
     // At exit, no code can handle a failure any more.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         absent::at_exit();
+        // In a child, a lock may be held by a thread of the parent.
+        if fork::count() != 0 {
+            return;
+        }
         let past = past::all();
         let is_used = USED_CUDA.load(Ordering::Relaxed) || !past.is_empty() || !Account::is_empty();
         let is_served = devices::all().next().is_some();
         // Read before, or nothing was ever served or counted.
-        if fork::count() == 0
-            && (is_used || is_served)
+        if (is_used || is_served)
             && let Some(settings) = settings::get()
         {
             let served = devices::all().map(|served| served.device().ordinal());

@@ -1,9 +1,54 @@
 //! Messages on stderr.
 
-use std::io::Write as _;
+use std::mem::MaybeUninit;
+use std::ptr;
 
-/// Writes a message to stderr, in one piece.
+/// Writes a message to stderr, in one piece. Takes no lock, because a child may be forked while
+/// another thread writes.
 pub(crate) fn say(text: &str) {
-    // Nothing is left to tell of a stderr that is closed.
-    let _ = std::io::stderr().write_all(format!("gpuheap: {text}\n").as_bytes());
+    let text = format!("gpuheap: {text}\n");
+    without_broken_pipes(|| {
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            // SAFETY: the slice is valid for reads.
+            let written =
+                unsafe { libc::write(libc::STDERR_FILENO, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(written) {
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Err(_) if is_interrupted() => {}
+                // No channel is left to report a closed stderr.
+                Err(_) => return,
+            }
+        }
+    });
+}
+
+fn is_interrupted() -> bool {
+    std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+}
+
+/// Calls `write` so that a write to a pipe without a reader fails. By default, its signal ends the
+/// program.
+fn without_broken_pipes(write: impl FnOnce()) {
+    let mut pipe = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
+    let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the sets are valid for reads and writes, and all zeros are an empty set. The signal
+    // is raised on the writing thread, so it is taken from this thread alone.
+    unsafe {
+        libc::sigemptyset(pipe.as_mut_ptr());
+        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigpending(pending.as_mut_ptr());
+        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
+        let is_blocked =
+            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) == 0;
+        write();
+        if is_blocked {
+            if !was_pending {
+                libc::sigtimedwait(pipe.as_ptr(), ptr::null_mut(), &no_wait);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+        }
+    }
 }

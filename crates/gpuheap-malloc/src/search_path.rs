@@ -11,7 +11,8 @@ struct Object {
 }
 
 /// Returns `true` if the library or program that has an address brings folders for the loader to
-/// search (RPATH, RUNPATH), or if the program does.
+/// search (RPATH, RUNPATH), or if the program does, or if any library has an RPATH, which holds for
+/// the libraries that it loads.
 pub(crate) fn brings_folders(address: *const c_void) -> bool {
     let mut object = Object { address: address as usize, visited: 0, brings_folders: false };
     // SAFETY: the function has the type that is asked for, and `object` lives during the call.
@@ -33,22 +34,22 @@ unsafe extern "C" fn visit(
     unsafe {
         let (info, object) = (&*info, &mut *object.cast::<Object>());
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let start = |header: &libc::Elf64_Phdr| (info.dlpi_addr + header.p_vaddr) as usize;
+        let start =
+            |header: &libc::Elf64_Phdr| info.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
         let has_address = headers.iter().any(|header| {
             header.p_type == libc::PT_LOAD
                 && object.address.wrapping_sub(start(header)) < header.p_memsz as usize
         });
         let is_program = object.visited == 0;
         object.visited += 1;
-        if !has_address && !is_program {
-            return 0;
-        }
         let Some(section) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
             return 0;
         };
         let mut entry = start(section) as *const [usize; 2];
         while (*entry)[0] != NULL {
-            object.brings_folders |= [RPATH, RUNPATH].contains(&(*entry)[0]);
+            let is_searched = has_address || is_program;
+            object.brings_folders |=
+                (*entry)[0] == RPATH || ((*entry)[0] == RUNPATH && is_searched);
             entry = entry.add(1);
         }
     }

@@ -250,6 +250,47 @@ fn programs_without_cuda_get_nothing() {
 }
 
 #[test]
+fn probe_for_loaded_driver_loads_nothing() {
+    let run = |argument: &str| Run::of(&folder().path().join("probes"), argument).get();
+    assert_eq!(run("loaded"), ("loaded: 0\n".to_owned(), String::new()));
+}
+
+#[test]
+fn driver_that_was_closed_is_not_missed() {
+    // The emulated driver stays loaded after its close.
+    let here = tempfile::tempdir().unwrap();
+    let driver = here.path().join("libcuda.so.1");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/small_runtime.c");
+    let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compile.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]).arg(&driver).arg(source);
+    assert!(compile.status().unwrap().success());
+    for name in [driver.to_str().unwrap(), "libcuda.so.1"] {
+        let folders = if name.starts_with('/') { "" } else { here.path().to_str().unwrap() };
+        let probes = folder().path().join("probes");
+        let run = Run::of(&probes, name).with("LD_LIBRARY_PATH", folders);
+        assert_eq!(run.get(), ("there: 1\n".to_owned(), String::new()), "{name}");
+    }
+}
+
+#[test]
+fn symbols_without_cuda_are_not_found() {
+    let (printed, said) = Run::of(&folder().path().join("probes"), "linked").get();
+    assert_eq!(printed, "linked: 0, an error: 1\nlinked: 0, an error: 1\n");
+    assert_eq!(said, "");
+}
+
+#[test]
+fn closed_stderr_ends_no_program() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut run = without_driver_run("no_driver", "returns");
+    run.0.stderr(writer).stdout(std::process::Stdio::piped());
+    let output = run.0.spawn().unwrap().wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "35 35, last 0\n");
+}
+
+#[test]
 fn other_contexts_are_not_served() {
     let (_, said) = Run::driver("own_context").always().get();
     let expected = "gpuheap: process N: no allocation was served; beside the heap: unserved 1 ";
@@ -469,6 +510,7 @@ fn folder() -> &'static TempDir {
         compile(&folder, "loading", "-ldl".as_ref());
         compile(&folder, "own_heap", &path("libgpuheap_capi.so"));
         compile(&folder, "closing", "-ldl".as_ref());
+        compile(&folder, "probes", "-ldl".as_ref());
         compile(&folder, "small_runtime", "-shared".as_ref());
         compile(&folder, "no_driver_runtime", "-shared".as_ref());
         compile(&folder, "no_driver", &path("no_driver_runtime"));
