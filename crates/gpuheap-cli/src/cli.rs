@@ -58,7 +58,7 @@ pub(crate) enum Command {
     Wait(WaitArguments),
 
     /// Say what would give GPU memory back; with --yes end proven orphans
-    #[command(long_about = FREE, after_help = STATUS_EXIT_CODES)]
+    #[command(long_about = FREE, after_help = FREE_EXIT_CODES)]
     Free(FreeArguments),
 
     /// Move a process's GPU memory to the host until it is resumed; with --yes
@@ -124,8 +124,13 @@ const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy or no GPU, 1 findings, 2 
 const WAIT_EXIT_CODES: &str = "Exit codes: 0 free, 1 not free in time, 2 wrong use or unreadable \
                                input, 3 no GPU, or the driver does not answer";
 
+const FREE_EXIT_CODES: &str = "Exit codes: 0 shown, or memory came back; 1 with --yes or --ask: \
+                               none did; 2 wrong use or unreadable input; 3 no GPU, or the driver \
+                               does not answer";
+
 const FREE: &str = "\
-Say what would give GPU memory back, step by step, with its bytes. Without --yes nothing is done.
+Say who holds GPU memory, and what would give it back, step by step, with its bytes. Without --yes nothing is \
+done. Under WSL2 Windows is asked for its own programs.
 
 With --yes ends processes that are proven orphans, and no others: the process under which the memory \
 is listed has ended, the descriptors of every process could be read, and the orphan is not listed \
@@ -476,7 +481,7 @@ fn event(text: &str) -> Result<u64, String> {
     })
 }
 
-fn profile(text: &str) -> Result<Profile, String> {
+pub(crate) fn profile(text: &str) -> Result<Profile, String> {
     Profile::named(text).ok_or_else(|| {
         format!("'{text}' is not a profile; the profiles are {}", Profile::NAMES.join(", "))
     })

@@ -4,6 +4,8 @@ use std::io::{IsTerminal, Read, stdin};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use gpuheap::emu::Profile;
+use gpuheap_doctor::machine::Host;
 use gpuheap_doctor::{
     Machine, RULES, Recorder, Report, Rule, Severity, TOPICS, diagnose, explain_error,
     explain_topic, markdown,
@@ -11,7 +13,7 @@ use gpuheap_doctor::{
 
 use crate::failure::Failure;
 use crate::verdict::Verdict;
-use crate::{baseline, machine, output, probe};
+use crate::{baseline, cli, machine, output, probe};
 
 /// Arguments of `gpuheap doctor`.
 #[derive(Args, Debug)]
@@ -131,9 +133,15 @@ pub(crate) struct ExplainArguments {
     #[arg(value_name = "ID")]
     id: Option<String>,
 
-    /// Take the numbers of a topic from a recorded machine instead of this one
-    #[arg(long, value_name = "FILE", requires = "id")]
+    /// Explain for a recorded machine instead of this one
+    #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
+
+    /// Read an error as one of this kind of device, whatever this machine and the text say:
+    /// wsl2-rtx4060 for one under WSL2, h200 for one of Linux
+    #[arg(long, value_name = "NAME", value_parser = cli::profile, allow_hyphen_values = true)]
+    #[arg(conflicts_with_all = ["id", "machine"])]
+    profile: Option<Profile>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -177,10 +185,12 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<Verdict, Failure> 
         .take(MOST)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::wrong_use(format!("standard input cannot be read: {error}")))?;
-    let found = explain_error(&String::from_utf8_lossy(&bytes)).ok_or_else(|| {
+    let text = String::from_utf8_lossy(&bytes);
+    let found = explain_error(&text, on_wsl2(arguments)?).ok_or_else(|| {
         Failure::wrong_use(
-            "standard input: no out-of-memory error of PyTorch, RMM, CuPy, Numba, JAX, CUDA.jl, \
-             PyCUDA, cudarc, gpuheap or CUDA is in it; pipe the whole text of the error",
+            "standard input: no out-of-memory error of PyTorch, RMM, cuDF, Dask, CuPy, Numba, JAX, \
+             CUDA.jl, PyCUDA, cudarc, gpuheap, CUDA, NumPy, C++ or the kernel is in it; pipe the \
+             whole text of the error",
         )
     })?;
     let text = if arguments.json {
@@ -190,6 +200,19 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<Verdict, Failure> 
         found.render(machine::width())
     };
     output::print(&text).map(|()| Verdict::Fine)
+}
+
+/// Returns `true` if an error is one of a program under WSL2; `None` if the text decides.
+fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
+    if let Some(profile) = &arguments.profile {
+        return Ok(Some(profile.wsl2));
+    }
+    let host = match &arguments.machine {
+        Some(_) => Some(machine::read(arguments.machine.as_ref())?.host),
+        None => Host::here().ok(),
+    };
+    // An error may be of another machine than the one on which it is explained.
+    Ok(host.is_some_and(|host| host.is_wsl).then_some(true))
 }
 
 fn text_of(rule: &Rule, json: bool) -> String {

@@ -32,8 +32,8 @@ pub(crate) struct FreeArguments {
     json: bool,
 }
 
-/// Prints steps that would give memory back. With `--yes`, ends proven orphans, and prints the
-/// memory that came back.
+/// Prints the holders of memory, and steps that would give it back. With `--yes`, ends proven
+/// orphans, and prints the memory that came back. That nothing did is a finding.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     machine::nvml(&machine)?;
     if let Some(pid) = arguments.ask {
         gpuheap_doctor::ask(&machine, pid).map_err(Failure::could_not_look)?;
-        return output::print(&came_back(machine.devices(), 1)).map(|()| Verdict::Fine);
+        return returned(machine.devices(), 1);
     }
     machine.examine();
     let mut plan = free::plan(&machine);
@@ -53,8 +53,10 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Fine);
     }
     if plan.orphans.is_empty() {
-        let reason = plan.unproven.unwrap_or_else(|| "no process is a proven orphan".to_owned());
-        return output::print(&format!("nothing was ended: {reason}\n")).map(|()| Verdict::Fine);
+        let reason =
+            plan.unproven.take().unwrap_or_else(|| "no process is a proven orphan".to_owned());
+        let text = format!("nothing was ended: {reason}\n{}", plan.render(machine::width()));
+        return output::print(&text).map(|()| Verdict::Findings);
     }
     std::thread::sleep(SECOND_LOOK);
     let mut later = machine::read(None)?;
@@ -62,7 +64,7 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     plan.confirm(&free::plan(&later));
     if plan.orphans.is_empty() {
         let text = "nothing was ended: a second look did not find the same; try again\n";
-        return output::print(text).map(|()| Verdict::Fine);
+        return output::print(text).map(|()| Verdict::Findings);
     }
     let before = machine;
     for orphan in &plan.orphans {
@@ -70,8 +72,18 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
         output::print(&format!("ended pid {} ({})\n", orphan.pid, orphan.command))?;
     }
     let wanted: u64 = plan.orphans.iter().map(|orphan| orphan.bytes).fold(0, u64::max);
-    output::print(&came_back(before.devices(), wanted)).map(|()| Verdict::Fine)
+    returned(before.devices(), wanted)
 }
+
+/// Prints the memory that came back. Nothing is a finding.
+fn returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
+    let text = came_back(before, wanted);
+    let verdict = if text == NOTHING { Verdict::Findings } else { Verdict::Fine };
+    output::print(&text).map(|()| verdict)
+}
+
+/// Text if no memory came back.
+const NOTHING: &str = "nothing came back\n";
 
 /// Time until the second look. A process that was just starting is listed by then.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
@@ -98,7 +110,7 @@ pub(crate) fn came_back(before: &[Gpu], wanted: u64) -> String {
                 format!("GPU {gpu}: {} MiB came back\n", bytes.div_ceil(1 << 20))
             });
             let text: String = lines.collect();
-            return if text.is_empty() { "nothing came back\n".to_owned() } else { text };
+            return if text.is_empty() { NOTHING.to_owned() } else { text };
         }
         std::thread::sleep(Duration::from_millis(200));
     }

@@ -1,5 +1,7 @@
 //! Steps that would give memory back, and the end of proven orphans.
 
+mod holders;
+
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use crate::ask;
 use crate::doctor::diagnose;
 use crate::evidence::{self, Ended};
 use crate::machine::{Machine, Process};
-use crate::rule::Severity;
+use crate::rule::{Finding, Severity};
 use crate::status;
 use crate::words::{hanging, mib};
 
@@ -46,10 +48,39 @@ pub struct Step {
     pub command: String,
 }
 
-/// Steps that would give memory back.
+/// Memory in use on one device, and its holders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// NVML's index of the device.
+    pub device: u32,
+    /// Memory of the device, bytes.
+    pub total_bytes: u64,
+    /// Memory in use, bytes.
+    pub used_bytes: u64,
+    /// Holders, the most memory first.
+    pub holders: Vec<Holder>,
+}
+
+/// Holder of memory: a process, or several as one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// Pid, if the holder is one process of this system.
+    pub pid: Option<u32>,
+    /// The holder, in words.
+    pub name: String,
+    /// Its memory, bytes; `None` if no figure is known.
+    pub bytes: Option<u64>,
+}
+
+/// Memory in use, its holders, and steps that would give memory back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     schema: u32,
+    /// Devices that can be read, each with the memory in use.
+    pub devices: Vec<Held>,
+    /// Windows' count of the card's memory under WSL2: its own programs and WSL2 as a whole. Empty
+    /// if it is unknown.
+    pub windows: Vec<Holder>,
     /// Processes that may be ended.
     pub orphans: Vec<Orphan>,
     /// Reason why no orphan is proven, if the proof failed.
@@ -83,17 +114,32 @@ pub fn plan(machine: &Machine) -> Plan {
         .filter(|finding| {
             let is_asked = finding.pids.iter().any(|pid| asked.contains(pid));
             !(is_asked && ["P08", "P10"].contains(&finding.rule))
-        })
-        .map(|finding| Step {
-            bytes: match finding.pids.as_slice() {
-                [pid] if finding.bytes == 0 => evidence::bytes_of(machine, *pid).unwrap_or(0),
-                _ => finding.bytes,
-            },
-            reason: format!("{}: {}", finding.rule, finding.fact),
-            command: finding.command,
         });
-    let steps = asks.chain(findings).collect();
-    Plan { schema: 1, orphans, unproven, steps }
+    let mut steps: Vec<Step> = asks.collect();
+    let mut named = asked.clone();
+    for finding in findings {
+        // A command that only shows the process gives nothing back.
+        if !finding.command.starts_with("ps ") {
+            named.extend(&finding.pids);
+        }
+        steps.push(step(machine, finding));
+    }
+    named.extend(orphans.iter().flat_map(|orphan| [orphan.pid, orphan.listed_pid]));
+    steps.extend(holders::steps(machine, &named));
+    let (devices, windows) = (holders::of(machine), holders::of_windows(machine));
+    Plan { schema: 1, devices, windows, orphans, unproven, steps }
+}
+
+/// Makes a step of a finding.
+fn step(machine: &Machine, finding: Finding) -> Step {
+    Step {
+        bytes: match finding.pids.as_slice() {
+            [pid] if finding.bytes == 0 => evidence::bytes_of(machine, *pid).unwrap_or(0),
+            _ => finding.bytes,
+        },
+        reason: format!("{}: {}", finding.rule, finding.fact),
+        command: finding.command,
+    }
 }
 
 /// Returns the proven orphans.
@@ -174,7 +220,8 @@ impl Plan {
 
     /// Renders the plan for `width` columns.
     pub fn render(&self, width: usize) -> String {
-        let mut text = String::new();
+        let mut text = holders::render(&self.devices, &self.windows, width);
+        let held = text.len();
         for orphan in &self.orphans {
             let words = format!(
                 "ending pid {} ({}) gives back {} of GPU {}, listed under pid {}, which has ended",
@@ -198,8 +245,8 @@ impl Plan {
             hanging(&mut text, "- ", "  ", &format!("{}{gives}", step.reason), width);
             text.push_str(&format!("  $ {}\n", step.command));
         }
-        if text.is_empty() {
-            text.push_str("nothing to give back\n");
+        if text.len() == held {
+            text.push_str("no process holds memory: nothing to give back\n");
         }
         text
     }

@@ -1,5 +1,7 @@
 //! Explanations with a machine's numbers: Windows' terms for memory, settings of WSL2, RAPIDS.
 
+use gpuheap_driver::wsl2::USABLE_PERCENT;
+
 use crate::machine::{Machine, Windows};
 use crate::words::{Amount, hanging, mib};
 
@@ -53,8 +55,9 @@ fn dedicated(text: &mut Text, machine: &Machine) {
     );
     text.paragraph(
         "When a program spills, \"Shared GPU memory\" grows, while \"Dedicated GPU memory\" stays \
-         near its limit: Windows moves memory that does not fit to the host, nothing fails, and \
-         each access goes through PCIe. Pinned memory counts as shared too. All of WSL2 is one row, \
+         near its limit: Windows moves memory that does not fit to the host, and each access goes \
+         through PCIe. Windows may also refuse the request. Which of the two happens is not \
+         announced. Pinned memory counts as shared too. All of WSL2 is one row, \
          vmmem. Memory that does not clear is dedicated memory of a program that still runs, or of \
          vmmem after its programs have ended; then wsl.exe --shutdown returns it.",
     );
@@ -156,7 +159,7 @@ const STEP: u64 = 256 << 20;
 
 fn rapids(text: &mut Text, machine: &Machine) {
     let is_wsl = machine.host.is_wsl;
-    let percent = if is_wsl { 70 } else { 90 };
+    let percent = if is_wsl { USABLE_PERCENT } else { 90 };
     if is_wsl {
         text.paragraph("Limits of RAPIDS under WSL2:");
         text.point("One GPU, of compute capability 7.0 or later; no GPUDirect Storage.");
@@ -167,10 +170,10 @@ fn rapids(text: &mut Text, machine: &Machine) {
         text.point(
             "Pinned memory is refused from 0.5 to 1 GiB in all; keep pinned pools below 0.5 GiB.",
         );
-        text.point(
-            "Windows may not keep what looks free: plan with 70 % of it, and no more than 85 % of \
-             the card.",
-        );
+        text.point(&format!(
+            "Windows may refuse memory that looks free, or move it to the host: plan with \
+             {USABLE_PERCENT} % of what is free."
+        ));
         text.point("The driver's own pool only without exchange between processes (IPC).");
         text.point("Spilling goes into the memory of WSL2: see gpuheap explain wslconfig.");
     } else {

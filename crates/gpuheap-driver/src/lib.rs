@@ -28,6 +28,7 @@ pub mod probe;
 mod result;
 mod table;
 mod types;
+pub mod wsl2;
 
 pub use blocks::{BlockChecks, BlockEvent, BlockNote, EMULATED_BLOCK, EmulatedBlock};
 pub use driver::Driver;

@@ -13,7 +13,10 @@ type Explained = (&'static str, String, Vec<(&'static str, u64)>, String, bool, 
 #[pyo3(signature = (text, width=80))]
 pub(crate) fn _explain(py: Python<'_>, text: &str, width: usize) -> PyResult<Option<Explained>> {
     let found = detached(py, || {
-        let found = gpuheap_doctor::explain_error(text)?;
+        let host = gpuheap_doctor::machine::Host::here();
+        // An error may be of another machine than the one on which it is explained.
+        let on_wsl2 = host.is_ok_and(|host| host.is_wsl).then_some(true);
+        let found = gpuheap_doctor::explain_error(text, on_wsl2)?;
         let rendered = found.render(width);
         Some((found, rendered))
     })?;

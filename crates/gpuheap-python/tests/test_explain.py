@@ -58,6 +58,11 @@ def test_an_error_of_ours_has_its_evidence():
     found = gpuheap.explain(caught.value)
     assert found.program == "gpuheap"
     assert all(isinstance(figure, int) for figure in found.evidence.values())
+    assert found.evidence["requested"] == 100_000_000
+    assert found.evidence["short by"] == caught.value.figures["short_by"]
+    limit = caught.value.figures["limit"] + caught.value.figures["limit_short_by"]
+    assert found.fix == f"heap.set_limits(limit={limit})"
+    assert gpuheap.explain(f"{caught.value.figures}").fix == found.fix
     assert "<pre>" in found._repr_html_()
 
 

@@ -146,6 +146,25 @@ fn idle_emulated_device_has_nothing_but_free_memory() {
 }
 
 #[test]
+fn free_names_live_holders() {
+    let own = std::process::id();
+    let description = format!(
+        r#"{{"driver": "580.1", "devices": [{{"profile": "t4",
+            "processes": [{{"pid": {own}, "bytes": 1073741824}}]}}]}}"#
+    );
+    let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["free"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let line = format!("1024 MiB  pid {own} machine-");
+    assert!(ran.stdout.contains(&line), "{}", ran.stdout);
+    assert!(ran.stdout.contains(&format!("$ kill {own}\n")), "{}", ran.stdout);
+    // The program lives, so that nothing is ended, and no memory comes back.
+    let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["free", "--yes"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("nothing was ended: no process is a proven"), "{}", ran.stdout);
+    assert!(ran.stdout.contains(&line), "{}", ran.stdout);
+}
+
+#[test]
 fn pause_is_a_plan_until_it_is_asked_for() {
     let own = std::process::id();
     let description = format!(

@@ -74,6 +74,19 @@ impl std::fmt::Debug for dyn Source {
     }
 }
 
+impl Host {
+    /// Reads the facts of this host alone. Blocks for two seconds at most, and usually for one
+    /// millisecond.
+    ///
+    /// # Errors
+    ///
+    /// The reason if the host does not answer in time.
+    pub fn here() -> Result<Host, Skipped> {
+        let source: Arc<dyn Source> = Arc::new(crate::source::Here);
+        probe::limited(&source, Duration::from_secs(2), Host::read)
+    }
+}
+
 impl Machine {
     /// Reads the facts that [`status`](crate::status) needs. Blocks for 15 seconds at most, and
     /// usually for some 50 ms.

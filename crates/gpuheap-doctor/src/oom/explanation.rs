@@ -4,6 +4,9 @@ use serde::Serialize;
 
 use crate::words::{Amount, hanging};
 
+/// Chapter of the guide about WSL2.
+pub(crate) const WSL2_CHAPTER: &str = "crates/gpuheap/src/guide/wsl2.md";
+
 /// Explanation of an out-of-memory error, from its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
@@ -11,10 +14,18 @@ pub struct Explanation {
     pub program: &'static str,
     /// Cause, in a sentence.
     pub cause: String,
-    /// Figures behind the cause, each with its name, bytes.
+    /// Figures from which the cause follows, each with its name, bytes.
     pub evidence: Vec<(&'static str, u64)>,
+    /// `true` if the figures are from a text that rounds them.
+    pub is_rounded: bool,
     /// First thing to do: a command, a setting or a line of code.
     pub fix: String,
+    /// Further things to do, cheapest first.
+    pub alternatives: Vec<String>,
+    /// Chapter of the guide, as a path in the repository.
+    pub guide: Option<&'static str>,
+    /// Limits of the explanation, each a sentence.
+    pub notes: Vec<String>,
     /// `true` if the form of the text is known from documentation or reports only, and not from a
     /// run.
     pub from_documentation: bool,
@@ -29,11 +40,50 @@ impl Explanation {
             text.push_str(&format!("  {name:<28}{:>12}\n", Amount(*bytes).to_string()));
         }
         hanging(&mut text, "  fix: ", "       ", &self.fix, width);
+        for other in &self.alternatives {
+            hanging(&mut text, "  or:  ", "       ", other, width);
+        }
+        if let Some(guide) = self.guide {
+            text.push_str(&format!("  guide: {guide}\n"));
+        }
+        for note in &self.notes {
+            hanging(&mut text, "  note: ", "        ", note, width);
+        }
         if self.from_documentation {
             let words = "the form of this text is known from documentation and reports alone";
             hanging(&mut text, "  note: ", "        ", words, width);
         }
         text
+    }
+
+    /// Adds the figures that are known.
+    pub(super) fn with(mut self, figures: &[(&'static str, Option<u64>)]) -> Explanation {
+        self.evidence.extend(figures.iter().filter_map(|(name, bytes)| Some((*name, (*bytes)?))));
+        self
+    }
+
+    /// Adds further things to do, cheapest first.
+    pub(super) fn or(mut self, others: &[&str]) -> Explanation {
+        self.alternatives.extend(others.iter().map(|other| (*other).to_owned()));
+        self
+    }
+
+    /// Adds a limit of the explanation.
+    pub(super) fn noting(mut self, note: impl Into<String>) -> Explanation {
+        self.notes.push(note.into());
+        self
+    }
+
+    /// Names the chapter about WSL2.
+    pub(super) fn of_wsl2(mut self) -> Explanation {
+        self.guide = Some(WSL2_CHAPTER);
+        self
+    }
+
+    /// Marks the form of the text as seen in a run.
+    pub(super) fn seen(mut self) -> Explanation {
+        self.from_documentation = false;
+        self
     }
 }
 
@@ -47,15 +97,11 @@ pub(super) fn explanation(
         program,
         cause: cause.into(),
         evidence: Vec::new(),
+        is_rounded: false,
         fix: fix.into(),
+        alternatives: Vec::new(),
+        guide: None,
+        notes: Vec::new(),
         from_documentation: true,
-    }
-}
-
-impl Explanation {
-    /// Adds the figures that are known.
-    pub(super) fn with(mut self, figures: &[(&'static str, Option<u64>)]) -> Explanation {
-        self.evidence.extend(figures.iter().filter_map(|(name, bytes)| Some((*name, (*bytes)?))));
-        self
     }
 }

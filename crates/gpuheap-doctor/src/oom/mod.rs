@@ -1,7 +1,11 @@
-//! Texts of out-of-memory errors: their figures, one cause and one fix.
+//! Texts of out-of-memory errors: their figures, one cause, and what helps.
 
+mod driver;
 mod explanation;
+mod gpuheap;
+mod host;
 mod python;
+mod rapids;
 mod rest;
 mod sizes;
 
@@ -9,23 +13,69 @@ pub use self::explanation::Explanation;
 
 /// Explains an out-of-memory error anywhere in a text. `None` if no known error is in it. Lines may
 /// be wrapped anywhere between two words.
-pub fn explain_error(text: &str) -> Option<Explanation> {
-    // Specific readers come first. Most texts end with the driver's own words, which `bare` reads.
-    let readers: [fn(&str) -> Option<Explanation>; 10] = [
-        rest::gpuheap,
-        python::torch,
-        python::rmm,
-        python::cupy,
-        python::jax,
-        rest::julia,
-        python::pycuda,
-        python::numba,
-        rest::cudarc,
-        rest::bare,
-    ];
+///
+/// `on_wsl2` says whether the error is of a program under WSL2. With `None`, signs of WSL2 in the
+/// text decide: a Windows drive, the name of its kernel.
+pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
+    let sign = wsl2_sign(text);
+    let is_wsl2 = on_wsl2.unwrap_or(sign.is_some());
     let unwrapped = unwrapped(text);
-    // Our own error is one line, after which other text follows.
-    rest::gpuheap(text).or_else(|| readers.iter().find_map(|read| read(&unwrapped)))
+    let line = unwrapped.as_str();
+    // Specific readers come first. Most texts end with the driver's own words, which `bare` reads.
+    let readers: [&dyn Fn() -> Option<Explanation>; 18] = [
+        &|| gpuheap::figures(line),
+        // gpuheap's own error is one line, after which other text follows.
+        &|| gpuheap::error(text, is_wsl2).or_else(|| gpuheap::error(line, is_wsl2)),
+        &|| driver::not_ready(line, is_wsl2),
+        &|| driver::invalid_device(line, is_wsl2),
+        &|| python::torch(line, is_wsl2),
+        &|| rapids::rmm(line, is_wsl2),
+        &|| python::cupy(line, is_wsl2),
+        &|| python::jax(line).map(|found| driver::of_windows(found, is_wsl2)),
+        &|| rest::julia(line).map(|found| driver::of_windows(found, is_wsl2)),
+        &|| python::pycuda(line, is_wsl2),
+        &|| python::numba(line).map(|found| driver::of_windows(found, is_wsl2)),
+        &|| rest::cudarc(line).map(|found| driver::of_windows(found, is_wsl2)),
+        &|| driver::bare(line, is_wsl2),
+        &|| rapids::dask(line, is_wsl2),
+        &|| host::numpy(line, is_wsl2),
+        &|| host::kernel(line, is_wsl2),
+        &|| host::bad_alloc(line, is_wsl2),
+        &|| host::killed(text, is_wsl2),
+    ];
+    let found = readers.iter().find_map(|read| read())?;
+    // The chapter marks an explanation that would be another one without WSL2.
+    Some(match (found.guide, on_wsl2, sign) {
+        (Some(_), None, Some(sign)) if found.program != gpuheap::PROGRAM => found.noting(format!(
+            "read as an error under WSL2, because the text has \"{sign}\"; --profile h200 reads it \
+             as one of Linux"
+        )),
+        _ => found,
+    })
+}
+
+/// Returns the words that show that a text was written under WSL2.
+fn wsl2_sign(text: &str) -> Option<&str> {
+    // PyTorch prints the last one for memory that Windows does not report.
+    const SIGNS: [&str; 7] = [
+        "microsoft-standard",
+        "/usr/lib/wsl/",
+        "/dev/dxg",
+        "dxgk",
+        "wsl.localhost",
+        "WSL2",
+        "17179869184.00 GiB",
+    ];
+    SIGNS.iter().find_map(|sign| text.contains(sign).then_some(*sign)).or_else(|| drive(text))
+}
+
+/// Returns a Windows drive in a text: `/mnt/c/`.
+fn drive(text: &str) -> Option<&str> {
+    text.match_indices("/mnt/").find_map(|(at, _)| {
+        let drive = text.get(at..at + "/mnt/c/".len())?;
+        let [.., letter, b'/'] = drive.as_bytes() else { return None };
+        letter.is_ascii_lowercase().then_some(drive)
+    })
 }
 
 /// Returns the text in one line, with one space between two words.
@@ -38,4 +88,23 @@ fn unwrapped(text: &str) -> String {
         line.push_str(word);
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_of_wsl2_are_found() {
+        for (text, sign) in [
+            ("File \"/mnt/d/work/run.py\", line 3", Some("/mnt/d/")),
+            ("Linux pc 6.6.87.2-microsoft-standard-WSL2 #1", Some("microsoft-standard")),
+            ("misc dxg: dxgk: dxgkio_make_resident", Some("dxgk")),
+            ("/mnt/data/run.py", None),
+            ("/mnt/", None),
+            ("é/mnt/é/", None),
+        ] {
+            assert_eq!(wsl2_sign(text), sign, "{text}");
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! Errors of Python libraries.
 
+use super::driver::of_windows;
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
 
 use crate::words::Amount;
 
 /// Explains PyTorch 1.x and 2.x: `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …`.
-pub(super) fn torch(text: &str) -> Option<Explanation> {
+pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let at = text.find("CUDA out of memory. Tried to allocate")?;
     let text = &text[at..];
     let requested = after(text, "Tried to allocate ")?;
@@ -57,7 +58,7 @@ pub(super) fn torch(text: &str) -> Option<Explanation> {
                 "the program's own limit is reached: {} are allowed",
                 Amount(allowed.unwrap_or(0))
             ),
-            "raise the fraction of torch.cuda.set_per_process_memory_fraction",
+            "torch.cuda.set_per_process_memory_fraction(1.0) # or another larger fraction",
         )
     } else if unallocated_bytes >= short && unallocated_bytes > 0 {
         explanation(
@@ -66,7 +67,11 @@ pub(super) fn torch(text: &str) -> Option<Explanation> {
                 "{} that PyTorch keeps are enough, but lie in pieces (fragmentation)",
                 Amount(unallocated_bytes)
             ),
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            // Windows was seen to refuse the large range of addresses that segments need.
+            match on_wsl2 {
+                true => "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
+                false => "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            },
         )
     } else if others >= short && others > 1 << 30 {
         explanation(
@@ -93,32 +98,13 @@ pub(super) fn torch(text: &str) -> Option<Explanation> {
     ]);
     // This repository has recorded texts of real runs.
     found.from_documentation = false;
-    Some(found)
-}
-
-/// Explains RMM and libraries on top of it: cuDF, cuML, Dask.
-pub(super) fn rmm(text: &str) -> Option<Explanation> {
-    let is_pool = text.contains("Maximum pool size exceeded");
-    let is_rmm = (text.contains("rmm") || text.contains("RMM")) && text.contains("bad_alloc");
-    if !is_pool && !is_rmm {
-        return None;
-    }
-    let requested = after(text, "failed to allocate ");
-    let found = if is_pool {
-        explanation(
-            "RMM",
-            "the pool could not grow: its maximum is reached, or the device is full",
-            "rmm.mr.set_current_device_resource(rmm.mr.CudaAsyncMemoryResource())",
-        )
-    } else {
-        explanation("RMM", "the driver has no memory left for the request", "gpuheap status")
-    };
-    Some(found.with(&[("requested", requested)]))
+    found.is_rounded = true;
+    Some(of_windows(found, on_wsl2))
 }
 
 /// Explains CuPy: `Out of memory allocating N bytes (allocated so far: N bytes, limit set to: N
 /// bytes).`
-pub(super) fn cupy(text: &str) -> Option<Explanation> {
+pub(super) fn cupy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let at = text.find("Out of memory allocating ")?;
     let text = &text[at..];
     let taken = after(text, "allocated so far: ")?;
@@ -139,11 +125,12 @@ pub(super) fn cupy(text: &str) -> Option<Explanation> {
             "cupy.get_default_memory_pool().free_all_blocks()",
         ),
     };
-    Some(found.with(&[
+    let found = found.with(&[
         ("requested", Some(requested)),
         ("taken by the pool", Some(taken)),
         ("limit", limit),
-    ]))
+    ]);
+    Some(of_windows(found, on_wsl2))
 }
 
 /// Explains JAX and XLA: `RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes.`
@@ -172,7 +159,7 @@ pub(super) fn jax(text: &str) -> Option<Explanation> {
 }
 
 /// Explains PyCUDA, where a context is current only on the thread that pushed it.
-pub(super) fn pycuda(text: &str) -> Option<Explanation> {
+pub(super) fn pycuda(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_pycuda = text.contains("pycuda");
     let known = |cause: &str, fix: &str| {
         let mut found = explanation("PyCUDA", cause, fix);
@@ -215,7 +202,7 @@ pub(super) fn pycuda(text: &str) -> Option<Explanation> {
         );
         // Seen in PyCUDA 2026.1, whose exceptions name their module.
         found.from_documentation = !text.contains("pycuda._driver.MemoryError");
-        found
+        of_windows(found, on_wsl2)
     })
 }
 

@@ -1,30 +1,9 @@
-//! Errors of Julia, of Rust, of gpuheap, and of the driver itself.
+//! Errors of Julia and of Rust.
 
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, leading};
 
 use crate::words::Amount;
-
-/// Explains gpuheap's own error, which has its cause and its remedy.
-pub(super) fn gpuheap(text: &str) -> Option<Explanation> {
-    let kinds = ["GPU", "unified", "pinned host"];
-    let (at, start) = kinds.iter().find_map(|kind| {
-        let start = format!("out of {kind} memory: ");
-        Some((text.find(&start)?, start))
-    })?;
-    let text = text[at + start.len()..].lines().next()?;
-    let requested = leading(text)?;
-    let (head, tail) = text.split_once("; ")?;
-    let (_, rest) = head.split_once(" requested, ")?;
-    let (short, cause) = match rest.split_once(" short, because ") {
-        Some((short, cause)) => (leading(short), cause),
-        None => (None, rest.strip_prefix("but ").unwrap_or(rest)),
-    };
-    let remedy = tail.split(" (").next().unwrap_or(tail);
-    let mut found = explanation("gpuheap", cause, remedy);
-    found.from_documentation = false;
-    Some(found.with(&[("requested", Some(requested)), ("short by", short)]))
-}
 
 /// Explains CUDA.jl: `Out of GPU memory trying to allocate 1.000 GiB`, with the pool's state below.
 pub(super) fn julia(text: &str) -> Option<Explanation> {
@@ -67,6 +46,8 @@ pub(super) fn julia(text: &str) -> Option<Explanation> {
             "CUDA.unsafe_free!(array) for arrays that are done with",
         )
     };
+    let mut found = found;
+    found.is_rounded = true;
     Some(found.with(&[
         ("requested", requested),
         ("device", total),
@@ -81,25 +62,5 @@ pub(super) fn julia(text: &str) -> Option<Explanation> {
 pub(super) fn cudarc(text: &str) -> Option<Explanation> {
     text.contains("DriverError(CUDA_ERROR_OUT_OF_MEMORY").then(|| {
         explanation("cudarc", "the driver has no memory left for the request", "gpuheap status")
-    })
-}
-
-/// Explains the names of the error in the driver and the runtime, which come without figures.
-pub(super) fn bare(text: &str) -> Option<Explanation> {
-    const NAMES: [&str; 5] = [
-        "cudaErrorMemoryAllocation",
-        "CUDA_ERROR_OUT_OF_MEMORY",
-        "CUDA error: out of memory",
-        "CUDA error 2",
-        "cudaMalloc failed: out of memory",
-    ];
-    NAMES.iter().any(|name| text.contains(name)).then(|| {
-        let mut found = explanation(
-            "CUDA",
-            "the driver has no memory left for a request; the text does not say for how much",
-            "gpuheap status",
-        );
-        found.from_documentation = false;
-        found
     })
 }

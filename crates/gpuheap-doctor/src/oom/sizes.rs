@@ -1,30 +1,44 @@
 //! Sizes in texts.
 
-/// Returns the size that follows the text `before`: `20.00 MiB`, `8.000000 GiB`, `805,306,368
-/// bytes`, `4096`. `None` if no size follows, or if it is larger than any device: drivers print 16
-/// EiB for "unknown".
+/// Returns the size that follows the text `before`: `20.00 MiB`, `8.000000 GiB`, `201. GiB`,
+/// `805,306,368 bytes`, `4096`. `None` if no size follows, or if it is 16 EiB or more: drivers
+/// print that for "unknown".
 pub(super) fn after(text: &str, before: &str) -> Option<u64> {
     let (_, rest) = text.split_once(before)?;
     leading(rest)
 }
 
-/// Returns the size at the start of a text.
+/// Returns the size at the start of a text. Units with an `i` are powers of 1024, the others powers
+/// of 1000.
 pub(super) fn leading(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let end =
         text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',').unwrap_or(text.len());
-    let number: f64 = text[..end].trim_end_matches(['.', ',']).replace(',', "").parse().ok()?;
+    let number = text[..end].trim_end_matches(['.', ',']).replace(',', "");
     let unit = text[end..].trim_start();
     let unit: String = unit.chars().take_while(char::is_ascii_alphabetic).collect();
-    let factor = match unit.as_str() {
-        "KiB" | "KB" | "kB" => 1024.0,
-        "MiB" | "MB" => 1024.0 * 1024.0,
-        "GiB" | "GB" => 1024.0 * 1024.0 * 1024.0,
-        "TiB" | "TB" => 1024.0_f64.powi(4),
-        _ => 1.0,
+    let factor = factor(&unit);
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor.unwrap_or(1));
+    }
+    // A part of a byte is not a size.
+    let bytes = number.parse::<f64>().ok()? * factor? as f64;
+    (bytes < UNKNOWN).then_some(bytes.round() as u64)
+}
+
+/// Smallest size that stands for "unknown".
+const UNKNOWN: f64 = 18_446_744_073_709_551_616.0;
+
+/// Returns the bytes of a unit.
+fn factor(unit: &str) -> Option<u64> {
+    const LETTERS: &str = "KMGTPE";
+    let (letter, base) = match unit.strip_suffix("iB") {
+        Some(letter) => (letter, 1024_u64),
+        None => (unit.strip_suffix('B')?, 1000),
     };
-    let bytes = number * factor;
-    (bytes < 1e15).then_some(bytes.round() as u64)
+    let letter = if letter == "k" { "K" } else { letter };
+    let power = LETTERS.find(letter).filter(|_| letter.len() == 1)?;
+    Some(base.pow(power as u32 + 1))
 }
 
 /// Returns the size in front of `behind`: `14.31 GiB already allocated`.
@@ -55,5 +69,31 @@ mod tests {
         );
         assert_eq!(before("é 2 GiB free", " free"), Some(2 << 30));
         assert_eq!(leading("nothing"), None);
+    }
+
+    #[test]
+    fn units_are_binary_or_decimal() {
+        for (text, bytes) in [
+            ("1.00 PiB", 1 << 50),
+            ("8. EiB for an array", 8 << 60),
+            ("1.5 TiB", 3 << 39),
+            ("201. GiB", 201 << 30),
+            ("512KiB", 512 << 10),
+            ("4.29 GB", 4_290_000_000),
+            ("7 kB", 7000),
+            ("7 KB", 7000),
+            ("2.5 MB", 2_500_000),
+            ("3 TB", 3_000_000_000_000),
+            ("2 PB", 2_000_000_000_000_000),
+            ("1 EB", 1_000_000_000_000_000_000),
+            ("4096 B", 4096),
+            ("18014398509481985", 18_014_398_509_481_985),
+            ("21474836480 at:", 21_474_836_480),
+        ] {
+            assert_eq!(leading(text), Some(bytes), "{text}");
+        }
+        for text in ["16 EiB", "1.5", "1.5 of", "20 EB", "GiB", "17179869184.00 GiB"] {
+            assert_eq!(leading(text), None, "{text}");
+        }
     }
 }

@@ -8,9 +8,10 @@ pub(super) const RULE: Rule = Rule {
     id: "W04",
     severity: Severity::Warning,
     title: "memory that Windows moved to the host",
-    explanation: "If programs want more than the card has, Windows moves a part of their memory to the host and calls it \
-                  \"Shared GPU memory\". Nothing fails; each access goes through PCIe and is slow. Dedicated \
-                  memory near its limit and shared memory that grows are the sign. Pinned memory counts as shared too.",
+    explanation: "If programs request more than the card has, Windows does one of two things, and does not announce which. \
+                  It moves a part of their memory to the host and calls it \"Shared GPU memory\": no call fails, and each \
+                  access goes through PCIe and is slow. Or it refuses: see W06. Dedicated memory near its limit and \
+                  shared memory that grows are the sign of the first. Pinned memory counts as shared too.",
     look,
 };
 
@@ -32,6 +33,7 @@ fn look(machine: &Machine) -> Vec<Finding> {
         mib(windows.dedicated),
         mib(total)
     );
-    let cause = "The card is full, and Windows moved a part to the host: slow, and no error.";
+    let cause = "The card is full, and Windows moved a part to the host: slow; it may refuse the next \
+                 request.";
     vec![RULE.found(fact, cause, "gpuheap explain dedicated").with_bytes(spilled)]
 }

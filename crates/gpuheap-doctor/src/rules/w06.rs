@@ -1,5 +1,7 @@
 //! W06: memory that Windows did not keep on the card.
 
+use gpuheap_driver::wsl2::USABLE_PERCENT;
+
 use crate::evidence;
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
@@ -9,9 +11,10 @@ pub(super) const RULE: Rule = Rule {
     id: "W06",
     severity: Severity::Fail,
     title: "memory that Windows did not keep on the card",
-    explanation: "Windows decides what stays on the card. If it cannot keep what a program needs, a call \
-                  fails with \"device not ready\", although memory looks free. Leave 15 to 20 % of the \
-                  card free, and do not use PyTorch's expandable segments.",
+    explanation: "Windows decides what stays on the card. If it cannot keep there what a program needs, a call fails \
+                  with \"device not ready\" or \"out of memory\", although memory looks free; or it moves memory to the \
+                  host instead, see W04. Plan with 80 % of what is free, as a heap does on its own, and do not use \
+                  PyTorch's expandable segments.",
     look,
 };
 
@@ -25,7 +28,9 @@ fn look(machine: &Machine) -> Vec<Finding> {
                     times(count, "time"),
                     age(ago)
                 ),
-                "Too little was left on the card; leave 15 to 20 % of it free.",
+                format!(
+                    "Too little was left on the card; plan with {USABLE_PERCENT} % of what is free."
+                ),
                 "unset PYTORCH_CUDA_ALLOC_CONF",
             )
         })

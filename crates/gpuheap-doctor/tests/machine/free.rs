@@ -43,8 +43,74 @@ fn listed_process_is_never_ended() {
 }
 
 #[test]
-fn machine_without_findings_has_nothing_to_give_back() {
-    assert_eq!(plan(named("h200_idle")).render(80), "nothing to give back\n");
+fn idle_device_has_nothing_to_give_back() {
+    let text = plan(named("h200_idle")).render(80);
+    assert!(text.starts_with("GPU 0: ") && text.contains(" in use, by no process"), "{text}");
+    assert!(text.ends_with("no process holds memory: nothing to give back\n"), "{text}");
+}
+
+/// Returns a GPU with two live programs of this user that no rule is about, 3.8 GiB in all.
+fn two_programs() -> Recording {
+    let process = |pid: u32, program: &str| {
+        format!(
+            "== /proc/{pid}/stat\n{pid} ({program}) S 1 {pid} {pid} 0 -1 0 0 0 0 0 90 1 0 0 20 0 1 0 \
+             9280000 0 0\n== /proc/{pid}/status\nUid:\t1000\t1000\t1000\t1000\n== /proc/{pid}/cmdline\n\
+             {program}\\0run\\0\n== /proc/{pid}/fd/9 -> /dev/nvidia0\n"
+        )
+    };
+    let nvml = "{\"driver\": \"580.95.05\", \"devices\": [{\"index\": 0, \"name\": \"NVIDIA H200\", \
+                \"minor\": 0, \"total\": 150754820096, \"used\": 4733495296, \"free\": 146021324800, \
+                \"reserved\": 653262848, \"processes\": [{\"pid\": 4000, \"bytes\": 2147483648}, \
+                {\"pid\": 4100, \"bytes\": 1932735283}]}]}";
+    let both = process(4000, "solver") + &process(4100, "viewer");
+    Recording::parse(&both).unwrap().over(named("h200_idle").with("nvml", nvml))
+}
+
+#[test]
+fn live_programs_are_named_with_steps() {
+    let plan = plan(two_programs());
+    let text = plan.render(80);
+    assert!(!text.contains("nothing to give back"), "{text}");
+    for words in ["pid 4000 solver run", "pid 4100 viewer run", "$ kill 4000", "$ kill 4100"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(plan.steps.iter().map(|step| step.bytes).sum::<u64>(), 4_080_218_931);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn every_holder_has_a_step() {
+    for name in ["h200_training", "several_users", "fork", "wsl2", "wsl2_windows"] {
+        let plan = plan(named(name));
+        let text = plan.render(80);
+        let said: String = plan.steps.iter().map(|step| step.reason.as_str()).collect();
+        for holder in plan.devices.iter().flat_map(|held| &held.holders) {
+            let pid = holder.pid.unwrap();
+            let is_orphans = plan.orphans.iter().any(|orphan| orphan.listed_pid == pid);
+            assert!(is_orphans || said.contains(&format!("pid {pid}")), "{name}: {pid}: {text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{name}: {text}");
+    }
+}
+
+#[test]
+fn windows_programs_are_named_under_wsl2() {
+    let text = plan(named("wsl2_windows")).render(80);
+    assert!(text.contains("310 MiB  dwm, of Windows"), "{text}");
+    assert!(text.contains("1000 MiB  all of WSL2"), "{text}");
+    assert!(text.contains("$ taskmgr.exe"), "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn unknown_part_of_windows_is_told() {
+    let text = plan(named("wsl2")).render(80);
+    assert!(!text.contains("nothing to give back"), "{text}");
+    assert!(text.contains("pid 4000 python3 train.py"), "{text}");
+    assert!(text.contains("Windows could not be asked"), "{text}");
+    let empty = named("wsl2").without("/proc/4000/stat", Why::Missing);
+    let text = plan(empty).render(80);
+    assert!(text.contains("Windows could not be asked"), "{text}");
 }
 
 /// Returns the fork case as a container shows it, under a driver of this version.

@@ -22,10 +22,10 @@ static RECORDINGS: LazyLock<Vec<Recording>> = LazyLock::new(|| {
 proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(
-        head in "(CUDA out of memory\\. Tried to allocate |out of GPU memory: |Out of memory allocating |Out of GPU memory |RESOURCE_EXHAUSTED: Out of memory )",
-        rest in "([0-9.,]{0,8} (GiB|bytes|é|total capacity of|of which|free|; |\\(|short, because |requested, |/|Process )){0,12}",
+        head in "(CUDA out of memory\\. Tried to allocate |out of GPU memory: |Out of memory allocating |Out of GPU memory |RESOURCE_EXHAUSTED: Out of memory |Unable to allocate |Killed process 7 |rmm std::bad_alloc|Worker exceeded |/mnt/c/ cudaErrorMemoryAllocation |\\{'requested': )",
+        rest in "([0-9.,]{0,8} (GiB|bytes|é|total capacity of|of which|free|; |\\(|short, because |requested, |/|Process |shape \\(|cudaError|% memory budget|reserved of a limit of|kB)){0,12}",
     ) {
-        explain_error(&(head + &rest)).map(|found| found.render(80));
+        explain_error(&(head + &rest), None).map(|found| found.render(80));
     }
 }
 

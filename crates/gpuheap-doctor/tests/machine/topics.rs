@@ -1,6 +1,9 @@
 //! Explanations with the numbers of a machine.
 
-use gpuheap_doctor::{Machine, Recording, TOPICS, explain_topic};
+use std::path::{Path, PathBuf};
+
+use gpuheap_doctor::{Machine, RULES, Recording, TOPICS, explain_topic};
+use gpuheap_driver::wsl2::{USABLE_PERCENT, usable};
 
 use crate::support::named;
 
@@ -43,7 +46,8 @@ fn pool_fits_into_what_is_free() {
         let (first, most) = (number("initial_pool_size="), number("maximum_pool_size="));
         let free = machine.devices()[0].free;
         assert!(first <= most && most < free && first % 256 == 0, "{text}");
-        assert_eq!(most > free / 4 * 3, !machine.host.is_wsl, "{text}");
+        let share = if machine.host.is_wsl { usable(free) } else { free / 100 * 90 };
+        assert!((share - (512 << 20)..=share).contains(&most), "{text}");
     }
 }
 
@@ -60,4 +64,48 @@ fn detection_needs_no_single_fact() {
     let driver_alone = custom.with("environment", "");
     assert!(!Machine::read(driver_alone).host.is_wsl);
     assert!(Machine::read(named("h200_idle")).host.wsl_facts.is_empty());
+}
+
+/// Returns the pages and headers that users read.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages =
+        vec![root.join("README.md"), root.join("crates/gpuheap-capi/include/gpuheap.h")];
+    for folder in ["docs", "crates/gpuheap/src/guide"] {
+        let files = std::fs::read_dir(root.join(folder)).unwrap();
+        pages.extend(files.map(|file| file.unwrap().path()));
+    }
+    pages.retain(|page| page.extension().is_some_and(|kind| kind == "md" || kind == "h"));
+    pages
+}
+
+/// Returns the percentages of a text that are shares of the memory that is free under WSL2.
+fn shares(text: &str) -> Vec<u64> {
+    let text = text.split_whitespace().filter(|word| *word != "//").collect::<Vec<_>>().join(" ");
+    let of_free = [" % of what is free", " % of the free memory", " % of what looks free"];
+    let percent = |at: usize| {
+        let near = &text[..at];
+        let near = &near[near.char_indices().rev().nth(200).map_or(0, |(at, _)| at)..];
+        let number = near.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+        (near.contains("WSL2") || near.contains("Windows") || near.contains("when it is"))
+            .then_some(number)
+    };
+    of_free
+        .iter()
+        .flat_map(|words| text.match_indices(words).filter_map(|(at, _)| percent(at)))
+        .collect()
+}
+
+#[test]
+fn share_of_wsl2_is_one_number() {
+    let topics = TOPICS.map(|topic| explained(topic, named("wsl2_windows")));
+    let rules = RULES.iter().map(|rule| rule.explanation.to_owned());
+    let files = pages().into_iter().map(|page| std::fs::read_to_string(page).unwrap());
+    let texts: Vec<String> = topics.into_iter().chain(rules).chain(files).collect();
+    let found: Vec<u64> = texts.iter().flat_map(|text| shares(text)).collect();
+    // A topic, rule W06, the header, and four pages.
+    assert!(found.len() >= 6, "{found:?}");
+    assert!(found.iter().all(|percent| *percent == USABLE_PERCENT), "{found:?}");
+    let all = texts.join(" ");
+    assert!(!all.contains("15 to 20 %") && !all.contains("nothing fails"), "an older share");
 }

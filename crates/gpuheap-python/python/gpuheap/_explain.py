@@ -73,6 +73,9 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
         if isinstance(one, OutOfMemory) and one.figures.get("cause") == "scope":
             return Explanation(_of_scope(one.figures))
         text = one if isinstance(one, str) else _text(one)
+        if isinstance(one, OutOfMemory):
+            # The text rounds the sizes that the figures have to the byte.
+            text = f"{json.dumps(one.figures)}\n{text}"
         # A text may hold half of a character, which has no UTF-8.
         explained = _gpuheap._explain(text.encode("utf-8", "replace").decode())
         if explained is not None:

@@ -384,8 +384,11 @@ impl OutOfMemory {
             MemoryKind::Registered => "registered host",
         };
         let by_default = match self.on_wsl2 {
-            false => "",
-            true => "; on WSL2 a heap that is given none gets 80 % of what is free",
+            false => String::new(),
+            true => format!(
+                "; on WSL2 a heap that is given none gets {} % of what is free",
+                gpuheap_driver::wsl2::USABLE_PERCENT
+            ),
         };
         write!(
             f,

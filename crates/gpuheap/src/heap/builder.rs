@@ -258,7 +258,7 @@ impl HeapBuilder {
         if self.environment && self.choices.limits.hard.is_none() && context.is_wsl2() {
             let (free, _) =
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
-            self.choices.limits.hard = Some(free / 5 * 4);
+            self.choices.limits.hard = Some(gpuheap_driver::wsl2::usable(free));
         }
         let limits = self.choices.limits;
         let (pool, parts): (PoolKind, Parts) = match pool {

@@ -1,0 +1,220 @@
+//! Who holds memory of the devices, and the steps that each holder leaves to the reader.
+
+use super::{Held, Holder, Step};
+use crate::evidence;
+use crate::machine::{Kind, Machine, WindowsProcess};
+use crate::status::{Account, Place, Row};
+use crate::words::{age, count, cut, hanging, mib};
+
+/// Returns the memory in use of each device that can be read, with its holders.
+pub(super) fn of(machine: &Machine) -> Vec<Held> {
+    evidence::accounts(machine)
+        .map(|(gpu, account)| {
+            let mut holders: Vec<Holder> = account.processes.iter().map(holder).collect();
+            // Without figures by process, the processes that have the device open are known.
+            holders.extend(unlisted(machine).map(|process| Holder {
+                pid: Some(process.pid),
+                name: format!("{} ({})", process.command(40), process.user),
+                bytes: None,
+            }));
+            Held {
+                device: gpu.index,
+                total_bytes: account.total_bytes,
+                used_bytes: account.used_bytes,
+                holders,
+            }
+        })
+        .collect()
+}
+
+/// Returns the processes under WSL2 that have the card open and that the driver does not list.
+fn unlisted(machine: &Machine) -> impl Iterator<Item = &crate::machine::Process> {
+    evidence::unlisted_holders(machine)
+        .filter(|process| machine.host.is_wsl && !evidence::is_monitor(process))
+}
+
+fn holder(row: &Row) -> Holder {
+    let name = match (row.place, &row.command, &row.user) {
+        (Place::Ended, ..) => "which has ended".to_owned(),
+        (Place::Hidden, ..) => "not visible from here".to_owned(),
+        (_, Some(command), Some(user)) => format!(
+            "{} ({user}, {})",
+            cut(command, 40),
+            row.age_seconds.map_or_else(|| "-".to_owned(), age)
+        ),
+        _ => "unknown".to_owned(),
+    };
+    Holder { pid: Some(row.pid), name, bytes: row.bytes }
+}
+
+/// Returns Windows' count under WSL2.
+pub(super) fn of_windows(machine: &Machine) -> Vec<Holder> {
+    let Some(windows) = &machine.windows else { return Vec::new() };
+    let (own, _) = windows.of_wsl();
+    let mut holders = vec![Holder { pid: None, name: "all of WSL2".to_owned(), bytes: Some(own) }];
+    let others = windows.processes.iter().filter(|process| !process.is_wsl());
+    let others = others.filter(|process| process.dedicated > 0);
+    let of = |process: &WindowsProcess| Holder {
+        pid: None,
+        name: format!("{}, of Windows", cut(&process.name, 40)),
+        bytes: Some(process.dedicated),
+    };
+    holders.extend(others.take(MOST_SHOWN).map(of));
+    holders
+}
+
+/// Programs of Windows that are shown.
+const MOST_SHOWN: usize = 5;
+
+/// Returns a step for each holder that no other step is about. `named` are their pids.
+pub(super) fn steps(machine: &Machine, named: &[u32]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut seen = named.to_vec();
+    for (gpu, account) in evidence::accounts(machine) {
+        for row in &account.processes {
+            if !seen.contains(&row.pid) {
+                seen.push(row.pid);
+                steps.push(of_row(machine, row));
+            }
+        }
+        for process in unlisted(machine).filter(|process| !seen.contains(&process.pid)) {
+            let place = if process.uid == machine.host.uid { Place::Own } else { Place::OtherUser };
+            let bytes = 0;
+            let name = format!("pid {} ({})", process.pid, process.command(40));
+            steps.push(of_place(machine, place, process.pid, &process.user, &name, bytes));
+        }
+        seen.extend(unlisted(machine).map(|process| process.pid));
+        if let Some(step) = rest(machine, gpu.index, &account) {
+            steps.push(step);
+        }
+    }
+    if let Some(windows) = &machine.windows {
+        let others = windows.of_others();
+        if others > 0 && !steps.iter().any(|step| step.reason.contains("Windows programs")) {
+            steps.push(Step {
+                reason: "Windows programs: nothing inside WSL2 can end them; close them in Windows"
+                    .to_owned(),
+                bytes: others,
+                command: "taskmgr.exe".to_owned(),
+            });
+        }
+    }
+    steps
+}
+
+/// Returns the step for a listed process.
+fn of_row(machine: &Machine, row: &Row) -> Step {
+    let bytes = row.bytes.unwrap_or(0);
+    let name = match &row.command {
+        Some(command) => format!("pid {} ({})", row.pid, cut(command, 40)),
+        None => format!("pid {}", row.pid),
+    };
+    if row.kind == Kind::Graphics {
+        let reason =
+            format!("{name} draws the screen; its memory comes back when its session ends");
+        return Step { reason, bytes, command: format!("ps -fp {}", row.pid) };
+    }
+    let user = row.user.as_deref().unwrap_or_default();
+    of_place(machine, row.place, row.pid, user, &name, bytes)
+}
+
+fn of_place(machine: &Machine, place: Place, pid: u32, user: &str, name: &str, bytes: u64) -> Step {
+    let (reason, command) = match place {
+        Place::Own if machine.host.is_wsl => {
+            (format!("{name} is yours and runs; its memory comes back when it ends"), ends(pid))
+        }
+        Place::Own => (
+            format!(
+                "{name} is yours and runs; its memory comes back when it ends, or for a while with \
+                 gpuheap pause {pid}"
+            ),
+            ends(pid),
+        ),
+        Place::OtherUser if machine.host.uid == Some(0) => {
+            (format!("{name} is {user}'s and runs; ask {user} before you end it"), ends(pid))
+        }
+        Place::OtherUser => (
+            format!("{name} is {user}'s and runs; only {user} can end it, so ask, or wait"),
+            "gpuheap wait --free 50%".to_owned(),
+        ),
+        Place::Container => (
+            format!("{name} runs in a container; it ends with the container"),
+            "docker ps".to_owned(),
+        ),
+        Place::Ended => {
+            (format!("{name} has ended, and its memory was not freed"), "gpuheap doctor".to_owned())
+        }
+        Place::Hidden if machine.host.is_container => (
+            format!("{name} is not visible in this container; look on the host"),
+            "gpuheap free".to_owned(),
+        ),
+        Place::Hidden => {
+            (format!("{name} is not visible to this user"), "sudo gpuheap free".to_owned())
+        }
+    };
+    Step { reason, bytes, command }
+}
+
+fn ends(pid: u32) -> String {
+    format!("kill {pid}")
+}
+
+/// Returns the step for memory in use that no listed process accounts for.
+fn rest(machine: &Machine, gpu: u32, account: &Account) -> Option<Step> {
+    if machine.host.is_wsl {
+        if machine.windows.is_some() || account.used_bytes == 0 {
+            return None;
+        }
+        return Some(Step {
+            reason: format!(
+                "GPU {gpu}: Windows could not be asked, so how much of the {} in use its programs \
+                 hold is not known; its Task Manager says it",
+                mib(account.used_bytes)
+            ),
+            bytes: 0,
+            command: "tasklist.exe".to_owned(),
+        });
+    }
+    let bytes = u64::try_from(account.unaccounted_bytes).unwrap_or(0);
+    if account.unaccounted_bytes <= evidence::unaccounted_limit(account) {
+        return None;
+    }
+    let reason = format!(
+        "GPU {gpu}: no visible process is listed with this memory{}",
+        if evidence::cannot_list(machine) { "; look on the host, as root" } else { "" }
+    );
+    Some(Step { reason, bytes, command: "sudo gpuheap doctor".to_owned() })
+}
+
+/// Renders the holders for `width` columns.
+pub(super) fn render(devices: &[Held], windows: &[Holder], width: usize) -> String {
+    let mut text = String::new();
+    for held in devices {
+        let words = format!(
+            "GPU {}: {} of {} in use, {}",
+            held.device,
+            mib(held.used_bytes),
+            mib(held.total_bytes),
+            match held.holders.len() {
+                0 => "by no process that the driver lists".to_owned(),
+                holders => format!("by {}", count(holders, "process")),
+            }
+        );
+        hanging(&mut text, "", "  ", &words, width);
+        rows(&mut text, &held.holders, width);
+    }
+    if !windows.is_empty() {
+        text.push_str("Windows counts, of the whole card:\n");
+        rows(&mut text, windows, width);
+    }
+    text
+}
+
+fn rows(text: &mut String, holders: &[Holder], width: usize) {
+    for holder in holders {
+        let size = holder.bytes.map_or_else(|| "unknown".to_owned(), mib);
+        let pid = holder.pid.map(|pid| format!("pid {pid} ")).unwrap_or_default();
+        text.push_str(&cut(&format!("  {size:>10}  {pid}{}", holder.name), width));
+        text.push('\n');
+    }
+}

@@ -1,0 +1,171 @@
+//! gpuheap's own errors: their figures, or the text if there are none.
+
+use serde_json::Value;
+
+use super::explanation::{Explanation, explanation};
+use super::sizes::{after, before, leading};
+
+/// Program of these errors.
+pub(super) const PROGRAM: &str = "gpuheap";
+
+/// Explains the figures of gpuheap's error: JSON, or as Python prints `error.figures`.
+pub(super) fn figures(text: &str) -> Option<Explanation> {
+    let object = object(text)?;
+    let bytes = |name: &str| object.get(name).and_then(Value::as_u64);
+    let is_set = |name: &str| object.get(name).and_then(Value::as_bool) == Some(true);
+    bytes("requested")?;
+    let kind = object.get("kind").and_then(Value::as_str)?;
+    let cause = object.get("cause").and_then(Value::as_str)?;
+    let on_host = matches!(kind, "pinned" | "registered");
+    let place = if on_host { "the host's memory" } else { "the device" };
+    let words = match cause {
+        "larger_than_device" => format!("the request is larger than {place}"),
+        "larger_than_limit" => "the request is larger than the limit".to_owned(),
+        "limit" => "the limit is reached".to_owned(),
+        "device_full" => format!("{place} is full"),
+        "fragmentation" => "the cached memory is in pieces that are too small".to_owned(),
+        "other_heaps" => format!("other heaps of this process hold the rest of {place}"),
+        "foreign" => format!("others hold the rest of {place}"),
+        "refused" => "the driver refuses it, though it calls that much free".to_owned(),
+        "capture" => "a stream that captures a graph cannot wait for what was freed".to_owned(),
+        _ => return None,
+    };
+    let raised = match (bytes("limit"), bytes("limit_short_by")) {
+        (Some(limit), Some(short @ 1..)) if !is_set("limit_is_fixed") && !on_host => {
+            limit.checked_add(short)
+        }
+        _ => None,
+    };
+    let fix = match (cause, raised) {
+        (_, Some(limit)) => format!("heap.set_limits(limit={limit})"),
+        ("foreign", _) => "gpuheap status # who holds the device".to_owned(),
+        ("refused", _) => "gpuheap free # who holds the device".to_owned(),
+        ("capture", _) => "allocate before the capture begins or after it ended".to_owned(),
+        ("other_heaps", _) => "flush the other heaps: heap.flush()".to_owned(),
+        ("larger_than_device", _) => "work in smaller pieces, or use a larger device".to_owned(),
+        _ => "free arrays that are done with, then heap.flush()".to_owned(),
+    };
+    let mut found = explanation(PROGRAM, words, fix).seen();
+    let variable = |limit| format!("export GPUHEAP_MEMORY_LIMIT={limit} {OF_ENVIRONMENT}");
+    found.alternatives.extend(raised.map(variable));
+    if is_set("on_wsl2") {
+        found = found.of_wsl2();
+    }
+    Some(found.with(&NAMES.map(|(field, name)| (name, bytes(field)))))
+}
+
+/// When the variable decides.
+const OF_ENVIRONMENT: &str = "# if the program sets no limit itself";
+
+/// Figures that are shown, each with its name.
+const NAMES: [(&str, &str); 10] = [
+    ("requested", "requested"),
+    ("short_by", "short by"),
+    ("live", "live"),
+    ("cached", "cached"),
+    ("largest_cached_block", "largest cached piece"),
+    ("reserved", "reserved"),
+    ("limit", "limit"),
+    ("device", "device or host"),
+    ("device_free", "free of it"),
+    ("foreign", "held by others"),
+];
+
+/// Returns the object with the figures. Python writes `'`, `None`, `True` and tuples where JSON has
+/// other signs.
+fn object(text: &str) -> Option<serde_json::Map<String, Value>> {
+    let at = text.find("\"requested\"").or_else(|| text.find("'requested'"))?;
+    let start = text[..at].rfind('{')?;
+    let end = start + text[start..].find('}')?;
+    let found = &text[start..=end];
+    let json = match serde_json::from_str(found) {
+        Ok(value) => value,
+        Err(_) => {
+            let signs = [("'", "\""), ("None", "null"), ("True", "true"), ("False", "false")];
+            let signs = signs.into_iter().chain([("(", "["), (")", "]")]);
+            let json = signs.fold(found.to_owned(), |text, (sign, json)| text.replace(sign, json));
+            serde_json::from_str(&json).ok()?
+        }
+    };
+    match json {
+        Value::Object(object) => Some(object),
+        _ => None,
+    }
+}
+
+/// Explains gpuheap's own error by its text, which has its cause and its remedy, and rounds sizes.
+pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
+    let kinds = ["GPU", "unified", "pinned host", "registered host"];
+    let (at, start) = kinds.iter().find_map(|kind| {
+        let start = format!("out of {kind} memory: ");
+        Some((text.find(&start)?, start))
+    })?;
+    let text = text[at + start.len()..].lines().next()?;
+    let requested = leading(text)?;
+    let (head, tail) = text.split_once("; ")?;
+    let (_, rest) = head.split_once(" requested, ")?;
+    let (short, cause) = match rest.split_once(" short, because ") {
+        Some((short, cause)) => (leading(short), cause),
+        None => (None, rest.strip_prefix("but ").unwrap_or(rest)),
+    };
+    let remedy = remedy(tail);
+    let limit = after(tail, " reserved of a limit of ");
+    // The remedy's amount is rounded up, so the sum is enough.
+    let raised = after(remedy, "raise the limit by ")
+        .or_else(|| after(remedy, "raise the limit by at least "))
+        .zip(limit);
+    let mut found = match raised.and_then(|(short, limit)| limit.checked_add(short)) {
+        Some(limit) => explanation(
+            PROGRAM,
+            cause,
+            format!("export GPUHEAP_MEMORY_LIMIT={}MiB {OF_ENVIRONMENT}", limit.div_ceil(1 << 20)),
+        )
+        .or(&[remedy]),
+        None => explanation(PROGRAM, cause, remedy),
+    };
+    found.from_documentation = false;
+    found.is_rounded = true;
+    if on_wsl2 || tail.contains("WSL2") {
+        found = found.of_wsl2();
+    }
+    Some(found.with(&[
+        ("requested", Some(requested)),
+        ("short by", short),
+        ("live", before(tail, " live")),
+        ("cached", before(tail, " cached (")),
+        ("largest cached piece", after(tail, "largest ")),
+        ("reserved", before(tail, " reserved")),
+        ("limit", limit),
+        ("held by others", before(tail, " foreign")),
+    ]))
+}
+
+/// Returns the remedy: the words up to the figures, which are in the last pair of brackets that
+/// begins with a pool's name.
+fn remedy(tail: &str) -> &str {
+    let pools = ["none", "simple", "binned", "split", "stitched", "driver"];
+    let figures = pools.iter().filter_map(|pool| tail.find(&format!(" ({pool} pool: ")));
+    tail[..figures.min().unwrap_or(tail.len())].trim_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_exact_in_json_and_in_python() {
+        let json = "{\"requested\": 6442450945, \"kind\": \"device\", \"cause\": \"limit\", \
+                    \"limit\": 4294967297, \"limit_short_by\": 2147483651, \"tried\": []}";
+        let python = "{'requested': 6442450945, 'kind': 'device', 'cause': 'limit', 'limit': \
+                      4294967297, 'limit_short_by': 2147483651, 'device_free': None, 'on_wsl2': \
+                      False, 'tried': [('Ready', 0)]}";
+        for text in [json, python] {
+            let found = figures(text).unwrap();
+            assert_eq!(found.fix, "heap.set_limits(limit=6442450948)");
+            assert_eq!(found.evidence[0], ("requested", 6_442_450_945));
+            assert!(!found.is_rounded);
+        }
+        assert_eq!(figures("{'requested': 1}"), None);
+        assert_eq!(figures("'requested' }{"), None);
+    }
+}
