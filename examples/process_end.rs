@@ -11,16 +11,19 @@
 //!     cargo run --bin process_end
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin process_end
 //!
-//! An emulated device is a part of its process. There the parent cannot see the child's memory, so
-//! only the child's own figures are printed.
+//! Without a GPU, parent and child share an emulated device through a file, its account. Memory that
+//! one of them takes is not available to the other, and its end gives the memory back, as on a GPU.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gpuheap::emu::{Account, Options, Profile};
 use gpuheap::{Bytes, Device, Heap, MemoryKind};
 
 const BYTES: usize = 512 << 20;
@@ -35,18 +38,40 @@ const ENDS: [(&str, &str); 5] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let device =
-        Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
+    let mut arguments = std::env::args().skip(1);
+    if let Some(how) = arguments.next() {
+        let account = arguments.next().ok_or("the child has no account")?;
+        return hold_and_end(&Heap::new(&open(Path::new(&account))?)?, &how);
+    }
+    let file = account();
+    let result = look(&file);
+    // A GPU has no such file.
+    let _ = std::fs::remove_file(&file);
+    result
+}
+
+/// Returns the file by which the parent and its children share an emulated device.
+fn account() -> PathBuf {
+    std::env::temp_dir().join(format!("gpuheap-process-end-{}", std::process::id()))
+}
+
+/// Opens the device of `GPUHEAP_DEVICE`, or an emulated one with this account.
+fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
+    if let Ok(name) = std::env::var("GPUHEAP_DEVICE") {
+        return Ok(Device::open(&name)?);
+    }
+    let mut options = Options::with_device(Profile::with_memory(4 << 30));
+    options.account = Some(Arc::new(Account::open(account)?));
+    Ok(Device::emulated_with(options)?)
+}
+
+/// The parent: has a child end in each way, and reads the device's line.
+fn look(account: &Path) -> Result<(), Box<dyn Error>> {
+    let device = open(account)?;
     let heap = Heap::new(&device)?;
-    if let Some(how) = std::env::args().nth(1) {
-        return hold_and_end(&heap, &how);
-    }
-    if device.is_emulated() {
-        println!("emulated device: the parent cannot see what its child has in use\n");
-    }
     for (how, text) in ENDS {
         let before = used(&heap)?;
-        let mut child = start(how)?;
+        let mut child = start(how, account)?;
         let mut words = BufReader::new(child.stdout.take().ok_or("the child has no output")?);
         let mut line = String::new();
         words.read_line(&mut line)?; // once it is there, the child holds its memory
@@ -68,19 +93,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         rest.lines().for_each(|line| println!("  child: {line}"));
         let end = if status.success() { "in good order" } else { "by a signal" };
         println!("  it ended {end}, {} ms after it was told to", ended.as_millis());
-        if !device.is_emulated() {
-            println!("  the device's line before: {}", Bytes(before));
-            println!("  while the child ran:      {}", Bytes(during));
-            println!("  after its end:            {}", Bytes(after));
-            println!("  all of it came back: {}, {} ms", after <= before, back.as_millis());
-        }
+        println!("  the device's line before: {}", Bytes(before));
+        println!("  while the child ran:      {}", Bytes(during));
+        println!("  after its end:            {}", Bytes(after));
+        println!("  all of it came back: {}, {} ms", after <= before, back.as_millis());
     }
     Ok(())
 }
 
-fn start(how: &str) -> Result<Child, std::io::Error> {
+fn start(how: &str, account: &Path) -> Result<Child, std::io::Error> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(how).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+    command.arg(how).arg(account);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
 /// The child: takes memory, has work in flight, and ends as it is told.

@@ -15,6 +15,7 @@ use gpuheap_replay::tune::Family;
 
 use crate::doctor::{DoctorArguments, ExplainArguments};
 use crate::dry_run::DryRunArguments;
+use crate::emulate::EmulateArguments;
 use crate::failure::Failure;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
@@ -40,6 +41,10 @@ pub(crate) enum Command {
     /// Run a program without a GPU, and say on which card it fits
     #[command(long_about = DRY_RUN, after_help = DRY_RUN_EXIT_CODES, after_long_help = DRY_RUN_AFTER)]
     DryRun(Box<DryRunArguments>),
+
+    /// Run a program on an emulated GPU, without a verdict
+    #[command(long_about = EMULATE, after_help = EMULATE_EXIT_CODES)]
+    Emulate(EmulateArguments),
 
     /// Account for each GPU's memory, by process
     #[command(long_about = STATUS, after_help = STATUS_EXIT_CODES)]
@@ -104,6 +109,18 @@ Examples:
 
 const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 the program failed \
                                   otherwise";
+
+const EMULATE: &str = "\
+Run a program on an emulated GPU: an emulated libcuda.so.1 and libnvidia-ml.so.1 take the places of NVIDIA's. \
+No GPU is needed, and one that is there is not touched.
+
+Programs that use the driver's own interface run: gpuheap, cuda.core, and the memory of Numba and PyCUDA. Programs \
+with NVIDIA's runtime do not: PyTorch, which gpuheap dry-run runs, CuPy and RMM. Kernels of others do not run.";
+
+const EMULATE_EXIT_CODES: &str = "\
+Exit codes: the program's own, 128 and the signal's number if a signal ended it; 2 wrong use, 3 the program cannot be \
+run, or the emulated libraries are missing
+Example: gpuheap emulate --device wsl2-rtx4060 -- python program.py";
 
 const STATUS: &str = "\
 Account for each GPU's memory: total, free, reserved by the driver, and used by which process. \
@@ -206,8 +223,10 @@ Exit codes:
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 9] =
-    ["replay", "dry-run", "status", "doctor", "explain", "wait", "free", "pause", "resume"];
+const COMMANDS: [&str; 10] = [
+    "replay", "dry-run", "emulate", "status", "doctor", "explain", "wait", "free", "pause",
+    "resume",
+];
 
 /// Frameworks whose settings `--tune` searches.
 const FAMILIES: [Family; 3] = [Family::Torch, Family::Rmm, Family::CuPy];
@@ -395,9 +414,11 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
             format!("{option}: {}", reason.unwrap_or_else(|| "the value is not valid".to_owned()))
         }
         ErrorKind::UnknownArgument
-            if command.as_deref() == Some("dry-run") && !argument.starts_with('-') =>
+            if matches!(command.as_deref(), Some("dry-run" | "emulate"))
+                && !argument.starts_with('-') =>
         {
-            format!("write -- before the program: gpuheap dry-run -- {argument}")
+            let command = command.unwrap_or_default();
+            format!("write -- before the program: gpuheap {command} -- {argument}")
         }
         ErrorKind::UnknownArgument => match context(ContextKind::SuggestedArg) {
             Some(suggested) => {
@@ -420,6 +441,9 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
         }
         ErrorKind::MissingRequiredArgument if command.as_deref() == Some("dry-run") => {
             "no program was given; end with it: gpuheap dry-run -- python train.py".to_owned()
+        }
+        ErrorKind::MissingRequiredArgument if command.as_deref() == Some("emulate") => {
+            "no program was given; end with it: gpuheap emulate -- python script.py".to_owned()
         }
         ErrorKind::MissingRequiredArgument => format!("{argument} is missing; {see}"),
         ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),

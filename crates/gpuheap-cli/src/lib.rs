@@ -4,6 +4,7 @@ mod baseline;
 mod cli;
 mod doctor;
 mod dry_run;
+mod emulate;
 mod failure;
 mod free;
 mod machine;
@@ -23,12 +24,14 @@ use crate::cli::Command;
 use crate::verdict::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
-/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look.
+/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look. `emulate` returns
+/// its program's.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
         cli::Parsed::Command(Command::DryRun(arguments)) => dry_run::run(&arguments),
+        cli::Parsed::Command(Command::Emulate(arguments)) => emulate::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
         cli::Parsed::Command(Command::Pause(arguments)) => pause::pause(&arguments),
@@ -41,6 +44,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     match done {
         Ok(Verdict::Fine) => 0,
         Ok(Verdict::Findings) => 1,
+        Ok(Verdict::Status(code)) => code,
         Err(failure) => {
             output::complain(&failure);
             failure.exit_code()

@@ -7,4 +7,6 @@ pub(crate) enum Verdict {
     Fine,
     /// Findings of the kind that the command looks for: exit code 1.
     Findings,
+    /// A program that the command ran ended with this exit code, which is the command's.
+    Status(u8),
 }

@@ -50,7 +50,7 @@ fn text(path: &Path) -> OsString {
 }
 
 /// Returns the list `first`, with the user's value of the variable behind it.
-fn before<'p>(variable: &str, first: impl IntoIterator<Item = &'p OsStr>) -> OsString {
+pub(crate) fn before<'p>(variable: &str, first: impl IntoIterator<Item = &'p OsStr>) -> OsString {
     let users = env::var_os(variable).filter(|value| !value.is_empty());
     let first = first.into_iter().map(OsStr::to_owned);
     first.chain(users).collect::<Vec<OsString>>().join(OsStr::new(":"))

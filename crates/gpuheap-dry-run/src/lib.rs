@@ -11,6 +11,7 @@
 mod batch;
 mod card;
 mod done;
+mod emulate;
 mod environment;
 mod error;
 mod explain;
@@ -35,6 +36,7 @@ use gpuheap_replay::cards::Card;
 
 pub use crate::batch::FindBatch;
 pub use crate::card::Device;
+pub use crate::emulate::{Emulation, emulate};
 pub use crate::error::Error;
 pub use crate::program::Ended;
 pub use crate::runs::dry_run;

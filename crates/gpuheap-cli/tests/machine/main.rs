@@ -4,6 +4,8 @@
 
 mod doctor;
 #[cfg(target_os = "linux")]
+mod emulate;
+#[cfg(target_os = "linux")]
 mod emulated;
 #[cfg(target_os = "linux")]
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]

@@ -9,11 +9,7 @@ import sys
 
 def main() -> int:
     """Runs the command with the arguments of the process. Returns its exit code."""
-    if sys.argv[1:2] == ["emulate"]:
-        from gpuheap import emulate
-
-        return emulate.main(sys.argv[2:])
-    if sys.argv[1:2] == ["dry-run"]:
+    if sys.argv[1:2] in (["dry-run"], ["emulate"]):
         from gpuheap import emulate
 
         # The interpreter is the executable, and the libraries do not lie beside it.

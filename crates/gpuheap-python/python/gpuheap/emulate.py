@@ -9,10 +9,8 @@ do not run either.
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuheap._errors import DriverError
@@ -61,26 +59,3 @@ def environment(
     if checks:
         made["GPUHEAP_EMULATED_CHECKS"] = "1"
     return made
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Replaces this process by the program. Returns 2 for wrong use, 3 if the program cannot be run."""
-    parser = argparse.ArgumentParser(
-        prog="gpuheap emulate", description="Run a program on an emulated GPU, without a GPU."
-    )
-    parser.add_argument("--device", help="rtx4090, t4, h200, 16GiB, or several: t4,t4", metavar="NAME")
-    parser.add_argument("--schedule", help="immediate, on-demand, seeded:N or lag:N", metavar="WHEN")
-    parser.add_argument("--checks", action="store_true", help="write each misuse of memory to stderr")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help="the program, after --", metavar="-- PROGRAM ...")
-    given = parser.parse_args(arguments)
-    program = given.program[1:] if given.program[:1] == ["--"] else given.program
-    if not program:
-        print("error: no program was given; end with it: gpuheap emulate -- python script.py", file=sys.stderr)
-        return 2
-    try:
-        os.execvpe(program[0], program, environment(given.device, given.schedule, given.checks))
-    except DriverError as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"error: {program[0]} cannot be run: {error.strerror}", file=sys.stderr)
-    return 3

@@ -1,0 +1,78 @@
+//! `gpuheap emulate`: runs a program on the emulated device.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use gpuheap_dry_run::{Emulation, Ended, Error, emulate};
+
+use crate::failure::Failure;
+use crate::verdict::Verdict;
+
+/// Arguments of `gpuheap emulate`.
+#[derive(Args, Debug)]
+pub(crate) struct EmulateArguments {
+    /// The device: h200, rtx4090, t4, wsl2-rtx4060, 16GiB, or several with commas between them
+    /// [default: GPUHEAP_EMULATED_DEVICE, else h200]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// When queued work is done: immediate, on-demand, seeded:N or lag:N
+    #[arg(long, value_name = "WHEN")]
+    schedule: Option<String>,
+
+    /// Write each misuse of memory to stderr
+    #[arg(long)]
+    checks: bool,
+
+    /// A file by which several programs share the memory of their devices, as on one machine
+    #[arg(long, value_name = "FILE")]
+    account: Option<PathBuf>,
+
+    /// Folder of the emulated libraries [default: the one of this installation]
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    stand_ins: Option<PathBuf>,
+
+    /// The program and its arguments, after --
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the program. Its exit code is the command's.
+///
+/// # Errors
+///
+/// Returns a failure if the emulated driver is missing, or the program cannot be started.
+pub(crate) fn run(arguments: &EmulateArguments) -> Result<Verdict, Failure> {
+    let mut words = arguments.program.iter().cloned();
+    let account = arguments.account.as_ref().map(|file| file.display().to_string());
+    let given = [
+        ("GPUHEAP_EMULATED_DEVICE", arguments.device.clone()),
+        ("GPUHEAP_EMULATED_SCHEDULE", arguments.schedule.clone()),
+        ("GPUHEAP_EMULATED_CHECKS", arguments.checks.then(|| "1".to_owned())),
+        ("GPUHEAP_EMULATED_ACCOUNT", account),
+    ];
+    let emulation = Emulation {
+        program: words.next().unwrap_or_default(),
+        arguments: words.collect(),
+        variables: given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
+        stand_ins: arguments.stand_ins.clone(),
+    };
+    match emulate(&emulation) {
+        Ok(ended) => Ok(Verdict::Status(status(ended))),
+        Err(Error::WrongUse(line)) => Err(Failure::wrong_use(line)),
+        Err(error) => Err(Failure::could_not_look(error)),
+    }
+}
+
+/// Returns the exit code of a program, as a shell has it: 128 and the signal's number if a signal
+/// ended it.
+fn status(ended: Ended) -> u8 {
+    let code = match ended {
+        Ended::Exit(code) => code,
+        Ended::Signal(signal) => 128 + signal,
+        // Programs on the emulated device have no time limit.
+        Ended::TimeLimit => 124,
+    };
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
