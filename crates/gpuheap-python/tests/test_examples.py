@@ -91,6 +91,39 @@ def test_group_sums():
     lines(done.stdout, "18 MiB in ", "group 0:", "group 4:", "the same on the host: True")
 
 
+def test_thread_memory():
+    done = run(EXAMPLES / "thread_memory.py")
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "the thread ended; live: 64 MiB",
+        "64 MiB of line",
+        "held by: __main__.cache[0]",
+        "live: 0 MiB, kept for the next request: 96 MiB",
+        "after heap.flush(): 0 MiB",
+        "the thread ended; live: 0 MiB",
+        "the list has a freed buffer: True",
+    )
+
+
+def test_rapids_on_wsl2_fails_and_is_cured():
+    done = run(EXAMPLES / "rapids_on_wsl2.py")
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "the driver calls 4.13 GiB free",
+        "the pool's first piece, half of the card: 3.91 GiB",
+        "MemoryError, with memory left:",
+        "gpuheap: the driver refuses it, though it calls that much free",
+        "guide: crates/gpuheap/src/guide/wsl2.md",
+        "RMM: Windows refused the request.",
+        "it grew to 3.25 GiB, and nothing was refused",
+        "initial_pool_size=1073741824, maximum_pool_size=3489660928",
+    )
+    printed = done.stdout.partition("in your program")[2]
+    compile(printed.partition("\n")[2].partition("-- in the shell")[0], "printed", "exec")
+
+
 def test_thread_memory_pycuda_as_printed():
     needs_driver("pycuda.driver")
     done = run(EXAMPLES / "thread_memory_pycuda_as_printed.py")

@@ -39,6 +39,9 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
     let fix = match (cause, raised) {
         (_, Some(limit)) => format!("heap.set_limits(limit={limit})"),
         ("foreign", _) => "gpuheap status # who holds the device".to_owned(),
+        ("refused", _) if on_host => {
+            "pin less, and use the buffers again, or use pageable memory".to_owned()
+        }
         ("refused", _) => "gpuheap free # who holds the device".to_owned(),
         ("capture", _) => "allocate before the capture begins or after it ended".to_owned(),
         ("other_heaps", _) => "flush the other heaps: heap.flush()".to_owned(),
@@ -51,7 +54,8 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
     if is_set("on_wsl2") {
         found = found.of_wsl2();
     }
-    Some(found.with(&NAMES.map(|(field, name)| (name, bytes(field)))))
+    // Zeros explain nothing.
+    Some(found.with(&NAMES.map(|(field, name)| (name, bytes(field).filter(|bytes| *bytes > 0)))))
 }
 
 /// When the variable decides.
