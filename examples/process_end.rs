@@ -57,10 +57,12 @@ fn account() -> PathBuf {
 
 /// Opens the device of `GPUHEAP_DEVICE`, or an emulated one with this account.
 fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
-    if let Ok(name) = std::env::var("GPUHEAP_DEVICE") {
-        return Ok(Device::open(&name)?);
-    }
-    let mut options = Options::with_device(Profile::with_memory(4 << 30));
+    let name = std::env::var("GPUHEAP_DEVICE").unwrap_or_else(|_| "emulated:4GiB".to_owned());
+    // A process that opens an emulated device by its name has that device for itself.
+    let Some(profile) = name.strip_prefix("emulated") else { return Ok(Device::open(&name)?) };
+    let profiles = Profile::list(profile.strip_prefix(':').unwrap_or("h200"));
+    let devices = profiles.ok_or_else(|| format!("GPUHEAP_DEVICE: {name} is no device"))?;
+    let mut options = Options { devices, checks: false, ..Options::default() };
     options.account = Some(Arc::new(Account::open(account)?));
     Ok(Device::emulated_with(options)?)
 }

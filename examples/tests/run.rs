@@ -129,6 +129,60 @@ fn no_example_is_left_out() {
     assert_eq!(found, tested);
 }
 
+/// Returns the rows of a section's table, each as its cells.
+fn rows<'p>(page: &'p str, heading: &str) -> Vec<Vec<&'p str>> {
+    let (_, section) = page.split_once(heading).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let lines = section.lines().filter(|line| line.starts_with("| ")).skip(1);
+    lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
+}
+
+/// Returns the name of a heading in a link.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    heading.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
+}
+
+/// A reader finds each answer in two clicks: a link of the README, and the program.
+#[test]
+fn readme_questions_have_answers_and_programs() {
+    let root = sources().join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    let Some(page) = read("README.md") else {
+        assert!(std::env::var_os("GPUHEAP_TEST_DEVICE").is_some(), "the README cannot be read");
+        return; // a machine with a GPU that has the binaries alone
+    };
+    let rows = rows(&page, "## Five questions\n");
+    assert_eq!(rows.len(), 5);
+    for row in &rows {
+        let [question, answer, command] = row[..] else { panic!("{row:?}") };
+        let links: Vec<&str> =
+            answer.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
+        assert!(links.iter().any(|link| link.contains("/guide/")), "{question}: {links:?}");
+        for link in links {
+            let (path, wanted) = link.split_once('#').unwrap_or((link, ""));
+            let target = read(path).unwrap_or_else(|| panic!("{question}: there is no {path}"));
+            let headings = target.lines().filter(|line| line.starts_with('#'));
+            let found = headings.map(|line| anchor(line.trim_start_matches('#').trim()));
+            assert!(wanted.is_empty() || found.into_iter().any(|one| one == wanted), "{link}");
+        }
+        // The file that runs the program in CI, and its name there.
+        let words: Vec<&str> = command.trim_matches('`').split(' ').collect();
+        let (suite, name) = match words[..] {
+            ["examples/cpp/run", name] => ("tests/cpp/run", format!("examples/cpp/run\" {name}")),
+            ["python3", path] => {
+                let name = path.strip_prefix("examples/python/").unwrap();
+                ("crates/gpuheap-python/tests/test_examples.py", name.to_owned())
+            }
+            ["cargo", "run", "--bin", name] => ("examples/tests/run.rs", format!("\"{name}\"")),
+            _ => panic!("{question}: {command}"),
+        };
+        assert!(read(suite).unwrap().contains(&name), "{question}: {suite} does not run {name}");
+    }
+    let languages = ["examples/cpp", "examples/cpp", "python3", "python3", "cargo"];
+    assert!(rows.iter().zip(languages).all(|(row, word)| row[2].contains(word)), "{rows:?}");
+}
+
 /// Runs an example, on its default device unless told another: what it printed.
 fn run(name: &str, device: Option<&str>) -> String {
     let program = built(name);

@@ -46,7 +46,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
     let found = readers.iter().find_map(|read| read())?;
     // The chapter marks an explanation that would be another one without WSL2.
     Some(match (found.guide, on_wsl2, sign) {
-        (Some(_), None, Some(sign)) if found.program != gpuheap::PROGRAM => found.noting(format!(
+        (Some(explanation::WSL2_CHAPTER), None, Some(sign)) if found.program != gpuheap::PROGRAM => found.noting(format!(
             "read as an error under WSL2, because the text has \"{sign}\"; --profile h200 reads it \
              as one of Linux"
         )),

@@ -8,7 +8,10 @@ use crate::words::Amount;
 
 /// Explains PyTorch 1.x and 2.x: `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …`.
 pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
-    let at = text.find("CUDA out of memory. Tried to allocate")?;
+    let cuda = text.find("CUDA out of memory. Tried to allocate");
+    // PyTorch on ROCm.
+    let is_hip = cuda.is_none();
+    let at = cuda.or_else(|| text.find("HIP out of memory. Tried to allocate"))?;
     let text = &text[at..];
     let requested = after(text, "Tried to allocate ")?;
     let is_new = text.contains("total capacity of");
@@ -68,16 +71,17 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
                 Amount(unallocated_bytes)
             ),
             // Windows was seen to refuse the large range of addresses that segments need.
-            match on_wsl2 {
-                true => "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
-                false => "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            match (on_wsl2, is_hip) {
+                (_, true) => "export PYTORCH_HIP_ALLOC_CONF=expandable_segments:True",
+                (true, false) => "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
+                (false, false) => "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             },
         )
     } else if others >= short && others > 1 << 30 {
         explanation(
             "PyTorch",
             format!("other processes hold {} of the device", Amount(others)),
-            "gpuheap status",
+            if is_hip { "rocm-smi --showpids" } else { "gpuheap status" },
         )
     } else {
         let missing = short.saturating_sub(unallocated_bytes);
@@ -97,8 +101,12 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
         ("other processes", (others > 0).then_some(others)),
     ]);
     // This repository has recorded texts of real runs.
-    found.from_documentation = false;
+    found.from_documentation = is_hip;
     found.is_rounded = true;
+    if is_hip {
+        found.guide = Some("docs/other-gpus.md");
+        return Some(found);
+    }
     Some(of_windows(found, on_wsl2))
 }
 
