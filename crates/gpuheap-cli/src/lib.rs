@@ -24,8 +24,8 @@ use crate::cli::Command;
 use crate::verdict::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
-/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look. `emulate` returns
-/// its program's.
+/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look. `emulate`
+/// returns the exit code of its program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),

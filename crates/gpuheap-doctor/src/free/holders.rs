@@ -1,4 +1,4 @@
-//! Who holds memory of the devices, and the steps that each holder leaves to the reader.
+//! Holders of the devices' memory, and the steps that each holder leaves to the reader.
 
 use super::{Held, Holder, Step};
 use crate::evidence;
