@@ -7,4 +7,17 @@ pub(crate) enum Verdict {
     Fine,
     /// Findings of the kind that the command looks for: exit code 1.
     Findings,
+    /// No findings as far as is known, which the text limits: exit code 4. Codes 2 and 3 are those of
+    /// a [`Failure`](crate::failure::Failure).
+    AsFarAsKnown,
+}
+
+impl Verdict {
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Verdict::Fine => 0,
+            Verdict::Findings => 1,
+            Verdict::AsFarAsKnown => 4,
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::error::not_written;
 use crate::program::{Ended, Run};
 use crate::reports::Process;
 use crate::stand_ins::StandIns;
-use crate::verdict::{CardResult, Outcome, Read, Unknown, Verdict};
+use crate::verdict::{CardResult, Outcome, Read, Reason, Unknown, Verdict};
 use crate::{Error, Options, explain, outcome};
 
 /// Number of lines that are reported with their reads.
@@ -38,7 +38,7 @@ pub(crate) fn judge(
         is_interrupted,
     };
     let Some(run) = most_telling(done) else { return Ok(verdict) };
-    verdict.is_lower_bound = outcome::of(run).outcome != Outcome::Fits;
+    verdict.is_lower_bound = !outcome::of(run).outcome.is_fit();
     verdict.unknown = unknown(run);
     verdict.notes = notes(options, stand_ins, run, &done.cards);
     let recorded = explain::recorded(run);
@@ -53,7 +53,8 @@ pub(crate) fn judge(
                 explain::needs(&report, recorded, run)
             });
         }
-        if let (Outcome::Failed, Some(needs)) = (outcome::of(run).outcome, &mut verdict.needs) {
+        if let (Outcome::NoVerdict(_), Some(needs)) = (outcome::of(run).outcome, &mut verdict.needs)
+        {
             // A program that failed early would have needed more.
             needs.cards.clear();
         }
@@ -83,7 +84,7 @@ pub(crate) fn judge(
 fn most_telling(done: &Done) -> Option<&Run> {
     let fits = |run: &&Run| {
         let result = done.cards.iter().find(|card| card.card == run.device.card.name);
-        result.is_some_and(|card| card.outcome == Outcome::Fits)
+        result.is_some_and(|card| card.outcome.is_fit())
     };
     done.with_room.as_ref().or_else(|| done.runs.iter().find(fits)).or(done.runs.first())
 }
@@ -97,6 +98,7 @@ fn judged(done: &Done) -> Option<&Run> {
 fn unknown(run: &Run) -> Unknown {
     let mut unknown = Unknown::default();
     let mut lines = BTreeMap::<&str, u64>::new();
+    let mut sizes = BTreeMap::<&str, u64>::new();
     for process in &run.processes {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
@@ -108,15 +110,25 @@ fn unknown(run: &Run) -> Unknown {
         for read in process.torch.iter().flat_map(|torch| &torch.lines) {
             *lines.entry(&read.line).or_default() += read.times;
         }
+        for read in process.torch.iter().flat_map(|torch| &torch.sizes) {
+            *sizes.entry(&read.line).or_default() += read.times;
+        }
         unknown.libraries.extend(not_modelled(process));
     }
     unknown.libraries.sort();
     unknown.libraries.dedup();
-    unknown.lines =
-        lines.into_iter().map(|(line, times)| Read { line: line.to_owned(), times }).collect();
-    unknown.lines.sort_by_key(|read| std::cmp::Reverse(read.times));
+    unknown.lines = most_read(lines);
     unknown.lines.truncate(LINES);
+    unknown.sizes = most_read(sizes);
     unknown
+}
+
+/// Returns lines with the number of their reads, most first.
+fn most_read(lines: BTreeMap<&str, u64>) -> Vec<Read> {
+    let read = |(line, times): (&str, u64)| Read { line: line.to_owned(), times };
+    let mut found: Vec<Read> = lines.into_iter().map(read).collect();
+    found.sort_by_key(|read| std::cmp::Reverse(read.times));
+    found
 }
 
 /// Returns what the libraries of a process did not model, a line each.
@@ -144,9 +156,9 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
     let drivers = || run.processes.iter().filter_map(|process| process.driver.as_ref());
     if drivers().any(|driver| driver.export_table_asked) {
         notes.push(
-            "a CUDA runtime that is linked statically asked the driver for its private tables, which \
-             the emulated driver does not have: CuPy, RMM and cuDF cannot be dry-run. A program of \
-             your own can: rebuild it with nvcc -cudart shared"
+            "a CUDA runtime that is linked statically takes memory that a dry run does not see. A program \
+             of your own can be rebuilt: nvcc -cudart shared program.cu. CuPy, RMM and cuDF cannot be \
+             dry-run"
                 .to_owned(),
         );
     }
@@ -157,7 +169,7 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
              Install a PyTorch for one of these"
         ));
     }
-    let failed = cards.iter().any(|card| card.outcome == Outcome::Failed);
+    let failed = cards.iter().any(|card| card.outcome == Outcome::NoVerdict(Reason::Failed));
     if failed && torch().any(|torch| torch.cuda.is_some()) && stand_ins.cudart.is_none() {
         notes.push(
             "this build of gpuheap has no CUDA runtime (libgpuheap_emu_cudart.so beside the emulated \
@@ -166,12 +178,12 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
         );
     }
     notes.extend(torch().flat_map(|torch| torch.notes.iter().cloned()));
-    let used = cards.iter().any(|card| !card.processes.is_empty());
+    let no_gpu = Outcome::NoVerdict(Reason::NoGpuUsed);
     let is_noted = torch().any(|torch| torch.cuda.is_none());
-    if !used && !is_noted && run.ended == Ended::Exit(0) {
+    if cards.iter().any(|card| card.outcome == no_gpu) && !is_noted {
         notes.push(
-            "no process left a report of a GPU: the program used none, or it ended by os._exit() or \
-             by a signal, which leave no report. Then the answer means nothing"
+            "no process took memory of the GPU. Does the program run on the processor, or skip its GPU \
+             part? A process that a signal or _exit() ended leaves no report"
                 .to_owned(),
         );
     }
@@ -225,7 +237,7 @@ fn next(options: &Options, verdict: &Verdict) -> Option<String> {
     let failing = verdict.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
     let cards = verdict.needs.as_ref().map_or(&[][..], |needs| &needs.cards);
     match (verdict.outcome(), failing) {
-        (Outcome::Failed, _) => None,
+        (Outcome::NoVerdict(_), _) => None,
         (_, Some(failing)) => match verdict.remedies.iter().find(|remedy| remedy.makes_it_fit) {
             Some(remedy) => Some(format!("{} {}", remedy.line, on(&failing.card, options.memory))),
             None => cards.first().map(|card| on(card, None)),

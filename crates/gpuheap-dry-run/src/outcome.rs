@@ -3,7 +3,7 @@
 use crate::card::Device;
 use crate::program::{Ended, Run};
 use crate::reports::{Process, Torch};
-use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult};
+use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason};
 
 /// Returns the result of a run on its card.
 pub(crate) fn of(run: &Run) -> CardResult {
@@ -13,8 +13,8 @@ pub(crate) fn of(run: &Run) -> CardResult {
         processes: run.processes.iter().filter_map(process).collect(),
         seconds: run.seconds,
         errors: match outcome {
-            Outcome::Failed => run.errors.clone(),
-            Outcome::Fits | Outcome::DoesNotFit => String::new(),
+            Outcome::NoVerdict(_) => run.errors.clone(),
+            _ => String::new(),
         },
         ..without_run(&run.device, outcome)
     }
@@ -36,21 +36,48 @@ pub(crate) fn without_run(device: &Device, outcome: Outcome) -> CardResult {
     }
 }
 
-/// A program that caught its failure fits only if it did another step of its optimiser. Such a
-/// program tries smaller sizes until one fits.
+/// Returns the outcome of a run.
 fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
     let torch = || processes.iter().filter_map(|process| process.torch.as_ref());
-    let gave_up = torch().any(|torch| torch.failed > 0 && !torch.went_on);
-    let refused = processes
-        .iter()
-        .filter_map(|process| process.driver.as_ref())
-        .any(|driver| driver.out_of_memory > 0);
-    match ended {
-        Ended::Exit(0) | Ended::TimeLimit if gave_up => Outcome::DoesNotFit,
-        Ended::Exit(0) | Ended::TimeLimit => Outcome::Fits,
-        Ended::Exit(_) | Ended::Signal(_) if gave_up || refused => Outcome::DoesNotFit,
-        Ended::Exit(_) | Ended::Signal(_) => Outcome::Failed,
+    let steps = torch().map(|torch| torch.steps).max().unwrap_or(0);
+    if ran_out(ended, processes) {
+        return Outcome::DoesNotFit;
     }
+    match ended {
+        Ended::TimeLimit if steps == 0 => return Outcome::NoVerdict(Reason::NoStep),
+        Ended::Interrupted => return Outcome::NoVerdict(Reason::Interrupted),
+        _ if processes.iter().any(is_static) => return Outcome::NoVerdict(Reason::StaticRuntime),
+        Ended::Exit(0) | Ended::TimeLimit => {}
+        Ended::Exit(_) | Ended::Signal(_) => return Outcome::NoVerdict(Reason::Failed),
+    }
+    if processes.iter().all(|process| devices(process).is_empty()) {
+        return Outcome::NoVerdict(Reason::NoGpuUsed);
+    }
+    match torch().any(|torch| !torch.sizes.is_empty()) {
+        true => Outcome::FitsAsFarAsKnown,
+        false => Outcome::Fits,
+    }
+}
+
+/// Returns whether memory ran out. A program that caught its failure fits only if it did another
+/// step of its optimiser: such a program tries smaller sizes until one fits.
+fn ran_out(ended: Ended, processes: &[Process]) -> bool {
+    let mut torch = processes.iter().filter_map(|process| process.torch.as_ref());
+    let gave_up = torch.any(|torch| torch.failed > 0 && !torch.went_on);
+    let failed = match ended {
+        Ended::Exit(code) => code != 0,
+        Ended::Signal(_) => true,
+        Ended::TimeLimit | Ended::Interrupted => false,
+    };
+    let mut drivers = processes.iter().filter_map(|process| process.driver.as_ref());
+    gave_up || failed && drivers.any(|driver| driver.out_of_memory > 0)
+}
+
+/// Returns whether the process's figures lack the memory of a runtime that is linked statically.
+/// PyTorch's own runtime is shared, so its figures hold if it has any.
+fn is_static(process: &Process) -> bool {
+    let asked = process.driver.as_ref().is_some_and(|driver| driver.export_table_asked);
+    asked && process.torch.as_ref().is_none_or(|torch| torch.devices.is_empty())
 }
 
 /// Returns the figures of a process; `None` if it used no device.
@@ -116,23 +143,28 @@ fn failures(torch: &Torch) -> Vec<Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reports::Driver;
+    use crate::reports::{Driver, TorchDevice};
 
     fn with(failed: u64, went_on: bool, out_of_memory: u64) -> Vec<Process> {
         vec![Process {
-            torch: Some(Torch { failed, went_on, ..Torch::default() }),
+            torch: Some(Torch {
+                failed,
+                went_on,
+                devices: vec![TorchDevice::default()],
+                ..Torch::default()
+            }),
             driver: Some(Driver { out_of_memory, ..Driver::default() }),
             ..Process::default()
         }]
     }
 
     #[test]
-    fn outcome_is_that_of_the_last_failure() {
+    fn outcome_is_of_the_last_failure() {
         let exits = |code, processes: &[Process]| outcome(Ended::Exit(code), processes);
-        assert_eq!(exits(0, &[]), Outcome::Fits);
-        assert_eq!(exits(1, &[]), Outcome::Failed);
-        assert_eq!(outcome(Ended::Signal(11), &[]), Outcome::Failed);
-        assert_eq!(outcome(Ended::TimeLimit, &[]), Outcome::Fits);
+        let failed = Outcome::NoVerdict(Reason::Failed);
+        assert_eq!(exits(0, &with(0, false, 0)), Outcome::Fits);
+        assert_eq!(exits(1, &with(0, false, 0)), failed);
+        assert_eq!(outcome(Ended::Signal(11), &[]), failed);
         // It ran out of memory, with and without an answer of its own.
         assert_eq!(exits(1, &with(1, false, 1)), Outcome::DoesNotFit);
         assert_eq!(exits(0, &with(1, false, 1)), Outcome::DoesNotFit);
@@ -140,5 +172,42 @@ mod tests {
         // PyTorch freed its cache and tried again.
         assert_eq!(exits(0, &with(0, false, 3)), Outcome::Fits);
         assert_eq!(exits(1, &with(0, false, 3)), Outcome::DoesNotFit);
+    }
+
+    #[test]
+    fn run_without_steps_proves_nothing() {
+        let none = with(0, false, 0);
+        let mut some = with(0, false, 0);
+        some[0].torch.as_mut().unwrap().steps = 1;
+        assert_eq!(outcome(Ended::TimeLimit, &none), Outcome::NoVerdict(Reason::NoStep));
+        assert_eq!(outcome(Ended::TimeLimit, &some), Outcome::Fits);
+        assert_eq!(outcome(Ended::Interrupted, &some), Outcome::NoVerdict(Reason::Interrupted));
+        let ran_out = with(1, false, 1);
+        assert_eq!(outcome(Ended::TimeLimit, &ran_out), Outcome::DoesNotFit);
+    }
+
+    #[test]
+    fn process_without_a_gpu_proves_nothing() {
+        let no_gpu = Outcome::NoVerdict(Reason::NoGpuUsed);
+        assert_eq!(outcome(Ended::Exit(0), &[]), no_gpu);
+        assert_eq!(outcome(Ended::Exit(0), &[Process::default()]), no_gpu);
+    }
+
+    #[test]
+    fn static_runtime_counts_without_pytorchs_figures() {
+        let mut processes = with(0, false, 0);
+        processes[0].driver.as_mut().unwrap().export_table_asked = true;
+        let no_verdict = Outcome::NoVerdict(Reason::StaticRuntime);
+        assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::Fits);
+        processes[0].torch = None;
+        assert_eq!(outcome(Ended::Exit(0), &processes), no_verdict);
+        assert_eq!(outcome(Ended::Exit(1), &processes), no_verdict);
+    }
+
+    #[test]
+    fn size_by_a_read_is_told_apart() {
+        let mut processes = with(0, false, 0);
+        processes[0].torch.as_mut().unwrap().sizes = vec![Default::default()];
+        assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::FitsAsFarAsKnown);
     }
 }

@@ -33,6 +33,8 @@ pub enum Ended {
     Signal(i32),
     /// It was ended at the time limit.
     TimeLimit,
+    /// It was ended because a signal ended the command.
+    Interrupted,
 }
 
 /// Output of a program.
@@ -99,9 +101,14 @@ pub(crate) fn run(
         .filter_map(|process| process.torch.as_ref())
         .any(|torch| torch.ended.as_deref() == Some("time"));
     drop(running);
+    let ended = match ended(status) {
+        _ if is_ended || by_hook => Ended::TimeLimit,
+        _ if signals.is_interrupted() => Ended::Interrupted,
+        ended => ended,
+    };
     Ok(Run {
         device: device.clone(),
-        ended: if is_ended || by_hook { Ended::TimeLimit } else { ended(status) },
+        ended,
         processes,
         seconds: began.elapsed().as_secs_f64(),
         host_bytes,

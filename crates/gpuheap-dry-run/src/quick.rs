@@ -15,13 +15,13 @@ pub(crate) fn of(run: &Run, recorded: Option<&Recorded>, device: &Device) -> Opt
         .iter()
         .filter_map(|process| process.driver.as_ref())
         .any(|driver| driver.asked_for_free_memory > 0);
-    let got_through = outcome::of(run).outcome == Outcome::Fits;
+    let of_run = outcome::of(run).outcome;
     let is_alike = run.device.card.capability == device.card.capability;
-    if asked || !got_through || !is_alike {
+    if asked || !of_run.is_fit() || !is_alike {
         return None;
     }
     let outcome = match explain::replayed(recorded, device)?.verdict.gets_through {
-        true => Outcome::Fits,
+        true => of_run,
         false => Outcome::DoesNotFit,
     };
     Some(CardResult { is_replayed: true, ..outcome::without_run(device, outcome) })

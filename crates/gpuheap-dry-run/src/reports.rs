@@ -101,6 +101,8 @@ pub(crate) struct Torch {
     pub(crate) reads_watched: bool,
     /// Lines that read most often.
     pub(crate) lines: Vec<ReadAt>,
+    /// Lines whose reads decided a size.
+    pub(crate) sizes: Vec<ReadAt>,
     pub(crate) notes: Vec<String>,
 }
 

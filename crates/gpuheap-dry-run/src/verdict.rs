@@ -47,6 +47,7 @@ pub struct CardResult {
     /// `true` if a figure of the card is an estimate.
     pub is_estimated: bool,
     /// Outcome.
+    #[serde(flatten)]
     pub outcome: Outcome,
     /// `true` if the outcome is that of a replay of another card's trace.
     pub is_replayed: bool,
@@ -60,16 +61,51 @@ pub struct CardResult {
     pub errors: String,
 }
 
-/// Outcome on a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// Outcome on a card, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
 pub enum Outcome {
     /// The program got through, as far as it was run.
     Fits,
+    /// The program got through, but results that a dry run does not have decided sizes.
+    FitsAsFarAsKnown,
     /// Memory ran out.
     DoesNotFit,
-    /// The program failed for another reason.
+    /// Nothing can be said.
+    NoVerdict(Reason),
+}
+
+/// Reason why nothing can be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The program was ended at the time limit, and had done no optimiser step.
+    NoStep,
+    /// A signal ended the command.
+    Interrupted,
+    /// No process took memory of a GPU.
+    NoGpuUsed,
+    /// The program's CUDA runtime is linked statically, so that no stand-in can take its place.
+    StaticRuntime,
+    /// The program failed for another reason than memory.
     Failed,
+}
+
+impl Outcome {
+    /// Returns `true` if the program got through, as far as is known.
+    pub fn is_fit(self) -> bool {
+        matches!(self, Outcome::Fits | Outcome::FitsAsFarAsKnown)
+    }
+
+    /// Returns the name that the JSON has.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Fits => "fits",
+            Outcome::FitsAsFarAsKnown => "fits_as_far_as_known",
+            Outcome::DoesNotFit => "does_not_fit",
+            Outcome::NoVerdict(_) => "no_verdict",
+        }
+    }
 }
 
 /// Figures of a process.
@@ -213,6 +249,8 @@ pub struct Unknown {
     pub reads: u64,
     /// Lines with the most reads; empty if they were not watched.
     pub lines: Vec<Read>,
+    /// Lines at which a result decided a size, with the most reads first.
+    pub sizes: Vec<Read>,
     /// Launches of kernels that were not run.
     pub launches: u64,
     /// Questions for the device's free memory, after which a program may choose its sizes.
@@ -239,15 +277,16 @@ impl Batch {
 }
 
 impl Verdict {
-    /// Returns the worst outcome of all cards. With a search, `Fits` if a value was found for a
-    /// card.
+    /// Returns the worst outcome of all cards. With a search, returns the worst of the cards for
+    /// which a value was found, if there is such a card. A command that was interrupted found no
+    /// fit.
     pub fn outcome(&self) -> Outcome {
-        let has = |outcome| self.cards.iter().any(|card| card.outcome == outcome);
-        match &self.batch {
-            Some(batch) if batch.found.iter().any(|found| found.largest.is_some()) => Outcome::Fits,
-            _ if has(Outcome::Failed) => Outcome::Failed,
-            _ if self.cards.iter().all(|card| card.outcome == Outcome::Fits) => Outcome::Fits,
-            _ => Outcome::DoesNotFit,
-        }
+        let interrupted = Outcome::NoVerdict(Reason::Interrupted);
+        let of_all = || self.cards.iter().map(|card| card.outcome);
+        let found = self.batch.iter().flat_map(|batch| &batch.found);
+        let has_value = found.filter(|found| found.largest.is_some()).count() > 0;
+        let of_found = of_all().filter(|outcome| has_value && outcome.is_fit()).max();
+        let outcome = of_found.or(of_all().max()).unwrap_or(interrupted);
+        if self.is_interrupted && outcome.is_fit() { interrupted } else { outcome }
     }
 }

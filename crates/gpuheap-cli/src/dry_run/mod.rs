@@ -155,8 +155,9 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     output::report(&text::render(&verdict));
     match verdict.outcome() {
         Outcome::Fits => Ok(Verdict::Fine),
+        Outcome::FitsAsFarAsKnown => Ok(Verdict::AsFarAsKnown),
         Outcome::DoesNotFit => Ok(Verdict::Findings),
-        Outcome::Failed => Err(Failure::could_not_look("the program failed: see above")),
+        Outcome::NoVerdict(_) => Err(Failure::could_not_look("no verdict: see above")),
     }
 }
 
@@ -164,7 +165,7 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
 fn json(verdict: &gpuheap_dry_run::Verdict) -> serde_json::Result<String> {
     let mut value = serde_json::to_value(verdict)?;
     value["schema"] = SCHEMA.into();
-    value["outcome"] = serde_json::to_value(verdict.outcome())?;
+    value["outcome"] = verdict.outcome().name().into();
     Ok(format!("{value:#}\n"))
 }
 

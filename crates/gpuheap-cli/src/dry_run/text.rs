@@ -1,8 +1,8 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Remedy, Unknown,
-    Verdict,
+    Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Read, Reason,
+    Remedy, Unknown, Verdict,
 };
 use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, paragraph};
 
@@ -38,31 +38,76 @@ pub(super) fn render(verdict: &Verdict) -> String {
 
 /// Returns the outcome on all cards in words.
 fn sentence(verdict: &Verdict) -> String {
-    let names = |outcome| -> Vec<&str> {
-        let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
-        of.map(|card| card.card.as_str()).collect()
-    };
-    let devices = match verdict.devices {
-        1 => String::new(),
-        devices => format!("{devices} x "),
-    };
     let mut parts: Vec<String> = verdict.batch.iter().map(found).collect();
-    for (outcome, words) in [
-        (Outcome::Fits, "It fits on"),
-        (Outcome::DoesNotFit, "It does not fit on"),
-        (Outcome::Failed, "It failed, for another reason than memory, on"),
-    ] {
-        let names = names(outcome);
+    let mut outcomes: Vec<Outcome> = verdict.cards.iter().map(|card| card.outcome).collect();
+    outcomes.sort();
+    outcomes.dedup();
+    for outcome in outcomes {
+        let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
+        let names: Vec<String> = of.map(|card| on_all(verdict.devices, &card.card)).collect();
+        let names = names.join(", ");
         // A search has said which values fit.
-        if !names.is_empty() && (verdict.batch.is_none() || outcome == Outcome::Failed) {
-            let names = names.join(&format!(", {devices}"));
-            parts.push(format!("{words} {devices}{names}."));
+        let is_said = verdict.batch.is_some();
+        match outcome {
+            Outcome::NoVerdict(reason) => parts.push(no_verdict(reason, &names)),
+            _ if is_said => {}
+            Outcome::Fits => parts.push(format!("It fits on {names}{}.", so_far(verdict))),
+            Outcome::FitsAsFarAsKnown => {
+                parts.push(format!("It fits on {names} as far as is known{}.", so_far(verdict)));
+            }
+            Outcome::DoesNotFit => parts.push(format!("It does not fit on {names}.")),
         }
+    }
+    if verdict.outcome() == Outcome::FitsAsFarAsKnown {
+        parts.push(format!(
+            "Sizes depend on results, which a dry run does not have: {}.",
+            read_at(&verdict.unknown.sizes)
+        ));
     }
     if verdict.is_interrupted {
         parts.push("It was interrupted: what is left out was not run.".to_owned());
     }
     parts.join(" ")
+}
+
+fn on_all(devices: u32, card: &str) -> String {
+    match devices {
+        1 => card.to_owned(),
+        devices => format!("{devices} x {card}"),
+    }
+}
+
+/// Returns the words for a program that was ended within its loop.
+fn so_far(verdict: &Verdict) -> &'static str {
+    match verdict.cards.iter().any(|card| card.ended == Some(Ended::TimeLimit)) {
+        true => " so far",
+        false => "",
+    }
+}
+
+fn no_verdict(reason: Reason, cards: &str) -> String {
+    match reason {
+        Reason::NoStep => format!(
+            "No verdict on {cards}: the program was ended at the time limit, before its first \
+             optimiser step. Give it more time with --time-limit."
+        ),
+        Reason::Interrupted => {
+            format!("No verdict on {cards}: the run was interrupted. Figures are those so far.")
+        }
+        Reason::NoGpuUsed => format!("No verdict on {cards}: the program used no GPU."),
+        Reason::StaticRuntime => format!(
+            "No verdict on {cards}: the program's CUDA runtime is linked statically, so a dry run \
+             does not see its memory."
+        ),
+        Reason::Failed => {
+            format!("No verdict on {cards}: the program failed, for another reason than memory.")
+        }
+    }
+}
+
+fn read_at(reads: &[Read]) -> String {
+    let one = |read: &Read| format!("{} ({})", short(&read.line), grouped(read.times));
+    reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn found(batch: &Batch) -> String {
@@ -116,8 +161,9 @@ struct Row {
 fn rows(card: &CardResult) -> Vec<Row> {
     let fits = match card.outcome {
         Outcome::Fits => "yes",
+        Outcome::FitsAsFarAsKnown => "yes?",
         Outcome::DoesNotFit => "no",
-        Outcome::Failed => "-",
+        Outcome::NoVerdict(_) => "-",
     };
     let mark = if card.is_estimated { "~" } else { "" };
     let total = format!("{mark}{}", Amount(card.total));
@@ -177,8 +223,8 @@ fn failed(text: &mut String, verdict: &Verdict) {
             let step =
                 if process.steps > 0 { format!(" in step {}", failure.step) } else { "".into() };
             let caught = match card.outcome {
-                Outcome::Fits => " The program caught it and went on.",
-                Outcome::DoesNotFit | Outcome::Failed => "",
+                outcome if outcome.is_fit() => " The program caught it and went on.",
+                _ => "",
             };
             let words = format!(
                 "{} was requested{step}{lines}, with {} allocated and {} reserved.{caught}",
@@ -191,13 +237,13 @@ fn failed(text: &mut String, verdict: &Verdict) {
             let requests = count(process.failed, "request");
             hanging(text, &title, "  ", &format!("the driver refused {requests}."));
         }
-        if card.outcome == Outcome::Failed {
+        if card.outcome == Outcome::NoVerdict(Reason::Failed) {
             let end = match card.ended {
                 Some(Ended::Exit(code)) => format!("it ended with exit code {code}."),
                 Some(Ended::Signal(signal)) => {
                     format!("signal {signal}{} ended it.", about(signal))
                 }
-                Some(Ended::TimeLimit) | None => "it did not end.".to_owned(),
+                Some(Ended::TimeLimit | Ended::Interrupted) | None => "it did not end.".to_owned(),
             };
             let is_refused = |note: &String| note.contains("refused");
             let refused = match verdict.unknown.libraries.iter().any(is_refused) {
@@ -291,14 +337,9 @@ fn remedies(text: &mut String, verdict: &Verdict) {
 
 fn unknown(text: &mut String, unknown: &Unknown) {
     let mut parts = Vec::new();
-    let read_at: Vec<String> = unknown
-        .lines
-        .iter()
-        .map(|read| format!("{} ({})", short(&read.line), grouped(read.times)))
-        .collect();
-    let lines = match read_at.is_empty() {
+    let lines = match unknown.lines.is_empty() {
         true => String::new(),
-        false => format!(", most at {}", read_at.join("; ")),
+        false => format!(", most at {}", read_at(&unknown.lines)),
     };
     // A program without both left nothing open, or no report.
     if unknown.reads + unknown.launches > 0 {

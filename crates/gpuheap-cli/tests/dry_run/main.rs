@@ -18,6 +18,10 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+/// Lines of a shell that report as a program that took memory of the GPU.
+const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
+                          >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
+
 /// Result of a command.
 struct Ran {
     code: i32,
