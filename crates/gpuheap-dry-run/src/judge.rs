@@ -30,6 +30,7 @@ pub(crate) fn judge(
         batch: done.batch.clone(),
         peak: None,
         needs: None,
+        with_room: None,
         is_lower_bound: false,
         remedies: Vec::new(),
         unknown: Unknown::default(),
@@ -37,6 +38,7 @@ pub(crate) fn judge(
         next: None,
         is_interrupted,
     };
+    verdict.with_room = done.with_room.as_ref().and_then(most_in_use);
     let Some(run) = most_telling(done) else { return Ok(verdict) };
     verdict.is_lower_bound = !outcome::of(run).outcome.is_fit();
     verdict.unknown = unknown(run);
@@ -87,6 +89,12 @@ fn most_telling(done: &Done) -> Option<&Run> {
         result.is_some_and(|card| card.outcome.is_fit())
     };
     done.with_room.as_ref().or_else(|| done.runs.iter().find(fits)).or(done.runs.first())
+}
+
+/// Returns the highest peak of memory in use on a device.
+fn most_in_use(run: &Run) -> Option<u64> {
+    let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
+    drivers.flat_map(|driver| &driver.devices).map(|device| device.peak_in_use).max()
 }
 
 /// Returns the run on the card that remedies are for: the first that is too small.

@@ -41,7 +41,7 @@ pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
     Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
-    Read, Reason, Remedy, Unknown, Verdict,
+    Read, Reason, Refusal, Remedy, Then, Unknown, Verdict,
 };
 
 /// Options of a dry run.
@@ -66,6 +66,8 @@ pub struct Options {
     /// `true` to run on the first card of each compute capability, and to replay its trace for the
     /// others.
     pub quick: bool,
+    /// `true` if a program fits whose managed memory is more than the device has.
+    pub allow_oversubscription: bool,
     /// File for the recorded trace.
     pub trace: Option<PathBuf>,
     /// Folder of the emulated libraries; `None` to look for them.

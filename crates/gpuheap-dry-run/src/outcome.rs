@@ -2,15 +2,24 @@
 
 use crate::card::Device;
 use crate::program::{Ended, Run};
-use crate::reports::{Process, Torch};
-use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason};
+use crate::reports::{Process, Request, Torch};
+use crate::verdict::{
+    CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason, Refusal, Then,
+};
+
+/// Libraries that serve a program's requests from memory of the driver. They answer a refusal by
+/// other sizes or other memory, and raise an error of their own if none is left.
+const ALLOCATORS: [&str; 3] = ["libc10_cuda.so", "libgpuheap_capi.so", "librmm.so"];
 
 /// Returns the result of a run on its card.
 pub(crate) fn of(run: &Run) -> CardResult {
-    let outcome = outcome(run.ended, &run.processes);
+    let outcome = match outcome(run.ended, &run.processes) {
+        outcome if outcome.is_fit() && is_oversubscribed(run) => Outcome::Oversubscribed,
+        outcome => outcome,
+    };
     CardResult {
         ended: Some(run.ended),
-        processes: run.processes.iter().filter_map(process).collect(),
+        processes: run.processes.iter().filter_map(|one| process(one, run.ended)).collect(),
         seconds: run.seconds,
         errors: match outcome {
             Outcome::NoVerdict(_) => run.errors.clone(),
@@ -59,18 +68,39 @@ fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
     }
 }
 
+/// Returns whether device memory and managed memory together were more than a device has, and that
+/// is not allowed.
+fn is_oversubscribed(run: &Run) -> bool {
+    let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
+    let mut devices = drivers.flat_map(|driver| &driver.devices);
+    let is_beyond = devices.any(|one| one.peak_managed > 0 && one.peak_demand > one.total);
+    is_beyond && !run.allows_oversubscription
+}
+
 /// Returns whether memory ran out. A program that caught its failure fits only if it did another
 /// step of its optimiser: such a program tries smaller sizes until one fits.
 fn ran_out(ended: Ended, processes: &[Process]) -> bool {
     let mut torch = processes.iter().filter_map(|process| process.torch.as_ref());
     let gave_up = torch.any(|torch| torch.failed > 0 && !torch.went_on);
+    let is_decisive = |process: &Process| {
+        let mut requests = process.driver.iter().flat_map(|driver| &driver.requests);
+        requests.any(|request| is_decisive(request, process, ended))
+    };
+    gave_up || processes.iter().any(is_decisive)
+}
+
+/// Returns whether memory ran out by a request that the driver refused: nothing made it good. A
+/// request of an allocator counts if the program failed, because an allocator has other ways to
+/// serve its program. The hook sees whether PyTorch's allocator found one.
+fn is_decisive(request: &Request, process: &Process, ended: Ended) -> bool {
+    let is_allocator = ALLOCATORS.contains(&request.library.as_str());
     let failed = match ended {
         Ended::Exit(code) => code != 0,
         Ended::Signal(_) => true,
         Ended::TimeLimit | Ended::Interrupted => false,
     };
-    let mut drivers = processes.iter().filter_map(|process| process.driver.as_ref());
-    gave_up || failed && drivers.any(|driver| driver.out_of_memory > 0)
+    let is_watched = process.torch.as_ref().is_some_and(|torch| torch.failures_watched);
+    request.then == Then::Nothing && (!is_allocator || failed && !is_watched)
 }
 
 /// Returns whether the process's figures lack the memory of a runtime that is linked statically.
@@ -81,7 +111,7 @@ fn is_static(process: &Process) -> bool {
 }
 
 /// Returns the figures of a process; `None` if it used no device.
-fn process(process: &Process) -> Option<ProcessResult> {
+fn process(process: &Process, ended: Ended) -> Option<ProcessResult> {
     let torch = process.torch.as_ref();
     let devices = devices(process);
     let is_empty = devices.is_empty() && torch.is_none_or(|torch| torch.failed == 0);
@@ -93,6 +123,7 @@ fn process(process: &Process) -> Option<ProcessResult> {
         steps: torch.map_or(0, |torch| torch.steps),
         devices,
         failures: torch.map(failures).unwrap_or_default(),
+        refused: refusals(process, ended),
         failed: torch.map(|torch| torch.failed).filter(|&failed| failed > 0).unwrap_or(refused),
     })
 }
@@ -104,6 +135,8 @@ fn devices(process: &Process) -> Vec<DeviceResult> {
         .map(|(device, figures)| DeviceResult {
             device,
             in_use: Some(figures.peak_in_use),
+            managed: Some(figures.peak_managed),
+            demand: Some(figures.peak_demand),
             ..DeviceResult::default()
         })
         .collect();
@@ -128,6 +161,22 @@ fn devices(process: &Process) -> Vec<DeviceResult> {
     found
 }
 
+fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
+    let refusal = |request: &Request| Refusal {
+        function: request.function.clone(),
+        device: request.device,
+        requested: request.bytes,
+        free: request.free,
+        times: request.times,
+        library: request.library.clone(),
+        lines: request.lines.clone(),
+        then: request.then,
+        granted: request.less,
+        is_decisive: is_decisive(request, process, ended),
+    };
+    process.driver.iter().flat_map(|driver| &driver.requests).map(refusal).collect()
+}
+
 fn failures(torch: &Torch) -> Vec<Failure> {
     let failure = |failure: &crate::reports::TorchFailure| Failure {
         device: failure.device,
@@ -145,7 +194,9 @@ mod tests {
     use super::*;
     use crate::reports::{Driver, TorchDevice};
 
-    fn with(failed: u64, went_on: bool, out_of_memory: u64) -> Vec<Process> {
+    /// A process whose allocator failed and perhaps went on, and whose requests were refused.
+    fn with(failed: u64, went_on: bool, refused: usize) -> Vec<Process> {
+        let request = Request { library: "libc10_cuda.so".to_owned(), ..Request::default() };
         vec![Process {
             torch: Some(Torch {
                 failed,
@@ -153,7 +204,7 @@ mod tests {
                 devices: vec![TorchDevice::default()],
                 ..Torch::default()
             }),
-            driver: Some(Driver { out_of_memory, ..Driver::default() }),
+            driver: Some(Driver { requests: vec![request; refused], ..Driver::default() }),
             ..Process::default()
         }]
     }
@@ -172,6 +223,25 @@ mod tests {
         // PyTorch freed its cache and tried again.
         assert_eq!(exits(0, &with(0, false, 3)), Outcome::Fits);
         assert_eq!(exits(1, &with(0, false, 3)), Outcome::DoesNotFit);
+    }
+
+    #[test]
+    fn refused_request_decides_by_asker_and_followup() {
+        let mut processes = with(0, false, 1);
+        let outcomes =
+            |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
+        let failed = Outcome::NoVerdict(Reason::Failed);
+        // Of PyTorch's allocator, without and with the hook's account of its failures.
+        assert_eq!(outcomes(&processes), [Outcome::Fits, Outcome::DoesNotFit]);
+        processes[0].torch.as_mut().unwrap().failures_watched = true;
+        assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
+        // Of the program.
+        processes[0].driver.as_mut().unwrap().requests[0].library = "a.out".to_owned();
+        assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);
+        for then in [Then::Repeated, Then::Less] {
+            processes[0].driver.as_mut().unwrap().requests[0].then = then;
+            assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
+        }
     }
 
     #[test]

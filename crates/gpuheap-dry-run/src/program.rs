@@ -56,6 +56,8 @@ pub(crate) struct Run {
     pub(crate) host_bytes: u64,
     /// End of what was written to standard error, if that was dropped.
     pub(crate) errors: String,
+    /// `true` if a program fits whose managed memory is more than the device has.
+    pub(crate) allows_oversubscription: bool,
     /// Holds the snapshots.
     _folder: Folder,
 }
@@ -113,6 +115,7 @@ pub(crate) fn run(
         seconds: began.elapsed().as_secs_f64(),
         host_bytes,
         errors: last_lines(&errors),
+        allows_oversubscription: options.allow_oversubscription,
         _folder: folder,
     })
 }

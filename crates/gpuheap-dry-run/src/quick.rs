@@ -7,17 +7,18 @@ use crate::program::Run;
 use crate::verdict::{CardResult, Outcome};
 
 /// Returns the result of a card by a replay of `run`'s trace. Returns `None` if that proves
-/// nothing: the program failed, its kernels are others on this card, or it asked for free memory.
+/// nothing: the program failed, its kernels are others on this card, it asked for free memory, or it
+/// has managed memory.
 pub(crate) fn of(run: &Run, recorded: Option<&Recorded>, device: &Device) -> Option<CardResult> {
     let recorded = recorded?;
-    let asked = run
-        .processes
-        .iter()
-        .filter_map(|process| process.driver.as_ref())
-        .any(|driver| driver.asked_for_free_memory > 0);
+    let is_open =
+        run.processes.iter().filter_map(|process| process.driver.as_ref()).any(|driver| {
+            let has_managed = driver.devices.iter().any(|device| device.peak_managed > 0);
+            driver.asked_for_free_memory > 0 || has_managed
+        });
     let of_run = outcome::of(run).outcome;
     let is_alike = run.device.card.capability == device.card.capability;
-    if asked || !of_run.is_fit() || !is_alike {
+    if is_open || !of_run.is_fit() || !is_alike {
         return None;
     }
     let outcome = match explain::replayed(recorded, device)?.verdict.gets_through {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::verdict::Then;
+
 /// Reports of one process. Each is `None` if the process did not write it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Process {
@@ -29,8 +31,12 @@ pub(crate) struct Driver {
     pub(crate) asked_for_free_memory: u64,
     pub(crate) copies_to_host: u64,
     pub(crate) launches_dropped: u64,
-    /// Allocations that were refused because the memory was not enough.
+    /// Allocations that were refused because the memory was not enough, of the device or the host.
     pub(crate) out_of_memory: u64,
+    /// Requests for device memory that were refused, the first of each place.
+    pub(crate) requests: Vec<Request>,
+    /// `true` if the process ended by itself, and not by a signal or `_exit`.
+    pub(crate) is_final: bool,
     pub(crate) refused: Vec<Refused>,
     /// `true` if a runtime that is linked statically asked for the driver's private tables.
     pub(crate) export_table_asked: bool,
@@ -45,6 +51,30 @@ pub(crate) struct DriverDevice {
     pub(crate) peak_in_use: u64,
     pub(crate) in_use_at_end: u64,
     pub(crate) largest_refused_bytes: u64,
+    /// Peak of managed memory.
+    pub(crate) peak_managed: u64,
+    /// Peak of memory in use and managed memory together.
+    pub(crate) peak_demand: u64,
+}
+
+/// Request for device memory that was refused, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
+    /// Function that the program called.
+    pub(crate) function: String,
+    pub(crate) device: u32,
+    pub(crate) bytes: u64,
+    /// Free memory of the device at that time.
+    pub(crate) free: u64,
+    pub(crate) times: u64,
+    /// File of the library or program that made the call.
+    pub(crate) library: String,
+    /// Lines of the program, innermost first.
+    pub(crate) lines: Vec<String>,
+    pub(crate) then: Then,
+    /// Bytes of the smaller request that followed.
+    pub(crate) less: Option<u64>,
 }
 
 /// Function that answered that it is not supported.
@@ -96,6 +126,8 @@ pub(crate) struct Torch {
     pub(crate) failed: u64,
     /// `true` if an optimiser step was done after the last failure.
     pub(crate) went_on: bool,
+    /// `true` if the hook sees each request of PyTorch's allocator that fails.
+    pub(crate) failures_watched: bool,
     /// Copies to the host.
     pub(crate) reads: u64,
     pub(crate) reads_watched: bool,

@@ -1,6 +1,6 @@
 //! Verdict of a dry run, as data. Sizes are bytes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::batch::FindBatch;
 use crate::program::Ended;
@@ -20,6 +20,9 @@ pub struct Verdict {
     pub peak: Option<Peak>,
     /// Memory that the program needs, by a replay of its trace; `None` if nothing was recorded.
     pub needs: Option<Needs>,
+    /// Peak of memory in use on a device with memory to spare; `None` if a card fits, or the program
+    /// does not get through there either.
+    pub with_room: Option<u64>,
     /// `true` if the trace ends where memory ran out, so that peaks, needs and remedies are lower
     /// bounds.
     pub is_lower_bound: bool,
@@ -69,6 +72,9 @@ pub enum Outcome {
     Fits,
     /// The program got through, but results that a dry run does not have decided sizes.
     FitsAsFarAsKnown,
+    /// Device memory and managed memory together are more than the device has. The program runs on
+    /// Linux, and pages move between host and device; under WSL2 and on Windows it fails.
+    Oversubscribed,
     /// Memory ran out.
     DoesNotFit,
     /// Nothing can be said.
@@ -102,6 +108,7 @@ impl Outcome {
         match self {
             Outcome::Fits => "fits",
             Outcome::FitsAsFarAsKnown => "fits_as_far_as_known",
+            Outcome::Oversubscribed => "oversubscribed",
             Outcome::DoesNotFit => "does_not_fit",
             Outcome::NoVerdict(_) => "no_verdict",
         }
@@ -121,8 +128,10 @@ pub struct ProcessResult {
     pub steps: u64,
     /// Devices that it used.
     pub devices: Vec<DeviceResult>,
-    /// First requests that failed.
+    /// First requests of PyTorch that failed.
     pub failures: Vec<Failure>,
+    /// Requests for device memory that the driver refused, the first of each place.
+    pub refused: Vec<Refusal>,
     /// Number of requests that failed, of PyTorch's or else of the driver's.
     pub failed: u64,
 }
@@ -145,6 +154,10 @@ pub struct DeviceResult {
     /// Peak of memory in use on the device, with the context; `None` if the driver has not
     /// reported.
     pub in_use: Option<u64>,
+    /// Peak of managed memory; `None` if the driver has not reported.
+    pub managed: Option<u64>,
+    /// Peak of memory in use and managed memory together; `None` if the driver has not reported.
+    pub demand: Option<u64>,
 }
 
 /// Request that failed.
@@ -162,6 +175,44 @@ pub struct Failure {
     pub step: u64,
     /// Lines of the program, innermost first.
     pub lines: Vec<String>,
+}
+
+/// Request for device memory that the driver refused.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Refusal {
+    /// Function that the program called, such as `cudaMalloc`.
+    pub function: String,
+    /// Number of the device.
+    pub device: u32,
+    /// Requested bytes.
+    pub requested: u64,
+    /// Free memory of the device at that time.
+    pub free: u64,
+    /// Number of times that the place made the request.
+    pub times: u64,
+    /// File of the library or program that made the call.
+    pub library: String,
+    /// Lines of the program, innermost first; functions and offsets without debug information.
+    pub lines: Vec<String>,
+    /// Request that followed.
+    pub then: Then,
+    /// Bytes of the smaller request that followed; `None` for another one.
+    pub granted: Option<u64>,
+    /// `true` if memory ran out by it.
+    pub is_decisive: bool,
+}
+
+/// Request that followed a refused one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// None that makes it good.
+    #[default]
+    Nothing,
+    /// The same request, which was granted.
+    Repeated,
+    /// A smaller one at once, which was granted.
+    Less,
 }
 
 /// Result of a search for the largest value.

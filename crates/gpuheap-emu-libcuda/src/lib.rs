@@ -20,4 +20,5 @@ mod process;
 #[allow(non_snake_case)]
 mod refused;
 mod report;
+mod requests;
 mod settings;

@@ -56,6 +56,10 @@ pub(crate) struct DryRunArguments {
     #[arg(long)]
     quick: bool,
 
+    /// Count a program as fitting whose managed memory is more than the device has
+    #[arg(long)]
+    allow_oversubscription: bool,
+
     /// Write the verdict as JSON to a file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -130,6 +134,7 @@ impl DryRunArguments {
             time_limit: self.time_limit,
             find_batch: self.find_batch.clone(),
             quick: self.quick,
+            allow_oversubscription: self.allow_oversubscription,
             trace: self.trace.clone(),
             stand_ins: self.stand_ins.clone(),
         })
@@ -156,7 +161,7 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     match verdict.outcome() {
         Outcome::Fits => Ok(Verdict::Fine),
         Outcome::FitsAsFarAsKnown => Ok(Verdict::AsFarAsKnown),
-        Outcome::DoesNotFit => Ok(Verdict::Findings),
+        Outcome::Oversubscribed | Outcome::DoesNotFit => Ok(Verdict::Findings),
         Outcome::NoVerdict(_) => Err(Failure::could_not_look("no verdict: see above")),
     }
 }

@@ -2,7 +2,7 @@
 
 use gpuheap_dry_run::{
     Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Read, Reason,
-    Remedy, Unknown, Verdict,
+    Refusal, Remedy, Then, Unknown, Verdict,
 };
 use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, paragraph};
 
@@ -10,6 +10,8 @@ use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, parag
 const HOLDERS: usize = 3;
 /// Ranks or devices of one card that fit on a screen.
 const ROWS: usize = 8;
+/// Requests that were refused and made good, which fit on a screen.
+const REFUSALS: usize = 3;
 /// Lines on libraries that fit on a screen.
 const LIBRARIES: usize = 4;
 
@@ -55,6 +57,11 @@ fn sentence(verdict: &Verdict) -> String {
             Outcome::FitsAsFarAsKnown => {
                 parts.push(format!("It fits on {names} as far as is known{}.", so_far(verdict)));
             }
+            Outcome::Oversubscribed => parts.push(format!(
+                "It is oversubscribed on {names}: with its managed memory it has more than the \
+                 device. It runs on Linux, and slowly: pages move between host and device. Under \
+                 WSL2 and on Windows it fails. --allow-oversubscription counts it as a fit."
+            )),
             Outcome::DoesNotFit => parts.push(format!("It does not fit on {names}.")),
         }
     }
@@ -145,9 +152,26 @@ fn table(text: &mut String, verdict: &Verdict) {
         0 => String::new(),
         steps => format!(" of {}", count(steps, "optimiser step")),
     };
+    managed(text, verdict);
     let beside = "in use has the context, kernels and libraries too";
     paragraph(text, &format!("Peaks{of}; {beside}.{estimated}{replayed}"));
     text.push('\n');
+}
+
+/// Adds the highest peak of managed memory on each card that had some.
+fn managed(text: &mut String, verdict: &Verdict) {
+    for card in &verdict.cards {
+        let devices = card.processes.iter().flat_map(|process| &process.devices);
+        let Some(most) = devices.max_by_key(|device| device.managed) else { continue };
+        if let (Some(managed @ 1..), Some(demand)) = (most.managed, most.demand) {
+            let words = format!(
+                "{} at the peak, and {} together with the device's own.",
+                Amount(managed),
+                Amount(demand)
+            );
+            hanging(text, &format!("Managed memory on {}: ", card.card), "  ", &words);
+        }
+    }
 }
 
 /// Row of the table: figures are allocated, reserved, in use and the card's memory.
@@ -162,7 +186,7 @@ fn rows(card: &CardResult) -> Vec<Row> {
     let fits = match card.outcome {
         Outcome::Fits => "yes",
         Outcome::FitsAsFarAsKnown => "yes?",
-        Outcome::DoesNotFit => "no",
+        Outcome::Oversubscribed | Outcome::DoesNotFit => "no",
         Outcome::NoVerdict(_) => "-",
     };
     let mark = if card.is_estimated { "~" } else { "" };
@@ -233,10 +257,8 @@ fn failed(text: &mut String, verdict: &Verdict) {
                 Amount(failure.reserved)
             );
             hanging(text, &title, "  ", &words);
-        } else if let (Some(process), Outcome::DoesNotFit) = (process, card.outcome) {
-            let requests = count(process.failed, "request");
-            hanging(text, &title, "  ", &format!("the driver refused {requests}."));
         }
+        refused(text, card);
         if card.outcome == Outcome::NoVerdict(Reason::Failed) {
             let end = match card.ended {
                 Some(Ended::Exit(code)) => format!("it ended with exit code {code}."),
@@ -259,6 +281,56 @@ fn failed(text: &mut String, verdict: &Verdict) {
             }
         }
     }
+}
+
+/// Adds the requests that the driver refused on a card, those by which memory ran out first.
+fn refused(text: &mut String, card: &CardResult) {
+    let all = || card.processes.iter().flat_map(|process| &process.refused);
+    let mut decisive = all().filter(|refusal| refusal.is_decisive);
+    if let Some(first) = decisive.next() {
+        let unchecked = match card.ended {
+            Some(Ended::Exit(0)) => {
+                " The program did not check the result: it went on, and ended with exit code 0."
+            }
+            _ => "",
+        };
+        let more = match decisive.count() {
+            0 => String::new(),
+            more => format!(" {} more failed, see --json.", count(more as u64, "request")),
+        };
+        let words = format!("{}.{unchecked}{more}", request(first));
+        hanging(text, &format!("Out of memory on {}: ", card.card), "  ", &words);
+    }
+    for refusal in all().filter(|refusal| !refusal.is_decisive).take(REFUSALS) {
+        let then = match (refusal.then, refusal.granted) {
+            (Then::Less, Some(bytes)) => format!("The program took {} instead.", Amount(bytes)),
+            (Then::Repeated, _) => "The program repeated it, and got the memory.".to_owned(),
+            // PyTorch's own failures are shown.
+            _ if card.processes.iter().any(|process| !process.failures.is_empty()) => continue,
+            _ => format!("{} went on without it.", refusal.library),
+        };
+        let title = format!("Refused on {}: ", card.card);
+        hanging(text, &title, "  ", &format!("{}. {then}", request(refusal)));
+    }
+}
+
+/// Returns a refused request in words, without a full stop.
+fn request(refusal: &Refusal) -> String {
+    let lines: Vec<&str> = refusal.lines.iter().map(|line| short(line)).collect();
+    let at = match lines.is_empty() {
+        true => String::new(),
+        false => format!(" at {}", lines.join(", called from ")),
+    };
+    let times = match refusal.times {
+        0 | 1 => String::new(),
+        times => format!(" {}", count(times, "time")),
+    };
+    format!(
+        "{} of {} was refused{times}{at}, with {} free",
+        refusal.function,
+        Amount(refusal.requested),
+        Amount(refusal.free)
+    )
 }
 
 /// Returns the name of one of Linux's signals that ends programs, and its likely reason.
@@ -296,7 +368,13 @@ fn at_peak(text: &mut String, peak: &Peak) {
 }
 
 fn needs(text: &mut String, verdict: &Verdict) {
-    let Some(needs) = &verdict.needs else { return };
+    let Some(needs) = &verdict.needs else {
+        if let Some(bytes) = verdict.with_room {
+            let words = format!("With room, it takes {} of a device.", Amount(bytes));
+            paragraph(text, &words);
+        }
+        return;
+    };
     let more = match needs.most > needs.least {
         true => format!(", and takes up to {} where there is room", Amount(needs.most)),
         false => String::new(),

@@ -36,7 +36,7 @@ fn driver_reports_peak_failures_and_counts() {
     assert_eq!(outcomes, ["does_not_fit", "fits", "fits"]);
     assert_eq!(json["unknown"]["asked_for_free_memory"], 1);
     assert!(
-        ran.stderr.contains("Out of memory on T4 16GB: the driver refused 1 request."),
+        ran.stderr.contains("Out of memory on T4 16GB: cuMemAlloc_v2 of 19.53 GiB was refused at"),
         "{}",
         ran.stderr
     );
@@ -75,7 +75,7 @@ fn variable_is_set_and_replaced_in_arguments() {
     let script = "test $B = $1 && echo $1 >>values
         echo '{\"devices\": [{\"peak_in_use\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
         test $B -lt 23 || {
-        echo '{\"out_of_memory\": 1}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
+        echo '{\"requests\": [{\"bytes\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
         exit 1
     }";
     let (ran, json) = bench.json(&[

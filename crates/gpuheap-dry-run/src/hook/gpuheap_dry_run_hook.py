@@ -261,6 +261,7 @@ def write():
         "devices": list(state.peaks.values()),
         "failures": state.failures,
         "failed": state.count_of_failures,
+        "failures_watched": state.is_recording,
         "went_on": bool(state.count_of_failures and state.steps_after_failure),
         "reads": state.reads,
         "reads_watched": state.callback is not None,
