@@ -46,7 +46,16 @@ pub(crate) fn judge(
     let recorded = explain::recorded(run);
     if let Some(recorded) = &recorded {
         verdict.peak = explain::peak(run, recorded);
-        let device = Device::new(judged(done).unwrap_or(run).device.card, options.memory);
+    }
+    // A replay of a run that proves nothing takes time for figures of no use.
+    let is_of_use = match outcome::of(run).outcome {
+        Outcome::NoVerdict(reason) => reason == Reason::Failed,
+        _ => !is_interrupted,
+    };
+    if let Some(recorded) = recorded.as_ref().filter(|_| is_of_use) {
+        // On a card of another compute capability, other kernels would run.
+        let judged = judged(done).filter(|judged| judged.device.is_alike(&run.device));
+        let device = Device::new(judged.unwrap_or(run).device.card, options.memory);
         if let Some(report) = explain::replayed(recorded, &device) {
             verdict.remedies = explain::remedies(&report);
             verdict.needs = explain::needs(&report, recorded, run).or_else(|| {
@@ -59,6 +68,9 @@ pub(crate) fn judge(
         {
             // A program that failed early would have needed more.
             needs.cards.clear();
+        }
+        if let Some(needs) = &mut verdict.needs {
+            explain::correct(needs, &done.cards);
         }
     }
     match (&options.trace, &recorded) {

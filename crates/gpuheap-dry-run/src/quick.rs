@@ -17,8 +17,7 @@ pub(crate) fn of(run: &Run, recorded: Option<&Recorded>, device: &Device) -> Opt
             driver.asked_for_free_memory > 0 || has_managed
         });
     let of_run = outcome::of(run).outcome;
-    let is_alike = run.device.card.capability == device.card.capability;
-    if is_open || !of_run.is_fit() || !is_alike {
+    if is_open || !of_run.is_fit() || !run.device.is_alike(device) {
         return None;
     }
     let outcome = match explain::replayed(recorded, device)?.verdict.gets_through {

@@ -195,6 +195,12 @@ pub(crate) fn read(folder: &Path) -> Vec<Process> {
     processes.into_values().collect()
 }
 
+/// Returns whether a process has done a step of its optimiser.
+pub(crate) fn has_steps(folder: &Path) -> bool {
+    let mut torch = read(folder).into_iter().filter_map(|process| process.torch);
+    torch.any(|torch| torch.steps > 0)
+}
+
 fn parse<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }

@@ -278,7 +278,9 @@ pub struct Needs {
     pub most: u64,
     /// Memory beside: context, kernels and libraries.
     pub beside: u64,
-    /// Smallest cards of the catalogue on which it fits as it is.
+    /// Compute capability of the cards: major and minor.
+    pub capability: (u32, u32),
+    /// Smallest cards of the catalogue on which it fits as it is, of the run's compute capability.
     pub cards: Vec<String>,
 }
 

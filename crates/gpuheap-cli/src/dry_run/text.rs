@@ -379,10 +379,17 @@ fn needs(text: &mut String, verdict: &Verdict) {
         true => format!(", and takes up to {} where there is room", Amount(needs.most)),
         false => String::new(),
     };
+    let (major, minor) = needs.capability;
+    let capability = format!("{major}.{minor}");
     let cards = match (needs.cards.is_empty(), verdict.is_lower_bound) {
         (true, true) => String::new(),
-        (true, false) => " No card of the catalogue is large enough.".to_owned(),
-        (false, _) => format!(" Smallest cards, by a replay: {}.", needs.cards.join(", ")),
+        (true, false) => {
+            format!(" No card with compute capability {capability} is large enough.")
+        }
+        (false, _) => format!(
+            " Smallest cards with compute capability {capability}, by a replay: {}.",
+            needs.cards.join(", ")
+        ),
     };
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
     let words = format!(

@@ -83,3 +83,10 @@ fn managed_memory_beyond_the_device_oversubscribes() {
     assert!(ran.stderr.contains("Managed memory on RTX 4090"), "{}", ran.stderr);
     assert_eq!(self::ran("managed little", "RTX 4090", &[]).0.code, 0);
 }
+
+#[test]
+fn killed_program_leaves_its_figures() {
+    let (ran, json) = ran("waits", "RTX 4090", &["--time-limit", "2s"]);
+    assert_eq!((ran.code, &json["cards"][0]["reason"]), (3, &"no_step".into()), "{}", ran.stderr);
+    assert_eq!(json["cards"][0]["processes"][0]["devices"][0]["managed"], 1 << 30);
+}

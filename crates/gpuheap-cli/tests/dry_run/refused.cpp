@@ -72,6 +72,10 @@ int main(int, char **arguments) {
   if (is("three")) three_arrays();
   if (is("managed")) managed(60 * GIB);
   if (is("managed little")) managed(GIB);
+  if (is("waits")) {
+    managed(GIB);
+    pause();
+  }
   if (is("killed")) {
     ignore();
     _exit(0);

@@ -172,6 +172,24 @@ fn program_that_caught_its_failure_and_went_on_fits() {
 }
 
 #[test]
+fn smallest_cards_run_the_same_kernels() {
+    let bench = Bench::new();
+    let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
+        "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
+    let script = script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 0);
+    let (ran, json) = bench.json(&["--card", "H200", "--", "sh", &script]);
+    assert_eq!(json["needs"]["capability"], serde_json::json!([9, 0]), "{}", ran.stderr);
+    let cards = json["needs"]["cards"].as_array().unwrap();
+    assert!(
+        cards.iter().all(|card| ["H100", "H200", "GH200"]
+            .iter()
+            .any(|name| card.as_str().unwrap().starts_with(name))),
+        "{cards:?}"
+    );
+    assert!(json["next"].as_str().unwrap().contains(cards[0].as_str().unwrap()), "{}", ran.stderr);
+}
+
+#[test]
 fn quick_replays_for_cards_of_the_same_capability() {
     let bench = Bench::new();
     let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,

@@ -296,6 +296,8 @@ def end():
     if state.torch.version.cuda is not None:
         guarded(stop_watching)()
         guarded(look_at_peaks)()
+        # First, because a process with a long history may be killed while it writes that.
+        guarded(write)()
         # A failure has written the memory that it found, which is the one to explain.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
@@ -342,6 +344,7 @@ def torch_imported(torch):
 
 def device_opened():
     torch = state.torch
+    guarded(end_by_signal)()
     guarded(watch_reads)()
     backend = torch.cuda.get_allocator_backend()
     state.has_stats = backend in ("native", "cudaMallocAsync")
@@ -384,9 +387,18 @@ class TorchWaiter:
 
 
 def asked_to_end(number, frame):
-    """The command's time limit. Ends the program as `sys.exit` does, so that reports are written."""
-    state.ended = "time"
+    """SIGTERM, of the command's time limit or of a user. Ends the program as `sys.exit` does, so that reports are
+    written. A second signal does not disturb that."""
+    signal.signal(number, signal.SIG_IGN)
+    if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
+        state.ended = "time"
     raise SystemExit(128 + number)
+
+
+def end_by_signal():
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, asked_to_end)
 
 
 def load_stand_ins_by_name():
@@ -414,6 +426,5 @@ sys.meta_path.insert(0, TorchWaiter())
 load_stand_ins_by_name()
 os._exit = end_without_atexit
 os.register_at_fork(after_in_child=forked)
-if state.most_seconds and threading.current_thread() is threading.main_thread():
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, asked_to_end)
+if state.most_seconds:
+    end_by_signal()
