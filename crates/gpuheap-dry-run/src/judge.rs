@@ -1,6 +1,6 @@
 //! The verdict on all runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 
@@ -90,7 +90,8 @@ pub(crate) fn judge(
         }
         (None, _) => {}
     }
-    verdict.next = next(options, &verdict);
+    let is_python = run.processes.iter().any(|process| process.python.is_some());
+    verdict.next = next(options, &verdict, is_python);
     Ok(verdict)
 }
 
@@ -174,13 +175,24 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
     let mut notes = Vec::new();
     let torch = || run.processes.iter().filter_map(|process| process.torch.as_ref());
     let drivers = || run.processes.iter().filter_map(|process| process.driver.as_ref());
+    let is_static = Outcome::NoVerdict(Reason::StaticRuntime);
+    let is_told = cards.iter().any(|card| card.outcome == is_static);
+    let modules = run.processes.iter().filter_map(|process| process.python.as_ref());
+    let modules: BTreeSet<&str> =
+        modules.flat_map(|python| python.not_served.iter().map(String::as_str)).collect();
     if drivers().any(|driver| driver.export_table_asked) {
-        notes.push(
-            "a CUDA runtime that is linked statically takes memory that a dry run does not see. A program \
-             of your own can be rebuilt: nvcc -cudart shared program.cu. CuPy, RMM and cuDF cannot be \
-             dry-run"
-                .to_owned(),
-        );
+        let note = match is_told {
+            true if !modules.is_empty() => "",
+            true => {
+                "build the program with the shared CUDA runtime, and run that. In CMake: \
+                 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)"
+            }
+            false => {
+                "a library whose CUDA runtime is linked statically asked for a GPU and got none: its \
+                 memory is missing here"
+            }
+        };
+        notes.extend((!note.is_empty()).then(|| note.to_owned()));
     }
     let major = torch().find_map(|torch| torch.cuda.as_deref()?.split('.').next()?.parse().ok());
     if let Some(major) = major.filter(|major: &u32| !(12..=13).contains(major)) {
@@ -198,12 +210,13 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
         );
     }
     notes.extend(torch().flat_map(|torch| torch.notes.iter().cloned()));
+    let is_noted = !modules.is_empty() || torch().any(|torch| torch.cuda.is_none());
+    notes.extend(modules.into_iter().map(not_served));
     let no_gpu = Outcome::NoVerdict(Reason::NoGpuUsed);
-    let is_noted = torch().any(|torch| torch.cuda.is_none());
     if cards.iter().any(|card| card.outcome == no_gpu) && !is_noted {
         notes.push(
-            "no process took memory of the GPU. Does the program run on the processor, or skip its GPU \
-             part? A process that a signal or _exit() ended leaves no report"
+            "no process took memory of the GPU. If the program chooses between processor and GPU, name the \
+             GPU: torch.device(\"cuda\"). If only a part of it uses the GPU, run that part"
                 .to_owned(),
         );
     }
@@ -238,8 +251,22 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
     notes
 }
 
+/// Returns the note on a module that does not run on the emulated driver.
+fn not_served(module: &str) -> String {
+    let reason = match module {
+        "jax" => {
+            "it finds none of its libraries on the emulated driver, and falls back to the processor"
+        }
+        _ => "its CUDA runtime is linked statically",
+    };
+    format!(
+        "the program imports {module}, which cannot be dry-run: {reason}. Run it on a GPU, and see its \
+         memory there with gpuheap status"
+    )
+}
+
 /// Returns the command to type next; `None` if nothing is left to ask.
-fn next(options: &Options, verdict: &Verdict) -> Option<String> {
+fn next(options: &Options, verdict: &Verdict, is_python: bool) -> Option<String> {
     let on = |card: &str, memory: Option<u64>| {
         let memory = memory.map(|bytes| format!(" --memory {bytes}")).unwrap_or_default();
         let devices = match options.devices {
@@ -247,9 +274,18 @@ fn next(options: &Options, verdict: &Verdict) -> Option<String> {
             devices => format!(" --devices {devices}"),
         };
         let steps = options.steps.map(|steps| format!(" --steps {steps}")).unwrap_or_default();
+        let limit =
+            options.time_limit.map(|limit| format!(" --time-limit {}s", limit.as_secs_f64()));
+        let limit = limit.unwrap_or_default();
+        let allowed = match options.allow_oversubscription {
+            true => " --allow-oversubscription",
+            false => "",
+        };
         let program = &verdict.program;
         let card = quoted(OsStr::new(card));
-        format!("gpuheap dry-run --card {card}{memory}{devices}{steps} -- {program}")
+        format!(
+            "gpuheap dry-run --card {card}{memory}{devices}{steps}{limit}{allowed} -- {program}"
+        )
     };
     if verdict.batch.is_some() || verdict.is_interrupted {
         return None;
@@ -257,6 +293,9 @@ fn next(options: &Options, verdict: &Verdict) -> Option<String> {
     let failing = verdict.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
     let cards = verdict.needs.as_ref().map_or(&[][..], |needs| &needs.cards);
     match (verdict.outcome(), failing) {
+        (Outcome::NoVerdict(Reason::StaticRuntime), _) if !is_python => {
+            Some("nvcc -cudart shared program.cu".to_owned())
+        }
         (Outcome::NoVerdict(_), _) => None,
         (_, Some(failing)) => match verdict.remedies.iter().find(|remedy| remedy.makes_it_fit) {
             Some(remedy) => Some(format!("{} {}", remedy.line, on(&failing.card, options.memory))),

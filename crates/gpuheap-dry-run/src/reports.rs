@@ -17,6 +17,7 @@ pub(crate) struct Process {
     pub(crate) cudart: Option<Cudart>,
     pub(crate) libraries: Option<Libraries>,
     pub(crate) torch: Option<Torch>,
+    pub(crate) python: Option<Python>,
     /// PyTorch's memory snapshot.
     pub(crate) snapshot: Option<PathBuf>,
     /// Text of the watchdog: a count, and the line that reads.
@@ -138,6 +139,14 @@ pub(crate) struct Torch {
     pub(crate) notes: Vec<String>,
 }
 
+/// Report of the Python hook on any program.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Python {
+    /// Modules that the program imported, and that do not run on the emulated driver.
+    pub(crate) not_served: Vec<String>,
+}
+
 /// Peaks of PyTorch's allocator on one device, bytes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -186,6 +195,7 @@ pub(crate) fn read(folder: &Path) -> Vec<Process> {
             ("driver", "json") => process.driver = parse(&path),
             ("cudart", "json") => process.cudart = parse(&path),
             ("libraries", "json") => process.libraries = parse(&path),
+            ("python", "json") => process.python = parse(&path),
             ("torch", "json") => process.torch = parse(&path),
             ("torch", "pickle") => process.snapshot = Some(path),
             ("reads", "txt") => process.many_reads = fs::read_to_string(&path).ok(),

@@ -131,6 +131,9 @@ fn found(batch: &Batch) -> String {
 }
 
 fn table(text: &mut String, verdict: &Verdict) {
+    if verdict.cards.iter().all(|card| card.outcome == Outcome::NoVerdict(Reason::NoGpuUsed)) {
+        return;
+    }
     let rows: Vec<Row> = verdict.cards.iter().flat_map(rows).collect();
     let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).clamp(12, 26);
     let head = ["allocated", "reserved", "in use", "of"].map(|title| format!(" {title:>11}"));
@@ -301,7 +304,13 @@ fn refused(text: &mut String, card: &CardResult) {
         let words = format!("{}.{unchecked}{more}", request(first));
         hanging(text, &format!("Out of memory on {}: ", card.card), "  ", &words);
     }
+    let mut shown: Vec<&Refusal> = Vec::new();
     for refusal in all().filter(|refusal| !refusal.is_decisive).take(REFUSALS) {
+        // Of sizes that a loop tried, the first tells enough.
+        if shown.iter().any(|other| other.lines == refusal.lines && other.then == refusal.then) {
+            continue;
+        }
+        shown.push(refusal);
         let then = match (refusal.then, refusal.granted) {
             (Then::Less, Some(bytes)) => format!("The program took {} instead.", Amount(bytes)),
             (Then::Repeated, _) => "The program repeated it, and got the memory.".to_owned(),

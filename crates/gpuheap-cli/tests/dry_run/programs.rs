@@ -124,6 +124,18 @@ fn python_loads_the_hook_and_then_its_own_sitecustomize() {
 }
 
 #[test]
+fn module_that_is_not_served_is_told() {
+    let bench = Bench::new();
+    bench.file("jax.py", "");
+    let mut command = bench.command();
+    command.env("PYTHONPATH", bench.files.path()).args(["--", "python3", "-c", "import jax"]);
+    let ran = crate::ran(&mut command);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    let text = ran.stderr.replace("\n  ", " ");
+    assert!(text.contains("imports jax, which cannot be dry-run: it finds none"), "{text}");
+}
+
+#[test]
 fn signal_is_passed_to_the_program() {
     let bench = Bench::new();
     let script = "trap 'echo passed; exit 7' TERM; echo ready; while :; do sleep 0.05; done";

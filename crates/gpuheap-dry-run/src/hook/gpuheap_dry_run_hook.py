@@ -23,6 +23,9 @@ MOST_FAILURES = 20
 MANY_READS = 10_000
 
 
+# Modules whose libraries do not run on the emulated driver.
+NOT_SERVED = ("jax", "cupy", "rmm", "cudf", "cuml")
+
 # Names of the libraries that stand in for CUDA's in this process.
 PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "").split(":") if path}
 
@@ -274,6 +277,14 @@ def write():
     replace(f"torch.{os.getpid()}.json", lambda file: file.write(json.dumps(report).encode()))
 
 
+@guarded
+def write_modules():
+    """Writes which modules the program imported that cannot be dry-run."""
+    found = [name for name in NOT_SERVED if name in sys.modules]
+    if found:
+        replace(f"python.{os.getpid()}.json", lambda file: file.write(json.dumps({"not_served": found}).encode()))
+
+
 def write_snapshot():
     torch = state.torch
     if not (state.is_recording and torch.cuda.is_initialized()):
@@ -308,6 +319,7 @@ def end_without_atexit(code):
     """`os._exit`, with the report of a process that opened a device: some trainers end so."""
     if state.is_recording:
         guarded(end)()
+    write_modules()
     exit_at_once(code)
 
 
@@ -423,6 +435,7 @@ def forked():
 
 
 sys.meta_path.insert(0, TorchWaiter())
+atexit.register(write_modules)
 load_stand_ins_by_name()
 os._exit = end_without_atexit
 os.register_at_fork(after_in_child=forked)
