@@ -7,8 +7,8 @@ pub(crate) enum Verdict {
     Fine,
     /// Findings of the kind that the command looks for: exit code 1.
     Findings,
-    /// No findings as far as is known, which the text limits: exit code 4. Codes 2 and 3 are those of
-    /// a [`Failure`](crate::failure::Failure).
+    /// No findings as far as is known, which the text limits: exit code 4. A
+    /// [`Failure`](crate::failure::Failure) has codes 2 and 3.
     AsFarAsKnown,
 }
 

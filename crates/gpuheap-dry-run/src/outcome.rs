@@ -7,15 +7,19 @@ use crate::verdict::{
     CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason, Refusal, Then,
 };
 
+/// Library that has PyTorch's allocator.
+const PYTORCH: &str = "libc10_cuda.so";
 /// Libraries that serve a program's requests from memory of the driver. They answer a refusal by
 /// other sizes or other memory, and raise an error of their own if none is left.
-const ALLOCATORS: [&str; 3] = ["libc10_cuda.so", "libgpuheap_capi.so", "librmm.so"];
+const ALLOCATORS: [&str; 2] = ["libgpuheap_capi.so", "librmm.so"];
 
 /// Returns the result of a run on its card.
 pub(crate) fn of(run: &Run) -> CardResult {
     let outcome = match outcome(run.ended, &run.processes) {
-        outcome if outcome.is_fit() && is_oversubscribed(run) => Outcome::Oversubscribed,
-        outcome => outcome,
+        outcome if !outcome.is_fit() || !is_oversubscribed(run) => outcome,
+        _ if run.device.is_of_windows() => Outcome::DoesNotFit,
+        outcome if run.allows_oversubscription => outcome,
+        _ => Outcome::Oversubscribed,
     };
     CardResult {
         ended: Some(run.ended),
@@ -68,13 +72,11 @@ fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
     }
 }
 
-/// Returns whether device memory and managed memory together were more than a device has, and that
-/// is not allowed.
+/// Returns whether device memory and managed memory together were more than a device has.
 fn is_oversubscribed(run: &Run) -> bool {
     let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
     let mut devices = drivers.flat_map(|driver| &driver.devices);
-    let is_beyond = devices.any(|one| one.peak_managed > 0 && one.peak_demand > one.total);
-    is_beyond && !run.allows_oversubscription
+    devices.any(|one| one.peak_managed > 0 && one.peak_demand > one.total)
 }
 
 /// Returns whether memory ran out. A program that caught its failure fits only if it did another
@@ -89,18 +91,22 @@ fn ran_out(ended: Ended, processes: &[Process]) -> bool {
     gave_up || processes.iter().any(is_decisive)
 }
 
-/// Returns whether memory ran out by a request that the driver refused: nothing made it good. A
-/// request of an allocator counts if the program failed, because an allocator has other ways to
-/// serve its program. The hook sees whether PyTorch's allocator found one.
+/// Returns whether memory ran out by a request that the driver refused: nothing made it good. The
+/// hook sees whether PyTorch's allocator served its program by other memory. A request of another
+/// allocator counts if the program failed.
 fn is_decisive(request: &Request, process: &Process, ended: Ended) -> bool {
-    let is_allocator = ALLOCATORS.contains(&request.library.as_str());
     let failed = match ended {
         Ended::Exit(code) => code != 0,
         Ended::Signal(_) => true,
         Ended::TimeLimit | Ended::Interrupted => false,
     };
     let is_watched = process.torch.as_ref().is_some_and(|torch| torch.failures_watched);
-    request.then == Then::Nothing && (!is_allocator || failed && !is_watched)
+    request.then == Then::Nothing
+        && match request.library.as_str() {
+            PYTORCH => !is_watched,
+            library if ALLOCATORS.contains(&library) => failed,
+            _ => true,
+        }
 }
 
 /// Returns whether the process's figures lack the memory of a runtime that is linked statically.
@@ -201,6 +207,7 @@ mod tests {
             torch: Some(Torch {
                 failed,
                 went_on,
+                failures_watched: true,
                 devices: vec![TorchDevice::default()],
                 ..Torch::default()
             }),
@@ -222,7 +229,7 @@ mod tests {
         assert_eq!(exits(0, &with(2, true, 2)), Outcome::Fits);
         // PyTorch freed its cache and tried again.
         assert_eq!(exits(0, &with(0, false, 3)), Outcome::Fits);
-        assert_eq!(exits(1, &with(0, false, 3)), Outcome::DoesNotFit);
+        assert_eq!(exits(1, &with(0, false, 3)), failed);
     }
 
     #[test]
@@ -231,13 +238,16 @@ mod tests {
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
         let failed = Outcome::NoVerdict(Reason::Failed);
-        // Of PyTorch's allocator, without and with the hook's account of its failures.
-        assert_eq!(outcomes(&processes), [Outcome::Fits, Outcome::DoesNotFit]);
-        processes[0].torch.as_mut().unwrap().failures_watched = true;
+        // Of PyTorch's allocator, with and without the hook's account of its failures.
         assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
-        // Of the program.
-        processes[0].driver.as_mut().unwrap().requests[0].library = "a.out".to_owned();
+        processes[0].torch.as_mut().unwrap().failures_watched = false;
         assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);
+        let mut of = |library: &str| {
+            processes[0].driver.as_mut().unwrap().requests[0].library = library.to_owned();
+            outcomes(&processes)
+        };
+        assert_eq!(of("librmm.so"), [Outcome::Fits, Outcome::DoesNotFit]);
+        assert_eq!(of("a.out"), [Outcome::DoesNotFit; 2]);
         for then in [Then::Repeated, Then::Less] {
             processes[0].driver.as_mut().unwrap().requests[0].then = then;
             assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);

@@ -7,8 +7,8 @@ use crate::program::Run;
 use crate::verdict::{CardResult, Outcome};
 
 /// Returns the result of a card by a replay of `run`'s trace. Returns `None` if that proves
-/// nothing: the program failed, its kernels are others on this card, it asked for free memory, or it
-/// has managed memory.
+/// nothing: the program failed, its kernels are others on this card, it asked for free memory, or
+/// it has managed memory.
 pub(crate) fn of(run: &Run, recorded: Option<&Recorded>, device: &Device) -> Option<CardResult> {
     let recorded = recorded?;
     let is_open =

@@ -20,8 +20,8 @@ pub struct Verdict {
     pub peak: Option<Peak>,
     /// Memory that the program needs, by a replay of its trace; `None` if nothing was recorded.
     pub needs: Option<Needs>,
-    /// Peak of memory in use on a device with memory to spare; `None` if a card fits, or the program
-    /// does not get through there either.
+    /// Peak of memory in use on a device with memory to spare; `None` if a card fits, or the
+    /// program does not get through there either.
     pub with_room: Option<u64>,
     /// `true` if the trace ends where memory ran out, so that peaks, needs and remedies are lower
     /// bounds.
@@ -209,7 +209,7 @@ pub enum Then {
     /// None that makes it good.
     #[default]
     Nothing,
-    /// The same request, which was granted.
+    /// One of the same place for as many bytes, which was granted.
     Repeated,
     /// A smaller one at once, which was granted.
     Less,

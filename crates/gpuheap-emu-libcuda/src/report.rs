@@ -27,8 +27,8 @@ pub(crate) fn refused(function: &'static str) {
 static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
 /// Time of the last report; its lock admits one thread.
 static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
-/// Growth of the peak after which a report is written at once, as a part of it. A program that takes
-/// all of a device in small pieces writes 500 reports by it, of 0.1 ms.
+/// Part of the peak by which it grows before a report is written at once. A program that takes all
+/// of a device in small pieces writes 500 reports by it, of 0.1 ms.
 const GROWTH: u64 = 64;
 /// Time after which a report is written for a smaller growth.
 const EVERY: Duration = Duration::from_secs(1);

@@ -220,7 +220,7 @@ fn line_of(address: usize) -> String {
         if found.is_some() {
             return;
         }
-        let name = symbol.name().map(|name| format!("{name:#}"));
+        let name = symbol.name().map(|name| without_arguments(&format!("{name:#}")).to_owned());
         if let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) {
             let of = name.as_deref().map(|name| format!(" in {name}")).unwrap_or_default();
             found = Some(format!("{}:{line}{of}", file.display()));
@@ -242,6 +242,14 @@ fn line_of(address: usize) -> String {
             }
         }
     })
+}
+
+/// Returns a function's name in C++ or Rust without its arguments.
+fn without_arguments(name: &str) -> &str {
+    const ANONYMOUS: &str = "(anonymous namespace)";
+    let mut brackets = name.match_indices('(').map(|(at, _)| at);
+    let end = brackets.find(|&at| at > 0 && !name[at..].starts_with(ANONYMOUS));
+    &name[..end.unwrap_or(name.len())]
 }
 
 /// Place of an address: the file that has it, and the exported symbol if one has it.
@@ -299,6 +307,18 @@ mod tests {
 
     fn request(bytes: u64, place: u64, is_granted: bool) -> Request {
         Request::new("cuMemAlloc_v2", 0, bytes, place, is_granted)
+    }
+
+    #[test]
+    fn name_has_no_arguments() {
+        for (name, expected) in [
+            ("main", "main"),
+            ("take(void**, unsigned long)", "take"),
+            ("a::(anonymous namespace)::b(int)", "a::(anonymous namespace)::b"),
+            ("(anonymous namespace)::b()", "(anonymous namespace)::b"),
+        ] {
+            assert_eq!(without_arguments(name), expected);
+        }
     }
 
     #[test]

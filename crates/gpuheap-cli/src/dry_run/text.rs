@@ -10,6 +10,8 @@ use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, parag
 const HOLDERS: usize = 3;
 /// Ranks or devices of one card that fit on a screen.
 const ROWS: usize = 8;
+/// Library that has PyTorch's allocator.
+const PYTORCH: &str = "libc10_cuda.so";
 /// Requests that were refused and made good, which fit on a screen.
 const REFUSALS: usize = 3;
 /// Lines on libraries that fit on a screen.
@@ -292,6 +294,9 @@ fn refused(text: &mut String, card: &CardResult) {
     let mut decisive = all().filter(|refusal| refusal.is_decisive);
     if let Some(first) = decisive.next() {
         let unchecked = match card.ended {
+            Some(Ended::Exit(0)) if card.processes.len() > 1 => {
+                " The program ended with exit code 0 all the same."
+            }
             Some(Ended::Exit(0)) => {
                 " The program did not check the result: it went on, and ended with exit code 0."
             }
@@ -299,13 +304,19 @@ fn refused(text: &mut String, card: &CardResult) {
         };
         let more = match decisive.count() {
             0 => String::new(),
-            more => format!(" {} more failed, see --json.", count(more as u64, "request")),
+            more => format!(" --json has {more} more."),
         };
         let words = format!("{}.{unchecked}{more}", request(first));
         hanging(text, &format!("Out of memory on {}: ", card.card), "  ", &words);
+    } else if card.outcome == Outcome::DoesNotFit && has_too_much_managed(card) {
+        let words = "with its managed memory the program has more than the device, which Windows does \
+                     not allow, nor WSL2.";
+        hanging(text, &format!("Out of memory on {}: ", card.card), "  ", words);
     }
     let mut shown: Vec<&Refusal> = Vec::new();
-    for refusal in all().filter(|refusal| !refusal.is_decisive).take(REFUSALS) {
+    // PyTorch's allocator empties its cache and repeats a request; its failures were shown.
+    let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
+    for refusal in all().filter(is_of_program).take(REFUSALS) {
         // Of sizes that a loop tried, the first tells enough.
         if shown.iter().any(|other| other.lines == refusal.lines && other.then == refusal.then) {
             continue;
@@ -314,13 +325,17 @@ fn refused(text: &mut String, card: &CardResult) {
         let then = match (refusal.then, refusal.granted) {
             (Then::Less, Some(bytes)) => format!("The program took {} instead.", Amount(bytes)),
             (Then::Repeated, _) => "The program repeated it, and got the memory.".to_owned(),
-            // PyTorch's own failures are shown.
-            _ if card.processes.iter().any(|process| !process.failures.is_empty()) => continue,
             _ => format!("{} went on without it.", refusal.library),
         };
         let title = format!("Refused on {}: ", card.card);
         hanging(text, &title, "  ", &format!("{}. {then}", request(refusal)));
     }
+}
+
+/// Returns `true` if managed memory and device memory together were more than a device has.
+fn has_too_much_managed(card: &CardResult) -> bool {
+    let mut devices = card.processes.iter().flat_map(|process| &process.devices);
+    devices.any(|device| device.managed > Some(0) && device.demand > Some(card.total))
 }
 
 /// Returns a refused request in words, without a full stop.

@@ -94,8 +94,8 @@ impl Bench {
         path.to_str().unwrap().to_owned()
     }
 
-    /// Compiles a C++ program of the repository over the CUDA runtime and the C interface, with debug
-    /// information, and returns its path.
+    /// Compiles a C++ program of the repository over the CUDA runtime and the C interface, with
+    /// debug information, and returns its path.
     fn compiled_with_runtime(&self, source: &str) -> String {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let name = Path::new(source).file_stem().unwrap();

@@ -4,9 +4,10 @@
 //! before `LD_LIBRARY_PATH`. The loader takes a library that is loaded already if its name
 //! (`DT_SONAME`) is the one that is asked for. So a shell is preloaded for each library that is
 //! stood in for, and the vendor's file is not opened. It defines the version of the vendor's
-//! library, which the loader checks, and no function. The functions are those of the stand-ins, which
-//! are preloaded too and export them without a version: the loader accepts that for any version. A
-//! shell needs its stand-in, so that `dlsym` finds the functions by the shell's handle, as JAX does.
+//! library, which the loader checks, and no function. The stand-ins have the functions. They are
+//! preloaded too, and export them without a version: the loader accepts that for any version. A
+//! shell needs its stand-in, so that `dlsym` finds the functions by the shell's handle: JAX looks
+//! there.
 
 mod elf;
 mod names;
