@@ -120,17 +120,18 @@ impl Device {
         let all = self.account.as_ref().map_or(0, |(account, device)| account.used(*device));
         let in_use = all.max(total + bytes);
         self.high_water = self.high_water.max(in_use);
-        self.demand_high_water = self.demand_high_water.max(in_use + self.managed);
+        self.demand_high_water = self.demand_high_water.max(in_use.saturating_add(self.managed));
         true
     }
 
     /// Counts managed memory that was allocated.
     pub(crate) fn add_managed(&mut self, bytes: u64) {
-        self.managed += bytes;
+        self.managed = self.managed.saturating_add(bytes);
         self.managed_high_water = self.managed_high_water.max(self.managed);
         let own = self.used_bytes();
         let all = self.account.as_ref().map_or(own, |(account, device)| account.used(*device));
-        self.demand_high_water = self.demand_high_water.max(own.max(all) + self.managed);
+        self.demand_high_water =
+            self.demand_high_water.max(own.max(all).saturating_add(self.managed));
     }
 
     /// Counts managed memory that was freed.
