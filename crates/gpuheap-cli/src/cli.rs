@@ -94,7 +94,7 @@ Cards: gpuheap replay --card list
 
 Exit codes:
   0  the program fits: on every card, or with a value of --find-batch
-  1  memory runs out
+  1  memory runs out, or managed memory is more than the device has
   2  wrong use, or a program that cannot be started
   3  no verdict: the program failed for another reason, used no GPU, has its
      CUDA runtime linked statically, or was ended before its first optimiser

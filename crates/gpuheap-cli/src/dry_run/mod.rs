@@ -43,7 +43,7 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
 
-    /// End the program after this time, at the end of an optimiser step, e.g. 90s or 5min
+    /// End the program after this time, e.g. 90s or 5min; an optimiser step has 5 s more
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     time_limit: Option<Duration>,
 
