@@ -37,11 +37,12 @@ pub use crate::batch::FindBatch;
 pub use crate::card::Device;
 pub use crate::error::Error;
 pub use crate::program::Ended;
+pub use crate::reports::Then;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
     Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
-    Read, Reason, Refusal, Remedy, Then, Unknown, Verdict,
+    Read, Reason, Refusal, Remedy, Unknown, Verdict,
 };
 
 /// Options of a dry run.

@@ -2,10 +2,8 @@
 
 use crate::card::Device;
 use crate::program::{Ended, Run};
-use crate::reports::{Process, Request, Torch};
-use crate::verdict::{
-    CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason, Refusal, Then,
-};
+use crate::reports::{Process, Request, Then, Torch};
+use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason, Refusal};
 
 /// Library that has PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";

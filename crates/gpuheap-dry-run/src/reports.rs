@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-use crate::verdict::Then;
+use serde::{Deserialize, Serialize};
 
 /// Reports of one process. Each is `None` if the process did not write it.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +74,19 @@ pub(crate) struct Request {
     pub(crate) then: Then,
     /// Bytes of the smaller request that followed.
     pub(crate) less: Option<u64>,
+}
+
+/// Request that followed a refused one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// None that makes it good.
+    #[default]
+    Nothing,
+    /// One of the same place for as many bytes, which was granted.
+    Repeated,
+    /// A smaller one at once, which was granted.
+    Less,
 }
 
 /// Function that answered that it is not supported.

@@ -1,9 +1,10 @@
 //! Verdict of a dry run, as data. Sizes are bytes.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::batch::FindBatch;
 use crate::program::Ended;
+use crate::reports::Then;
 
 /// Verdict of a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -200,19 +201,6 @@ pub struct Refusal {
     pub granted: Option<u64>,
     /// `true` if memory ran out by it.
     pub is_decisive: bool,
-}
-
-/// Request that followed a refused one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    /// None that makes it good.
-    #[default]
-    Nothing,
-    /// One of the same place for as many bytes, which was granted.
-    Repeated,
-    /// A smaller one at once, which was granted.
-    Less,
 }
 
 /// Result of a search for the largest value.

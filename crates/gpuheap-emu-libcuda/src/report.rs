@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use gpuheap_emu::Emulator;
 
+use crate::json::escaped;
 use crate::requests;
 
 /// Functions that the library exports and refuses, with their calls.
@@ -97,20 +98,4 @@ fn text(device: &Emulator, is_final: bool) -> String {
         requests::json(),
     );
     text
-}
-
-/// Returns a text for the inside of a JSON string.
-pub(crate) fn escaped(text: &str) -> String {
-    let special = |c: char| c.is_control() || c == '"' || c == '\\';
-    text.chars().map(|c| if special(c) { ' ' } else { c }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_stay_within_their_quotes() {
-        assert_eq!(escaped("a \"b\" \\ c\n"), "a  b    c ");
-    }
 }

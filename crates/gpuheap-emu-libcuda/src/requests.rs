@@ -13,7 +13,7 @@ use std::thread::{self, ThreadId};
 
 use gpuheap_emu::{Request, take_request};
 
-use crate::report::escaped;
+use crate::json::escaped;
 
 /// Most refused requests that are kept, of different places. A program with more of them repeats
 /// itself.
