@@ -80,7 +80,8 @@ pub(crate) enum Command {
 }
 
 const ALL_EXIT_CODES: &str = "Exit codes: 0 fine, 1 findings, 2 wrong use or unreadable input, 3 \
-                              environment error (no device, no permission)";
+                              environment error (no device, no permission), 4 fine as far as is \
+                              known (dry-run)";
 
 const EXIT_CODES: &str = "Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use \
                           or unreadable input, 3 environment error (no device, no permission)";
@@ -98,17 +99,19 @@ Cards: gpuheap replay --card list
 
 Exit codes:
   0  the program fits: on every card, or with a value of --find-batch
-  1  memory runs out
+  1  memory runs out, or managed memory is more than the device has
   2  wrong use, or a program that cannot be started
-  3  the program failed for another reason (its status is in the JSON), or the
-     emulated libraries are missing
+  3  no verdict: the program failed for another reason, used no GPU, has its
+     CUDA runtime linked statically, or was ended before its first optimiser
+     step; or the emulated libraries are missing
+  4  fits as far as is known: results that a dry run does not have decided sizes
 Examples:
   gpuheap dry-run --card \"RTX 4090\" -- python train.py
   gpuheap dry-run --card \"T4,L4,RTX 4090\" --steps 3 -- python train.py
   gpuheap dry-run --card L4 --find-batch BATCH=8..64 -- python train.py {BATCH}";
 
-const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 the program failed \
-                                  otherwise";
+const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 no verdict, 4 fits as far \
+                                  as is known";
 
 const EMULATE: &str = "\
 Run a program on an emulated GPU: an emulated libcuda.so.1 and libnvidia-ml.so.1 take the places of NVIDIA's. \

@@ -24,8 +24,8 @@ use crate::cli::Command;
 use crate::verdict::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
-/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look. `emulate`
-/// returns the exit code of its program.
+/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look, 4 if it found
+/// nothing as far as is known. `emulate` returns the exit code of its program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
@@ -42,9 +42,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         cli::Parsed::Command(Command::Free(arguments)) => free::run(&arguments),
     });
     match done {
-        Ok(Verdict::Fine) => 0,
-        Ok(Verdict::Findings) => 1,
-        Ok(Verdict::Status(code)) => code,
+        Ok(verdict) => verdict.exit_code(),
         Err(failure) => {
             output::complain(&failure);
             failure.exit_code()

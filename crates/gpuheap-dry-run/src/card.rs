@@ -42,6 +42,16 @@ impl Device {
             && (self.is_resized || self.card.total_source != Source::Measured)
     }
 
+    /// Returns `true` if the device is Windows', where managed memory cannot exceed it.
+    pub(crate) fn is_of_windows(&self) -> bool {
+        self.card.name.ends_with(" WSL2")
+    }
+
+    /// Returns `true` if programs run the same kernels on both: of one compute capability.
+    pub(crate) fn is_alike(&self, other: &Device) -> bool {
+        self.card.capability == other.card.capability
+    }
+
     /// Returns `count` such devices as `GPUHEAP_EMULATED_DEVICE` describes them.
     pub(crate) fn described(&self, count: u32) -> String {
         let Card { capability: (major, minor), sms, vmm, pools, .. } = self.card;

@@ -10,7 +10,7 @@ use gpuheap_trace::{ReadOptions, Trace, read};
 use crate::card::Device;
 use crate::program::Run;
 use crate::reports::Process;
-use crate::verdict::{Held, Needs, Peak, Remedy};
+use crate::verdict::{CardResult, Held, Needs, Peak, Remedy};
 
 /// Number of holders that are reported.
 const HOLDERS: usize = 5;
@@ -99,13 +99,15 @@ pub(crate) fn replayed(recorded: &Recorded, device: &Device) -> Option<TraceRepo
     replay(std::slice::from_ref(&recorded.trace), &options, &Silent).ok()?.pop()
 }
 
-/// Returns the memory that the program needs; `None` if no device is large enough.
+/// Returns the memory that the program needs; `None` if no device is large enough. Names cards of
+/// the run's compute capability: on others, other kernels run, with other memory.
 pub(crate) fn needs(report: &TraceReport, recorded: &Recorded, run: &Run) -> Option<Needs> {
     let needs = report.verdict.needs?;
     // Cards differ in the context's memory; kernels and libraries take what they took here.
     let code = recorded.beside.saturating_sub(run.device.context_bytes);
     let mut cards: Vec<_> = gpuheap_replay::cards::all()
         .iter()
+        .filter(|card| card.capability == run.device.card.capability)
         .filter(|card| card.class != Class::MigSlice && card.usable_bytes >= needs.least + code)
         .filter(|card| {
             let fit = report.verdict.fits.iter().find(|fit| fit.card == *card);
@@ -117,8 +119,16 @@ pub(crate) fn needs(report: &TraceReport, recorded: &Recorded, run: &Run) -> Opt
         least: needs.least,
         most: needs.most,
         beside: recorded.beside,
+        capability: run.device.card.capability,
         cards: cards.iter().take(CARDS).map(|card| card.name.to_owned()).collect(),
     })
+}
+
+/// Takes out the cards on which a run was tried and does not fit.
+pub(crate) fn correct(needs: &mut Needs, tried: &[CardResult]) {
+    needs.cards.retain(|name| {
+        tried.iter().find(|card| card.card == *name).is_none_or(|card| card.outcome.is_fit())
+    });
 }
 
 /// Returns the settings of PyTorch that help.

@@ -92,12 +92,12 @@ fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
         let Some(stand_in) = stand_in else { continue };
         let path = libraries.join(name);
         symlink(stand_in, &path)?;
-        preloaded.push(path);
         for soname in of {
-            let path = libraries.join(soname);
-            fs::write(&path, shell::file(soname))?;
-            shells.push(path);
+            let shell = libraries.join(soname);
+            fs::write(&shell, shell::file(soname, &path))?;
+            shells.push(shell);
         }
+        preloaded.push(path);
     }
     preloaded.extend(shells);
     Ok(preloaded)

@@ -1,6 +1,6 @@
 //! The verdict on all runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::error::not_written;
 use crate::program::{Ended, Run};
 use crate::reports::Process;
 use crate::stand_ins::StandIns;
-use crate::verdict::{CardResult, Outcome, Read, Unknown, Verdict};
+use crate::verdict::{CardResult, Outcome, Read, Reason, Unknown, Verdict};
 use crate::{Error, Options, explain, outcome};
 
 /// Number of lines that are reported with their reads.
@@ -30,6 +30,7 @@ pub(crate) fn judge(
         batch: done.batch.clone(),
         peak: None,
         needs: None,
+        with_room: None,
         is_lower_bound: false,
         remedies: Vec::new(),
         unknown: Unknown::default(),
@@ -37,14 +38,24 @@ pub(crate) fn judge(
         next: None,
         is_interrupted,
     };
+    verdict.with_room = done.with_room.as_ref().and_then(most_in_use);
     let Some(run) = most_telling(done) else { return Ok(verdict) };
-    verdict.is_lower_bound = outcome::of(run).outcome != Outcome::Fits;
+    verdict.is_lower_bound = !outcome::of(run).outcome.is_fit();
     verdict.unknown = unknown(run);
     verdict.notes = notes(options, stand_ins, run, &done.cards);
     let recorded = explain::recorded(run);
     if let Some(recorded) = &recorded {
         verdict.peak = explain::peak(run, recorded);
-        let device = Device::new(judged(done).unwrap_or(run).device.card, options.memory);
+    }
+    // A replay of a run that proves nothing takes time for figures of no use.
+    let is_of_use = match outcome::of(run).outcome {
+        Outcome::NoVerdict(reason) => reason == Reason::Failed,
+        _ => !is_interrupted,
+    };
+    if let Some(recorded) = recorded.as_ref().filter(|_| is_of_use) {
+        // On a card of another compute capability, other kernels would run.
+        let judged = judged(done).filter(|judged| judged.device.is_alike(&run.device));
+        let device = Device::new(judged.unwrap_or(run).device.card, options.memory);
         if let Some(report) = explain::replayed(recorded, &device) {
             verdict.remedies = explain::remedies(&report);
             verdict.needs = explain::needs(&report, recorded, run).or_else(|| {
@@ -53,9 +64,13 @@ pub(crate) fn judge(
                 explain::needs(&report, recorded, run)
             });
         }
-        if let (Outcome::Failed, Some(needs)) = (outcome::of(run).outcome, &mut verdict.needs) {
+        if let (Outcome::NoVerdict(_), Some(needs)) = (outcome::of(run).outcome, &mut verdict.needs)
+        {
             // A program that failed early would have needed more.
             needs.cards.clear();
+        }
+        if let Some(needs) = &mut verdict.needs {
+            explain::correct(needs, &done.cards);
         }
     }
     match (&options.trace, &recorded) {
@@ -75,7 +90,8 @@ pub(crate) fn judge(
         }
         (None, _) => {}
     }
-    verdict.next = next(options, &verdict);
+    let is_python = run.processes.iter().any(|process| process.python.is_some());
+    verdict.next = next(options, &verdict, is_python);
     Ok(verdict)
 }
 
@@ -83,9 +99,15 @@ pub(crate) fn judge(
 fn most_telling(done: &Done) -> Option<&Run> {
     let fits = |run: &&Run| {
         let result = done.cards.iter().find(|card| card.card == run.device.card.name);
-        result.is_some_and(|card| card.outcome == Outcome::Fits)
+        result.is_some_and(|card| card.outcome.is_fit())
     };
     done.with_room.as_ref().or_else(|| done.runs.iter().find(fits)).or(done.runs.first())
+}
+
+/// Returns the highest peak of memory in use on a device.
+fn most_in_use(run: &Run) -> Option<u64> {
+    let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
+    drivers.flat_map(|driver| &driver.devices).map(|device| device.peak_in_use).max()
 }
 
 /// Returns the run on the card that remedies are for: the first that is too small.
@@ -97,6 +119,7 @@ fn judged(done: &Done) -> Option<&Run> {
 fn unknown(run: &Run) -> Unknown {
     let mut unknown = Unknown::default();
     let mut lines = BTreeMap::<&str, u64>::new();
+    let mut sizes = BTreeMap::<&str, u64>::new();
     for process in &run.processes {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
@@ -108,15 +131,25 @@ fn unknown(run: &Run) -> Unknown {
         for read in process.torch.iter().flat_map(|torch| &torch.lines) {
             *lines.entry(&read.line).or_default() += read.times;
         }
+        for read in process.torch.iter().flat_map(|torch| &torch.sizes) {
+            *sizes.entry(&read.line).or_default() += read.times;
+        }
         unknown.libraries.extend(not_modelled(process));
     }
     unknown.libraries.sort();
     unknown.libraries.dedup();
-    unknown.lines =
-        lines.into_iter().map(|(line, times)| Read { line: line.to_owned(), times }).collect();
-    unknown.lines.sort_by_key(|read| std::cmp::Reverse(read.times));
+    unknown.lines = most_read(lines);
     unknown.lines.truncate(LINES);
+    unknown.sizes = most_read(sizes);
     unknown
+}
+
+/// Returns lines with the number of their reads, most first.
+fn most_read(lines: BTreeMap<&str, u64>) -> Vec<Read> {
+    let read = |(line, times): (&str, u64)| Read { line: line.to_owned(), times };
+    let mut found: Vec<Read> = lines.into_iter().map(read).collect();
+    found.sort_by_key(|read| std::cmp::Reverse(read.times));
+    found
 }
 
 /// Returns what the libraries of a process did not model, a line each.
@@ -142,13 +175,24 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
     let mut notes = Vec::new();
     let torch = || run.processes.iter().filter_map(|process| process.torch.as_ref());
     let drivers = || run.processes.iter().filter_map(|process| process.driver.as_ref());
+    let is_static = Outcome::NoVerdict(Reason::StaticRuntime);
+    let is_told = cards.iter().any(|card| card.outcome == is_static);
+    let modules = run.processes.iter().filter_map(|process| process.python.as_ref());
+    let modules: BTreeSet<&str> =
+        modules.flat_map(|python| python.not_served.iter().map(String::as_str)).collect();
     if drivers().any(|driver| driver.export_table_asked) {
-        notes.push(
-            "a CUDA runtime that is linked statically asked the driver for its private tables, which \
-             the emulated driver does not have: CuPy, RMM and cuDF cannot be dry-run. A program of \
-             your own can: rebuild it with nvcc -cudart shared"
-                .to_owned(),
-        );
+        let note = match is_told {
+            true if !modules.is_empty() => "",
+            true => {
+                "build the program with the shared CUDA runtime, and run that. In CMake: \
+                 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)"
+            }
+            false => {
+                "a library whose CUDA runtime is linked statically asked for a GPU and got none: its \
+                 memory is missing here"
+            }
+        };
+        notes.extend((!note.is_empty()).then(|| note.to_owned()));
     }
     let major = torch().find_map(|torch| torch.cuda.as_deref()?.split('.').next()?.parse().ok());
     if let Some(major) = major.filter(|major: &u32| !(12..=13).contains(major)) {
@@ -157,7 +201,7 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
              Install a PyTorch for one of these"
         ));
     }
-    let failed = cards.iter().any(|card| card.outcome == Outcome::Failed);
+    let failed = cards.iter().any(|card| card.outcome == Outcome::NoVerdict(Reason::Failed));
     if failed && torch().any(|torch| torch.cuda.is_some()) && stand_ins.cudart.is_none() {
         notes.push(
             "this build of gpuheap has no CUDA runtime (libgpuheap_emu_cudart.so beside the emulated \
@@ -166,12 +210,13 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
         );
     }
     notes.extend(torch().flat_map(|torch| torch.notes.iter().cloned()));
-    let used = cards.iter().any(|card| !card.processes.is_empty());
-    let is_noted = torch().any(|torch| torch.cuda.is_none());
-    if !used && !is_noted && run.ended == Ended::Exit(0) {
+    let is_noted = !modules.is_empty() || torch().any(|torch| torch.cuda.is_none());
+    notes.extend(modules.into_iter().map(not_served));
+    let no_gpu = Outcome::NoVerdict(Reason::NoGpuUsed);
+    if cards.iter().any(|card| card.outcome == no_gpu) && !is_noted {
         notes.push(
-            "no process left a report of a GPU: the program used none, or it ended by os._exit() or \
-             by a signal, which leave no report. Then the answer means nothing"
+            "no process took memory of the GPU. If the program chooses between processor and GPU, name the \
+             GPU: torch.device(\"cuda\"). If only a part of it uses the GPU, run that part"
                 .to_owned(),
         );
     }
@@ -206,8 +251,22 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
     notes
 }
 
+/// Returns the note on a module that does not run on the emulated driver.
+fn not_served(module: &str) -> String {
+    let reason = match module {
+        "jax" => {
+            "it finds none of its libraries on the emulated driver, and falls back to the processor"
+        }
+        _ => "its CUDA runtime is linked statically",
+    };
+    format!(
+        "the program imports {module}, which cannot be dry-run: {reason}. Run it on a GPU, and see its \
+         memory there with gpuheap status"
+    )
+}
+
 /// Returns the command to type next; `None` if nothing is left to ask.
-fn next(options: &Options, verdict: &Verdict) -> Option<String> {
+fn next(options: &Options, verdict: &Verdict, is_python: bool) -> Option<String> {
     let on = |card: &str, memory: Option<u64>| {
         let memory = memory.map(|bytes| format!(" --memory {bytes}")).unwrap_or_default();
         let devices = match options.devices {
@@ -215,9 +274,18 @@ fn next(options: &Options, verdict: &Verdict) -> Option<String> {
             devices => format!(" --devices {devices}"),
         };
         let steps = options.steps.map(|steps| format!(" --steps {steps}")).unwrap_or_default();
+        let limit =
+            options.time_limit.map(|limit| format!(" --time-limit {}s", limit.as_secs_f64()));
+        let limit = limit.unwrap_or_default();
+        let allowed = match options.allow_oversubscription {
+            true => " --allow-oversubscription",
+            false => "",
+        };
         let program = &verdict.program;
         let card = quoted(OsStr::new(card));
-        format!("gpuheap dry-run --card {card}{memory}{devices}{steps} -- {program}")
+        format!(
+            "gpuheap dry-run --card {card}{memory}{devices}{steps}{limit}{allowed} -- {program}"
+        )
     };
     if verdict.batch.is_some() || verdict.is_interrupted {
         return None;
@@ -225,7 +293,10 @@ fn next(options: &Options, verdict: &Verdict) -> Option<String> {
     let failing = verdict.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
     let cards = verdict.needs.as_ref().map_or(&[][..], |needs| &needs.cards);
     match (verdict.outcome(), failing) {
-        (Outcome::Failed, _) => None,
+        (Outcome::NoVerdict(Reason::StaticRuntime), _) if !is_python => {
+            Some("nvcc -cudart shared program.cu".to_owned())
+        }
+        (Outcome::NoVerdict(_), _) => None,
         (_, Some(failing)) => match verdict.remedies.iter().find(|remedy| remedy.makes_it_fit) {
             Some(remedy) => Some(format!("{} {}", remedy.line, on(&failing.card, options.memory))),
             None => cards.first().map(|card| on(card, None)),

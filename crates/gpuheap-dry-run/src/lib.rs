@@ -39,11 +39,12 @@ pub use crate::card::Device;
 pub use crate::emulate::{Emulation, emulate};
 pub use crate::error::Error;
 pub use crate::program::Ended;
+pub use crate::reports::Then;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
     Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
-    Read, Remedy, Unknown, Verdict,
+    Read, Reason, Refusal, Remedy, Unknown, Verdict,
 };
 
 /// Options of a dry run.
@@ -68,6 +69,8 @@ pub struct Options {
     /// `true` to run on the first card of each compute capability, and to replay its trace for the
     /// others.
     pub quick: bool,
+    /// `true` if a program fits whose managed memory is more than the device has.
+    pub allow_oversubscription: bool,
     /// File for the recorded trace.
     pub trace: Option<PathBuf>,
     /// Folder of the emulated libraries; `None` to look for them.

@@ -2,19 +2,30 @@
 
 use crate::card::Device;
 use crate::program::{Ended, Run};
-use crate::reports::{Process, Torch};
-use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult};
+use crate::reports::{Process, Request, Then, Torch};
+use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason, Refusal};
+
+/// Library that has PyTorch's allocator.
+const PYTORCH: &str = "libc10_cuda.so";
+/// Libraries that serve a program's requests from memory of the driver. They answer a refusal by
+/// other sizes or other memory, and raise an error of their own if none is left.
+const ALLOCATORS: [&str; 2] = ["libgpuheap_capi.so", "librmm.so"];
 
 /// Returns the result of a run on its card.
 pub(crate) fn of(run: &Run) -> CardResult {
-    let outcome = outcome(run.ended, &run.processes);
+    let outcome = match outcome(run.ended, &run.processes) {
+        outcome if !outcome.is_fit() || !is_oversubscribed(run) => outcome,
+        _ if run.device.is_of_windows() => Outcome::DoesNotFit,
+        outcome if run.allows_oversubscription => outcome,
+        _ => Outcome::Oversubscribed,
+    };
     CardResult {
         ended: Some(run.ended),
-        processes: run.processes.iter().filter_map(process).collect(),
+        processes: run.processes.iter().filter_map(|one| process(one, run.ended)).collect(),
         seconds: run.seconds,
         errors: match outcome {
-            Outcome::Failed => run.errors.clone(),
-            Outcome::Fits | Outcome::DoesNotFit => String::new(),
+            Outcome::NoVerdict(_) => run.errors.clone(),
+            _ => String::new(),
         },
         ..without_run(&run.device, outcome)
     }
@@ -36,25 +47,75 @@ pub(crate) fn without_run(device: &Device, outcome: Outcome) -> CardResult {
     }
 }
 
-/// A program that caught its failure fits only if it did another step of its optimiser. Such a
-/// program tries smaller sizes until one fits.
+/// Returns the outcome of a run.
 fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
     let torch = || processes.iter().filter_map(|process| process.torch.as_ref());
-    let gave_up = torch().any(|torch| torch.failed > 0 && !torch.went_on);
-    let refused = processes
-        .iter()
-        .filter_map(|process| process.driver.as_ref())
-        .any(|driver| driver.out_of_memory > 0);
+    let steps = torch().map(|torch| torch.steps).max().unwrap_or(0);
+    if ran_out(ended, processes) {
+        return Outcome::DoesNotFit;
+    }
     match ended {
-        Ended::Exit(0) | Ended::TimeLimit if gave_up => Outcome::DoesNotFit,
-        Ended::Exit(0) | Ended::TimeLimit => Outcome::Fits,
-        Ended::Exit(_) | Ended::Signal(_) if gave_up || refused => Outcome::DoesNotFit,
-        Ended::Exit(_) | Ended::Signal(_) => Outcome::Failed,
+        Ended::TimeLimit if steps == 0 => return Outcome::NoVerdict(Reason::NoStep),
+        Ended::Interrupted => return Outcome::NoVerdict(Reason::Interrupted),
+        _ if processes.iter().any(is_static) => return Outcome::NoVerdict(Reason::StaticRuntime),
+        Ended::Exit(0) | Ended::TimeLimit => {}
+        Ended::Exit(_) | Ended::Signal(_) => return Outcome::NoVerdict(Reason::Failed),
+    }
+    if processes.iter().all(|process| devices(process).is_empty()) {
+        return Outcome::NoVerdict(Reason::NoGpuUsed);
+    }
+    match torch().any(|torch| !torch.sizes.is_empty()) {
+        true => Outcome::FitsAsFarAsKnown,
+        false => Outcome::Fits,
     }
 }
 
+/// Returns whether device memory and managed memory together were more than a device has.
+fn is_oversubscribed(run: &Run) -> bool {
+    let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
+    let mut devices = drivers.flat_map(|driver| &driver.devices);
+    devices.any(|one| one.peak_managed > 0 && one.peak_demand > one.total)
+}
+
+/// Returns whether memory ran out. A program that caught its failure fits only if it did another
+/// step of its optimiser: such a program tries smaller sizes until one fits.
+fn ran_out(ended: Ended, processes: &[Process]) -> bool {
+    let mut torch = processes.iter().filter_map(|process| process.torch.as_ref());
+    let gave_up = torch.any(|torch| torch.failed > 0 && !torch.went_on);
+    let is_decisive = |process: &Process| {
+        let mut requests = process.driver.iter().flat_map(|driver| &driver.requests);
+        requests.any(|request| is_decisive(request, process, ended))
+    };
+    gave_up || processes.iter().any(is_decisive)
+}
+
+/// Returns whether memory ran out by a request that the driver refused: nothing made it good. The
+/// hook sees whether PyTorch's allocator served its program by other memory. A request of another
+/// allocator counts if the program failed.
+fn is_decisive(request: &Request, process: &Process, ended: Ended) -> bool {
+    let failed = match ended {
+        Ended::Exit(code) => code != 0,
+        Ended::Signal(_) => true,
+        Ended::TimeLimit | Ended::Interrupted => false,
+    };
+    let is_watched = process.torch.as_ref().is_some_and(|torch| torch.failures_watched);
+    request.then == Then::Nothing
+        && match request.library.as_str() {
+            PYTORCH => !is_watched,
+            library if ALLOCATORS.contains(&library) => failed,
+            _ => true,
+        }
+}
+
+/// Returns whether the process's figures lack the memory of a runtime that is linked statically.
+/// PyTorch's own runtime is shared, so its figures hold if it has any.
+fn is_static(process: &Process) -> bool {
+    let asked = process.driver.as_ref().is_some_and(|driver| driver.export_table_asked);
+    asked && process.torch.as_ref().is_none_or(|torch| torch.devices.is_empty())
+}
+
 /// Returns the figures of a process; `None` if it used no device.
-fn process(process: &Process) -> Option<ProcessResult> {
+fn process(process: &Process, ended: Ended) -> Option<ProcessResult> {
     let torch = process.torch.as_ref();
     let devices = devices(process);
     let is_empty = devices.is_empty() && torch.is_none_or(|torch| torch.failed == 0);
@@ -66,6 +127,7 @@ fn process(process: &Process) -> Option<ProcessResult> {
         steps: torch.map_or(0, |torch| torch.steps),
         devices,
         failures: torch.map(failures).unwrap_or_default(),
+        refused: refusals(process, ended),
         failed: torch.map(|torch| torch.failed).filter(|&failed| failed > 0).unwrap_or(refused),
     })
 }
@@ -77,6 +139,8 @@ fn devices(process: &Process) -> Vec<DeviceResult> {
         .map(|(device, figures)| DeviceResult {
             device,
             in_use: Some(figures.peak_in_use),
+            managed: Some(figures.peak_managed),
+            demand: Some(figures.peak_demand),
             ..DeviceResult::default()
         })
         .collect();
@@ -101,6 +165,22 @@ fn devices(process: &Process) -> Vec<DeviceResult> {
     found
 }
 
+fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
+    let refusal = |request: &Request| Refusal {
+        function: request.function.clone(),
+        device: request.device,
+        requested: request.bytes,
+        free: request.free,
+        times: request.times,
+        library: request.library.clone(),
+        lines: request.lines.clone(),
+        then: request.then,
+        granted: request.less,
+        is_decisive: is_decisive(request, process, ended),
+    };
+    process.driver.iter().flat_map(|driver| &driver.requests).map(refusal).collect()
+}
+
 fn failures(torch: &Torch) -> Vec<Failure> {
     let failure = |failure: &crate::reports::TorchFailure| Failure {
         device: failure.device,
@@ -116,29 +196,96 @@ fn failures(torch: &Torch) -> Vec<Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reports::Driver;
+    use crate::reports::{Driver, TorchDevice};
 
-    fn with(failed: u64, went_on: bool, out_of_memory: u64) -> Vec<Process> {
+    /// A process whose allocator failed and perhaps went on, and whose requests were refused.
+    fn with(failed: u64, went_on: bool, refused: usize) -> Vec<Process> {
+        let request = Request { library: "libc10_cuda.so".to_owned(), ..Request::default() };
         vec![Process {
-            torch: Some(Torch { failed, went_on, ..Torch::default() }),
-            driver: Some(Driver { out_of_memory, ..Driver::default() }),
+            torch: Some(Torch {
+                failed,
+                went_on,
+                failures_watched: true,
+                devices: vec![TorchDevice::default()],
+                ..Torch::default()
+            }),
+            driver: Some(Driver { requests: vec![request; refused], ..Driver::default() }),
             ..Process::default()
         }]
     }
 
     #[test]
-    fn outcome_is_that_of_the_last_failure() {
+    fn outcome_is_of_the_last_failure() {
         let exits = |code, processes: &[Process]| outcome(Ended::Exit(code), processes);
-        assert_eq!(exits(0, &[]), Outcome::Fits);
-        assert_eq!(exits(1, &[]), Outcome::Failed);
-        assert_eq!(outcome(Ended::Signal(11), &[]), Outcome::Failed);
-        assert_eq!(outcome(Ended::TimeLimit, &[]), Outcome::Fits);
+        let failed = Outcome::NoVerdict(Reason::Failed);
+        assert_eq!(exits(0, &with(0, false, 0)), Outcome::Fits);
+        assert_eq!(exits(1, &with(0, false, 0)), failed);
+        assert_eq!(outcome(Ended::Signal(11), &[]), failed);
         // It ran out of memory, with and without an answer of its own.
         assert_eq!(exits(1, &with(1, false, 1)), Outcome::DoesNotFit);
         assert_eq!(exits(0, &with(1, false, 1)), Outcome::DoesNotFit);
         assert_eq!(exits(0, &with(2, true, 2)), Outcome::Fits);
         // PyTorch freed its cache and tried again.
         assert_eq!(exits(0, &with(0, false, 3)), Outcome::Fits);
-        assert_eq!(exits(1, &with(0, false, 3)), Outcome::DoesNotFit);
+        assert_eq!(exits(1, &with(0, false, 3)), failed);
+    }
+
+    #[test]
+    fn refused_request_decides_by_asker_and_followup() {
+        let mut processes = with(0, false, 1);
+        let outcomes =
+            |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
+        let failed = Outcome::NoVerdict(Reason::Failed);
+        // Of PyTorch's allocator, with and without the hook's account of its failures.
+        assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
+        processes[0].torch.as_mut().unwrap().failures_watched = false;
+        assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);
+        let mut of = |library: &str| {
+            processes[0].driver.as_mut().unwrap().requests[0].library = library.to_owned();
+            outcomes(&processes)
+        };
+        assert_eq!(of("librmm.so"), [Outcome::Fits, Outcome::DoesNotFit]);
+        assert_eq!(of("a.out"), [Outcome::DoesNotFit; 2]);
+        for then in [Then::Repeated, Then::Less] {
+            processes[0].driver.as_mut().unwrap().requests[0].then = then;
+            assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
+        }
+    }
+
+    #[test]
+    fn run_without_steps_proves_nothing() {
+        let none = with(0, false, 0);
+        let mut some = with(0, false, 0);
+        some[0].torch.as_mut().unwrap().steps = 1;
+        assert_eq!(outcome(Ended::TimeLimit, &none), Outcome::NoVerdict(Reason::NoStep));
+        assert_eq!(outcome(Ended::TimeLimit, &some), Outcome::Fits);
+        assert_eq!(outcome(Ended::Interrupted, &some), Outcome::NoVerdict(Reason::Interrupted));
+        let ran_out = with(1, false, 1);
+        assert_eq!(outcome(Ended::TimeLimit, &ran_out), Outcome::DoesNotFit);
+    }
+
+    #[test]
+    fn process_without_a_gpu_proves_nothing() {
+        let no_gpu = Outcome::NoVerdict(Reason::NoGpuUsed);
+        assert_eq!(outcome(Ended::Exit(0), &[]), no_gpu);
+        assert_eq!(outcome(Ended::Exit(0), &[Process::default()]), no_gpu);
+    }
+
+    #[test]
+    fn static_runtime_counts_without_pytorchs_figures() {
+        let mut processes = with(0, false, 0);
+        processes[0].driver.as_mut().unwrap().export_table_asked = true;
+        let no_verdict = Outcome::NoVerdict(Reason::StaticRuntime);
+        assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::Fits);
+        processes[0].torch = None;
+        assert_eq!(outcome(Ended::Exit(0), &processes), no_verdict);
+        assert_eq!(outcome(Ended::Exit(1), &processes), no_verdict);
+    }
+
+    #[test]
+    fn size_by_a_read_is_told_apart() {
+        let mut processes = with(0, false, 0);
+        processes[0].torch.as_mut().unwrap().sizes = vec![Default::default()];
+        assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::FitsAsFarAsKnown);
     }
 }

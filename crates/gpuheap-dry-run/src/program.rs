@@ -18,7 +18,11 @@ use crate::signals::{Running, Signals};
 use crate::stand_ins::StandIns;
 use crate::{Error, Options, Progress, environment};
 
-/// Time that a program has after the time limit: to end its step, and then to write its reports.
+/// Time that a step may take to its end after the time limit. A program without steps gets SIGTERM
+/// at the limit.
+const STEP: Duration = Duration::from_secs(5);
+/// Time from SIGTERM to SIGKILL, for the reports. A recording of 400,000 events takes 5 s on a busy
+/// machine.
 const GRACE: Duration = Duration::from_secs(10);
 /// Longest pause between two looks at the program.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,6 +37,8 @@ pub enum Ended {
     Signal(i32),
     /// It was ended at the time limit.
     TimeLimit,
+    /// It was ended because a signal ended the command.
+    Interrupted,
 }
 
 /// Output of a program.
@@ -54,6 +60,8 @@ pub(crate) struct Run {
     pub(crate) host_bytes: u64,
     /// End of what was written to standard error, if that was dropped.
     pub(crate) errors: String,
+    /// `true` if a program fits whose managed memory is more than the device has.
+    pub(crate) allows_oversubscription: bool,
     /// Holds the snapshots.
     _folder: Folder,
 }
@@ -99,13 +107,19 @@ pub(crate) fn run(
         .filter_map(|process| process.torch.as_ref())
         .any(|torch| torch.ended.as_deref() == Some("time"));
     drop(running);
+    let ended = match ended(status) {
+        _ if is_ended || by_hook => Ended::TimeLimit,
+        _ if signals.is_interrupted() => Ended::Interrupted,
+        ended => ended,
+    };
     Ok(Run {
         device: device.clone(),
-        ended: if is_ended || by_hook { Ended::TimeLimit } else { ended(status) },
+        ended,
         processes,
         seconds: began.elapsed().as_secs_f64(),
         host_bytes,
         errors: last_lines(&errors),
+        allows_oversubscription: options.allow_oversubscription,
         _folder: folder,
     })
 }
@@ -146,7 +160,7 @@ fn wait(
     progress: &dyn Progress,
 ) -> Result<(ExitStatus, bool, u64), Error> {
     let began = Instant::now();
-    let mut limit = limit.map(|limit| TimeLimit { after: limit + GRACE, asked: None });
+    let mut end = End { limit, asked: None };
     let mut watch = Watch::default();
     let mut pause = Duration::from_millis(1);
     let mut host_bytes = 0;
@@ -155,31 +169,33 @@ fn wait(
             Error::Environment(format!("the program cannot be waited for: {error}"))
         })?;
         if let Some(status) = status {
-            let is_ended = limit.is_some_and(|limit| limit.asked.is_some());
-            return Ok((status, is_ended, host_bytes));
+            let is_at_limit = end.asked.is_some() && !running.is_ending();
+            return Ok((status, is_at_limit, host_bytes));
         }
         host_bytes = host_bytes.max(resident_bytes(child.id()));
         watch.look(reports, progress);
-        if let Some(limit) = &mut limit {
-            limit.enforce(began.elapsed(), running);
-        }
+        end.enforce(began.elapsed(), running, reports);
         thread::sleep(pause);
         pause = (pause * 2).min(PAUSE);
     }
 }
 
-/// The end of a program that does not end at its time limit by itself.
-#[derive(Clone, Copy)]
-struct TimeLimit {
-    after: Duration,
+/// The end of a program that does not end by itself: at the time limit, or after a signal to the
+/// command.
+struct End {
+    limit: Option<Duration>,
     /// Time of SIGTERM.
     asked: Option<Duration>,
 }
 
-impl TimeLimit {
-    fn enforce(&mut self, elapsed: Duration, program: &Running<'_>) {
+impl End {
+    fn enforce(&mut self, elapsed: Duration, program: &Running<'_>, reports: &Path) {
+        let is_late =
+            |limit| elapsed >= limit && (elapsed >= limit + STEP || !reports::has_steps(reports));
         match self.asked {
-            None if elapsed > self.after => {
+            // The signal was passed on.
+            None if program.is_ending() => self.asked = Some(elapsed),
+            None if self.limit.is_some_and(is_late) => {
                 program.end(false);
                 self.asked = Some(elapsed);
             }

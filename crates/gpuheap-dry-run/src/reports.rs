@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// Reports of one process. Each is `None` if the process did not write it.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +15,7 @@ pub(crate) struct Process {
     pub(crate) cudart: Option<Cudart>,
     pub(crate) libraries: Option<Libraries>,
     pub(crate) torch: Option<Torch>,
+    pub(crate) python: Option<Python>,
     /// PyTorch's memory snapshot.
     pub(crate) snapshot: Option<PathBuf>,
     /// Text of the watchdog: a count, and the line that reads.
@@ -29,8 +30,12 @@ pub(crate) struct Driver {
     pub(crate) asked_for_free_memory: u64,
     pub(crate) copies_to_host: u64,
     pub(crate) launches_dropped: u64,
-    /// Allocations that were refused because the memory was not enough.
+    /// Allocations that were refused because the memory was not enough, of the device or the host.
     pub(crate) out_of_memory: u64,
+    /// Requests for device memory that were refused, the first of each place.
+    pub(crate) requests: Vec<Request>,
+    /// `true` if the process ended by itself, and not by a signal or `_exit`.
+    pub(crate) is_final: bool,
     pub(crate) refused: Vec<Refused>,
     /// `true` if a runtime that is linked statically asked for the driver's private tables.
     pub(crate) export_table_asked: bool,
@@ -45,6 +50,43 @@ pub(crate) struct DriverDevice {
     pub(crate) peak_in_use: u64,
     pub(crate) in_use_at_end: u64,
     pub(crate) largest_refused_bytes: u64,
+    /// Peak of managed memory.
+    pub(crate) peak_managed: u64,
+    /// Peak of memory in use and managed memory together.
+    pub(crate) peak_demand: u64,
+}
+
+/// Request for device memory that was refused, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
+    /// Function that the program called.
+    pub(crate) function: String,
+    pub(crate) device: u32,
+    pub(crate) bytes: u64,
+    /// Free memory of the device at that time.
+    pub(crate) free: u64,
+    pub(crate) times: u64,
+    /// File of the library or program that made the call.
+    pub(crate) library: String,
+    /// Lines of the program, innermost first.
+    pub(crate) lines: Vec<String>,
+    pub(crate) then: Then,
+    /// Bytes of the smaller request that followed.
+    pub(crate) less: Option<u64>,
+}
+
+/// Request that followed a refused one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// None that makes it good.
+    #[default]
+    Nothing,
+    /// One of the same place for as many bytes, which was granted.
+    Repeated,
+    /// A smaller one at once, which was granted.
+    Less,
 }
 
 /// Function that answered that it is not supported.
@@ -96,12 +138,24 @@ pub(crate) struct Torch {
     pub(crate) failed: u64,
     /// `true` if an optimiser step was done after the last failure.
     pub(crate) went_on: bool,
+    /// `true` if the hook sees each request of PyTorch's allocator that fails.
+    pub(crate) failures_watched: bool,
     /// Copies to the host.
     pub(crate) reads: u64,
     pub(crate) reads_watched: bool,
     /// Lines that read most often.
     pub(crate) lines: Vec<ReadAt>,
+    /// Lines whose reads decided a size.
+    pub(crate) sizes: Vec<ReadAt>,
     pub(crate) notes: Vec<String>,
+}
+
+/// Report of the Python hook on any program.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Python {
+    /// Modules that the program imported, and that do not run on the emulated driver.
+    pub(crate) not_served: Vec<String>,
 }
 
 /// Peaks of PyTorch's allocator on one device, bytes.
@@ -152,6 +206,7 @@ pub(crate) fn read(folder: &Path) -> Vec<Process> {
             ("driver", "json") => process.driver = parse(&path),
             ("cudart", "json") => process.cudart = parse(&path),
             ("libraries", "json") => process.libraries = parse(&path),
+            ("python", "json") => process.python = parse(&path),
             ("torch", "json") => process.torch = parse(&path),
             ("torch", "pickle") => process.snapshot = Some(path),
             ("reads", "txt") => process.many_reads = fs::read_to_string(&path).ok(),
@@ -159,6 +214,12 @@ pub(crate) fn read(folder: &Path) -> Vec<Process> {
         }
     }
     processes.into_values().collect()
+}
+
+/// Returns whether a process has done a step of its optimiser.
+pub(crate) fn has_steps(folder: &Path) -> bool {
+    let mut torch = read(folder).into_iter().filter_map(|process| process.torch);
+    torch.any(|torch| torch.steps > 0)
 }
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Option<T> {

@@ -145,16 +145,16 @@ impl Runner<'_> {
                     kept = Some(run);
                 }
                 match outcome {
-                    _ if self.signals.is_interrupted() => Err(Stop::Failed),
-                    Outcome::Failed => Err(Stop::Failed),
-                    outcome => Ok(outcome == Outcome::Fits),
+                    _ if self.signals.is_interrupted() => Err(Stop::NoVerdict),
+                    Outcome::NoVerdict(_) => Err(Stop::NoVerdict),
+                    outcome => Ok(outcome.is_fit()),
                 }
             });
             match largest {
                 Ok(largest) => {
                     batch.found.push(Found { card: device.card.name.to_owned(), largest });
                 }
-                Err(Stop::Failed) => {}
+                Err(Stop::NoVerdict) => {}
                 Err(Stop::Error(error)) => return Err(error),
             }
             if let Some(run) = kept {
@@ -174,14 +174,14 @@ impl Runner<'_> {
         let Some(first) = devices.first() else { return Ok(None) };
         let device = Device::new(first.card, Some(ROOM));
         let run = self.run(&device, None, Output::Dropped)?;
-        Ok((outcome::of(&run).outcome == Outcome::Fits).then_some(run))
+        Ok(outcome::of(&run).outcome.is_fit().then_some(run))
     }
 }
 
 /// Reason for the end of a search.
 enum Stop {
-    /// The program failed for another reason than memory, or was interrupted.
-    Failed,
+    /// A run has no verdict, or was interrupted.
+    NoVerdict,
     Error(Error),
 }
 

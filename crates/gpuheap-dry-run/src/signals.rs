@@ -22,6 +22,11 @@ struct Shared {
     /// Programs that run.
     programs: Mutex<Vec<Pid>>,
     is_interrupted: AtomicBool,
+    /// `true` if the signal asks programs to end, and is not one that they may handle otherwise, as
+    /// an interpreter handles Ctrl-C.
+    is_ending: AtomicBool,
+    /// `true` once a program ended: then there is something to report.
+    has_results: AtomicBool,
 }
 
 impl Signals {
@@ -69,6 +74,11 @@ pub(crate) struct Running<'s> {
 }
 
 impl Running<'_> {
+    /// Returns `true` if a signal to the command asked the program to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.signals.shared.is_ending.load(Ordering::Relaxed)
+    }
+
     /// Sends SIGTERM, or SIGKILL.
     pub(crate) fn end(&self, is_forced: bool) {
         let signal = if is_forced { Signal::KILL } else { Signal::TERM };
@@ -80,7 +90,9 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.signals.shared.programs().retain(|&one| Some(one) != self.program);
+        let shared = &self.signals.shared;
+        shared.has_results.store(true, Ordering::Relaxed);
+        shared.programs().retain(|&one| Some(one) != self.program);
     }
 }
 
@@ -90,9 +102,13 @@ impl Shared {
     }
 
     fn pass(&self, signal: i32) {
-        self.is_interrupted.store(true, Ordering::Relaxed);
+        let is_first = !self.is_interrupted.swap(true, Ordering::Relaxed);
+        if !matches!(signal, SIGINT | SIGQUIT) {
+            self.is_ending.store(true, Ordering::Relaxed);
+        }
         let programs = self.programs();
-        if programs.is_empty() {
+        // The first signal after a run leaves time for its verdict.
+        if programs.is_empty() && !(is_first && self.has_results.load(Ordering::Relaxed)) {
             let _ = emulate_default_handler(signal);
         }
         let signal = match signal {

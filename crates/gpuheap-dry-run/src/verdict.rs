@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::batch::FindBatch;
 use crate::program::Ended;
+use crate::reports::Then;
 
 /// Verdict of a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -20,6 +21,9 @@ pub struct Verdict {
     pub peak: Option<Peak>,
     /// Memory that the program needs, by a replay of its trace; `None` if nothing was recorded.
     pub needs: Option<Needs>,
+    /// Peak of memory in use on a device with memory to spare; `None` if a card fits, or the
+    /// program does not get through there either.
+    pub with_room: Option<u64>,
     /// `true` if the trace ends where memory ran out, so that peaks, needs and remedies are lower
     /// bounds.
     pub is_lower_bound: bool,
@@ -47,6 +51,7 @@ pub struct CardResult {
     /// `true` if a figure of the card is an estimate.
     pub is_estimated: bool,
     /// Outcome.
+    #[serde(flatten)]
     pub outcome: Outcome,
     /// `true` if the outcome is that of a replay of another card's trace.
     pub is_replayed: bool,
@@ -60,16 +65,55 @@ pub struct CardResult {
     pub errors: String,
 }
 
-/// Outcome on a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// Outcome on a card, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
 pub enum Outcome {
     /// The program got through, as far as it was run.
     Fits,
+    /// The program got through, but results that a dry run does not have decided sizes.
+    FitsAsFarAsKnown,
+    /// Device memory and managed memory together are more than the device has. The program runs on
+    /// Linux, and pages move between host and device; under WSL2 and on Windows it fails.
+    Oversubscribed,
     /// Memory ran out.
     DoesNotFit,
-    /// The program failed for another reason.
+    /// Nothing can be said.
+    NoVerdict(Reason),
+}
+
+/// Reason why nothing can be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The program was ended at the time limit, and had done no optimiser step.
+    NoStep,
+    /// A signal ended the command.
+    Interrupted,
+    /// No process took memory of a GPU.
+    NoGpuUsed,
+    /// The program's CUDA runtime is linked statically, so that no stand-in can take its place.
+    StaticRuntime,
+    /// The program failed for another reason than memory.
     Failed,
+}
+
+impl Outcome {
+    /// Returns `true` if the program got through, as far as is known.
+    pub fn is_fit(self) -> bool {
+        matches!(self, Outcome::Fits | Outcome::FitsAsFarAsKnown)
+    }
+
+    /// Returns the name that the JSON has.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Fits => "fits",
+            Outcome::FitsAsFarAsKnown => "fits_as_far_as_known",
+            Outcome::Oversubscribed => "oversubscribed",
+            Outcome::DoesNotFit => "does_not_fit",
+            Outcome::NoVerdict(_) => "no_verdict",
+        }
+    }
 }
 
 /// Figures of a process.
@@ -85,8 +129,10 @@ pub struct ProcessResult {
     pub steps: u64,
     /// Devices that it used.
     pub devices: Vec<DeviceResult>,
-    /// First requests that failed.
+    /// First requests of PyTorch that failed.
     pub failures: Vec<Failure>,
+    /// Requests for device memory that the driver refused, the first of each place.
+    pub refused: Vec<Refusal>,
     /// Number of requests that failed, of PyTorch's or else of the driver's.
     pub failed: u64,
 }
@@ -109,6 +155,10 @@ pub struct DeviceResult {
     /// Peak of memory in use on the device, with the context; `None` if the driver has not
     /// reported.
     pub in_use: Option<u64>,
+    /// Peak of managed memory; `None` if the driver has not reported.
+    pub managed: Option<u64>,
+    /// Peak of memory in use and managed memory together; `None` if the driver has not reported.
+    pub demand: Option<u64>,
 }
 
 /// Request that failed.
@@ -126,6 +176,31 @@ pub struct Failure {
     pub step: u64,
     /// Lines of the program, innermost first.
     pub lines: Vec<String>,
+}
+
+/// Request for device memory that the driver refused.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Refusal {
+    /// Function that the program called, such as `cudaMalloc`.
+    pub function: String,
+    /// Number of the device.
+    pub device: u32,
+    /// Requested bytes.
+    pub requested: u64,
+    /// Free memory of the device at that time.
+    pub free: u64,
+    /// Number of times that the place made the request.
+    pub times: u64,
+    /// File of the library or program that made the call.
+    pub library: String,
+    /// Lines of the program, innermost first; functions and offsets without debug information.
+    pub lines: Vec<String>,
+    /// Request that followed.
+    pub then: Then,
+    /// Bytes of the smaller request that followed; `None` for another one.
+    pub granted: Option<u64>,
+    /// `true` if memory ran out by it.
+    pub is_decisive: bool,
 }
 
 /// Result of a search for the largest value.
@@ -191,7 +266,9 @@ pub struct Needs {
     pub most: u64,
     /// Memory beside: context, kernels and libraries.
     pub beside: u64,
-    /// Smallest cards of the catalogue on which it fits as it is.
+    /// Compute capability of the cards: major and minor.
+    pub capability: (u32, u32),
+    /// Smallest cards of the catalogue on which it fits as it is, of the run's compute capability.
     pub cards: Vec<String>,
 }
 
@@ -213,6 +290,8 @@ pub struct Unknown {
     pub reads: u64,
     /// Lines with the most reads; empty if they were not watched.
     pub lines: Vec<Read>,
+    /// Lines at which a result decided a size, with the most reads first.
+    pub sizes: Vec<Read>,
     /// Launches of kernels that were not run.
     pub launches: u64,
     /// Questions for the device's free memory, after which a program may choose its sizes.
@@ -239,15 +318,16 @@ impl Batch {
 }
 
 impl Verdict {
-    /// Returns the worst outcome of all cards. With a search, `Fits` if a value was found for a
-    /// card.
+    /// Returns the worst outcome of all cards. With a search, returns the worst of the cards for
+    /// which a value was found, if there is such a card. A command that was interrupted found no
+    /// fit.
     pub fn outcome(&self) -> Outcome {
-        let has = |outcome| self.cards.iter().any(|card| card.outcome == outcome);
-        match &self.batch {
-            Some(batch) if batch.found.iter().any(|found| found.largest.is_some()) => Outcome::Fits,
-            _ if has(Outcome::Failed) => Outcome::Failed,
-            _ if self.cards.iter().all(|card| card.outcome == Outcome::Fits) => Outcome::Fits,
-            _ => Outcome::DoesNotFit,
-        }
+        let interrupted = Outcome::NoVerdict(Reason::Interrupted);
+        let of_all = || self.cards.iter().map(|card| card.outcome);
+        let found = self.batch.iter().flat_map(|batch| &batch.found);
+        let has_value = found.filter(|found| found.largest.is_some()).count() > 0;
+        let of_found = of_all().filter(|outcome| has_value && outcome.is_fit()).max();
+        let outcome = of_found.or(of_all().max()).unwrap_or(interrupted);
+        if self.is_interrupted && outcome.is_fit() { interrupted } else { outcome }
     }
 }

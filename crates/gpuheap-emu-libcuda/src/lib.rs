@@ -16,8 +16,10 @@ mod copies;
 mod devices;
 mod entry_point;
 mod exports;
+mod json;
 mod process;
 #[allow(non_snake_case)]
 mod refused;
 mod report;
+mod requests;
 mod settings;

@@ -10,7 +10,7 @@ use gpuheap_driver::{CUresult, Driver};
 use gpuheap_emu::{Emulator, Finding, FindingKind, Messages, Options};
 
 use crate::settings::{Settings, SettingsError};
-use crate::{copies, report};
+use crate::{copies, report, requests};
 
 const MESSAGES: Messages = Messages("libcuda");
 
@@ -87,7 +87,7 @@ extern "C" fn write_report() {
     // At exit, no code can handle a failure any more.
     let _ = guarded(|| {
         if let (Some(folder), false) = (&process().report, forked()) {
-            report::write(folder, &process().device);
+            report::write(folder, &process().device, true);
         }
         CUresult::SUCCESS
     });
@@ -105,6 +105,9 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
         }
         let code = body(&process.device);
         copies::tell();
+        if let Some(folder) = &process.report {
+            report::keep_up(folder, &process.device, requests::take());
+        }
         if process.checks {
             report_findings(&process.device);
         }

@@ -1,14 +1,20 @@
-//! Report of the process, written to a folder when the process ends.
+//! Report of the process, written to a folder.
 //!
-//! Its reader is `gpuheap dry-run`. A process that ends by a signal or by `_exit` writes none.
+//! Its reader is `gpuheap dry-run`. The report is written when the process ends, and before if a
+//! peak grew or a request was refused: a process that ends by a signal or by `_exit` leaves that.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use gpuheap_emu::Emulator;
+
+use crate::json::escaped;
+use crate::requests;
 
 /// Functions that the library exports and refuses, with their calls.
 static REFUSED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
@@ -18,24 +24,55 @@ pub(crate) fn refused(function: &'static str) {
     *REFUSED.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
 }
 
-/// Writes `driver.PID.json` into the folder. A failure has no reader: the process is ending.
-pub(crate) fn write(folder: &Path, device: &Emulator) {
-    let file = folder.join(format!("driver.{}.json", std::process::id()));
-    let _ = fs::write(file, text(device));
+/// Figure of the peak that the last report had.
+static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
+/// Time of the last report; its lock admits one thread.
+static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
+/// Part of the peak by which it grows before a report is written at once. A program that takes all
+/// of a device in small pieces writes 500 reports by it, of 0.1 ms.
+const GROWTH: u64 = 64;
+/// Time after which a report is written for a smaller growth.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Writes the report if it has to be, after a call of the driver.
+pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
+    let (peak, written) = (device.peak_mark(), WRITTEN_PEAK.load(Ordering::Relaxed));
+    if peak == written && !is_refused {
+        return;
+    }
+    let Ok(mut at) = WRITTEN_AT.try_lock() else { return };
+    let is_due = at.is_none_or(|at| at.elapsed() > EVERY);
+    if is_refused || is_due || peak > written + written / GROWTH {
+        WRITTEN_PEAK.store(peak, Ordering::Relaxed);
+        write(folder, device, false);
+        *at = Some(Instant::now());
+    }
 }
 
-fn text(device: &Emulator) -> String {
+/// Writes `driver.PID.json` into the folder, whole: a reader finds the old one or the new one. A
+/// failure is without effect on the program.
+pub(crate) fn write(folder: &Path, device: &Emulator, is_final: bool) {
+    let file = folder.join(format!("driver.{}.json", std::process::id()));
+    let part = file.with_extension("part");
+    if fs::write(&part, text(device, is_final)).is_ok() {
+        let _ = fs::rename(part, file);
+    }
+}
+
+fn text(device: &Emulator, is_final: bool) -> String {
     let options = device.options();
     let devices = (0..).zip(options.shown()).map(|(shown, number)| {
         let (profile, usage) = (&options.devices[number], device.usage(shown));
         let in_use = usage.context + usage.plain + usage.pools + usage.vmm + usage.late;
         format!(
             "{{\"name\": \"{}\", \"total\": {}, \"peak_in_use\": {}, \"in_use_at_end\": {in_use}, \
-             \"largest_refused_bytes\": {}}}",
+             \"largest_refused_bytes\": {}, \"peak_managed\": {}, \"peak_demand\": {}}}",
             escaped(&profile.name),
             profile.memory_bytes,
             usage.high_water,
             usage.largest_refused,
+            usage.managed_high_water,
+            usage.demand_high_water,
         )
     });
     let counts = device.counts();
@@ -50,7 +87,7 @@ fn text(device: &Emulator) -> String {
         text,
         "{{\"devices\": [{}], \"asked_for_free_memory\": {}, \"copies_to_host\": {}, \
          \"launches_dropped\": {}, \"out_of_memory\": {}, \"refused\": [{}], \
-         \"export_table_asked\": {}}}",
+         \"export_table_asked\": {}, \"is_final\": {is_final}, \"requests\": [{}]}}",
         devices.collect::<Vec<_>>().join(", "),
         device.calls_of("cuMemGetInfo_v2"),
         counts.copies_to_host,
@@ -58,22 +95,7 @@ fn text(device: &Emulator) -> String {
         counts.out_of_memory,
         refused.collect::<Vec<_>>().join(", "),
         device.calls_of("cuGetExportTable") > 0,
+        requests::json(),
     );
     text
-}
-
-/// Returns a text for the inside of a JSON string.
-fn escaped(text: &str) -> String {
-    let special = |c: char| c.is_control() || c == '"' || c == '\\';
-    text.chars().map(|c| if special(c) { ' ' } else { c }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_stay_within_their_quotes() {
-        assert_eq!(escaped("a \"b\" \\ c\n"), "a  b    c ");
-    }
 }

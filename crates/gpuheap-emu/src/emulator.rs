@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) checks: bool,
     /// Count of forks when the driver was initialised, plus one; 0 before.
     initialised_in: AtomicU64,
+    /// Grows when a device's peak does.
+    pub(crate) peak_mark: AtomicU64,
     /// Driver calls refused because this process is a forked child.
     refused: AtomicU64,
 }
@@ -53,6 +55,7 @@ impl Emulator {
             instance: NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed),
             checks,
             initialised_in: AtomicU64::new(0),
+            peak_mark: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         });
         if with_worker {
@@ -113,6 +116,12 @@ impl Emulator {
             .ok()
             .and_then(|device| state.devices.get(device))
             .map_or_else(Usage::default, |device| device.usage(state.memory_limit()))
+    }
+
+    /// Returns a figure that grows when the peak of a device's memory does, and tells nothing else.
+    /// Takes no lock.
+    pub fn peak_mark(&self) -> u64 {
+        self.shared.peak_mark.load(Ordering::Relaxed)
     }
 
     /// Returns the number of driver calls so far; in a forked child, of those that were refused
@@ -199,7 +208,7 @@ impl Drop for Emulator {
 impl Shared {
     /// Enters for one call; `None` in a forked child, like [`lock`](Shared::lock).
     pub(crate) fn call(&self, symbol: &'static str) -> Option<Call<'_>> {
-        Some(Call { shared: self, symbol, state: self.lock()? })
+        Some(Call { shared: self, symbol, request: None, short_of: None, state: self.lock()? })
     }
 
     /// Locks the state; `None` in a process that was forked off after the driver was initialised.
@@ -222,12 +231,22 @@ pub(crate) struct Call<'e> {
     pub(crate) shared: &'e Shared,
     /// Symbol of the called function, for findings.
     pub(crate) symbol: &'static str,
+    /// Request for device memory of this call: the device, bytes, and the place of the result.
+    request: Option<(usize, u64, u64)>,
+    /// Memory that a device had too little of for this call: the device, bytes, and its free bytes.
+    pub(crate) short_of: Option<(usize, u64, u64)>,
     pub(crate) state: MutexGuard<'e, State>,
 }
 
 impl Call<'_> {
+    /// Notes that this call requests device memory, and where it wants the result.
+    pub(crate) fn note_request(&mut self, device: usize, bytes: u64, place: u64) {
+        self.request = Some((device, bytes, place));
+    }
+
     /// Counts a call's outcome and returns its code.
     pub(crate) fn end(&mut self, symbol: usize, outcome: Outcome) -> CUresult {
+        self.keep_request(outcome);
         let Err(code) = outcome else { return CUresult::SUCCESS };
         match code {
             CUresult::ERROR_NOT_SUPPORTED => self.state.calls.refused[symbol] += 1,
@@ -235,6 +254,27 @@ impl Call<'_> {
             _ => {}
         }
         code
+    }
+
+    /// Keeps the call's request of device memory for [`take_request`].
+    fn keep_request(&self, outcome: Outcome) {
+        let is_granted = match outcome {
+            Ok(()) => true,
+            Err(CUresult::ERROR_OUT_OF_MEMORY) => false,
+            Err(_) => return,
+        };
+        let short = self.short_of.filter(|_| !is_granted);
+        let short = short.map(|(device, bytes, _)| (device, bytes, 0));
+        let Some((device, bytes, place)) = self.request.or(short) else { return };
+        let free_bytes = match (is_granted, self.short_of) {
+            (true, _) => 0,
+            (false, Some((_, _, free))) => free,
+            (false, None) => self.state.devices[device].free_bytes(self.state.memory_limit()),
+        };
+        let device = device as CUdevice;
+        let request =
+            Request { function: self.symbol, device, bytes, place, free_bytes, is_granted };
+        REQUEST.set(Some(request));
     }
 
     fn apply_faults(&mut self, symbol: usize) -> Outcome {
@@ -299,8 +339,47 @@ thread_local! {
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
     /// Bytes that this thread's calls copied to the host since it last asked.
     static COPIED_TO_HOST: Cell<u64> = const { Cell::new(0) };
+    /// This thread's latest request for device memory.
+    static REQUEST: Cell<Option<Request>> = const { Cell::new(None) };
     /// Number of the emulator whose callback this thread is running, or 0.
     pub(crate) static IN_CALLBACK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A driver call's request for device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Request {
+    /// Symbol of the called function.
+    pub function: &'static str,
+    /// Device of the memory.
+    pub device: CUdevice,
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Address at which the caller wants the result; 0 if the function has no such result.
+    pub place: u64,
+    /// Free bytes of the device when the request was refused; 0 if it was granted.
+    pub free_bytes: u64,
+    /// `false` if the device had too little memory.
+    pub is_granted: bool,
+}
+
+impl Request {
+    /// Makes a request, as the emulator does.
+    pub fn new(
+        function: &'static str,
+        device: CUdevice,
+        bytes: u64,
+        place: u64,
+        is_granted: bool,
+    ) -> Request {
+        Request { function, device, bytes, place, free_bytes: 0, is_granted }
+    }
+}
+
+/// Returns the calling thread's latest request for device memory since it last called this
+/// function.
+pub fn take_request() -> Option<Request> {
+    REQUEST.take()
 }
 
 /// Returns the bytes that the calling thread's driver calls copied from device memory to the host

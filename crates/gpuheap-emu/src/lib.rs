@@ -58,7 +58,9 @@ mod state;
 mod visible;
 
 pub use account::{Account, Entry};
-pub use emulator::{Emulator, take_copied_to_host, with_per_thread_default_stream};
+pub use emulator::{
+    Emulator, Request, take_copied_to_host, take_request, with_per_thread_default_stream,
+};
 pub use fault::{Fault, FaultPlan};
 pub use finding::{ChecksOff, Finding, FindingKind};
 pub use messages::Messages;

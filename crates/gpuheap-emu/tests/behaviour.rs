@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuheap_driver::*;
-use gpuheap_emu::{Emulator, Fault, FaultPlan, Options, Profile, Schedule};
+use gpuheap_emu::{Emulator, Fault, FaultPlan, Options, Profile, Schedule, take_request};
 
 macro_rules! call {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
@@ -112,6 +112,37 @@ fn a_device_by_bytes_has_exactly_these() {
     ok!(gpu, cuMemFree_v2(block));
     let usage = gpu.usage(0);
     assert_eq!((usage.free, usage.high_water), (64 * MIB, 64 * MIB));
+}
+
+#[test]
+fn managed_memory_counts_towards_demand() {
+    let gpu = start(Options::with_device(Profile::with_memory(64 * MIB)));
+    let block = allocate(&gpu, 4 * MIB);
+    let (mut first, mut second) = (0, 0);
+    ok!(gpu, cuMemAllocManaged(&mut first, 80 << 20, CU_MEM_ATTACH_GLOBAL));
+    ok!(gpu, cuMemFree_v2(first));
+    ok!(gpu, cuMemAllocManaged(&mut second, 1 << 20, CU_MEM_ATTACH_GLOBAL));
+    ok!(gpu, cuMemFree_v2(second));
+    ok!(gpu, cuMemFree_v2(block));
+    let usage = gpu.usage(0);
+    assert_eq!((usage.managed_high_water, usage.high_water), (80 * MIB, 4 * MIB));
+    assert_eq!((usage.demand_high_water, usage.free), (84 * MIB, 64 * MIB));
+}
+
+#[test]
+fn request_is_kept_for_its_thread() {
+    let gpu = start(Options::with_device(Profile::with_memory(64 * MIB)));
+    let (mut pointer, before) = (0, gpu.peak_mark());
+    take_request();
+    ok!(gpu, cuMemAlloc_v2(&mut pointer, 60 << 20));
+    assert!(gpu.peak_mark() > before);
+    let granted = take_request().unwrap();
+    assert_eq!((granted.bytes, granted.is_granted), (60 * MIB, true));
+    assert_eq!((granted.place, take_request()), ((&raw const pointer).addr() as u64, None));
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 5 << 20)), OUT_OF_MEMORY);
+    let refused = take_request().unwrap();
+    assert_eq!((refused.function, refused.device), ("cuMemAlloc_v2", 0));
+    assert_eq!((refused.bytes, refused.free_bytes, refused.is_granted), (5 * MIB, 4 * MIB, false));
 }
 
 #[test]

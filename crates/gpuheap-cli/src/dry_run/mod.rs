@@ -43,7 +43,7 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
 
-    /// End the program after this time, at the end of an optimiser step, e.g. 90s or 5min
+    /// End the program after this time, e.g. 90s or 5min; an optimiser step has 5 s more
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     time_limit: Option<Duration>,
 
@@ -55,6 +55,10 @@ pub(crate) struct DryRunArguments {
     /// Run once for each compute capability, and replay the trace for its other cards
     #[arg(long)]
     quick: bool,
+
+    /// Count a program as fitting whose managed memory is more than the device has
+    #[arg(long)]
+    allow_oversubscription: bool,
 
     /// Write the verdict as JSON to a file
     #[arg(long, value_name = "FILE")]
@@ -130,6 +134,7 @@ impl DryRunArguments {
             time_limit: self.time_limit,
             find_batch: self.find_batch.clone(),
             quick: self.quick,
+            allow_oversubscription: self.allow_oversubscription,
             trace: self.trace.clone(),
             stand_ins: self.stand_ins.clone(),
         })
@@ -155,8 +160,9 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     output::report(&text::render(&verdict));
     match verdict.outcome() {
         Outcome::Fits => Ok(Verdict::Fine),
-        Outcome::DoesNotFit => Ok(Verdict::Findings),
-        Outcome::Failed => Err(Failure::could_not_look("the program failed: see above")),
+        Outcome::FitsAsFarAsKnown => Ok(Verdict::AsFarAsKnown),
+        Outcome::Oversubscribed | Outcome::DoesNotFit => Ok(Verdict::Findings),
+        Outcome::NoVerdict(_) => Err(Failure::could_not_look("no verdict: see above")),
     }
 }
 
@@ -164,7 +170,7 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
 fn json(verdict: &gpuheap_dry_run::Verdict) -> serde_json::Result<String> {
     let mut value = serde_json::to_value(verdict)?;
     value["schema"] = SCHEMA.into();
-    value["outcome"] = serde_json::to_value(verdict.outcome())?;
+    value["outcome"] = verdict.outcome().name().into();
     Ok(format!("{value:#}\n"))
 }
 

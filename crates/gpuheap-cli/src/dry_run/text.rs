@@ -1,8 +1,8 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Remedy, Unknown,
-    Verdict,
+    Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Read, Reason,
+    Refusal, Remedy, Then, Unknown, Verdict,
 };
 use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, paragraph};
 
@@ -10,6 +10,10 @@ use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, parag
 const HOLDERS: usize = 3;
 /// Ranks or devices of one card that fit on a screen.
 const ROWS: usize = 8;
+/// Library that has PyTorch's allocator.
+const PYTORCH: &str = "libc10_cuda.so";
+/// Requests that were refused and made good, which fit on a screen.
+const REFUSALS: usize = 3;
 /// Lines on libraries that fit on a screen.
 const LIBRARIES: usize = 4;
 
@@ -38,31 +42,81 @@ pub(super) fn render(verdict: &Verdict) -> String {
 
 /// Returns the outcome on all cards in words.
 fn sentence(verdict: &Verdict) -> String {
-    let names = |outcome| -> Vec<&str> {
-        let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
-        of.map(|card| card.card.as_str()).collect()
-    };
-    let devices = match verdict.devices {
-        1 => String::new(),
-        devices => format!("{devices} x "),
-    };
     let mut parts: Vec<String> = verdict.batch.iter().map(found).collect();
-    for (outcome, words) in [
-        (Outcome::Fits, "It fits on"),
-        (Outcome::DoesNotFit, "It does not fit on"),
-        (Outcome::Failed, "It failed, for another reason than memory, on"),
-    ] {
-        let names = names(outcome);
+    let mut outcomes: Vec<Outcome> = verdict.cards.iter().map(|card| card.outcome).collect();
+    outcomes.sort();
+    outcomes.dedup();
+    for outcome in outcomes {
+        let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
+        let names: Vec<String> = of.map(|card| on_all(verdict.devices, &card.card)).collect();
+        let names = names.join(", ");
         // A search has said which values fit.
-        if !names.is_empty() && (verdict.batch.is_none() || outcome == Outcome::Failed) {
-            let names = names.join(&format!(", {devices}"));
-            parts.push(format!("{words} {devices}{names}."));
+        let is_said = verdict.batch.is_some();
+        match outcome {
+            Outcome::NoVerdict(reason) => parts.push(no_verdict(reason, &names)),
+            _ if is_said => {}
+            Outcome::Fits => parts.push(format!("It fits on {names}{}.", so_far(verdict))),
+            Outcome::FitsAsFarAsKnown => {
+                parts.push(format!("It fits on {names} as far as is known{}.", so_far(verdict)));
+            }
+            Outcome::Oversubscribed => parts.push(format!(
+                "It is oversubscribed on {names}: with its managed memory it has more than the \
+                 device. It runs on Linux, and slowly: pages move between host and device. Under \
+                 WSL2 and on Windows it fails. --allow-oversubscription counts it as a fit."
+            )),
+            Outcome::DoesNotFit => parts.push(format!("It does not fit on {names}.")),
         }
+    }
+    if verdict.outcome() == Outcome::FitsAsFarAsKnown {
+        parts.push(format!(
+            "Sizes depend on results, which a dry run does not have: {}.",
+            read_at(&verdict.unknown.sizes)
+        ));
     }
     if verdict.is_interrupted {
         parts.push("It was interrupted: what is left out was not run.".to_owned());
     }
     parts.join(" ")
+}
+
+fn on_all(devices: u32, card: &str) -> String {
+    match devices {
+        1 => card.to_owned(),
+        devices => format!("{devices} x {card}"),
+    }
+}
+
+/// Returns the words for a program that was ended within its loop.
+fn so_far(verdict: &Verdict) -> &'static str {
+    match verdict.cards.iter().any(|card| card.ended == Some(Ended::TimeLimit)) {
+        true => " so far",
+        false => "",
+    }
+}
+
+fn no_verdict(reason: Reason, cards: &str) -> String {
+    match reason {
+        Reason::NoStep => format!(
+            "No verdict on {cards}: the program was ended at the time limit, before its first \
+             optimiser step. Give it more time with --time-limit."
+        ),
+        Reason::Interrupted => {
+            format!("No verdict on {cards}: the run was interrupted. Figures are those so far.")
+        }
+        Reason::NoGpuUsed => format!("No verdict on {cards}: the program used no GPU."),
+        Reason::StaticRuntime => format!(
+            "No verdict on {cards}: the program's CUDA runtime is linked statically, so a dry run \
+             does not see its memory."
+        ),
+        Reason::Failed => {
+            format!("No verdict on {cards}: the program failed, for another reason than memory.")
+        }
+    }
+}
+
+fn read_at(reads: &[Read]) -> String {
+    let one = |read: &Read| format!("{} ({})", short(&read.line), grouped(read.times));
+    reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn found(batch: &Batch) -> String {
@@ -79,6 +133,9 @@ fn found(batch: &Batch) -> String {
 }
 
 fn table(text: &mut String, verdict: &Verdict) {
+    if verdict.cards.iter().all(|card| card.outcome == Outcome::NoVerdict(Reason::NoGpuUsed)) {
+        return;
+    }
     let rows: Vec<Row> = verdict.cards.iter().flat_map(rows).collect();
     let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).clamp(12, 26);
     let head = ["allocated", "reserved", "in use", "of"].map(|title| format!(" {title:>11}"));
@@ -100,9 +157,26 @@ fn table(text: &mut String, verdict: &Verdict) {
         0 => String::new(),
         steps => format!(" of {}", count(steps, "optimiser step")),
     };
+    managed(text, verdict);
     let beside = "in use has the context, kernels and libraries too";
     paragraph(text, &format!("Peaks{of}; {beside}.{estimated}{replayed}"));
     text.push('\n');
+}
+
+/// Adds the highest peak of managed memory on each card that had some.
+fn managed(text: &mut String, verdict: &Verdict) {
+    for card in &verdict.cards {
+        let devices = card.processes.iter().flat_map(|process| &process.devices);
+        let Some(most) = devices.max_by_key(|device| device.managed) else { continue };
+        if let (Some(managed @ 1..), Some(demand)) = (most.managed, most.demand) {
+            let words = format!(
+                "{} at the peak, and {} together with the device's own.",
+                Amount(managed),
+                Amount(demand)
+            );
+            hanging(text, &format!("Managed memory on {}: ", card.card), "  ", &words);
+        }
+    }
 }
 
 /// Row of the table: figures are allocated, reserved, in use and the card's memory.
@@ -116,8 +190,9 @@ struct Row {
 fn rows(card: &CardResult) -> Vec<Row> {
     let fits = match card.outcome {
         Outcome::Fits => "yes",
-        Outcome::DoesNotFit => "no",
-        Outcome::Failed => "-",
+        Outcome::FitsAsFarAsKnown => "yes?",
+        Outcome::Oversubscribed | Outcome::DoesNotFit => "no",
+        Outcome::NoVerdict(_) => "-",
     };
     let mark = if card.is_estimated { "~" } else { "" };
     let total = format!("{mark}{}", Amount(card.total));
@@ -177,8 +252,8 @@ fn failed(text: &mut String, verdict: &Verdict) {
             let step =
                 if process.steps > 0 { format!(" in step {}", failure.step) } else { "".into() };
             let caught = match card.outcome {
-                Outcome::Fits => " The program caught it and went on.",
-                Outcome::DoesNotFit | Outcome::Failed => "",
+                outcome if outcome.is_fit() => " The program caught it and went on.",
+                _ => "",
             };
             let words = format!(
                 "{} was requested{step}{lines}, with {} allocated and {} reserved.{caught}",
@@ -187,17 +262,15 @@ fn failed(text: &mut String, verdict: &Verdict) {
                 Amount(failure.reserved)
             );
             hanging(text, &title, "  ", &words);
-        } else if let (Some(process), Outcome::DoesNotFit) = (process, card.outcome) {
-            let requests = count(process.failed, "request");
-            hanging(text, &title, "  ", &format!("the driver refused {requests}."));
         }
-        if card.outcome == Outcome::Failed {
+        refused(text, card);
+        if card.outcome == Outcome::NoVerdict(Reason::Failed) {
             let end = match card.ended {
                 Some(Ended::Exit(code)) => format!("it ended with exit code {code}."),
                 Some(Ended::Signal(signal)) => {
                     format!("signal {signal}{} ended it.", about(signal))
                 }
-                Some(Ended::TimeLimit) | None => "it did not end.".to_owned(),
+                Some(Ended::TimeLimit | Ended::Interrupted) | None => "it did not end.".to_owned(),
             };
             let is_refused = |note: &String| note.contains("refused");
             let refused = match verdict.unknown.libraries.iter().any(is_refused) {
@@ -213,6 +286,78 @@ fn failed(text: &mut String, verdict: &Verdict) {
             }
         }
     }
+}
+
+/// Adds the requests that the driver refused on a card, those by which memory ran out first.
+fn refused(text: &mut String, card: &CardResult) {
+    let all = || card.processes.iter().flat_map(|process| &process.refused);
+    let mut decisive = all().filter(|refusal| refusal.is_decisive);
+    // Another process may have checked it; PyTorch raises an error, which the program caught.
+    let is_alone =
+        card.processes.len() == 1 && card.processes.iter().all(|process| process.torch.is_none());
+    if let Some(first) = decisive.next() {
+        let unchecked = match card.ended {
+            Some(Ended::Exit(0)) if !is_alone => {
+                " The program ended with exit code 0 all the same."
+            }
+            Some(Ended::Exit(0)) => {
+                " The program did not check the result: it went on, and ended with exit code 0."
+            }
+            _ => "",
+        };
+        let more = match decisive.count() {
+            0 => String::new(),
+            more => format!(" --json has {more} more."),
+        };
+        let words = format!("{}.{unchecked}{more}", request(first));
+        hanging(text, &format!("Out of memory on {}: ", card.card), "  ", &words);
+    } else if card.outcome == Outcome::DoesNotFit && has_too_much_managed(card) {
+        let words = "with its managed memory the program has more than the device, which Windows does \
+                     not allow, nor WSL2.";
+        hanging(text, &format!("Out of memory on {}: ", card.card), "  ", words);
+    }
+    let mut shown: Vec<&Refusal> = Vec::new();
+    // PyTorch's allocator empties its cache and repeats a request; its failures were shown.
+    let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
+    for refusal in all().filter(is_of_program).take(REFUSALS) {
+        // Of sizes that a loop tried, the first tells enough.
+        if shown.iter().any(|other| other.lines == refusal.lines && other.then == refusal.then) {
+            continue;
+        }
+        shown.push(refusal);
+        let then = match (refusal.then, refusal.granted) {
+            (Then::Less, Some(bytes)) => format!("The program took {} instead.", Amount(bytes)),
+            (Then::Repeated, _) => "The program repeated it, and got the memory.".to_owned(),
+            _ => format!("{} went on without it.", refusal.library),
+        };
+        let title = format!("Refused on {}: ", card.card);
+        hanging(text, &title, "  ", &format!("{}. {then}", request(refusal)));
+    }
+}
+
+/// Returns `true` if managed memory and device memory together were more than a device has.
+fn has_too_much_managed(card: &CardResult) -> bool {
+    let mut devices = card.processes.iter().flat_map(|process| &process.devices);
+    devices.any(|device| device.managed > Some(0) && device.demand > Some(card.total))
+}
+
+/// Returns a refused request in words, without a full stop.
+fn request(refusal: &Refusal) -> String {
+    let lines: Vec<&str> = refusal.lines.iter().map(|line| short(line)).collect();
+    let at = match lines.is_empty() {
+        true => String::new(),
+        false => format!(" at {}", lines.join(", called from ")),
+    };
+    let times = match refusal.times {
+        0 | 1 => String::new(),
+        times => format!(" {}", count(times, "time")),
+    };
+    format!(
+        "{} of {} was refused{times}{at}, with {} free",
+        refusal.function,
+        Amount(refusal.requested),
+        Amount(refusal.free)
+    )
 }
 
 /// Returns the name of one of Linux's signals that ends programs, and its likely reason.
@@ -250,15 +395,28 @@ fn at_peak(text: &mut String, peak: &Peak) {
 }
 
 fn needs(text: &mut String, verdict: &Verdict) {
-    let Some(needs) = &verdict.needs else { return };
+    let Some(needs) = &verdict.needs else {
+        if let Some(bytes) = verdict.with_room {
+            let words = format!("With room, it takes {} of a device.", Amount(bytes));
+            paragraph(text, &words);
+        }
+        return;
+    };
     let more = match needs.most > needs.least {
         true => format!(", and takes up to {} where there is room", Amount(needs.most)),
         false => String::new(),
     };
+    let (major, minor) = needs.capability;
+    let capability = format!("{major}.{minor}");
     let cards = match (needs.cards.is_empty(), verdict.is_lower_bound) {
         (true, true) => String::new(),
-        (true, false) => " No card of the catalogue is large enough.".to_owned(),
-        (false, _) => format!(" Smallest cards, by a replay: {}.", needs.cards.join(", ")),
+        (true, false) => {
+            format!(" No card with compute capability {capability} is large enough.")
+        }
+        (false, _) => format!(
+            " Smallest cards with compute capability {capability}, by a replay: {}.",
+            needs.cards.join(", ")
+        ),
     };
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
     let words = format!(
@@ -291,14 +449,9 @@ fn remedies(text: &mut String, verdict: &Verdict) {
 
 fn unknown(text: &mut String, unknown: &Unknown) {
     let mut parts = Vec::new();
-    let read_at: Vec<String> = unknown
-        .lines
-        .iter()
-        .map(|read| format!("{} ({})", short(&read.line), grouped(read.times)))
-        .collect();
-    let lines = match read_at.is_empty() {
+    let lines = match unknown.lines.is_empty() {
         true => String::new(),
-        false => format!(", most at {}", read_at.join("; ")),
+        false => format!(", most at {}", read_at(&unknown.lines)),
     };
     // A program without both left nothing open, or no report.
     if unknown.reads + unknown.launches > 0 {

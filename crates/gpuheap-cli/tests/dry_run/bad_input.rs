@@ -70,8 +70,12 @@ fn program_that_fails_otherwise_keeps_its_status() {
     // Without a report, nothing is known.
     assert!(!ran.stderr.contains("0 results"), "{}", ran.stderr);
     // On the second card, whose output was dropped, its last lines are shown.
-    let script = "case $GPUHEAP_EMULATED_DEVICE in *L4*) echo wrong card >&2; exit 5;; esac";
-    let (ran, json) = bench.json(&["--card", "T4,L4", "--", "sh", "-c", script]);
+    let script = [
+        crate::USES_A_GPU,
+        "case $GPUHEAP_EMULATED_DEVICE in *L4*) echo wrong card >&2; exit 5;; esac",
+    ]
+    .concat();
+    let (ran, json) = bench.json(&["--card", "T4,L4", "--", "sh", "-c", &script]);
     assert_eq!((ran.code, &json["cards"][0]["outcome"]), (3, &"fits".into()));
     assert!(ran.stderr.contains("  | wrong card\n"), "{}", ran.stderr);
 }

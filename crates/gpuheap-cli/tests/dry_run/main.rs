@@ -8,6 +8,7 @@ mod bad_input;
 mod hook;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
+mod memory;
 mod programs;
 #[path = "../schema/mod.rs"]
 mod schema;
@@ -17,6 +18,10 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
+
+/// Lines of a shell that report as a program that took memory of the GPU.
+const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
+                          >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
 
 /// Result of a command.
 struct Ran {
@@ -35,6 +40,12 @@ impl Bench {
     fn new() -> Bench {
         let libraries = library::folder(&[&library::LIBCUDA, &library::NVML]);
         Bench { libraries, files: tempfile::tempdir().unwrap() }
+    }
+
+    /// A folder that has the CUDA runtime and the C interface too.
+    fn with_runtime() -> Bench {
+        let all = [&library::LIBCUDA, &library::NVML, &library::CUDART, &library::CAPI];
+        Bench { libraries: library::folder(&all), files: tempfile::tempdir().unwrap() }
     }
 
     /// Returns `gpuheap dry-run` in the folder of files, without variables of the emulator.
@@ -79,6 +90,28 @@ impl Bench {
         let path = self.files.path().join(Path::new(source).with_extension(""));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dry_run").join(source);
         let made = Command::new("cc").arg("-o").arg(&path).arg(source).arg("-ldl").status();
+        assert!(made.unwrap().success());
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Compiles a C++ program of the repository over the CUDA runtime and the C interface, with
+    /// debug information, and returns its path.
+    fn compiled_with_runtime(&self, source: &str) -> String {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let name = Path::new(source).file_stem().unwrap();
+        let path = self.files.path().join(name);
+        let libraries = self.libraries.path();
+        let made = Command::new("c++")
+            .args(["-std=c++17", "-g", "-o"])
+            .arg(&path)
+            .arg(root.join(source))
+            .arg("-I")
+            .arg(root.join("crates/gpuheap-capi/include"))
+            .arg("-L")
+            .arg(libraries)
+            .args(["-l:libgpuheap_emu_cudart.so", "-l:libgpuheap_capi.so"])
+            .arg(format!("-Wl,--as-needed,-rpath,{}", libraries.display()))
+            .status();
         assert!(made.unwrap().success());
         path.to_str().unwrap().to_owned()
     }

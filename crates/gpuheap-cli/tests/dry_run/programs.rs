@@ -36,7 +36,7 @@ fn driver_reports_peak_failures_and_counts() {
     assert_eq!(outcomes, ["does_not_fit", "fits", "fits"]);
     assert_eq!(json["unknown"]["asked_for_free_memory"], 1);
     assert!(
-        ran.stderr.contains("Out of memory on T4 16GB: the driver refused 1 request."),
+        ran.stderr.contains("Out of memory on T4 16GB: cuMemAlloc_v2 of 19.53 GiB was refused at"),
         "{}",
         ran.stderr
     );
@@ -60,8 +60,8 @@ fn fitting_value_is_found_by_what_the_driver_refuses() {
 #[test]
 fn only_the_first_run_shows_its_output() {
     let bench = Bench::new();
-    let (ran, json) =
-        bench.json(&["--card", "T4,L4,H200", "--", "sh", "-c", "echo out; echo err >&2"]);
+    let script = [crate::USES_A_GPU, "echo out; echo err >&2"].concat();
+    let (ran, json) = bench.json(&["--card", "T4,L4,H200", "--", "sh", "-c", &script]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "out\n"));
     assert_eq!(ran.stderr.matches("err\n").count(), 1, "{}", ran.stderr);
     let cards: Vec<_> =
@@ -72,8 +72,10 @@ fn only_the_first_run_shows_its_output() {
 #[test]
 fn variable_is_set_and_replaced_in_arguments() {
     let bench = Bench::new();
-    let script = "test $B = $1 && echo $1 >>values && test $B -lt 23 || {
-        echo '{\"out_of_memory\": 1}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
+    let script = "test $B = $1 && echo $1 >>values
+        echo '{\"devices\": [{\"peak_in_use\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
+        test $B -lt 23 || {
+        echo '{\"requests\": [{\"bytes\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
         exit 1
     }";
     let (ran, json) = bench.json(&[
@@ -107,7 +109,7 @@ fn python_loads_the_hook_and_then_its_own_sitecustomize() {
     let mut command = bench.command();
     command.env("PYTHONPATH", bench.files.path()).args(["--", "python3", "-c", script]);
     let ran = crate::ran(&mut command);
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, "own\ntorch\n[]\n"), "{}", ran.stderr);
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, "own\ntorch\n[]\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("this PyTorch has no CUDA"), "{}", ran.stderr);
     // Without one of its own, and without PyTorch, the interpreter says nothing either.
     std::fs::remove_file(bench.files.path().join("sitecustomize.py")).unwrap();
@@ -117,8 +119,20 @@ fn python_loads_the_hook_and_then_its_own_sitecustomize() {
         "-c",
         "import sys; print('sitecustomize' in sys.modules)",
     ]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, "True\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, "True\n"));
     assert!(ran.stderr.starts_with("\ngpuheap dry-run"), "{}", ran.stderr);
+}
+
+#[test]
+fn module_that_is_not_served_is_told() {
+    let bench = Bench::new();
+    bench.file("jax.py", "");
+    let mut command = bench.command();
+    command.env("PYTHONPATH", bench.files.path()).args(["--", "python3", "-c", "import jax"]);
+    let ran = crate::ran(&mut command);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    let text = ran.stderr.replace("\n  ", " ");
+    assert!(text.contains("imports jax, which cannot be dry-run: it finds none"), "{text}");
 }
 
 #[test]
@@ -137,7 +151,7 @@ fn signal_is_passed_to_the_program() {
     let rest = std::io::read_to_string(stdout).unwrap();
     assert_eq!((output.status.code(), rest.as_str()), (Some(3), "passed\n"));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("exit code 7") && stderr.contains("interrupted"), "{stderr}");
+    assert!(stderr.contains("No verdict") && stderr.contains("interrupted"), "{stderr}");
 }
 
 #[test]
@@ -146,6 +160,8 @@ fn time_limit_ends_a_program_that_has_no_steps() {
     let began = Instant::now();
     let (ran, json) = bench.json(&["--time-limit", "1ms", "--", "sleep", "600"]);
     assert!(began.elapsed() < Duration::from_secs(300));
-    assert_eq!((ran.code, &json["cards"][0]["ended"]), (0, &"time_limit".into()));
-    assert!(ran.stderr.contains("ended at the time limit"), "{}", ran.stderr);
+    let card = &json["cards"][0];
+    assert_eq!((&card["ended"], &card["reason"]), (&"time_limit".into(), &"no_step".into()));
+    assert!(ran.stderr.contains("Give it more time"), "{}", ran.stderr);
+    assert_eq!(ran.code, 3);
 }

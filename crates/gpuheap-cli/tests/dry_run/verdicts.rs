@@ -119,7 +119,7 @@ fn program_without_pytorch() {
     let driver = r#"{
         "devices": [{"total": 1, "peak_in_use": 6100000000}, {"total": 1, "peak_in_use": 7100000000}],
         "copies_to_host": 1, "launches_dropped": 1, "asked_for_free_memory": 2,
-        "refused": [{"function": "cuIpcGetMemHandle", "times": 2}], "export_table_asked": true
+        "refused": [{"function": "cuIpcGetMemHandle", "times": 2}]
     }"#;
     let script = script(&bench, driver, "not a report", "", 0);
     let ran = bench.dry_run(&["--card", "L4,T4", "--devices", "2", "--", "sh", &script]);
@@ -128,14 +128,65 @@ fn program_without_pytorch() {
 }
 
 #[test]
+fn static_runtime_has_no_verdict() {
+    let bench = Bench::new();
+    let driver = DRIVER.replacen('{', r#"{"export_table_asked": true,"#, 1);
+    let script = script(&bench, &driver, "not a report", "", 0);
+    let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "sh", &script]);
+    assert_eq!((ran.code, &json["outcome"]), (3, &"no_verdict".into()));
+    assert_eq!(json["cards"][0]["reason"], "static_runtime");
+    assert!(ran.stderr.contains("nvcc -cudart shared"), "{}", ran.stderr);
+    insta::assert_snapshot!(without_folder(&bench, &ran.stderr));
+}
+
+#[test]
+fn size_by_a_read_has_its_code() {
+    let bench = Bench::new();
+    let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
+        "sizes": [{"line": "/home/a/train.py:31 in mask", "times": 9}],
+        "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
+    let script = script(&bench, DRIVER, torch, "", 0);
+    let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "sh", &script]);
+    assert_eq!((ran.code, &json["outcome"]), (4, &"fits_as_far_as_known".into()));
+    assert_eq!(json["unknown"]["sizes"][0]["times"], 9);
+    assert!(ran.stderr.contains("train.py:31 in mask (9)"), "{}", ran.stderr);
+}
+
+#[test]
+fn program_without_a_gpu_has_no_verdict() {
+    let bench = Bench::new();
+    let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "true"]);
+    assert_eq!((ran.code, &json["cards"][0]["reason"]), (3, &"no_gpu_used".into()));
+    insta::assert_snapshot!(ran.stderr);
+}
+
+#[test]
 fn program_that_caught_its_failure_and_went_on_fits() {
     let bench = Bench::new();
     let report =
         |went_on| format!(r#"{{"torch": "2", "cuda": "13.0", "failed": 2, "went_on": {went_on}}}"#);
-    let script = script(&bench, "{}", &report(true), "", 0);
+    let script = script(&bench, DRIVER, &report(true), "", 0);
     assert_eq!(bench.dry_run(&["--", "sh", &script]).code, 0);
-    let script = self::script(&bench, "{}", &report(false), "", 0);
+    let script = self::script(&bench, DRIVER, &report(false), "", 0);
     assert_eq!(bench.dry_run(&["--", "sh", &script]).code, 1);
+}
+
+#[test]
+fn smallest_cards_run_the_same_kernels() {
+    let bench = Bench::new();
+    let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
+        "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
+    let script = script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 0);
+    let (ran, json) = bench.json(&["--card", "H200", "--", "sh", &script]);
+    assert_eq!(json["needs"]["capability"], serde_json::json!([9, 0]), "{}", ran.stderr);
+    let cards = json["needs"]["cards"].as_array().unwrap();
+    assert!(
+        cards.iter().all(|card| ["H100", "H200", "GH200"]
+            .iter()
+            .any(|name| card.as_str().unwrap().starts_with(name))),
+        "{cards:?}"
+    );
+    assert!(json["next"].as_str().unwrap().contains(cards[0].as_str().unwrap()), "{}", ran.stderr);
 }
 
 #[test]

@@ -23,6 +23,9 @@ MOST_FAILURES = 20
 MANY_READS = 10_000
 
 
+# Modules whose libraries do not run on the emulated driver.
+NOT_SERVED = ("jax", "cupy", "rmm", "cudf", "cuml")
+
 # Names of the libraries that stand in for CUDA's in this process.
 PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "").split(":") if path}
 
@@ -261,6 +264,7 @@ def write():
         "devices": list(state.peaks.values()),
         "failures": state.failures,
         "failed": state.count_of_failures,
+        "failures_watched": state.is_recording,
         "went_on": bool(state.count_of_failures and state.steps_after_failure),
         "reads": state.reads,
         "reads_watched": state.callback is not None,
@@ -271,6 +275,14 @@ def write():
         "notes": state.notes,
     }
     replace(f"torch.{os.getpid()}.json", lambda file: file.write(json.dumps(report).encode()))
+
+
+@guarded
+def write_modules():
+    """Writes which modules the program imported that cannot be dry-run."""
+    found = [name for name in NOT_SERVED if name in sys.modules]
+    if found:
+        replace(f"python.{os.getpid()}.json", lambda file: file.write(json.dumps({"not_served": found}).encode()))
 
 
 def write_snapshot():
@@ -295,6 +307,8 @@ def end():
     if state.torch.version.cuda is not None:
         guarded(stop_watching)()
         guarded(look_at_peaks)()
+        # First, because a process with a long history may be killed while it writes that.
+        guarded(write)()
         # A failure has written the memory that it found, which is the one to explain.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
@@ -305,6 +319,7 @@ def end_without_atexit(code):
     """`os._exit`, with the report of a process that opened a device: some trainers end so."""
     if state.is_recording:
         guarded(end)()
+    write_modules()
     exit_at_once(code)
 
 
@@ -341,6 +356,7 @@ def torch_imported(torch):
 
 def device_opened():
     torch = state.torch
+    guarded(end_by_signal)()
     guarded(watch_reads)()
     backend = torch.cuda.get_allocator_backend()
     state.has_stats = backend in ("native", "cudaMallocAsync")
@@ -383,9 +399,18 @@ class TorchWaiter:
 
 
 def asked_to_end(number, frame):
-    """The command's time limit. Ends the program as `sys.exit` does, so that reports are written."""
-    state.ended = "time"
+    """SIGTERM, of the command's time limit or of a user. Ends the program as `sys.exit` does, so that reports are
+    written. A second signal does not disturb that."""
+    signal.signal(number, signal.SIG_IGN)
+    if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
+        state.ended = "time"
     raise SystemExit(128 + number)
+
+
+def end_by_signal():
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, asked_to_end)
 
 
 def load_stand_ins_by_name():
@@ -410,9 +435,9 @@ def forked():
 
 
 sys.meta_path.insert(0, TorchWaiter())
+atexit.register(write_modules)
 load_stand_ins_by_name()
 os._exit = end_without_atexit
 os.register_at_fork(after_in_child=forked)
-if state.most_seconds and threading.current_thread() is threading.main_thread():
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, asked_to_end)
+if state.most_seconds:
+    end_by_signal()

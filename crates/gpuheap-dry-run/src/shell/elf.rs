@@ -1,4 +1,5 @@
-//! A shared object of one segment: a name, a version, and no symbol.
+//! A shared object of one segment: a name, a version, a library that it needs, and no
+//! symbol.
 
 /// Alignment of the segment: the largest page of the machines that run CUDA.
 const PAGE: u64 = 0x1_0000;
@@ -9,9 +10,12 @@ const SEGMENTS: usize = 3;
 const DYNAMIC_ENTRY: usize = 16;
 const SYMBOL: usize = 24;
 
-/// Returns the file of a shared object with the name `soname`, which defines the version `version`.
-pub(crate) fn bytes(soname: &str, version: &str) -> Vec<u8> {
-    let strings = [b"\0", soname.as_bytes(), b"\0", version.as_bytes(), b"\0"].concat();
+/// Returns the file of a shared object with the name `soname`, which defines the version `version`
+/// and needs the library `needed`.
+pub(crate) fn bytes(soname: &str, version: &str, needed: &str) -> Vec<u8> {
+    let texts = [soname, version, needed].map(str::as_bytes);
+    let strings = [b"\0", texts[0], b"\0", texts[1], b"\0", texts[2], b"\0"].concat();
+    let needed_at = 1 + soname.len() + 1 + version.len() + 1;
     let versions = version_definitions(soname, version);
 
     let mut at = HEADER + SEGMENTS * PROGRAM_HEADER;
@@ -25,7 +29,8 @@ pub(crate) fn bytes(soname: &str, version: &str) -> Vec<u8> {
     let symbol_versions_at = place(2);
     let versions_at = place(versions.len());
     let strings_at = place(strings.len());
-    let dynamic: [(u64, u64); 10] = [
+    let dynamic: [(u64, u64); 11] = [
+        (tag::NEEDED, needed_at as u64),
         (tag::SONAME, 1),
         (tag::HASH, hash_at),
         (tag::STRING_TABLE, strings_at),
@@ -67,6 +72,7 @@ pub(crate) fn bytes(soname: &str, version: &str) -> Vec<u8> {
 
 /// Tags of the dynamic section.
 mod tag {
+    pub(super) const NEEDED: u64 = 1;
     pub(super) const HASH: u64 = 4;
     pub(super) const STRING_TABLE: u64 = 5;
     pub(super) const SYMBOL_TABLE: u64 = 6;
@@ -173,7 +179,7 @@ mod tests {
     #[test]
     fn file_is_small_and_ends_with_its_segment() {
         for name in ["libcudart.so.13", "a", "libnvshmem_host.so.3"] {
-            let file = bytes(name, "VERSION");
+            let file = bytes(name, "VERSION", "/folder/libstand_in.so");
             assert!(file.len() < 1024, "{name}: {}", file.len());
             let in_segment = u64::from_ne_bytes(file[96..104].try_into().unwrap());
             assert_eq!(in_segment, file.len() as u64, "{name}");

@@ -28,11 +28,12 @@ fn compile(folder: &Path, output: &str, code: &str, arguments: &[&str]) -> PathB
 #[test]
 fn loader_takes_every_shell() {
     let folder = tempfile::tempdir().unwrap();
+    let stand_in = compile(folder.path(), "libown.so", "", &["-shared", "-fPIC"]);
     let names = CUDART.iter().chain(&LIBRARIES);
     let files: Vec<PathBuf> = names
         .map(|name| {
             let path = folder.path().join(name);
-            fs::write(&path, file(name)).unwrap();
+            fs::write(&path, file(name, &stand_in)).unwrap();
             path
         })
         .collect();
@@ -40,7 +41,7 @@ fn loader_takes_every_shell() {
     assert!(output.status.success());
     // The loader names what it cannot preload.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    fs::write(&files[0], &file(CUDART[0])[..100]).unwrap();
+    fs::write(&files[0], &file(CUDART[0], &stand_in)[..100]).unwrap();
     let output = preloaded(Path::new("/bin/true"), &files);
     assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
 }
@@ -61,7 +62,7 @@ fn shell_keeps_the_vendors_library_out() {
     let program = compile(folder, "program", main, &[soname, &path]);
     let own = compile(folder, "libown.so", "int answer(void) { return 2; }", &shared);
     let shell = folder.join("shell");
-    fs::write(&shell, bytes(soname, "VENDOR_7")).unwrap();
+    fs::write(&shell, bytes(soname, "VENDOR_7", own.to_str().unwrap())).unwrap();
 
     assert_eq!(preloaded(&program, &[]).status.code(), Some(1));
     let output = preloaded(&program, &[own.clone(), shell.clone()]);
@@ -74,7 +75,25 @@ fn shell_keeps_the_vendors_library_out() {
     // Another name or another version is not enough.
     for (name, version) in [("libvendor.so.8", "VENDOR_7"), (soname, soname)] {
         let other = folder.join("other");
-        fs::write(&other, bytes(name, version)).unwrap();
+        fs::write(&other, bytes(name, version, own.to_str().unwrap())).unwrap();
         assert_ne!(preloaded(&program, &[own.clone(), other]).status.code(), Some(2));
     }
+}
+
+#[test]
+fn function_is_found_by_the_shells_handle() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let own = "int answer(void) { return 2; }";
+    let own = compile(folder, "libown.so", own, &["-shared", "-fPIC"]);
+    let shell = folder.join("shell");
+    fs::write(&shell, bytes("libvendor.so.7", "VENDOR_7", own.to_str().unwrap())).unwrap();
+    let main = "#include <dlfcn.h>
+        int main(void) {
+            void *library = dlopen(\"libvendor.so.7\", RTLD_NOW);
+            int (*answer)(void) = library ? (int (*)(void))dlsym(library, \"answer\") : 0;
+            return answer ? answer() : 9;
+        }";
+    let program = compile(folder, "program", main, &["-ldl"]);
+    assert_eq!(preloaded(&program, &[own, shell]).status.code(), Some(2));
 }

@@ -1,12 +1,13 @@
 //! Plain and pitched device memory, and the device's free memory.
 
 use std::ffi::c_uint;
+use std::sync::atomic::Ordering;
 
 use gpuheap_driver::*;
 
 use crate::args::Out;
 use crate::emulator::Call;
-use crate::state::device::Owner;
+use crate::state::device::{Device, Owner};
 use crate::state::physical::PAGE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
 use crate::state::units::GRANULE;
@@ -41,6 +42,7 @@ impl Call<'_> {
         if bytes == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        self.note_request(self.device_of(context), bytes as u64, pointer.address());
         let address = self.allocate_plain(context, bytes as u64)?;
         pointer.write(address)
     }
@@ -61,6 +63,7 @@ impl Call<'_> {
         }
         let row = (width_bytes as u64).checked_next_multiple_of(PITCH);
         let bytes = row.and_then(|row| row.checked_mul(height as u64));
+        self.note_request(self.device_of(context), bytes.unwrap_or(u64::MAX), pointer.address());
         let (Some(row), Some(bytes)) = (row, bytes) else {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         };
@@ -170,7 +173,34 @@ impl Call<'_> {
             advice: None,
         };
         self.state.space.insert(address, allocation);
+        match self.managed_bytes(kind) {
+            0 => {}
+            managed => {
+                self.state.devices[device].add_managed(managed);
+                self.note_peak();
+            }
+        }
         self.note_allocated(address, bytes);
+    }
+
+    /// Returns the managed memory of an allocation.
+    fn managed_bytes(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Managed { mapped } => mapped as u64,
+            Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
+            _ => 0,
+        }
+    }
+
+    /// Counts an allocation that was removed.
+    pub(crate) fn note_removed(&mut self, gone: &Allocation) {
+        let managed = self.managed_bytes(gone.kind);
+        self.state.devices[gone.device].remove_managed(managed);
+    }
+
+    fn note_peak(&mut self) {
+        let mark = self.state.devices.iter().map(Device::peak_mark).fold(0, u64::saturating_add);
+        self.shared.peak_mark.store(mark, Ordering::Relaxed);
     }
 
     /// Takes device memory. If the device has not enough, idle pool memory is returned to it first.
@@ -179,13 +209,19 @@ impl Call<'_> {
         let found = &mut self.state.devices[device];
         found.settle(calls);
         if found.charge(owner, bytes, limit) {
+            self.note_peak();
             return true;
         }
         self.shrink_pools(device, 0);
         let found = &mut self.state.devices[device];
         let charged = found.charge(owner, bytes, limit);
-        if !charged {
-            found.largest_refused = found.largest_refused.max(bytes);
+        match charged {
+            true => self.note_peak(),
+            false => {
+                found.largest_refused = found.largest_refused.max(bytes);
+                let free = found.free_bytes(limit);
+                self.short_of.get_or_insert((device, bytes, free));
+            }
         }
         charged
     }
@@ -241,6 +277,7 @@ impl Call<'_> {
     /// Ends an allocation whose last use is done, also a pinned or managed one.
     pub(crate) fn free_now(&mut self, address: u64) {
         let Some(gone) = self.state.space.remove(address) else { return };
+        self.note_removed(&gone);
         self.forget_range(address, &gone);
         match gone.kind {
             Kind::Small { taken } => {

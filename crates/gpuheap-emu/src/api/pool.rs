@@ -195,6 +195,7 @@ impl Call<'_> {
     /// Completes the free of pool memory, in its stream's order.
     pub(crate) fn pool_free_done(&mut self, address: u64, op: OpRef) {
         let Some(gone) = self.state.space.remove(address) else { return };
+        self.note_removed(&gone);
         self.forget_range(address, &gone);
         let Kind::Pool { pool, mapped, .. } = gone.kind else { return };
         self.drop_pool_memory(address, gone.bytes, mapped);
@@ -280,6 +281,9 @@ impl Call<'_> {
         }
         self.refuse_while_recording(stream)?;
         let bytes = bytes as u64;
+        if let Some(found) = self.state.pools.get(pool).filter(|found| found.is_of_device()) {
+            self.note_request(found.device, bytes, pointer.address());
+        }
         let taken = bytes.checked_next_multiple_of(POOL_ALIGN).ok_or(out_of_memory)?;
         let on_host = self.state.pools.get(pool).is_some_and(|pool| !pool.is_of_device());
         let (place, wait) = self.place_in(pool, taken, stream).ok_or(out_of_memory)?;

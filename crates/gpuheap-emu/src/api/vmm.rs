@@ -68,6 +68,7 @@ impl Call<'_> {
         if bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        self.note_request(device, bytes, handle.address());
         if !self.charge(device, Owner::Vmm, bytes) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }

@@ -23,6 +23,9 @@ pub(crate) struct Device {
     pub(crate) number: CUdevice,
     used: [u64; 4],
     high_water: u64,
+    managed: u64,
+    managed_high_water: u64,
+    demand_high_water: u64,
     pub(crate) largest_refused: u64,
     /// Freed memory that cannot be allocated yet: the call at which it can be, and its bytes.
     late: VecDeque<(u64, u64)>,
@@ -55,6 +58,12 @@ pub struct Usage {
     /// Most memory in use at once since the emulator was made. With a shared account, it is that of
     /// all processes, as seen when this one took memory.
     pub high_water: u64,
+    /// Most managed memory at once, allocated with this device current. It has no part of the
+    /// device's memory here: its pages migrate.
+    pub managed_high_water: u64,
+    /// Most memory in use and managed memory together at once. If it exceeds the device's memory,
+    /// managed memory is oversubscribed.
+    pub demand_high_water: u64,
     /// Largest request that the device had no memory for, bytes.
     pub largest_refused: u64,
 }
@@ -82,6 +91,9 @@ impl Device {
             number: number as CUdevice,
             used: [0; 4],
             high_water: 0,
+            managed: 0,
+            managed_high_water: 0,
+            demand_high_water: 0,
             largest_refused: 0,
             late: VecDeque::new(),
             late_bytes: 0,
@@ -106,8 +118,30 @@ impl Device {
         }
         self.used[owner as usize] += bytes;
         let all = self.account.as_ref().map_or(0, |(account, device)| account.used(*device));
-        self.high_water = self.high_water.max(all.max(total + bytes));
+        let in_use = all.max(total + bytes);
+        self.high_water = self.high_water.max(in_use);
+        self.demand_high_water = self.demand_high_water.max(in_use.saturating_add(self.managed));
         true
+    }
+
+    /// Counts managed memory that was allocated.
+    pub(crate) fn add_managed(&mut self, bytes: u64) {
+        self.managed = self.managed.saturating_add(bytes);
+        self.managed_high_water = self.managed_high_water.max(self.managed);
+        let own = self.used_bytes();
+        let all = self.account.as_ref().map_or(own, |(account, device)| account.used(*device));
+        self.demand_high_water =
+            self.demand_high_water.max(own.max(all).saturating_add(self.managed));
+    }
+
+    /// Counts managed memory that was freed.
+    pub(crate) fn remove_managed(&mut self, bytes: u64) {
+        self.managed = self.managed.saturating_sub(bytes);
+    }
+
+    /// Returns a figure that grows when a peak does.
+    pub(crate) fn peak_mark(&self) -> u64 {
+        self.high_water.saturating_add(self.demand_high_water)
     }
 
     /// Returns memory to the device.
@@ -155,6 +189,8 @@ impl Device {
             late: self.late_bytes,
             free: self.free_bytes(limit),
             high_water: self.high_water,
+            managed_high_water: self.managed_high_water,
+            demand_high_water: self.demand_high_water,
             largest_refused: self.largest_refused,
         }
     }

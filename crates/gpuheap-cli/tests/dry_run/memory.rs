@@ -1,0 +1,136 @@
+//! Verdicts on compiled programs of the CUDA runtime, by the memory that they request.
+
+use crate::{Bench, Ran};
+use serde_json::{Value, json};
+
+/// Runs `refused.cpp` on a card, in one of its ways.
+fn ran(way: &str, card: &str, options: &[&str]) -> (Ran, Value) {
+    let bench = Bench::with_runtime();
+    let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
+    let (mut ran, json) =
+        bench.json(&[&["--card", card][..], options, &["--", &program, way]].concat());
+    ran.stderr = ran.stderr.replace(bench.files.path().to_str().unwrap(), "FOLDER");
+    (ran, json)
+}
+
+fn refusals(json: &Value) -> Vec<Value> {
+    json["cards"][0]["processes"][0]["refused"].as_array().unwrap().clone()
+}
+
+#[test]
+fn unchecked_refusal_is_out_of_memory() {
+    for (way, function) in
+        [("ignored", "cudaMalloc"), ("ordered", "cudaMallocAsync"), ("killed", "cudaMalloc")]
+    {
+        let (ran, json) = ran(way, "RTX 4090", &[]);
+        assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+        let refused = refusals(&json);
+        let first = &refused[0];
+        assert_eq!(
+            (&first["function"], &first["requested"]),
+            (&function.into(), &(60_u64 << 30).into())
+        );
+        assert_eq!((&first["library"], &first["is_decisive"]), (&"refused".into(), &true.into()));
+        let line = first["lines"][0].as_str().unwrap();
+        assert!(line.contains("refused.cpp:") && line.contains("ignore"), "{line}");
+        let (ran, json) = self::ran(way, "H200", &[]);
+        assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn unchecked_refusal_is_told() {
+    insta::assert_snapshot!(ran("ignored", "RTX 4090", &[]).0.stderr);
+}
+
+#[test]
+fn checked_refusal_is_out_of_memory() {
+    let (ran, _) = ran("checked", "RTX 4090", &[]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(!ran.stderr.contains("did not check"), "{}", ran.stderr);
+}
+
+#[test]
+fn refusal_that_is_made_good_fits() {
+    for (way, then) in [("repeated", "repeated"), ("halved", "less")] {
+        let (ran, json) = ran(way, "RTX 4090", &[]);
+        assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+        let refused = refusals(&json);
+        assert!(
+            !refused.is_empty() && refused.iter().all(|one| one["then"] == then),
+            "{refused:?}"
+        );
+    }
+    insta::assert_snapshot!(ran("halved", "RTX 4090", &[]).0.stderr);
+}
+
+#[test]
+fn refusal_is_not_made_good_elsewhere() {
+    let (ran, json) = ran("three", "RTX 4090", &[]);
+    assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+}
+
+#[test]
+fn managed_memory_beyond_the_device_oversubscribes() {
+    let (ran, json) = ran("managed", "RTX 4090", &[]);
+    assert_eq!((ran.code, &json["outcome"]), (1, &"oversubscribed".into()), "{}", ran.stderr);
+    let device = &json["cards"][0]["processes"][0]["devices"][0];
+    assert_eq!(device["managed"], json!(60_u64 << 30));
+    assert_eq!(device["demand"], json!((60_u64 << 30) + device["in_use"].as_u64().unwrap()));
+    insta::assert_snapshot!(ran.stderr);
+    let (ran, json) = self::ran("managed", "RTX 4090", &["--allow-oversubscription"]);
+    assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+    assert!(ran.stderr.contains("Managed memory on RTX 4090"), "{}", ran.stderr);
+    let windows = ["--allow-oversubscription"];
+    let (ran, json) = self::ran("managed", "RTX 4090 WSL2", &windows);
+    assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+    assert!(ran.stderr.contains("which Windows does"), "{}", ran.stderr);
+    assert_eq!(self::ran("managed little", "RTX 4090", &[]).0.code, 0);
+}
+
+#[test]
+fn killed_program_leaves_its_figures() {
+    let (ran, json) = ran("waits", "RTX 4090", &["--time-limit", "2s"]);
+    assert_eq!((ran.code, &json["cards"][0]["reason"]), (3, &"no_step".into()), "{}", ran.stderr);
+    assert_eq!(json["cards"][0]["processes"][0]["devices"][0]["managed"], 1 << 30);
+}
+
+/// Runs a program of `examples/cpp` on an H200 with other memory. Its context takes 527 MiB.
+fn example(name: &str, memory: &str) -> (Ran, Value) {
+    let bench = Bench::with_runtime();
+    let program = bench.compiled_with_runtime(&format!("examples/cpp/{name}.cpp"));
+    bench.json(&["--memory", memory, "--", &program])
+}
+
+#[test]
+fn example_of_a_reset_has_its_verdict() {
+    let (ran, json) = example("free_and_reset", "1GiB");
+    assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+    assert!(ran.stdout.contains("gpuheap: reset           0 MiB taken"), "{}", ran.stdout);
+    let (ran, json) = example("free_and_reset", "600MiB");
+    assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+    let refused = &refusals(&json)[0];
+    assert_eq!(
+        (&refused["function"], &refused["requested"]),
+        (&"cudaMallocAsync".into(), &(64 << 20).into())
+    );
+    assert!(refused["lines"][0].as_str().unwrap().contains("free_and_reset.cpp:24"), "{refused}");
+}
+
+/// Two processes hold a context each, and 256 MiB.
+#[test]
+fn example_of_an_end_has_its_verdict() {
+    let (ran, json) = example("process_end", "2GiB");
+    assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+    assert!(!ran.stdout.contains("memory: no"), "{}", ran.stdout);
+    // The processes that were killed left their peaks, of up to 1/64 before.
+    let all = json["cards"][0]["processes"].as_array().unwrap();
+    let peaks: Vec<u64> =
+        all.iter().map(|one| one["devices"][0]["in_use"].as_u64().unwrap()).collect();
+    let held = peaks.iter().filter(|&&peak| peak >= 2 * 552_402_944 + (240 << 20));
+    assert_eq!((peaks.len(), held.count()), (5, 4), "{peaks:?}");
+    let (ran, json) = example("process_end", "1200MiB");
+    assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+    assert!(ran.stdout.contains("memory: no"), "{}", ran.stdout);
+    assert!(ran.stderr.contains("cudaMalloc of 256 MiB was refused"), "{}", ran.stderr);
+}

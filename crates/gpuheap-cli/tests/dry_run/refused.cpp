@@ -1,0 +1,84 @@
+// Takes memory by the CUDA runtime, in the way that its first argument names. No way but `checked` looks
+// at a result.
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+
+extern "C" {
+int cudaMalloc(void **, std::size_t);
+int cudaMallocManaged(void **, std::size_t, unsigned);
+int cudaMallocAsync(void **, std::size_t, void *);
+int cudaFree(void *);
+int cudaMemset(void *, int, std::size_t);
+}
+
+constexpr std::size_t GIB = std::size_t(1) << 30;
+
+static void ignore() {
+  void *large, *small;
+  cudaMalloc(&large, 60 * GIB);
+  cudaMalloc(&small, GIB);
+  cudaMemset(small, 0, GIB);
+}
+
+static void ignore_ordered() {
+  void *large;
+  cudaMallocAsync(&large, 60 * GIB, nullptr);
+}
+
+static int check() {
+  void *large;
+  return cudaMalloc(&large, 60 * GIB);
+}
+
+static void free_and_repeat() {
+  void *first, *second;
+  cudaMalloc(&first, 16 * GIB);
+  if (cudaMalloc(&second, 16 * GIB) != 0) {
+    cudaFree(first);
+    cudaMalloc(&second, 16 * GIB);
+  }
+}
+
+static void halve() {
+  void *workspace;
+  for (std::size_t bytes = 64 * GIB; cudaMalloc(&workspace, bytes) != 0 && bytes > 0; bytes /= 2) {
+  }
+}
+
+// The second array of each turn is missing, and the third one has the size of the second one.
+static void three_arrays() {
+  void *first, *second, *third;
+  cudaMalloc(&first, 16 * GIB);
+  cudaMalloc(&second, 16 * GIB);
+  cudaFree(first);
+  cudaMalloc(&third, 16 * GIB);
+}
+
+static void managed(std::size_t bytes) {
+  void *pages;
+  cudaMallocManaged(&pages, bytes, 1);
+}
+
+int main(int, char **arguments) {
+  const char *way = arguments[1];
+  auto is = [way](const char *name) { return std::strcmp(way, name) == 0; };
+  if (is("ignored")) ignore();
+  if (is("ordered")) ignore_ordered();
+  if (is("checked")) return check();
+  if (is("repeated")) free_and_repeat();
+  if (is("halved")) halve();
+  if (is("three")) three_arrays();
+  if (is("managed")) managed(60 * GIB);
+  if (is("managed little")) managed(GIB);
+  if (is("waits")) {
+    managed(GIB);
+    pause();
+  }
+  if (is("killed")) {
+    ignore();
+    _exit(0);
+  }
+  return 0;
+}

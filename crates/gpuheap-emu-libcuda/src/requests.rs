@@ -1,0 +1,357 @@
+//! Requests for device memory that were refused, who made them, and what followed.
+//!
+//! A program that ignores a refusal looks like one that tried a size and took another. So the stack
+//! of a refused request is kept, and those of the requests that follow it are compared with it.
+
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
+
+use gpuheap_emu::{Request, take_request};
+
+use crate::json::escaped;
+
+/// Most refused requests that are kept, of different places. A program with more of them repeats
+/// itself.
+const KEPT: usize = 64;
+/// Most frames of a stack that are compared.
+const DEPTH: usize = 48;
+/// Most lines of the program that are reported of a request.
+const LINES: usize = 3;
+/// A smaller request takes the place of a refused one if it is at least this part of it. Programs
+/// that try smaller sizes halve them, or take off a tenth.
+const PART: u64 = 4;
+
+/// gpuheap's libraries in the places of the vendor's, other than this one.
+const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
+
+static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
+/// `true` once a request was refused: then those that follow are compared.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// A request that was refused.
+struct Refused {
+    request: Request,
+    thread: ThreadId,
+    stack: Stack,
+    /// Number of requests of the same place and size.
+    times: u64,
+    then: Then,
+    /// `true` once the thread made another request.
+    is_past: bool,
+    caller: OnceLock<Caller>,
+}
+
+/// Request that followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    /// The program repeated the request, and got the memory.
+    Repeated,
+    /// The program tried smaller sizes at once, and got this one, bytes.
+    Less(u64),
+}
+
+/// The caller of the first function of CUDA.
+struct Caller {
+    /// Function of CUDA, as the program called it.
+    function: String,
+    /// File of the library or program that called it.
+    library: String,
+    /// Lines of the program, innermost first.
+    lines: Vec<String>,
+}
+
+/// Stack of a request, innermost frame first: return addresses, and where the functions start.
+#[derive(PartialEq, Eq)]
+struct Stack {
+    addresses: Vec<usize>,
+    functions: Vec<usize>,
+}
+
+impl Stack {
+    #[inline(never)]
+    fn here() -> Stack {
+        let (mut addresses, mut functions) = (Vec::new(), Vec::new());
+        backtrace::trace(|frame| {
+            addresses.push(frame.ip().addr());
+            functions.push(frame.symbol_address().addr());
+            addresses.len() < DEPTH
+        });
+        Stack { addresses, functions }
+    }
+}
+
+/// Takes up the request of the calling thread's last driver call. Returns `true` if it was refused.
+pub(crate) fn take() -> bool {
+    let Some(request) = take_request() else { return false };
+    if request.is_granted && !ANY.load(Ordering::Relaxed) {
+        return false;
+    }
+    let (stack, thread) = (Stack::here(), thread::current().id());
+    let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    match request.is_granted {
+        true => granted(&mut refused, &request, &stack, thread),
+        false => {
+            ANY.store(true, Ordering::Relaxed);
+            keep(&mut refused, request, stack, thread);
+        }
+    }
+    !request.is_granted
+}
+
+fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread: ThreadId) {
+    let known = refused.iter_mut().find(|known| {
+        known.thread == thread
+            && known.stack == stack
+            && (known.request.bytes, known.request.place) == (request.bytes, request.place)
+    });
+    if let Some(known) = known {
+        (known.times, known.then, known.is_past) = (known.times + 1, Then::Nothing, false);
+        return;
+    }
+    if refused.len() == KEPT {
+        // One that was made good tells least.
+        let known = refused.iter().position(|known| known.then != Then::Nothing);
+        refused.remove(known.unwrap_or(0));
+    }
+    let caller = OnceLock::new();
+    let then = Then::Nothing;
+    refused.push_back(Refused { request, thread, stack, times: 1, then, is_past: false, caller });
+}
+
+/// Compares a request that was granted with those that were refused before.
+fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, thread: ThreadId) {
+    let own = |known: &&mut Refused| {
+        known.thread == thread
+            && known.request.device == request.device
+            && known.then == Then::Nothing
+    };
+    for known in refused.iter_mut().filter(own) {
+        let is_repeated = known.stack.functions == stack.functions
+            && (known.stack == *stack || known.request.place == request.place);
+        if is_repeated && request.bytes >= known.request.bytes {
+            known.then = Then::Repeated;
+        }
+    }
+    let mut next = request.bytes;
+    for known in refused.iter_mut().rev().filter(own).take_while(|known| !known.is_past) {
+        let is_same = known.stack == *stack && known.request.place == request.place;
+        let bytes = known.request.bytes;
+        if !is_same || next >= bytes || next < bytes / PART {
+            break;
+        }
+        (known.then, next) = (Then::Less(request.bytes), bytes);
+    }
+    for known in refused.iter_mut().filter(|known| known.thread == thread) {
+        known.is_past = true;
+    }
+}
+
+/// Returns the refused requests as the elements of a JSON array.
+pub(crate) fn json() -> String {
+    let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let one = |known: &Refused| {
+        let Request { device, bytes, free_bytes, .. } = known.request;
+        let caller = known.caller.get_or_init(|| caller(&known.stack, known.request.function));
+        let lines: Vec<String> =
+            caller.lines.iter().map(|line| format!("\"{}\"", escaped(line))).collect();
+        let mut text = format!(
+            "{{\"function\": \"{}\", \"device\": {device}, \"bytes\": {bytes}, \"free\": {free_bytes}, \
+             \"times\": {}, \"library\": \"{}\", \"lines\": [{}]",
+            escaped(&caller.function),
+            known.times,
+            escaped(&caller.library),
+            lines.join(", "),
+        );
+        // A write to a string never fails.
+        let _ = match known.then {
+            Then::Nothing => write!(text, ", \"then\": \"nothing\"}}"),
+            Then::Repeated => write!(text, ", \"then\": \"repeated\"}}"),
+            Then::Less(bytes) => write!(text, ", \"then\": \"less\", \"less\": {bytes}}}"),
+        };
+        text
+    };
+    refused.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Finds the caller on a stack: the first frame outside this library and the other stand-ins.
+fn caller(stack: &Stack, function: &str) -> Caller {
+    let own = place_of(caller as *const () as usize).map(|place| place.base);
+    let is_ours = |place: &Place| {
+        Some(place.base) == own || STAND_INS.contains(&file_name(&place.file).as_str())
+    };
+    let mut called = function.to_owned();
+    let mut frames = stack.addresses.iter().copied().peekable();
+    while let Some(place) = frames.peek().and_then(|address| place_of(*address)) {
+        if !is_ours(&place) {
+            break;
+        }
+        if let Some(symbol) = place.symbol.filter(|symbol| symbol.starts_with("cu")) {
+            called = symbol;
+        }
+        frames.next();
+    }
+    let library = frames.peek().and_then(|address| place_of(*address));
+    let library = library.map(|place| file_name(&place.file)).unwrap_or_default();
+    let mut lines = Vec::new();
+    for address in frames.take(LINES) {
+        let line = line_of(address);
+        if line.contains("__libc_start") || line.contains("in _start") {
+            break;
+        }
+        lines.push(line);
+    }
+    Caller { function: called, library, lines }
+}
+
+/// Returns the line of a call: `take.c:28 in main` with debug information, else
+/// `main+0x4f in take` or `take+0x11d4`.
+fn line_of(address: usize) -> String {
+    let mut found: Option<String> = None;
+    // The call lies before its return address.
+    let call = std::ptr::without_provenance_mut(address.wrapping_sub(1));
+    let (mut function, mut start) = (None, None);
+    backtrace::resolve(call, |symbol| {
+        if found.is_some() {
+            return;
+        }
+        let name = symbol.name().map(|name| without_arguments(&format!("{name:#}")).to_owned());
+        if let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) {
+            let of = name.as_deref().map(|name| format!(" in {name}")).unwrap_or_default();
+            found = Some(format!("{}:{line}{of}", file.display()));
+        }
+        start = symbol.addr().map(|start| start.addr());
+        function = function.take().or(name);
+    });
+    found.unwrap_or_else(|| {
+        let place = place_of(address);
+        let file = place.as_ref().map(|place| file_name(&place.file)).unwrap_or_default();
+        match (function, start) {
+            (Some(function), Some(start)) => {
+                format!("{function}+{:#x} in {file}", address.saturating_sub(start))
+            }
+            (Some(function), None) => format!("{function} in {file}"),
+            (None, _) => {
+                let base = place.map_or(0, |place| place.base);
+                format!("{file}+{:#x}", address.saturating_sub(base))
+            }
+        }
+    })
+}
+
+/// Returns a function's name in C++ or Rust without its arguments.
+fn without_arguments(name: &str) -> &str {
+    const ANONYMOUS: &str = "(anonymous namespace)";
+    let mut brackets = name.match_indices('(').map(|(at, _)| at);
+    let end = brackets.find(|&at| at > 0 && !name[at..].starts_with(ANONYMOUS));
+    &name[..end.unwrap_or(name.len())]
+}
+
+/// Place of an address: the file that has it, and the exported symbol if one has it.
+struct Place {
+    file: String,
+    base: usize,
+    symbol: Option<String>,
+}
+
+fn place_of(address: usize) -> Option<Place> {
+    // SAFETY: the structure is plain data, and zeros are valid for it.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let address = std::ptr::without_provenance(address);
+    // SAFETY: the function follows no pointer but that of the result, which is valid for a write.
+    if unsafe { libc::dladdr(address, &raw mut found) } == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the names are C strings of a loaded object, and none is unloaded during the call.
+    let text = |name| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    Some(Place {
+        file: text(found.dli_fname),
+        base: found.dli_fbase.addr(),
+        symbol: (!found.dli_sname.is_null()).then(|| text(found.dli_sname)),
+    })
+}
+
+fn file_name(path: &str) -> String {
+    Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Requests one after another: bytes, place, stack, and whether each is granted.
+    fn after(requests: &[(u64, u64, &[usize], bool)]) -> Vec<Then> {
+        let thread = thread::current().id();
+        let mut refused = VecDeque::new();
+        for &(bytes, place, addresses, is_granted) in requests {
+            let stack = Stack {
+                addresses: addresses.to_vec(),
+                functions: addresses.iter().map(|address| address / 100).collect(),
+            };
+            // The fields are public, and the type has no constructor for other crates.
+            let request = request(bytes, place, is_granted);
+            match is_granted {
+                true => granted(&mut refused, &request, &stack, thread),
+                false => keep(&mut refused, request, stack, thread),
+            }
+        }
+        refused.iter().map(|known| known.then).collect()
+    }
+
+    fn request(bytes: u64, place: u64, is_granted: bool) -> Request {
+        Request::new("cuMemAlloc_v2", 0, bytes, place, is_granted)
+    }
+
+    #[test]
+    fn name_has_no_arguments() {
+        for (name, expected) in [
+            ("main", "main"),
+            ("take(void**, unsigned long)", "take"),
+            ("a::(anonymous namespace)::b(int)", "a::(anonymous namespace)::b"),
+            ("(anonymous namespace)::b()", "(anonymous namespace)::b"),
+        ] {
+            assert_eq!(without_arguments(name), expected);
+        }
+    }
+
+    #[test]
+    fn refusal_alone_stays_open() {
+        let (main, other) = ([110, 900], [120, 900]);
+        assert!(after(&[(60 * GIB, 1, &main, false)]) == [Then::Nothing]);
+        // The next request of the same function, for something else.
+        let next = (GIB, 2, &other[..], true);
+        assert!(after(&[(60 * GIB, 1, &main, false), next]) == [Then::Nothing]);
+        let large = (61 * GIB, 2, &other[..], true);
+        assert!(after(&[(60 * GIB, 1, &main, false), large]) == [Then::Nothing]);
+    }
+
+    #[test]
+    fn repeated_request_is_made_good() {
+        let (first, again) = ([110, 900], [150, 900]);
+        let asked = (8 * GIB, 1, &first[..], false);
+        assert!(after(&[asked, (8 * GIB, 1, &again, true)]) == [Then::Repeated]);
+        let less = (7 * GIB, 1, &again[..], true);
+        assert!(after(&[asked, less]) == [Then::Nothing]);
+        let elsewhere = (8 * GIB, 1, &[250, 900][..], true);
+        assert!(after(&[asked, elsewhere]) == [Then::Nothing]);
+    }
+
+    #[test]
+    fn smaller_sizes_at_once_are_a_choice() {
+        let at = [110, 900];
+        let asked = |gib, is_granted| (gib * GIB, 1, &at[..], is_granted);
+        let less = Then::Less(2 * GIB);
+        assert!(after(&[asked(8, false), asked(4, false), asked(2, true)]) == [less, less]);
+        // Another request lies between, or the step is too large.
+        let other = (GIB, 2, &[120, 900][..], true);
+        assert!(after(&[asked(8, false), other, asked(4, true)]) == [Then::Nothing]);
+        assert!(after(&[asked(60, false), asked(2, true)]) == [Then::Nothing]);
+    }
+}
