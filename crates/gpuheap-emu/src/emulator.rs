@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuheap_driver::{CUdevice, CUresult, fork};
+use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, fork};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::state::calls::{Counts, SYMBOLS, symbol_index};
@@ -157,6 +157,22 @@ impl Emulator {
         let Some(mut state) = self.shared.lock() else { return };
         state.calls.planned_from = (state.calls.total, state.calls.of.clone());
         state.options.faults = plan;
+    }
+
+    /// Makes the memory at `address` read as never written, up to the next part that is handed out
+    /// or the end of its allocation. An allocator of the program calls it for each part that it
+    /// hands out of a larger allocation of the driver, which does not see that.
+    pub fn handed_out(&self, address: CUdeviceptr) {
+        if let Some(mut call) = self.shared.call("Emulator::handed_out") {
+            call.hand_out(address);
+        }
+    }
+
+    /// Records that the program's allocator took back the part at `address`.
+    pub fn taken_back(&self, address: CUdeviceptr) {
+        if let Some(mut state) = self.shared.lock() {
+            state.handed_out.remove(&address);
+        }
     }
 
     /// Returns the options that the emulator was made with.
