@@ -41,7 +41,7 @@ pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
     Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
-    Read, Reason, Refusal, Remedy, Then, Unknown, Verdict,
+    Read, Reason, Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
 };
 
 /// Options of a dry run.

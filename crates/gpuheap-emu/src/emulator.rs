@@ -159,19 +159,11 @@ impl Emulator {
         state.options.faults = plan;
     }
 
-    /// Makes the memory at `address` read as never written, up to the next part that is handed out
-    /// or the end of its allocation. An allocator of the program calls it for each part that it
-    /// hands out of a larger allocation of the driver, which does not see that.
-    pub fn handed_out(&self, address: CUdeviceptr) {
+    /// Makes a range of device memory read as never written. An allocator of the program hands the
+    /// range out of a larger allocation, and the driver does not see that.
+    pub fn handed_out(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::handed_out") {
-            call.hand_out(address);
-        }
-    }
-
-    /// Records that the program's allocator took back the part at `address`.
-    pub fn taken_back(&self, address: CUdeviceptr) {
-        if let Some(mut state) = self.shared.lock() {
-            state.handed_out.remove(&address);
+            call.hand_out(address, bytes);
         }
     }
 

@@ -252,20 +252,17 @@ fn part_handed_out_again_reads_zero() {
     let gpu = no_op();
     let at = allocate(&gpu, 4 * MIB);
     let parts = [at, at + 512, at + 1024];
-    let parts_of_two = [at, at + 512];
-    parts.iter().for_each(|part| gpu.handed_out(*part));
     upload(&gpu, &parts);
     assert_eq!(read(&gpu, &parts), [7, 7, 7]);
-    // The first two become one part.
-    parts_of_two.iter().for_each(|part| gpu.taken_back(*part));
-    gpu.handed_out(at);
+    gpu.handed_out(at, 1024);
     assert_eq!(read(&gpu, &parts), [0, 0, 7]);
-    upload(&gpu, &parts_of_two);
+    upload(&gpu, &parts);
     assert_eq!(read(&gpu, &parts), [7, 7, 7]);
-    // Addresses that no allocation has.
-    gpu.handed_out(0);
-    gpu.handed_out(u64::MAX);
-    gpu.taken_back(5);
+    // Addresses that no allocation has, and more bytes than it has.
+    gpu.handed_out(0, 512);
+    gpu.handed_out(u64::MAX, u64::MAX);
+    gpu.handed_out(at + 512, u64::MAX);
+    assert_eq!(read(&gpu, &parts), [7, 0, 0]);
 }
 
 #[test]
@@ -287,10 +284,10 @@ fn mapped_part_handed_out_again_reads_zero() {
         assert_eq!(call!(gpu, cuMemMap(piece, PIECE, 0, memory, 0)), OK);
         assert_eq!(call!(gpu, cuMemSetAccess(piece, PIECE, &access, 1)), OK);
     }
-    let inside = pieces[1] - 512;
-    upload(&gpu, &[at, inside, pieces[1], pieces[2]]);
-    gpu.handed_out(inside);
-    assert_eq!(read(&gpu, &[at, inside, pieces[1], pieces[2]]), [7, 0, 0, 0]);
+    let parts = [at, pieces[1] - 512, pieces[1], pieces[2], pieces[2] + 512];
+    upload(&gpu, &parts);
+    gpu.handed_out(parts[1], pieces[2] + 512 - parts[1]);
+    assert_eq!(read(&gpu, &parts), [7, 0, 0, 0, 7]);
 }
 
 #[test]

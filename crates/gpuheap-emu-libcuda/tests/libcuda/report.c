@@ -23,17 +23,13 @@ int main(void) {
     if (CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0)) return 2;
     CALL(cuCtxSetCurrent, context);
     CALL(cuMemAlloc_v2, &memory, (size_t)4 << 20);
-    /* An allocator of the program hands out two parts. */
-    CALL(gpuheap_emulated_handed_out, memory);
-    CALL(gpuheap_emulated_handed_out, memory + 32);
     CALL(cuMemsetD8_v2, memory, 1, (size_t)64);
     CALL(gpuheap_emulated_on_copy_to_host, on_copy);
     CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
     CALL(cuMemcpyDtoHAsync_v2, host, memory, (size_t)32, (void *)0);
     CALL(gpuheap_emulated_on_copy_to_host, (void *)0);
-    /* The allocator hands out the first part again. */
-    CALL(gpuheap_emulated_taken_back, memory);
-    CALL(gpuheap_emulated_handed_out, memory);
+    /* An allocator of the program hands out the first part again. */
+    CALL(gpuheap_emulated_handed_out, memory, 32ULL);
     CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
     if (host[31] || !host[32]) return 3;
     if (fork() == 0) exit(0);

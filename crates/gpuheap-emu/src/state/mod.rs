@@ -21,8 +21,6 @@ pub(crate) mod stream;
 pub(crate) mod units;
 pub(crate) mod vmm;
 
-use std::collections::BTreeSet;
-
 use crate::finding::Findings;
 use crate::handles::{HandleKind, Handles};
 use crate::{Kernels, Options, Schedule};
@@ -59,8 +57,6 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Parts of allocations that the program's own allocators have handed out, by first address.
-    pub(crate) handed_out: BTreeSet<u64>,
     /// Host memory that is pinned or managed, bytes.
     pub(crate) pinned_bytes: u64,
     /// Default and current pools of the host's and of managed memory, made when first asked for.
@@ -115,7 +111,6 @@ impl State {
                 Kernels::Own => Pages::default(),
                 Kernels::NoOp => Pages::new(0),
             },
-            handed_out: BTreeSet::new(),
             counts: Counts::default(),
             pinned_bytes: 0,
             pools_at: Vec::new(),
