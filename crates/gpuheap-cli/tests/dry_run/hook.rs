@@ -221,9 +221,11 @@ on_a_thread(ctypes.CFUNCTYPE(None, ctypes.c_ulonglong)(observer))
 
 #[test]
 fn signal_during_a_callback_reaches_the_program() {
-    for (raised, code, printed) in
-        [("KeyboardInterrupt", 0, "KeyboardInterrupt()\n"), ("SystemExit(7)", 3, "SystemExit(7)\n")]
-    {
+    for (raised, code, printed) in [
+        ("KeyboardInterrupt", 0, "KeyboardInterrupt()\n"),
+        ("OSError(5, 'late')", 0, "OSError(5, 'late')\n"),
+        ("SystemExit(7)", 3, "SystemExit(7)\n"),
+    ] {
         // A handler runs wherever the callback is.
         let program = format!(
             "

@@ -34,15 +34,26 @@ PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "")
 
 
 def guarded(function):
-    """`function`, with its errors noted in the report and not raised."""
+    """`function`, with its errors noted in the report and not raised. What a signal handler of the program raises
+    in the meantime is the program's."""
 
     def call(*arguments):
         try:
             return function(*arguments)
         except Exception as error:
+            if is_of_program(error):
+                raise
             state.note(f"the hook failed in {function.__name__}: {type(error).__name__}: {error}")
 
     return call
+
+
+def is_of_program(error):
+    """True if code of the program raised an exception."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return next(own_frames(trace.tb_frame), None) is trace.tb_frame
 
 
 def called_by_native_code(function):
