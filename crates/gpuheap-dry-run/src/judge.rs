@@ -41,7 +41,8 @@ pub(crate) fn judge(
     };
     verdict.with_room = done.with_room.as_ref().and_then(most_in_use);
     let Some(run) = most_telling(done) else { return Ok(verdict) };
-    verdict.is_lower_bound = outcome::of(run).outcome != Outcome::Fits;
+    let outcome = outcome::of(run).outcome;
+    verdict.is_lower_bound = !outcome.is_fit() || outcome == Outcome::FitsAsFarAsKnown;
     verdict.unknown = unknown(run);
     verdict.notes = notes(options, stand_ins, run, &done.cards);
     let recorded = explain::recorded(run);
