@@ -23,8 +23,8 @@ pub struct Verdict {
     /// Peak of memory in use on a device with memory to spare; `None` if a card fits, or the
     /// program does not get through there either.
     pub with_room: Option<u64>,
-    /// `true` if peaks, needs and remedies are lower bounds: the trace ends where memory ran out, or
-    /// results decided sizes.
+    /// `true` if peaks, needs and remedies are lower bounds: the trace ends where memory ran out,
+    /// or results decided sizes.
     pub is_lower_bound: bool,
     /// Settings of the allocator with which the program fits, or takes less.
     pub remedies: Vec<Remedy>,

@@ -186,7 +186,7 @@ impl Call<'_> {
     /// Returns the managed memory of an allocation.
     fn managed_bytes(&self, kind: Kind) -> u64 {
         match kind {
-            // What the device holds counts as in use.
+            // Memory that the device holds counts as in use.
             Kind::Managed { mapped, charged: 0 } => mapped as u64,
             Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
             _ => 0,

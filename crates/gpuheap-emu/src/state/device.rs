@@ -62,8 +62,8 @@ pub struct Usage {
     /// Most memory in use at once since the emulator was made. With a shared account, it is that of
     /// all processes, as seen when this one took memory.
     pub high_water: u64,
-    /// Most managed memory at once whose pages migrate, allocated with this device current. It has no
-    /// part of the device's memory here.
+    /// Most managed memory at once whose pages migrate, allocated with this device current. It has
+    /// no part of the device's memory here.
     pub managed_high_water: u64,
     /// Most memory in use and managed memory together at once. If it exceeds the device's memory,
     /// managed memory is oversubscribed.
