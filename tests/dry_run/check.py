@@ -42,6 +42,20 @@ def main():
     failed = sum(not check(row, command, interpreter) for row in rows)
     if failed:
         sys.exit(f"{failed} of {len(rows)} programs are further off than the marks of check.py")
+    check_reads(command, interpreter)
+
+
+def check_reads(command, interpreter):
+    """Ends with a message if a result has an earlier upload's value, or a read that decides a size is not told."""
+    verdict, output = run({"program": "reads.py", "arguments": "", "settings": ""}, command, interpreter)
+    operators = {read["operator"] for read in verdict["unknown"]["sizes"]}
+    lines = [read["line"].partition(" in ")[0].rpartition("/")[2] for read in verdict["unknown"]["sizes"]]
+    told = output.startswith("0.0 0\n3 [5, 7]\n\ngpuheap dry-run: ")
+    marked = verdict["outcome"] == "fits_as_far_as_known" and verdict["is_lower_bound"]
+    on_thread = "a thread of PyTorch" in lines
+    if not (told and marked and on_thread and operators == {"nonzero"}):
+        sys.exit(f"reads.py failed, with {verdict['unknown']}:\n{output}")
+    print("reads.py: as expected")
 
 
 def recorded():

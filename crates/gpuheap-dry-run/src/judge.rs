@@ -1,5 +1,6 @@
 //! The verdict on all runs.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +11,7 @@ use crate::error::not_written;
 use crate::program::{Ended, Run};
 use crate::reports::Process;
 use crate::stand_ins::StandIns;
-use crate::verdict::{CardResult, Outcome, Read, Reason, Unknown, Verdict};
+use crate::verdict::{CardResult, Outcome, Read, Reason, SizeRead, Unknown, Verdict};
 use crate::{Error, Options, explain, outcome};
 
 /// Number of lines that are reported with their reads.
@@ -40,7 +41,8 @@ pub(crate) fn judge(
     };
     verdict.with_room = done.with_room.as_ref().and_then(most_in_use);
     let Some(run) = most_telling(done) else { return Ok(verdict) };
-    verdict.is_lower_bound = !outcome::of(run).outcome.is_fit();
+    let outcome = outcome::of(run).outcome;
+    verdict.is_lower_bound = !outcome.is_fit() || outcome == Outcome::FitsAsFarAsKnown;
     verdict.unknown = unknown(run);
     verdict.notes = notes(options, stand_ins, run, &done.cards);
     let recorded = explain::recorded(run);
@@ -64,9 +66,10 @@ pub(crate) fn judge(
                 explain::needs(&report, recorded, run)
             });
         }
-        if let (Outcome::NoVerdict(_), Some(needs)) = (outcome::of(run).outcome, &mut verdict.needs)
+        if let (Outcome::NoVerdict(_) | Outcome::FitsAsFarAsKnown, Some(needs)) =
+            (outcome::of(run).outcome, &mut verdict.needs)
         {
-            // A program that failed early would have needed more.
+            // A program that failed early, or whose results decide sizes, would need more.
             needs.cards.clear();
         }
         if let Some(needs) = &mut verdict.needs {
@@ -119,7 +122,7 @@ fn judged(done: &Done) -> Option<&Run> {
 fn unknown(run: &Run) -> Unknown {
     let mut unknown = Unknown::default();
     let mut lines = BTreeMap::<&str, u64>::new();
-    let mut sizes = BTreeMap::<&str, u64>::new();
+    let mut sizes = BTreeMap::<(&str, &str), u64>::new();
     for process in &run.processes {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
@@ -132,24 +135,24 @@ fn unknown(run: &Run) -> Unknown {
             *lines.entry(&read.line).or_default() += read.times;
         }
         for read in process.torch.iter().flat_map(|torch| &torch.sizes) {
-            *sizes.entry(&read.line).or_default() += read.times;
+            *sizes.entry((&read.line, &read.operator)).or_default() += read.times;
         }
         unknown.libraries.extend(not_modelled(process));
     }
     unknown.libraries.sort();
     unknown.libraries.dedup();
-    unknown.lines = most_read(lines);
-    unknown.lines.truncate(LINES);
-    unknown.sizes = most_read(sizes);
-    unknown
-}
-
-/// Returns lines with the number of their reads, most first.
-fn most_read(lines: BTreeMap<&str, u64>) -> Vec<Read> {
     let read = |(line, times): (&str, u64)| Read { line: line.to_owned(), times };
-    let mut found: Vec<Read> = lines.into_iter().map(read).collect();
-    found.sort_by_key(|read| std::cmp::Reverse(read.times));
-    found
+    unknown.lines = lines.into_iter().map(read).collect();
+    unknown.lines.sort_by_key(|read| Reverse(read.times));
+    unknown.lines.truncate(LINES);
+    let size = |((line, operator), times): ((&str, &str), u64)| SizeRead {
+        line: line.to_owned(),
+        operator: operator.to_owned(),
+        times,
+    };
+    unknown.sizes = sizes.into_iter().map(size).collect();
+    unknown.sizes.sort_by_key(|read| Reverse(read.times));
+    unknown
 }
 
 /// Returns what the libraries of a process did not model, a line each.

@@ -44,7 +44,7 @@ pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
     Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
-    Read, Reason, Refusal, Remedy, Unknown, Verdict,
+    Read, Reason, Refusal, Remedy, SizeRead, Unknown, Verdict,
 };
 
 /// Options of a dry run.

@@ -145,8 +145,8 @@ pub(crate) struct Torch {
     pub(crate) reads_watched: bool,
     /// Lines that read most often.
     pub(crate) lines: Vec<ReadAt>,
-    /// Lines whose reads decided a size.
-    pub(crate) sizes: Vec<ReadAt>,
+    /// Reads that decided a size.
+    pub(crate) sizes: Vec<SizeAt>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -188,6 +188,15 @@ pub(crate) struct TorchFailure {
 #[serde(default)]
 pub(crate) struct ReadAt {
     pub(crate) line: String,
+    pub(crate) times: u64,
+}
+
+/// Operator of PyTorch that read a result to choose a size, and the line that called it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct SizeAt {
+    pub(crate) line: String,
+    pub(crate) operator: String,
     pub(crate) times: u64,
 }
 

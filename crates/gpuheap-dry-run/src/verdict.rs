@@ -24,8 +24,8 @@ pub struct Verdict {
     /// Peak of memory in use on a device with memory to spare; `None` if a card fits, or the
     /// program does not get through there either.
     pub with_room: Option<u64>,
-    /// `true` if the trace ends where memory ran out, so that peaks, needs and remedies are lower
-    /// bounds.
+    /// `true` if peaks, needs and remedies are lower bounds: the trace ends where memory ran out,
+    /// or results decided sizes.
     pub is_lower_bound: bool,
     /// Settings of the allocator with which the program fits, or takes less.
     pub remedies: Vec<Remedy>,
@@ -290,8 +290,8 @@ pub struct Unknown {
     pub reads: u64,
     /// Lines with the most reads; empty if they were not watched.
     pub lines: Vec<Read>,
-    /// Lines at which a result decided a size, with the most reads first.
-    pub sizes: Vec<Read>,
+    /// Reads that decided a size, with the most frequent first.
+    pub sizes: Vec<SizeRead>,
     /// Launches of kernels that were not run.
     pub launches: u64,
     /// Questions for the device's free memory, after which a program may choose its sizes.
@@ -305,6 +305,17 @@ pub struct Unknown {
 pub struct Read {
     /// File, line and function.
     pub line: String,
+    /// Number of reads.
+    pub times: u64,
+}
+
+/// Read of a result by which an operator chose a size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SizeRead {
+    /// File, line and function.
+    pub line: String,
+    /// Name of PyTorch's operator, such as `nonzero`.
+    pub operator: String,
     /// Number of reads.
     pub times: u64,
 }

@@ -22,4 +22,5 @@ mod green;
 mod kernels;
 mod not_modelled;
 mod registration;
+mod torch;
 mod types;

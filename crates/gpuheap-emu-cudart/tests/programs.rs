@@ -89,6 +89,31 @@ fn arguments_are_those_of_the_runtime_that_the_program_needs() {
     }
 }
 
+/// PyTorch's allocator reuses memory without the driver, and an upload would stay readable there.
+#[test]
+fn block_that_pytorch_reports_reads_zero() {
+    let folder = folder();
+    let cudart = folder.path().join("libgpuheap_emu_cudart.so");
+    let c10 = folder.path().join("libc10.so");
+    let mut shared = compiler();
+    shared.args(["-shared", "-fPIC", "-DC10", "-Wl,-soname,libc10.so", "-o"]).arg(&c10);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch.c");
+    assert!(shared.arg(source).status().unwrap().success());
+    let program = compile(&folder, "torch", "torch", &[&cudart, &c10]);
+    let mut run = library::command(&program, &folder, &[]);
+    run.env("GPUHEAP_EMULATED_KERNELS", "no-op");
+    let printed = library::quiet_success(run.output().unwrap());
+    let expected = "\
+profiler: 1, 512, 3, 4, 0 -1
+7 8
+profiler: 1, -512, 3, 4, 1 0
+7 8
+profiler: 1, 512, 3, 4, 1 0
+0 8
+";
+    assert_eq!(printed, expected);
+}
+
 /// Returns a folder with the runtime and the driver.
 fn folder() -> TempDir {
     library::folder(&[&library::CUDART, &library::LIBCUDA])

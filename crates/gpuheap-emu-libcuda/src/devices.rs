@@ -31,7 +31,7 @@ unsafe extern "C" fn gpuheap_emulated_device(
             name: c_text(&profile.name),
             uuid: Profile::uuid(ordinal),
             memory_bytes: profile.memory_bytes,
-            used_bytes: usage.context + usage.plain + usage.pools + usage.vmm + usage.late,
+            used_bytes: usage.in_use(),
             compute_capability: profile.compute_capability.into(),
             clocks_khz: [profile.clock_khz, profile.memory_clock_khz],
             memory_bus_bits: profile.memory_bus_bits,

@@ -16,6 +16,7 @@ mod copies;
 mod devices;
 mod entry_point;
 mod exports;
+mod handed_out;
 mod json;
 mod process;
 #[allow(non_snake_case)]

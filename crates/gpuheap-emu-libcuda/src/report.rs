@@ -63,7 +63,7 @@ fn text(device: &Emulator, is_final: bool) -> String {
     let options = device.options();
     let devices = (0..).zip(options.shown()).map(|(shown, number)| {
         let (profile, usage) = (&options.devices[number], device.usage(shown));
-        let in_use = usage.context + usage.plain + usage.pools + usage.vmm + usage.late;
+        let in_use = usage.in_use();
         format!(
             "{{\"name\": \"{}\", \"total\": {}, \"peak_in_use\": {}, \"in_use_at_end\": {in_use}, \
              \"largest_refused_bytes\": {}, \"peak_managed\": {}, \"peak_demand\": {}}}",

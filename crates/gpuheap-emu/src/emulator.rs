@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuheap_driver::{CUdevice, CUresult, fork};
+use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, fork};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::state::calls::{Counts, SYMBOLS, symbol_index};
@@ -157,6 +157,14 @@ impl Emulator {
         let Some(mut state) = self.shared.lock() else { return };
         state.calls.planned_from = (state.calls.total, state.calls.of.clone());
         state.options.faults = plan;
+    }
+
+    /// Makes a range of device memory read as never written. An allocator of the program hands the
+    /// range out of a larger allocation, and the driver does not see that.
+    pub fn handed_out(&self, address: CUdeviceptr, bytes: u64) {
+        if let Some(mut call) = self.shared.call("Emulator::handed_out") {
+            call.hand_out(address, bytes);
+        }
     }
 
     /// Returns the options that the emulator was made with.

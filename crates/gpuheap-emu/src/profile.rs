@@ -31,7 +31,7 @@ pub struct Profile {
     /// True if the device has stream-ordered pools.
     pub pools: bool,
     /// True if host and device may use managed memory at the same time. If not, managed memory can
-    /// be neither prefetched nor advised.
+    /// be neither prefetched nor advised, and takes memory of the device.
     pub concurrent_managed_access: bool,
     /// Limit of pinned host memory, bytes; `None` for no limit.
     pub pinned_limit: Option<u64>,

@@ -205,6 +205,27 @@ fn wsl2_is_short_of_what_it_lacks() {
         CUresult::ERROR_INVALID_DEVICE
     );
     ok!(gpu, cuMemFree_v2(managed));
+    // Managed memory lies on the device, with everything else that does.
+    for _ in 0..profile.late_release_calls {
+        ok!(gpu, cuCtxSynchronize());
+    }
+    let half = gpu.usage(0).free as usize / 2;
+    let global = CU_MEM_ATTACH_GLOBAL;
+    let mut other = 0;
+    let too_much = 2 * half + (1 << 20);
+    assert_eq!(call!(gpu, cuMemAllocManaged(&mut managed, too_much, global)), OUT_OF_MEMORY);
+    ok!(gpu, cuMemAllocManaged(&mut managed, half, global));
+    assert_eq!(
+        call!(gpu, cuMemAllocManaged(&mut other, half + MIB as usize, global)),
+        OUT_OF_MEMORY
+    );
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut other, half + MIB as usize)), OUT_OF_MEMORY);
+    assert_eq!(gpu.usage(0).managed, half.next_multiple_of(4096) as u64);
+    ok!(gpu, cuMemFree_v2(managed));
+    assert_eq!(gpu.usage(0).managed, 0);
+    for _ in 0..profile.late_release_calls {
+        ok!(gpu, cuCtxSynchronize());
+    }
     let limit = profile.pinned_limit.unwrap() as usize;
     assert_eq!(call!(gpu, cuMemAllocHost_v2(&mut pinned, limit + 1)), OUT_OF_MEMORY);
     ok!(gpu, cuMemAllocHost_v2(&mut pinned, limit));

@@ -210,6 +210,86 @@ fn a_large_copy_to_the_device_keeps_no_content_and_a_small_one_does() {
     }
 }
 
+/// Uploads four bytes to each address.
+fn upload(gpu: &Emulator, addresses: &[u64]) {
+    for address in addresses {
+        let bytes = 7_u32.to_ne_bytes();
+        assert_eq!(call!(gpu, cuMemcpyHtoD_v2(*address, bytes.as_ptr().cast(), 4)), OK);
+    }
+}
+
+fn read(gpu: &Emulator, addresses: &[u64]) -> Vec<u32> {
+    let read = |address: &u64| {
+        let mut bytes = [1_u8; 4];
+        assert_eq!(call!(gpu, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), *address, 4)), OK);
+        u32::from_ne_bytes(bytes)
+    };
+    addresses.iter().map(read).collect()
+}
+
+#[test]
+fn freed_memory_keeps_no_upload() {
+    let gpu = no_op();
+    for bytes in [512, 3 * MIB] {
+        // Small allocations share a granule, which stays as long as the first one is live.
+        let _kept = allocate(&gpu, 512);
+        let first = allocate(&gpu, bytes);
+        upload(&gpu, &[first]);
+        assert_eq!(read(&gpu, &[first]), [7]);
+        assert_eq!(call!(gpu, cuMemFree_v2(first)), OK);
+        assert_eq!(read(&gpu, &[allocate(&gpu, bytes)]), [0]);
+    }
+    let (mut first, stream) = (0, CUstream::NULL);
+    assert_eq!(call!(gpu, cuMemAllocAsync(&mut first, 512, stream)), OK);
+    upload(&gpu, &[first]);
+    assert_eq!(call!(gpu, cuMemFreeAsync(first, stream)), OK);
+    assert_eq!(call!(gpu, cuMemAllocAsync(&mut first, 512, stream)), OK);
+    assert_eq!(read(&gpu, &[first]), [0]);
+}
+
+#[test]
+fn part_handed_out_again_reads_zero() {
+    let gpu = no_op();
+    let at = allocate(&gpu, 4 * MIB);
+    let parts = [at, at + 512, at + 1024];
+    upload(&gpu, &parts);
+    assert_eq!(read(&gpu, &parts), [7, 7, 7]);
+    gpu.handed_out(at, 1024);
+    assert_eq!(read(&gpu, &parts), [0, 0, 7]);
+    upload(&gpu, &parts);
+    assert_eq!(read(&gpu, &parts), [7, 7, 7]);
+    // Addresses that no allocation has, and more bytes than it has.
+    gpu.handed_out(0, 512);
+    gpu.handed_out(u64::MAX, u64::MAX);
+    gpu.handed_out(at + 512, u64::MAX);
+    assert_eq!(read(&gpu, &parts), [7, 0, 0]);
+}
+
+#[test]
+fn mapped_part_handed_out_again_reads_zero() {
+    const PIECE: usize = 2 * MIB;
+    let gpu = no_op();
+    let properties = CUmemAllocationProp::device(0);
+    let access = CUmemAccessDesc {
+        location: CUmemLocation::device(0),
+        flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    let mut at = 0;
+    assert_eq!(call!(gpu, cuMemAddressReserve(&mut at, 4 * PIECE, 0, 0, 0)), OK);
+    // The third of four pieces has no memory.
+    let pieces = [0, 1, 3].map(|piece| at + (piece * PIECE) as u64);
+    for piece in pieces {
+        let mut memory = 0;
+        assert_eq!(call!(gpu, cuMemCreate(&mut memory, PIECE, &properties, 0)), OK);
+        assert_eq!(call!(gpu, cuMemMap(piece, PIECE, 0, memory, 0)), OK);
+        assert_eq!(call!(gpu, cuMemSetAccess(piece, PIECE, &access, 1)), OK);
+    }
+    let parts = [at, pieces[1] - 512, pieces[1], pieces[2], pieces[2] + 512];
+    upload(&gpu, &parts);
+    gpu.handed_out(parts[1], pieces[2] + 512 - parts[1]);
+    assert_eq!(read(&gpu, &parts), [7, 0, 0, 0, 7]);
+}
+
 #[test]
 fn order_is_not_checked_and_frees_and_bounds_are() {
     let gpu = no_op();

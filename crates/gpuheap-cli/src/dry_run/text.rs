@@ -2,7 +2,7 @@
 
 use gpuheap_dry_run::{
     Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Read, Reason,
-    Refusal, Remedy, Then, Unknown, Verdict,
+    Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
 };
 use gpuheap_replay::report::words::{Amount, count, grouped, hanging, line, paragraph};
 
@@ -16,6 +16,9 @@ const PYTORCH: &str = "libc10_cuda.so";
 const REFUSALS: usize = 3;
 /// Lines on libraries that fit on a screen.
 const LIBRARIES: usize = 4;
+
+/// Reads that decide sizes, as many as fit on a screen.
+const SIZES: usize = 6;
 
 /// Renders a verdict: the outcome first, then figures, what would help, and what is not known.
 pub(super) fn render(verdict: &Verdict) -> String {
@@ -70,7 +73,7 @@ fn sentence(verdict: &Verdict) -> String {
     if verdict.outcome() == Outcome::FitsAsFarAsKnown {
         parts.push(format!(
             "Sizes depend on results, which a dry run does not have: {}.",
-            read_at(&verdict.unknown.sizes)
+            sizes_at(&verdict.unknown.sizes)
         ));
     }
     if verdict.is_interrupted {
@@ -112,6 +115,17 @@ fn no_verdict(reason: Reason, cards: &str) -> String {
             format!("No verdict on {cards}: the program failed, for another reason than memory.")
         }
     }
+}
+
+fn sizes_at(reads: &[SizeRead]) -> String {
+    let one = |read: &SizeRead| {
+        format!("{} by {} ({})", short(&read.line), read.operator, grouped(read.times))
+    };
+    let mut parts: Vec<String> = reads.iter().take(SIZES).map(one).collect();
+    if reads.len() > SIZES {
+        parts.push(format!("and {} more, in --json", grouped((reads.len() - SIZES) as u64)));
+    }
+    parts.join("; ")
 }
 
 fn read_at(reads: &[Read]) -> String {

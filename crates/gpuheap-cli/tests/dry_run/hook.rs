@@ -183,6 +183,113 @@ item()
     assert!(ran.stderr.replace("\n  ", " ").contains(watchdog), "{}", ran.stderr);
 }
 
+/// Runs a callback on a thread of C, which has no Python frame of its own.
+const ON_A_THREAD: &str = r#"
+import ctypes
+def on_a_thread(callback):
+    thread, pthread = ctypes.c_ulong(), ctypes.CDLL(None)
+    assert pthread.pthread_create(ctypes.byref(thread), None, callback, None) == 0
+    assert pthread.pthread_join(thread, None) == 0
+"#;
+
+#[test]
+fn read_on_a_native_thread_is_counted() {
+    let program = "
+import gpuheap_dry_run_hook as hook
+torch.peak[0] = 1
+on_a_thread(hook.state.callback)
+print(hook.state.reads)
+";
+    let (ran, _) = ran(&format!("{ON_A_THREAD}{program}"), &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "1\n"), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("\ngpuheap dry-run: "), "{}", ran.stderr);
+}
+
+#[test]
+fn failure_on_a_native_thread_is_reported() {
+    let program = "
+import functools
+torch.peak[0] = 100
+observer = functools.partial(torch.observers[0], 0, 50, 1000)
+on_a_thread(ctypes.CFUNCTYPE(None, ctypes.c_ulonglong)(observer))
+";
+    let (ran, json) = ran(&format!("{ON_A_THREAD}{program}"), &[]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let failure = &process(&json)["failures"][0];
+    assert_eq!((&failure["requested"], &failure["lines"]), (&json!(50), &json!([])));
+}
+
+#[test]
+fn signal_during_a_callback_reaches_the_program() {
+    for (raised, code, printed) in [
+        ("KeyboardInterrupt", 0, "KeyboardInterrupt()\n"),
+        ("OSError(5, 'late')", 0, "OSError(5, 'late')\n"),
+        ("SystemExit(7)", 3, "SystemExit(7)\n"),
+    ] {
+        // A handler runs wherever the callback is.
+        let program = format!(
+            "
+import time
+import gpuheap_dry_run_hook as hook
+torch.peak[0] = 1
+class Lines(dict):
+    def get(self, *_): raise {raised}
+hook.state.lines = Lines()
+try:
+    hook.state.callback(4)
+    time.sleep(10)
+except BaseException as error:
+    print(repr(error))
+    if isinstance(error, SystemExit): raise
+"
+        );
+        let (ran, json) = ran(&program, &[]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, printed), "{}", ran.stderr);
+        assert!(ran.stderr.starts_with("\ngpuheap dry-run: "), "{}", ran.stderr);
+        assert_eq!(json["cards"][0]["ended"]["exit"], if code == 0 { 0 } else { 7 });
+    }
+}
+
+#[test]
+fn operator_that_reads_decides_a_size() {
+    let program = |name: &str| {
+        format!(
+            "
+import ctypes
+operators = ctypes.CDLL('./operators')
+assert operators.open_device() == 0
+torch.peak[0] = 1
+operators['_ZN2at4_ops{name}4callERKNS_6TensorE']()
+"
+        )
+    };
+    let bench = Bench::new();
+    bench.compiled_with("operators.c", &["-shared", "-fPIC", "-O0"]);
+    bench.file("torch.py", TORCH);
+    for (name, operator) in [
+        ("7nonzero", Some("nonzero")),
+        ("24repeat_interleave_Tensor", Some("repeat_interleave_Tensor")),
+        // Python has the value, or every result has the same size.
+        ("4item", None),
+        ("5equal", None),
+    ] {
+        let path = bench.file("program.py", &format!("import torch\n{}", program(name)));
+        let (ran, json) = bench.json(&["--", "python3", &path]);
+        let sizes = json["unknown"]["sizes"].as_array().unwrap();
+        assert_eq!(json["unknown"]["reads"], 1, "{}", ran.stderr);
+        let Some(operator) = operator else {
+            assert_eq!((ran.code, &sizes[..]), (0, &[][..]), "{}", ran.stderr);
+            continue;
+        };
+        let expected =
+            json!({"line": format!("{path}:7 in <module>"), "operator": operator, "times": 1});
+        assert_eq!((ran.code, &sizes[..]), (4, &[expected][..]), "{}", ran.stderr);
+        assert_eq!(json["is_lower_bound"], true);
+        let words = format!("does not have: program.py:7 in <module> by {operator} (1)");
+        assert!(ran.stderr.replace("\n", " ").contains(&words), "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn library_with_a_stand_in_is_not_loaded_by_its_path() {
     let program = "

@@ -87,9 +87,15 @@ impl Bench {
 
     /// Compiles a C program, and returns its path.
     fn compiled(&self, source: &str) -> String {
+        self.compiled_with(source, &[])
+    }
+
+    /// Compiles a C program with further options, and returns its path.
+    fn compiled_with(&self, source: &str, options: &[&str]) -> String {
         let path = self.files.path().join(Path::new(source).with_extension(""));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dry_run").join(source);
-        let made = Command::new("cc").arg("-o").arg(&path).arg(source).arg("-ldl").status();
+        let made =
+            Command::new("cc").arg("-o").arg(&path).arg(source).args(options).arg("-ldl").status();
         assert!(made.unwrap().success());
         path.to_str().unwrap().to_owned()
     }

@@ -143,13 +143,17 @@ fn static_runtime_has_no_verdict() {
 fn size_by_a_read_has_its_code() {
     let bench = Bench::new();
     let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
-        "sizes": [{"line": "/home/a/train.py:31 in mask", "times": 9}],
+        "sizes": [{"line": "/home/a/train.py:31 in mask", "operator": "nonzero", "times": 9}],
         "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
-    let script = script(&bench, DRIVER, torch, "", 0);
+    let script = script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 0);
     let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "sh", &script]);
     assert_eq!((ran.code, &json["outcome"]), (4, &"fits_as_far_as_known".into()));
     assert_eq!(json["unknown"]["sizes"][0]["times"], 9);
-    assert!(ran.stderr.contains("train.py:31 in mask (9)"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("train.py:31 in mask by nonzero (9)"), "{}", ran.stderr);
+    // No card and no need is known, and none is named.
+    assert_eq!((&json["is_lower_bound"], &json["next"]), (&true.into(), &None::<()>.into()));
+    assert_eq!(json["needs"]["cards"], serde_json::json!([]));
+    assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
 }
 
 #[test]

@@ -8,6 +8,7 @@ import atexit
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,6 +22,8 @@ MOST_LINES = 200
 MOST_FAILURES = 20
 # Reads at one line after which a program is thought to wait for a value that never comes.
 MANY_READS = 10_000
+# Bounds the time of a read: frames of native code that are looked at, from the copy outwards.
+MOST_FRAMES = 160
 
 
 # Modules whose libraries do not run on the emulated driver.
@@ -31,15 +34,64 @@ PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "")
 
 
 def guarded(function):
-    """`function`, with its errors noted in the report and not raised."""
+    """`function`, with its errors noted in the report and not raised. What a signal handler of the program raises
+    in the meantime is the program's."""
 
     def call(*arguments):
         try:
             return function(*arguments)
         except Exception as error:
+            if is_of_program(error):
+                raise
             state.note(f"the hook failed in {function.__name__}: {type(error).__name__}: {error}")
 
     return call
+
+
+def is_of_program(error):
+    """True if code of the program raised an exception."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return next(own_frames(trace.tb_frame), None) is trace.tb_frame
+
+
+def called_by_native_code(function):
+    """`function`, from which no exception gets into native code, which would print it.
+
+    Python runs the program's signal handlers in the callback too. The exception of a handler is raised
+    in the main thread when the callback has returned.
+    """
+    function = guarded(function)
+
+    def call(*arguments):
+        is_main = threading.get_ident() == MAIN_THREAD
+        try:
+            if is_main:
+                state.callbacks += 1
+            function(*arguments)
+        except BaseException as error:
+            if is_main:
+                threading.Thread(target=raise_later, args=(error,), daemon=True).start()
+        finally:
+            if is_main:
+                state.callbacks -= 1
+
+    return call
+
+
+def raise_later(error):
+    """Raises an exception of a signal handler in the main thread, outside of callbacks."""
+    kind = type(error)
+    if error.args:
+        # The interpreter makes the exception, without arguments.
+        kind = type(kind.__name__, (kind,), {"__init__": lambda self: type(error).__init__(self, *error.args)})
+    while state.callbacks:
+        time.sleep(0.001)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(MAIN_THREAD), ctypes.py_object(kind))
+
+
+MAIN_THREAD = threading.main_thread().ident
 
 
 class State:
@@ -55,6 +107,11 @@ class State:
         # Set to None when the hook reads no lines any more.
         self.lines = {}
         self.callback = None
+        # Callbacks of native code that the main thread is in.
+        self.callbacks = 0
+        # The C library, if it shows native stacks, and the places on such stacks by address.
+        self.libc = None
+        self.places = {}
         # False if the program replaced PyTorch's allocator.
         self.has_stats = True
         self.clear()
@@ -68,6 +125,7 @@ class State:
         self.count_of_failures = 0
         self.steps_after_failure = False
         self.reads = 0
+        self.sizes = {}
         self.notes = []
         if self.lines is not None:
             self.lines = {}
@@ -102,8 +160,12 @@ def own_frames(frame):
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
+def line_of(code, line):
+    return f"{code.co_filename}:{line} in {code.co_name}"
+
+
 def place(frame):
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return line_of(frame.f_code, frame.f_lineno)
 
 
 def lines_of(frame):
@@ -193,7 +255,7 @@ def out_of_memory(device, requested, total, free):
                 "allocated": torch.cuda.memory_allocated(device),
                 "reserved": torch.cuda.memory_reserved(device),
                 "step": state.step() + 1,
-                "lines": lines_of(sys._getframe(2)),
+                "lines": lines_of(sys._getframe()),
             }
         )
     write()
@@ -210,7 +272,15 @@ def read_from_device(bytes_read):
     if state.lines is None:
         return
     state.reads += 1
-    frame = next(own_frames(sys._getframe(1)), None)
+    # A thread of native code has no frame but this one.
+    frame = next(own_frames(sys._getframe()), None)
+    operator = guarded(operator_that_reads)()
+    if operator is not None:
+        at = None if frame is None else (frame.f_code, frame.f_lineno)
+        key = (at, operator)
+        times = state.sizes.get(key, 0)
+        if times or len(state.sizes) < MOST_LINES:
+            state.sizes[key] = times + 1
     if frame is None:
         return
     key = (frame.f_code, frame.f_lineno)
@@ -235,7 +305,8 @@ def watch_reads():
         return
     register.argtypes = [READ]
     register.restype = None
-    state.callback = READ(read_from_device)
+    guarded(look_at_native_stacks)(register)
+    state.callback = READ(called_by_native_code(read_from_device))
     register(state.callback)
     state.register = register
 
@@ -244,6 +315,127 @@ def stop_watching():
     """Before the interpreter ends: a callback would wait for it for ever."""
     if state.callback is not None:
         state.register(READ())
+
+
+# ---- operators that read ------------------------------------------------------------------------
+
+# Operators that hand a value to their caller: the caller decides.
+PASS_ON = {
+    "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
+    "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
+}  # fmt: skip
+# Beginnings of the names of operators that read a value and give every result the same size.
+KEEP_SIZES = (
+    "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_is_a", "_linalg", "allclose",
+    "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "histc", "index_fill", "inverse", "isclose",
+    "linalg_", "linspace", "logdet", "logspace", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "segment_reduce",
+    "slogdet", "svd", "triangular_solve",
+)  # fmt: skip
+# C functions of Python that take a whole number from an object: a length, a bound or an index.
+INDEX = {b"PyNumber_Index", b"_PyNumber_Index", b"PyNumber_AsSsize_t", b"_PyEval_SliceIndex"}
+# Symbol of an operator: the length of its name, the name and more.
+OPERATOR = re.compile(rb"_ZN2at4_ops(\d+)(\w+)")
+
+
+class Found(ctypes.Structure):
+    """`Dl_info` of `dladdr`."""
+
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+def look_at_native_stacks(function_of_driver):
+    """Prepares `operator_that_reads`. A C library without these functions tells no operators."""
+    libc = ctypes.CDLL(None)
+    libc.backtrace.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
+    libc.dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(Found)]
+    base_of = lambda function: symbol(libc, ctypes.cast(function, ctypes.c_void_p).value).base
+    state.driver = base_of(function_of_driver)
+    state.python = base_of(ctypes.pythonapi.Py_IsInitialized)
+    state.folder_of_torch = os.path.dirname(state.torch.__file__) + os.sep
+    state.libc = libc
+
+
+def symbol(libc, address):
+    found = Found()
+    libc.dladdr(address, ctypes.byref(found))
+    return found
+
+
+def operator_that_reads():
+    """The operator that reads a result and may choose a size by it.
+
+    None if the program itself reads, or if the operator does not choose a size. The stack has the hook, the
+    driver, operators of PyTorch and then the interpreter that called them.
+    """
+    if state.libc is None:
+        return None
+    addresses = (ctypes.c_void_p * MOST_FRAMES)()
+    count = state.libc.backtrace(addresses, MOST_FRAMES)
+    is_under_driver = is_passed_on = in_python = False
+    for address in addresses[:count]:
+        place = state.places.get(address)
+        if place is None:
+            place = state.places[address] = native_place(address)
+        kind, name = place
+        if kind == "driver":
+            is_under_driver = True
+        elif not is_under_driver:
+            continue
+        elif kind == "python":
+            if name in INDEX:
+                return "__index__" if is_passed_on else None
+            if name == b"_PyEval_EvalFrameDefault":
+                return None
+            in_python = True
+        elif in_python:
+            return None
+        elif kind == "operator":
+            if name not in PASS_ON:
+                return None if name.startswith(KEEP_SIZES) else name
+            is_passed_on = True
+        elif kind == "extension" and is_passed_on:
+            return name
+    return None
+
+
+def native_place(address):
+    """The kind and the name of a place on a native stack."""
+    # The address is behind the call, and may be another function's.
+    found = symbol(state.libc, address - 1)
+    name, file = found.name or b"", os.fsdecode(found.file or b"")
+    if found.base == state.driver:
+        return "driver", name
+    if found.base == state.python:
+        return "python", name
+    operator = OPERATOR.match(name)
+    if operator:
+        return "operator", operator[2][: int(operator[1])].decode()
+    # An extension of PyTorch, such as torchvision's, and not PyTorch or CUDA's libraries.
+    is_extension = f"{os.sep}site-packages{os.sep}" in file and not file.startswith(state.folder_of_torch)
+    if is_extension and f"{os.sep}nvidia{os.sep}" not in file:
+        folder, base = os.path.split(file)
+        return "extension", os.path.join(os.path.basename(folder), base)
+    return "other", name
+
+
+# ---- memory that is handed out again -------------------------------------------------------------
+
+# Function by which PyTorch reports each block. The emulated runtime takes its place.
+REPORT = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
+
+
+def look_at_reports_of_blocks():
+    try:
+        is_reported = hasattr(ctypes.CDLL("libc10.so"), REPORT)
+    except OSError:
+        is_reported = False
+    if not is_reported:
+        state.note("this PyTorch does not report its blocks: reused memory may read as an earlier upload")
 
 
 # ---- reports ------------------------------------------------------------------------------------
@@ -269,8 +461,12 @@ def write():
         "reads": state.reads,
         "reads_watched": state.callback is not None,
         "lines": [
-            {"line": f"{code.co_filename}:{line} in {code.co_name}", "times": times}
+            {"line": line_of(code, line), "times": times}
             for (code, line), times in reads[:10]
+        ],
+        "sizes": [
+            {"line": "a thread of PyTorch" if at is None else line_of(*at), "operator": operator, "times": times}
+            for (at, operator), times in list(state.sizes.items())
         ],
         "notes": state.notes,
     }
@@ -369,6 +565,7 @@ def device_opened():
         state.note("PyTorch uses the driver's pool (cudaMallocAsync), which records no trace")
     if backend != "native":
         return
+    guarded(look_at_reports_of_blocks)()
     torch._C._cuda_attach_out_of_memory_observer(guarded(out_of_memory))
     torch.cuda.memory._record_memory_history(
         enabled="all", context="alloc", stacks="python", max_entries=MOST_EVENTS

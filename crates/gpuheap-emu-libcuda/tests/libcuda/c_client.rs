@@ -33,7 +33,11 @@ fn process_reports_its_peak_and_tells_of_copies_to_the_host() {
     let program = compile(&folder, "report", &["-ldl".as_ref()]);
     let reports = tempfile::tempdir().unwrap();
     let to = reports.path().to_str().unwrap();
-    let variables = [("GPUHEAP_EMULATED_DEVICE", "t4,1GiB"), ("GPUHEAP_EMULATED_REPORT", to)];
+    let variables = [
+        ("GPUHEAP_EMULATED_DEVICE", "t4,1GiB"),
+        ("GPUHEAP_EMULATED_REPORT", to),
+        ("GPUHEAP_EMULATED_KERNELS", "no-op"),
+    ];
     let output = library::command(&program, &folder, &variables).output().unwrap();
     assert_eq!(library::quiet_success(output), "96 bytes in 2\n");
     // The forked child has no device, and no report.

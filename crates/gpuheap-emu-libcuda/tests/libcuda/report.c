@@ -28,7 +28,10 @@ int main(void) {
     CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
     CALL(cuMemcpyDtoHAsync_v2, host, memory, (size_t)32, (void *)0);
     CALL(gpuheap_emulated_on_copy_to_host, (void *)0);
+    /* An allocator of the program hands out the first part again. */
+    CALL(gpuheap_emulated_handed_out, memory, 32ULL);
     CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
+    if (host[31] || !host[32]) return 3;
     if (fork() == 0) exit(0);
     wait(0);
     printf("%llu bytes in %llu\n", copied, calls);

@@ -8,6 +8,8 @@ use crate::Outcome;
 use crate::api::pinned::page_bytes;
 use crate::args::Out;
 use crate::emulator::Call;
+use crate::state::device::Owner;
+use crate::state::host;
 use crate::state::space::{Advice, Kind};
 use crate::state::stream::{StreamKind, Work};
 
@@ -50,9 +52,18 @@ impl Call<'_> {
         if bytes == 0 || !ATTACH.contains(&flags) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        let device = self.device_of(context);
         let address = self.map_managed(bytes as u64)?;
-        let kind = Kind::Managed { mapped: page_bytes(bytes as u64) as usize };
-        self.insert(address, bytes as u64, kind, context, self.device_of(context));
+        let mapped = page_bytes(bytes as u64);
+        // Without concurrent access, all of it is on the device whenever the device works.
+        let charged = if self.is_concurrent(device) { 0 } else { mapped };
+        if !self.charge(device, Owner::Managed, charged) {
+            self.note_request(device, bytes as u64, pointer.address());
+            host::unmap(address, mapped as usize);
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let kind = Kind::Managed { mapped: mapped as usize, charged };
+        self.insert(address, bytes as u64, kind, context, device);
         if let Some(made) = self.state.space.get_mut(address) {
             // Measured.
             made.sync_memops = true;

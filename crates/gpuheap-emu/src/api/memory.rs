@@ -186,7 +186,8 @@ impl Call<'_> {
     /// Returns the managed memory of an allocation.
     fn managed_bytes(&self, kind: Kind) -> u64 {
         match kind {
-            Kind::Managed { mapped } => mapped as u64,
+            // Memory that the device holds counts as in use.
+            Kind::Managed { mapped, charged: 0 } => mapped as u64,
             Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
             _ => 0,
         }
@@ -299,7 +300,10 @@ impl Call<'_> {
                 }
                 self.pool_emptied(pool);
             }
-            Kind::Managed { mapped } => host::unmap(address, mapped),
+            Kind::Managed { mapped, charged } => {
+                host::unmap(address, mapped);
+                self.release(gone.device, Owner::Managed, charged);
+            }
             Kind::Pinned { mapped, .. } => {
                 host::unmap(address, mapped);
                 self.state.pinned_bytes -= mapped as u64;

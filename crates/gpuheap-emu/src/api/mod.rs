@@ -11,6 +11,7 @@ mod event;
 mod fill;
 mod function;
 mod general;
+mod handed_out;
 mod launch;
 mod managed;
 mod memory;

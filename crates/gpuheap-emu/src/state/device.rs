@@ -15,13 +15,14 @@ pub(crate) enum Owner {
     Plain,
     Pool,
     Vmm,
+    Managed,
 }
 
 pub(crate) struct Device {
     pub(crate) profile: Profile,
     /// Number of the device in the machine, which its UUID and its place on the PCI bus show.
     pub(crate) number: CUdevice,
-    used: [u64; 4],
+    used: [u64; 5],
     high_water: u64,
     managed: u64,
     managed_high_water: u64,
@@ -51,6 +52,9 @@ pub struct Usage {
     pub pools: u64,
     /// Memory of `cuMemCreate`.
     pub vmm: u64,
+    /// Managed memory that the device holds because it lacks concurrent access (see
+    /// [`Profile::concurrent_managed_access`](crate::Profile)).
+    pub managed: u64,
     /// Memory freed and not yet available (see [`Profile::late_release_calls`](crate::Profile)).
     pub late: u64,
     /// Free memory.
@@ -58,14 +62,22 @@ pub struct Usage {
     /// Most memory in use at once since the emulator was made. With a shared account, it is that of
     /// all processes, as seen when this one took memory.
     pub high_water: u64,
-    /// Most managed memory at once, allocated with this device current. It has no part of the
-    /// device's memory here: its pages migrate.
+    /// Most managed memory at once whose pages migrate, allocated with this device current. It has
+    /// no part of the device's memory here.
     pub managed_high_water: u64,
     /// Most memory in use and managed memory together at once. If it exceeds the device's memory,
     /// managed memory is oversubscribed.
     pub demand_high_water: u64,
     /// Largest request that the device had no memory for, bytes.
     pub largest_refused: u64,
+}
+
+impl Usage {
+    /// Returns the memory in use: all but what is free.
+    pub fn in_use(&self) -> u64 {
+        let Usage { context, plain, pools, vmm, managed, late, .. } = *self;
+        context + plain + pools + vmm + managed + late
+    }
 }
 
 /// The primary context, which the whole process shares.
@@ -89,7 +101,7 @@ impl Device {
         Device {
             profile,
             number: number as CUdevice,
-            used: [0; 4],
+            used: [0; 5],
             high_water: 0,
             managed: 0,
             managed_high_water: 0,
@@ -186,6 +198,7 @@ impl Device {
             plain: self.used[Owner::Plain as usize],
             pools: self.used[Owner::Pool as usize],
             vmm: self.used[Owner::Vmm as usize],
+            managed: self.used[Owner::Managed as usize],
             late: self.late_bytes,
             free: self.free_bytes(limit),
             high_water: self.high_water,

@@ -162,7 +162,7 @@ impl Drop for State {
     fn drop(&mut self) {
         for (address, allocation) in self.space.iter() {
             match allocation.kind {
-                Kind::Managed { mapped }
+                Kind::Managed { mapped, .. }
                 | Kind::Pinned { mapped, .. }
                 | Kind::Pool { mapped: mapped @ 1.., .. } => host::unmap(address, mapped),
                 _ => {}

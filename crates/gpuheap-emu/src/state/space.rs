@@ -69,8 +69,9 @@ pub(crate) enum Kind {
     /// An allocation from a stream-ordered pool, with its place there, the bytes that it takes, and
     /// the bytes of host memory that are mapped for it, 0 if it is device memory.
     Pool { pool: usize, place: u64, taken: u64, mapped: usize },
-    /// Host memory that the emulator owns.
-    Managed { mapped: usize },
+    /// Host memory that the emulator owns, with the bytes that it takes of the device; 0 if its
+    /// pages migrate.
+    Managed { mapped: usize, charged: u64 },
     /// Host memory that the emulator owns, counted as pinned.
     Pinned { mapped: usize, flags: u32 },
     /// Host memory that the caller owns.

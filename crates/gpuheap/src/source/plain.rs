@@ -118,8 +118,12 @@ impl MemorySource for PlainSource {
     fn capacity(&self) -> u64 {
         match self.kind {
             MemoryKind::Device => self.events.context.total_memory(),
-            // Unified memory may exceed the device; an access finds out whether there is enough.
-            MemoryKind::Unified => u64::MAX,
+            // With concurrent access, unified memory may exceed the device; an access finds out
+            // whether there is enough.
+            MemoryKind::Unified => match self.events.context.info().concurrent_managed_access {
+                true => u64::MAX,
+                false => self.events.context.total_memory(),
+            },
             MemoryKind::Pinned | MemoryKind::Registered => host_memory().1,
         }
     }

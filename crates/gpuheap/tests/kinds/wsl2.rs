@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Advice, Device, Location, MemoryKind, PoolKind};
+use gpuheap::{Advice, Cause, Device, Location, MemoryKind, PoolKind};
 
 use crate::support::{assert_all_returned, assert_no_findings, device, heap, on_real_gpu};
 
@@ -172,4 +172,23 @@ fn threads_that_work_and_threads_that_look_take_turns() {
         }
     });
     assert_all_returned(&device, &heap, "turns");
+}
+
+#[test]
+fn unified_memory_beyond_the_device_is_refused() {
+    let device = wsl2(Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.on(&device.stream().unwrap()).kind(MemoryKind::Unified);
+    let error = target.zeroed::<u8, _>(9 << 30).unwrap_err();
+    let evidence = error.out_of_memory().unwrap();
+    assert_eq!((evidence.kind, evidence.cause), (MemoryKind::Unified, Cause::LargerThanDevice));
+    let text = error.to_string();
+    assert!(text.contains("larger than the device"), "{text}");
+    assert!(text.contains("the device has 7.816 GiB; work in smaller pieces"), "{text}");
+    // Both kinds of memory share the device.
+    let unified = target.zeroed::<u8, _>(4 << 30).unwrap();
+    let error = target.kind(MemoryKind::Device).zeroed::<u8, _>(4 << 30).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    drop(unified);
+    assert_all_returned(&device, &heap, "refused");
 }

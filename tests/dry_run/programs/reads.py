@@ -1,0 +1,12 @@
+"""Reads results from blocks that held uploads before, on the program's thread and on autograd's. Prints the values."""
+
+import torch
+
+kept = [torch.full((64,), 3_000_000_000).cuda() for _ in range(40)]
+del kept
+print(torch.randn(1, device="cuda").item(), len(torch.ones(8, device="cuda").nonzero()))
+print(torch.tensor([3]).cuda().item(), torch.tensor([5, 7]).cuda().tolist())
+x = torch.ones(8, 8, device="cuda", requires_grad=True)
+mask = torch.ones(8, 8, dtype=torch.bool, device="cuda")
+torch.masked_select(x, mask).sum().backward()
+x[mask].sum().backward()
