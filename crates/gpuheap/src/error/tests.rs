@@ -24,6 +24,7 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
         pending: 0,
         cached: 10 * MIB,
         largest_cached_block: 8 * MIB,
+        largest_stitchable: 8 * MIB,
         cached_on_other_streams: 0,
         reserved: 512 * MIB,
         other_heaps: 0,
