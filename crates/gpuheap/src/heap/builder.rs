@@ -233,8 +233,8 @@ impl HeapBuilder {
     /// # Errors
     ///
     /// The device's context has ended; an environment variable is invalid; the soft limit is above
-    /// the hard one; the hard limit or the pinned limit is below the memory that the pool takes at a
-    /// time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool is
+    /// the hard one; the hard limit or the pinned limit is below the memory that the pool takes at
+    /// a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool is
     /// `driver` and the device has no stream-ordered pools; a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {

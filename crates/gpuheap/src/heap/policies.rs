@@ -11,9 +11,9 @@ use crate::source::PlainSource;
 /// A policy and the source of its memory.
 pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 
-/// Returns the pool that a heap with `pool` has for a kind of memory. Only device memory has virtual
-/// memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use `split` for
-/// their other kinds of memory.
+/// Returns the pool that a heap with `pool` has for a kind of memory. Only device memory has
+/// virtual memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use
+/// `split` for their other kinds of memory.
 pub(crate) fn pool_of(kind: MemoryKind, pool: PoolKind) -> PoolKind {
     match pool {
         PoolKind::Stitched | PoolKind::Driver if kind != MemoryKind::Device => PoolKind::Split,

@@ -268,8 +268,9 @@ impl Stitched {
         if fits { ahead } else { room.memory.bytes }
     }
 
-    /// Puts new memory into a part of a gap, in [pieces](super::growth::piece) of up to `most_piece`
-    /// bytes or the share of the total. If the memory cannot be taken, nothing changes.
+    /// Puts new memory into a part of a gap, in [pieces](super::growth::piece) of up to
+    /// `most_piece` bytes or the share of the total. If the memory cannot be taken, nothing
+    /// changes.
     fn put_memory(
         &mut self,
         address: u64,
