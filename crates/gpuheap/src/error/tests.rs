@@ -105,3 +105,15 @@ fn what_nobody_holds_is_not_said_to_be_freed() {
     let full = evidence(MemoryKind::Device, Cause::DeviceFull, true);
     assert!(full.remedy().starts_with("free at least 44.000 MiB first"), "{}", full.remedy());
 }
+
+#[test]
+fn contiguous_and_stitchable_bytes_differ() {
+    let mut one = evidence(MemoryKind::Device, Cause::Fragmentation, false);
+    one.pool = PoolKind::Stitched;
+    one.largest_stitchable = 9 * MIB;
+    let text = one.to_string();
+    let expected = "largest 8.000 MiB, or 9.000 MiB of pieces mapped together)";
+    assert!(text.contains(expected), "{text}");
+    let expected = "the largest piece is 8.000 MiB, or 9.000 MiB of pieces mapped together; ";
+    assert!(one.remedy().contains(expected), "{}", one.remedy());
+}
