@@ -113,7 +113,8 @@ typedef struct gpuheap_flushed {
   uint64_t live;
   // Number of live allocations.
   uint64_t live_allocations;
-  // Free bytes that could not be returned, because they share segments with live memory.
+  // Free bytes that could not be returned: those of held_free, and those that a graph capture, a
+  // failed call or the driver's own pool keeps.
   uint64_t still_cached;
   // Bytes in other heaps of this process on the device.
   uint64_t other_heaps;
@@ -126,6 +127,13 @@ typedef struct gpuheap_flushed {
   uint64_t device_free;
   // Size of the device's memory.
   uint64_t device_total;
+  // Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
+  // least one block is live. 0 for the pool "driver", which does not report its pieces.
+  uint64_t held;
+  // Free bytes of held.
+  uint64_t held_free;
+  // Number of the pieces that live blocks hold.
+  uint64_t held_pieces;
 } gpuheap_flushed;
 
 // A function that gives memory back when a heap is short.
@@ -215,7 +223,7 @@ typedef struct gpuheap_statistics {
   uint64_t pending;
   // Bytes free, kept for the next request.
   uint64_t cached;
-  // The largest cached block in one piece.
+  // The largest contiguous cached block.
   uint64_t largest_cached_block;
   // Bytes that the driver counts for the heap, the driver's own rounding included.
   uint64_t reserved;
@@ -234,6 +242,9 @@ typedef struct gpuheap_statistics {
   uint64_t given_back;
   // Number of driver calls made for memory, stream order and statistics.
   uint64_t driver_calls;
+  // Most cached bytes that the pool could hand out as one block: "stitched" maps free pieces
+  // together for that. For other pools it is largest_cached_block.
+  uint64_t largest_stitchable;
 } gpuheap_statistics;
 
 // Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end

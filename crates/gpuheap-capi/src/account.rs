@@ -29,7 +29,8 @@ pub struct gpuheap_flushed {
     pub live: u64,
     /// Number of live allocations.
     pub live_allocations: u64,
-    /// Free bytes that could not be returned, because they share segments with live memory.
+    /// Free bytes that could not be returned: those of held_free, and those that a graph capture, a
+    /// failed call or the driver's own pool keeps.
     pub still_cached: u64,
     /// Bytes in other heaps of this process on the device.
     pub other_heaps: u64,
@@ -42,6 +43,13 @@ pub struct gpuheap_flushed {
     pub device_free: u64,
     /// Size of the device's memory.
     pub device_total: u64,
+    /// Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
+    /// least one block is live. 0 for the pool "driver", which does not report its pieces.
+    pub held: u64,
+    /// Free bytes of held.
+    pub held_free: u64,
+    /// Number of the pieces that live blocks hold.
+    pub held_pieces: u64,
 }
 
 /// Forecast of a request.
@@ -273,6 +281,9 @@ impl gpuheap_flushed {
             context_and_others: report.context_and_others.unwrap_or(GPUHEAP_UNKNOWN),
             device_free: report.device_free.unwrap_or(GPUHEAP_UNKNOWN),
             device_total: report.device_total,
+            held: sum(|kind| kind.held),
+            held_free: sum(|kind| kind.held_free),
+            held_pieces: sum(|kind| kind.held_pieces),
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct gpuheap_statistics {
     pub pending: u64,
     /// Bytes free, kept for the next request.
     pub cached: u64,
-    /// The largest cached block in one piece.
+    /// The largest contiguous cached block.
     pub largest_cached_block: u64,
     /// Bytes that the driver counts for the heap, the driver's own rounding included.
     pub reserved: u64,
@@ -47,6 +47,9 @@ pub struct gpuheap_statistics {
     pub given_back: u64,
     /// Number of driver calls made for memory, stream order and statistics.
     pub driver_calls: u64,
+    /// Most cached bytes that the pool could hand out as one block: "stitched" maps free pieces
+    /// together for that. For other pools it is largest_cached_block.
+    pub largest_stitchable: u64,
 }
 
 impl gpuheap_statistics {
@@ -68,6 +71,7 @@ impl gpuheap_statistics {
             failed_frees: usage.stats.failed_frees,
             given_back: usage.stats.given_back,
             driver_calls: usage.driver_calls,
+            largest_stitchable: usage.largest_stitchable,
         }
     }
 

@@ -82,7 +82,8 @@ impl Emulator {
         if state.checker.is_some() { Ok(state.findings.all()) } else { Err(ChecksOff) }
     }
 
-    /// Advances the virtual clock and does the work that is due by then.
+    /// Advances the virtual clock, to its end of 584 years at most, and does the work that is due
+    /// by then.
     pub fn advance(&self, by: Duration) {
         let Some(mut call) = self.shared.call("Emulator::advance") else { return };
         let now = call.state.clock.saturating_add(nanoseconds(by));
@@ -90,7 +91,8 @@ impl Emulator {
     }
 
     /// Sets the virtual clock and does the work that is due by then. An earlier time changes
-    /// nothing: the clock never goes back.
+    /// nothing: the clock never goes back. A time past its end of 584 years sets it to that end.
+    /// Work done from then on takes no virtual time.
     pub fn set_time(&self, now: Duration) {
         if let Some(mut call) = self.shared.call("Emulator::set_time") {
             call.advance_to(nanoseconds(now));

@@ -89,7 +89,7 @@ impl Call<'_> {
         let op = OpRef { stream, id };
         let immediate = self.state.options.schedule == Schedule::Immediate;
         if immediate && self.state.pending == 0 && !matches!(work, Work::Callback(_)) {
-            self.state.clock += WORK_TIME;
+            self.state.clock = self.state.clock.saturating_add(WORK_TIME);
             self.perform(op, work);
             return op;
         }
@@ -165,7 +165,7 @@ impl Call<'_> {
         match self.state.options.schedule {
             Schedule::Immediate => {}
             Schedule::Lag(_) => {
-                let now = self.state.clock + QUERY_TIME;
+                let now = self.state.clock.saturating_add(QUERY_TIME);
                 self.advance_to(now);
             }
             Schedule::OnDemand | Schedule::Seeded(_) => self.step_towards(op),
@@ -298,7 +298,7 @@ impl Call<'_> {
         let work = std::mem::replace(&mut first.work, Work::Nothing);
         self.state.clock = match self.state.options.schedule {
             Schedule::Lag(_) => self.state.clock.max(done_at),
-            _ => self.state.clock + WORK_TIME,
+            _ => self.state.clock.saturating_add(WORK_TIME),
         };
         match work {
             Work::Callback(callback) => self.call_host(stream, callback),

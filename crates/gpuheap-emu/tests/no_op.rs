@@ -165,6 +165,28 @@ fn a_kernel_is_of_an_architecture_that_binaries_have() {
 }
 
 #[test]
+fn extreme_devices_have_an_occupancy() {
+    for number in [i32::MIN, 0, i32::MAX] {
+        let devices = vec![Profile {
+            multiprocessors: number,
+            compute_capability: (number, number),
+            ..Profile::t4()
+        }];
+        let gpu = Emulator::new(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
+        enter(&gpu);
+        let function = load(&gpu, CUBIN, c"f");
+        let (mut blocks, mut threads, mut version) = (0, 0, 0);
+        let found = call!(
+            gpu,
+            cuOccupancyMaxPotentialBlockSize(&mut blocks, &mut threads, function, None, 0, 0)
+        );
+        assert_eq!((found, threads), (OK, 1024));
+        let attribute = CUfunction_attribute::BINARY_VERSION;
+        assert_eq!(call!(gpu, cuFuncGetAttribute(&mut version, attribute, function)), OK);
+    }
+}
+
+#[test]
 fn invented_properties_are_refused_if_kernels_are_not_no_ops() {
     let gpu = device(Kernels::Own, Schedule::Immediate);
     let mut module = CUmodule::NULL;

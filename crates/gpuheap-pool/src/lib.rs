@@ -33,7 +33,7 @@ pub use headroom::Headroom;
 pub use limits::Limits;
 pub use order::{Candidates, Order, StreamGuard};
 pub use pool::{
-    Binned, BlockRef, Cached, Direct, Environment, Forecast, KeptByThreads, Outlook, Policy,
+    Binned, BlockRef, Cached, Direct, Environment, Forecast, Held, KeptByThreads, Outlook, Policy,
     PoolKind, Request, Rounding, Served, Shortage, Simple, Stitched, Taking, Tuning, UnknownPool,
     new_policy,
 };

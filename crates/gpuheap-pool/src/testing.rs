@@ -6,8 +6,8 @@ use proptest::prelude::ProptestConfig;
 
 pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
 use crate::{
-    BlockRef, Cached, Environment, Forecast, Moments, Order, Outlook, Policy, Request, Segment,
-    Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef,
+    BlockRef, Cached, Environment, Forecast, Held, Moments, Order, Outlook, Policy, Request,
+    Segment, Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef,
 };
 
 /// Returns `many`, or an eighth of it under Miri, which runs the tests a thousand times slower.
@@ -115,6 +115,10 @@ impl Policy for IgnoresStreams {
         self.0.cached(stream, order)
     }
 
+    fn held(&self) -> Held {
+        self.0.held()
+    }
+
     fn live(&self) -> Vec<Segment> {
         self.0.live()
     }
@@ -186,6 +190,10 @@ impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         self.0.cached(stream, order)
+    }
+
+    fn held(&self) -> Held {
+        self.0.held()
     }
 
     fn live(&self) -> Vec<Segment> {

@@ -161,6 +161,7 @@ fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, 
     figures.set_item("pending", evidence.pending)?;
     figures.set_item("cached", evidence.cached)?;
     figures.set_item("largest_cached_block", evidence.largest_cached_block)?;
+    figures.set_item("largest_stitchable", evidence.largest_stitchable)?;
     figures.set_item("cached_on_other_streams", evidence.cached_on_other_streams)?;
     figures.set_item("reserved", evidence.reserved)?;
     figures.set_item("other_heaps", evidence.other_heaps)?;

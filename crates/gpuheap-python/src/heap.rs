@@ -229,8 +229,10 @@ impl Heap {
     }
 
     /// Figures of the device memory. In bytes: `live`, as requested; `live_blocks`, the blocks that
-    /// it takes; `pending`, `cached` and `largest_cached_block`; `reserved`; and the peaks of live
-    /// and reserved memory. Counts: `allocations`, `frees` and `driver_calls`. Does not wait.
+    /// it takes; `pending` and `cached`; `largest_cached_block`, which is contiguous, and
+    /// `largest_stitchable`, which the pool can map together for one block; `reserved`; and the
+    /// peaks of live and reserved memory. Counts: `allocations`, `frees` and `driver_calls`. Does
+    /// not wait.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let usage = call(py, || self.owner.heap.usage())?;
         let stats = PyDict::new(py);
@@ -240,6 +242,7 @@ impl Heap {
         stats.set_item(intern!(py, "pending"), usage.pending)?;
         stats.set_item(intern!(py, "cached"), usage.cached)?;
         stats.set_item(intern!(py, "largest_cached_block"), usage.largest_cached_block)?;
+        stats.set_item(intern!(py, "largest_stitchable"), usage.largest_stitchable)?;
         stats.set_item(intern!(py, "reserved"), usage.reserved)?;
         stats.set_item(intern!(py, "reserved_peak"), usage.reserved_peak)?;
         stats.set_item(intern!(py, "allocations"), usage.stats.allocations)?;

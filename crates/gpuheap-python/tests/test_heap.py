@@ -290,6 +290,21 @@ def test_reports(heap):
         report.no_such_figure
 
 
+def test_flush_reports_held_pieces():
+    heap = gpuheap.Heap("emulated:64GiB")
+    blocks = [heap.alloc(10 << 20) for _ in range(40)]
+    live = blocks[20]
+    for block in blocks[:20] + blocks[21:]:
+        block.free()
+    stats = heap.stats()
+    assert stats["largest_stitchable"] >= stats["largest_cached_block"] > 0
+    report = heap.flush()
+    [device] = report.to_dict()["kinds"]
+    assert device["held"] - device["held_free"] == live.nbytes
+    assert device["held"] <= 32 << 20 and device["held_pieces"] <= 2
+    assert "held by live blocks in" in str(report)
+
+
 @pytest.mark.parametrize(
     "work, error, text",
     [

@@ -60,7 +60,18 @@ fn main() {
             .map(|option| granularity(&device, option));
     println!("{}: granularity {least}, recommended {recommended} bytes", device.name());
     println!("handles      device  {}  waits", CALLS.map(|call| format!("{call:>8}")).join(" "));
-    for (count, size) in [(1, 2), (16, 2), (256, 2), (1, 32), (16, 32), (1, 512), (4, 512)] {
+    for (count, size) in [
+        (1, 2),
+        (16, 2),
+        (256, 2),
+        (16, 8),
+        (16, 16),
+        (1, 32),
+        (16, 32),
+        (8, 128),
+        (1, 512),
+        (4, 512),
+    ] {
         for busy in [false, true] {
             let rounds = if tiny { 1 } else { 9 };
             let costs = measure(&device, count, size * MIB, rounds, busy.then_some(&work));

@@ -41,6 +41,7 @@ fn a_flush_gives_back_and_says_what_is_left() {
     assert_eq!(unsafe { gpuheap_flush(client.0, &mut flushed) }, Status::Ok);
     assert_eq!((flushed.live, flushed.live_allocations), (3 << 20, 1));
     assert_eq!((flushed.given_back, flushed.device_total), (40 << 20, 256 << 20));
+    assert_eq!((flushed.held, flushed.held_free, flushed.held_pieces), (20 << 20, 17 << 20, 1));
     assert!(flushed.device_free >= 200 << 20 && flushed.context_and_others == 0, "{flushed:?}");
     // SAFETY: the heap is open; no figures are asked for.
     assert_eq!(unsafe { gpuheap_flush(client.0, ptr::null_mut()) }, Status::Ok);

@@ -151,7 +151,7 @@ impl Call<'_> {
         self.function(function.0)?;
         let threads = if limit > 0 { limit.min(BLOCK_THREADS) } else { BLOCK_THREADS };
         let active = self.active_blocks(threads, shared_bytes)?;
-        blocks.write(active * self.multiprocessors()?)?;
+        blocks.write(active.saturating_mul(self.multiprocessors()?))?;
         block_threads.write(threads)
     }
 
@@ -222,7 +222,7 @@ impl Call<'_> {
         let current = self.current().ok().map(|context| self.device_of(context));
         let device = self.state.devices.get(current.unwrap_or(0));
         let (major, minor) = device.map_or((0, 0), |device| device.profile.compute_capability);
-        let own = major * 10 + minor;
+        let own = major.saturating_mul(10).saturating_add(minor);
         ARCHITECTURES.into_iter().rev().find(|known| *known <= own).unwrap_or(own)
     }
 

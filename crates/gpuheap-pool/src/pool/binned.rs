@@ -7,8 +7,8 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{
-    BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Rounding, Served, Shortage,
-    Taking,
+    BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Rounding, Served,
+    Shortage, Taking,
 };
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
@@ -151,6 +151,10 @@ impl Policy for Binned {
             free.count(&mut cached, stream, order);
         }
         cached
+    }
+
+    fn held(&self) -> Held {
+        Held::whole(self.live.iter().map(|(_, segment)| segment))
     }
 
     #[cfg(any(test, feature = "testing"))]

@@ -2,12 +2,13 @@
 //!
 //! `driver` uses a stream-ordered pool of the driver, which takes frees in the order of their
 //! stream. `none` uses plain allocations: a free blocks the host until its stream has reached it,
-//! then gives the memory back (`cuMemFree`). So `none` caches nothing.
+//! then gives the memory back by `cuMemFree`, which waits for all work of the device (H200, driver
+//! 580). So `none` caches nothing.
 
 use rustc_hash::FxHashMap;
 
 use super::slab::Slab;
-use super::{BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Shortage};
+use super::{BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Shortage};
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stream::{StreamRef, Ticket};
@@ -122,6 +123,10 @@ impl Policy for Direct {
             cached.add(segment.bytes, *ticket, stream, order);
         }
         cached
+    }
+
+    fn held(&self) -> Held {
+        Held::whole(self.live.iter().map(|(_, segment)| segment))
     }
 
     #[cfg(any(test, feature = "testing"))]

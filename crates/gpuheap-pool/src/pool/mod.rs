@@ -47,7 +47,7 @@ const ROUNDING: u64 = 512;
 #[non_exhaustive]
 pub enum PoolKind {
     /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free blocks the host
-    /// until its stream's work is completed, and nothing is cached. Only memory freed on a
+    /// until all work of the device is completed, and nothing is cached. Only memory freed on a
     /// capturing stream is kept, as pending, until the capture ends.
     None,
     /// One list of whole blocks; simple enough to read.
@@ -275,13 +275,20 @@ pub struct Cached {
     pub bytes: u64,
     /// Pending bytes: free, but their stream is not known to have reached the free.
     pub pending: u64,
-    /// Largest free block in one piece, in bytes.
+    /// Largest free block at contiguous addresses, in bytes.
     pub largest: u64,
+    /// Bytes that could be mapped together for one request; zero for policies that map nothing.
+    pub stitchable: u64,
     /// Free bytes that only other streams than the requesting one may use at once.
     pub on_other_streams: u64,
 }
 
 impl Cached {
+    /// Returns the size of the largest request that the cached memory could serve.
+    pub fn largest_request(&self) -> u64 {
+        self.largest.max(self.stitchable)
+    }
+
     /// Counts one free block.
     fn add(&mut self, bytes: u64, ticket: Ticket, stream: Option<StreamRef>, order: &Order) {
         self.bytes += bytes;
@@ -292,6 +299,33 @@ impl Cached {
                 self.on_other_streams += bytes;
             }
         }
+    }
+}
+
+/// Memory that live blocks hold: the pieces, segments and chunks, with at least one live block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of these pieces. None of them can be given back.
+    pub bytes: u64,
+    /// Free bytes of these pieces, pending ones included.
+    pub free: u64,
+    /// Number of these pieces.
+    pub pieces: u64,
+}
+
+impl Held {
+    /// Counts a piece.
+    fn add(&mut self, bytes: u64, free: u64) {
+        self.bytes += bytes;
+        self.free += free;
+        self.pieces += 1;
+    }
+
+    /// Returns the memory of segments that are live as a whole.
+    fn whole<'a>(live: impl Iterator<Item = &'a Segment>) -> Held {
+        let mut held = Held::default();
+        live.for_each(|segment| held.add(segment.bytes, 0));
+        held
     }
 }
 
@@ -543,6 +577,9 @@ pub trait Policy: Send {
 
     /// Returns the memory that is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;
+
+    /// Returns the memory that live blocks hold.
+    fn held(&self) -> Held;
 
     /// Returns every live block, for tests of overlap.
     #[cfg(any(test, feature = "testing"))]

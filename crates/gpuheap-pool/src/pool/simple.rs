@@ -5,7 +5,9 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Shortage, Taking};
+use super::{
+    BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Shortage, Taking,
+};
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stream::StreamRef;
@@ -80,6 +82,10 @@ impl Policy for Simple {
         let mut cached = Cached::default();
         self.free.count(&mut cached, stream, order);
         cached
+    }
+
+    fn held(&self) -> Held {
+        Held::whole(self.live.iter().map(|(_, segment)| segment))
     }
 
     #[cfg(any(test, feature = "testing"))]

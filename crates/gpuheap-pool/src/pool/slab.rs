@@ -35,7 +35,6 @@ impl<T> Slab<T> {
         value
     }
 
-    #[cfg(any(test, feature = "testing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries
             .iter()

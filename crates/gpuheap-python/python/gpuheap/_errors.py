@@ -17,8 +17,8 @@ class OutOfMemory(Error, MemoryError):
     """A request that a heap had no memory for, with its evidence.
 
     The attributes are the figures after the last attempt, in bytes: `requested`, `live`, `cached`,
-    `largest_cached_block`, `pending`, `reserved`, `limit`, `device`, `device_free`, `foreign`,
-    `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`, and `cause`, one word. `tried` has
+    `largest_cached_block`, `largest_stitchable`, `pending`, `reserved`, `limit`, `device`,
+    `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`, and `cause`, one word. `tried` has
     the reclaim steps with what each gave back. `figures` has all of them. The error holds no memory
     and no frames.
 

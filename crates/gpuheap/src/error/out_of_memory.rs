@@ -59,6 +59,9 @@ pub struct OutOfMemory {
     pub cached: u64,
     /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
+    /// Most cached bytes that the pool could hand out as one block. `stitched` maps free pieces
+    /// together for that; for other pools it is `largest_cached_block`.
+    pub largest_stitchable: u64,
     /// Cached bytes that only other streams may use.
     pub cached_on_other_streams: u64,
     /// Bytes that this heap took from the driver, with the driver's own rounding if it is known.
@@ -209,7 +212,7 @@ impl OutOfMemory {
             }
             Cause::DeviceFull => self.freed(),
             Cause::Fragmentation => {
-                let (cached, largest) = (Bytes(self.cached), Bytes(self.largest_cached_block));
+                let (cached, largest) = (Bytes(self.cached), self.largest_text());
                 let more = match self.limit_short_by {
                     0 => self.freed(),
                     _ => self.raised(knobs) + &self.freed_beside(),
@@ -432,7 +435,7 @@ impl OutOfMemory {
             let details = details.into_iter().filter(|(_, bytes)| *bytes > 0);
             let details: String =
                 details.map(|(what, bytes)| format!("{} {what}, ", Bytes(bytes))).collect();
-            let (cached, largest) = (Bytes(self.cached), Bytes(self.largest_cached_block));
+            let (cached, largest) = (Bytes(self.cached), self.largest_text());
             parts.push(format!("{cached} cached ({details}largest {largest})"));
         }
         match (self.reserved, self.limit) {
@@ -444,6 +447,15 @@ impl OutOfMemory {
             }
         }
         format!("{} pool: {}", self.pool, parts.join(", "))
+    }
+
+    /// Returns the size of the largest cached piece, and of the pieces that could be one block.
+    fn largest_text(&self) -> String {
+        let largest = Bytes(self.largest_cached_block);
+        match self.largest_stitchable {
+            most if most <= self.largest_cached_block => largest.to_string(),
+            most => format!("{largest}, or {} of pieces mapped together", Bytes(most)),
+        }
     }
 
     fn place_text(&self) -> String {

@@ -24,6 +24,7 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
         pending: 0,
         cached: 10 * MIB,
         largest_cached_block: 8 * MIB,
+        largest_stitchable: 8 * MIB,
         cached_on_other_streams: 0,
         reserved: 512 * MIB,
         other_heaps: 0,
@@ -103,4 +104,16 @@ fn what_nobody_holds_is_not_said_to_be_freed() {
     // On WSL2 the driver reports more memory as free than there is.
     let full = evidence(MemoryKind::Device, Cause::DeviceFull, true);
     assert!(full.remedy().starts_with("free at least 44.000 MiB first"), "{}", full.remedy());
+}
+
+#[test]
+fn contiguous_and_stitchable_bytes_differ() {
+    let mut one = evidence(MemoryKind::Device, Cause::Fragmentation, false);
+    one.pool = PoolKind::Stitched;
+    one.largest_stitchable = 9 * MIB;
+    let text = one.to_string();
+    let expected = "largest 8.000 MiB, or 9.000 MiB of pieces mapped together)";
+    assert!(text.contains(expected), "{text}");
+    let expected = "the largest piece is 8.000 MiB, or 9.000 MiB of pieces mapped together; ";
+    assert!(one.remedy().contains(expected), "{}", one.remedy());
 }

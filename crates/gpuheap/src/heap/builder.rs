@@ -126,7 +126,8 @@ impl HeapBuilder {
     }
 
     /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
-    /// memory.
+    /// memory. At least 2 MiB with the pools `stitched`, `split` and `driver`, which take as much
+    /// at a time, and at least one byte with the others.
     pub fn pinned_limit(mut self, bytes: u64) -> HeapBuilder {
         self.choices.pinned_limit = Some(bytes);
         self
@@ -232,9 +233,9 @@ impl HeapBuilder {
     /// # Errors
     ///
     /// The device's context has ended; an environment variable is invalid; the soft limit is above
-    /// the hard one; the hard limit is below what the pool takes at a time; the thread for
-    /// [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool is `driver` and the device
-    /// has no stream-ordered pools; a driver error.
+    /// the hard one; the hard limit or the pinned limit is below the memory that the pool takes at
+    /// a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool is
+    /// `driver` and the device has no stream-ordered pools; a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();
@@ -255,6 +256,7 @@ impl HeapBuilder {
         let (pool, fallback) = available(&context, self.choices.pool.unwrap_or(PoolKind::Stitched));
         self.choices.fallback = fallback;
         limits::check_usable(self.choices.limits, pool)?;
+        limits::check_pinned(self.choices.pinned_limit, pool)?;
         if self.environment && self.choices.limits.hard.is_none() && context.is_wsl2() {
             let (free, _) =
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;

@@ -15,7 +15,7 @@ use crate::heap::store::{State, Store};
 use crate::heap::{Heap, Inner, siblings};
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
-use crate::track::Leak;
+use crate::track::{Leak, Many};
 
 /// Report of a flush: bytes given back, bytes left and their reason. From [`Heap::flush`] and
 /// [`Device::flush`].
@@ -54,8 +54,16 @@ pub struct FlushedKind {
     pub live: u64,
     /// Number of live allocations.
     pub live_allocations: u64,
-    /// Free bytes that could not be returned, because they share segments with live memory.
+    /// Free bytes that could not be returned: those of `held_free`, and those that a graph capture,
+    /// a failed call or the driver's own pool keeps.
     pub still_cached: u64,
+    /// Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
+    /// least one block is live. Zero for the `driver` pool, which does not report its pieces.
+    pub held: u64,
+    /// Free bytes of `held`.
+    pub held_free: u64,
+    /// Number of the pieces that live blocks hold.
+    pub held_pieces: u64,
 }
 
 impl Heap {
@@ -119,6 +127,9 @@ fn flush(context: &Context, heaps: &[Arc<Inner>]) -> Result<FlushReport, Error> 
                 live: stats.live,
                 live_allocations: stats.live_allocations,
                 still_cached: 0,
+                held: 0,
+                held_free: 0,
+                held_pieces: 0,
             });
         }
     }
@@ -149,13 +160,16 @@ fn flush(context: &Context, heaps: &[Arc<Inner>]) -> Result<FlushReport, Error> 
 
 fn flush_store(store: &Store) -> Result<FlushedKind, Error> {
     let given_back = store.reclaim(u64::MAX)?;
-    let usage = store.usage()?;
+    let (usage, held) = (store.usage()?, store.held());
     Ok(FlushedKind {
         kind: store.kind,
         given_back,
         live: usage.live_blocks,
         live_allocations: usage.stats.live_allocations,
         still_cached: usage.cached,
+        held: held.bytes,
+        held_free: held.free,
+        held_pieces: held.pieces,
     })
 }
 
@@ -165,6 +179,9 @@ impl FlushedKind {
         self.live += other.live;
         self.live_allocations += other.live_allocations;
         self.still_cached += other.still_cached;
+        self.held += other.held;
+        self.held_free += other.held_free;
+        self.held_pieces += other.held_pieces;
     }
 }
 
@@ -236,15 +253,21 @@ impl fmt::Display for FlushReport {
             }
             None => write!(f, "unknown, of {total}")?,
         }
-        for kind in &self.kinds {
-            if kind.live > 0 {
-                let (live, count) = (Bytes(kind.live), kind.live_allocations);
-                let plural = if count == 1 { "" } else { "s" };
-                write!(f, "\n  {}: {live} live in {count} allocation{plural}", kind.kind)?;
+        for flushed in &self.kinds {
+            let FlushedKind { kind, live, held, held_free, .. } = *flushed;
+            if live > 0 {
+                let count = Many(flushed.live_allocations, "allocation");
+                write!(f, "\n  {kind}: {} live in {count}", Bytes(live))?;
             }
-            if kind.still_cached > 0 {
-                let cached = Bytes(kind.still_cached);
-                write!(f, "\n  {}: {cached} free in segments that are in use", kind.kind)?;
+            if held_free > 0 {
+                let (held, free) = (Bytes(held), Bytes(held_free));
+                let pieces = Many(flushed.held_pieces, "piece");
+                write!(f, "\n  {kind}: {held} held by live blocks in {pieces}, {free} of it free")?;
+            }
+            let kept = flushed.still_cached.saturating_sub(held_free);
+            if kept > 0 {
+                let kept = Bytes(kept);
+                write!(f, "\n  {kind}: {kept} free, but kept by a capture or by the driver")?;
             }
         }
         if self.other_heaps > 0 {

@@ -3,6 +3,8 @@
 use gpuheap_pool::{GRANULE, Limits, PoolKind};
 
 use crate::error::{Error, ErrorKind};
+use crate::heap::policies::pool_of;
+use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::source::POOL_STEP;
 
@@ -19,14 +21,26 @@ pub(crate) fn check(limits: Limits) -> Result<(), Error> {
     }
 }
 
-/// Checks that the hard limit allows the least memory that a heap with `pool` takes.
+/// Checks that the hard limit allows the least memory that a heap with `pool` takes of the device.
 pub(crate) fn check_usable(limits: Limits, pool: PoolKind) -> Result<(), Error> {
     let least = if pool == PoolKind::Driver { POOL_STEP } else { GRANULE };
-    match limits.hard {
-        Some(hard) if hard < least => Err(ErrorKind::BadSetting.error(format!(
-            "the hard limit of {} is below the {} that the {pool} pool takes from the driver at \
-             a time, so the heap could hold nothing; set it to {} or more",
-            Bytes(hard),
+    check_least("hard limit", limits.hard, least, pool)
+}
+
+/// Checks that the limit of pinned memory allows the least of it that a heap with `pool` takes.
+pub(crate) fn check_pinned(limit: Option<u64>, pool: PoolKind) -> Result<(), Error> {
+    let pool = pool_of(MemoryKind::Pinned, pool);
+    // Pinned memory is not rounded by the driver. The other pools take as much as a request needs.
+    let least = if pool == PoolKind::Split { GRANULE } else { 1 };
+    check_least("pinned limit", limit, least, pool)
+}
+
+fn check_least(name: &str, limit: Option<u64>, least: u64, pool: PoolKind) -> Result<(), Error> {
+    match limit {
+        Some(limit) if limit < least => Err(ErrorKind::BadSetting.error(format!(
+            "the {name} of {} is below the {} that the {pool} pool takes from the driver at a \
+             time, so the heap could hold nothing; set it to {} or more",
+            Bytes(limit),
             Bytes(least),
             Bytes(least)
         ))),

@@ -11,9 +11,18 @@ use crate::source::PlainSource;
 /// A policy and the source of its memory.
 pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 
-/// Returns a policy over plain allocations of a kind, and its name. Only device memory has virtual
-/// memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use `split` for
-/// their other kinds of memory.
+/// Returns the pool that a heap with `pool` has for a kind of memory. Only device memory has
+/// virtual memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use
+/// `split` for their other kinds of memory.
+pub(crate) fn pool_of(kind: MemoryKind, pool: PoolKind) -> PoolKind {
+    match pool {
+        PoolKind::Stitched | PoolKind::Driver if kind != MemoryKind::Device => PoolKind::Split,
+        pool => pool,
+    }
+}
+
+/// Returns a policy over plain allocations of a kind, and its name: [`pool_of`] the kind, and
+/// `split` for `stitched` on a device without virtual memory.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,
     kind: MemoryKind,
@@ -21,9 +30,8 @@ pub(crate) fn policy_and_source(
     tuning: Tuning,
 ) -> (PoolKind, Parts) {
     let mut source = PlainSource::new(context.clone(), kind);
-    let pool = match pool {
+    let pool = match pool_of(kind, pool) {
         PoolKind::Stitched if source.pages().is_none() => PoolKind::Split,
-        PoolKind::Driver => PoolKind::Split,
         pool => pool,
     };
     (pool, (new_policy(pool, tuning), Box::new(source)))

@@ -318,6 +318,7 @@ impl Store {
             pending: cached.pending,
             cached: cached.bytes,
             largest_cached_block: cached.largest,
+            largest_stitchable: cached.largest_request(),
             cached_on_other_streams: cached.on_other_streams,
             reserved,
             other_heaps: figures.others.reserved,
@@ -497,7 +498,7 @@ impl Figures {
             () if limit.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
             // A policy may need less than the request if it has free pieces; here all of the
             // request has to fit.
-            () if cached.largest < bytes
+            () if cached.largest_request() < bytes
                 && cached.bytes > 0
                 && cached.bytes.saturating_add(available) >= needed.max(bytes) =>
             {

@@ -34,6 +34,7 @@ impl Registrations {
             pending: 0,
             cached: 0,
             largest_cached_block: 0,
+            largest_stitchable: 0,
             reserved: stats.taken,
             reserved_peak: stats.live_peak,
             driver_calls: stats.allocations + stats.frees,

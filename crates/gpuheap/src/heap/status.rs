@@ -69,6 +69,9 @@ pub struct MemoryStatus {
     pub pending: u64,
     /// Largest contiguous cached block.
     pub largest_free_block: u64,
+    /// Most cached bytes that the pool could hand out as one block: `stitched` maps free pieces
+    /// together for that.
+    pub largest_stitchable: u64,
     /// Soft limit of the device's memory.
     pub soft_limit: Option<u64>,
     /// Hard limit of the device's memory.
@@ -133,6 +136,7 @@ impl Heap {
             cached: taken.saturating_sub(usage.live_blocks),
             pending: usage.pending,
             largest_free_block: usage.largest_cached_block,
+            largest_stitchable: usage.largest_stitchable,
             soft_limit,
             hard_limit,
             pinned_limit: inner.pinned_limit,

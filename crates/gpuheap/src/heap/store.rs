@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap_pool::{
-    AllocStats, Environment, KeptByThreads, Limits, MemorySource, Order, Policy, PoolKind,
+    AllocStats, Environment, Held, KeptByThreads, Limits, MemorySource, Order, Policy, PoolKind,
     RunningStats, Segment, SourceError, StreamRef,
 };
 
@@ -153,11 +153,23 @@ impl Store {
             pending: cached.pending,
             cached: cached.bytes + stranded + kept_by_driver,
             largest_cached_block: cached.largest.max(kept_by_driver),
+            largest_stitchable: cached.largest_request().max(kept_by_driver),
             reserved,
             reserved_peak: state.source.reserved_peak()?,
             driver_calls,
             stats: *state.stats,
         })
+    }
+
+    /// Returns the memory that live blocks hold; nothing for a pool of the driver, which does not
+    /// report its pieces.
+    pub(crate) fn held(&self) -> Held {
+        let mut state = self.lock();
+        if state.source.is_stream_ordered() {
+            return Held::default();
+        }
+        state.flush_caches();
+        state.policy.held()
     }
 
     /// Returns cached memory to the driver until `bytes` were returned; waits for frees in flight.

@@ -20,6 +20,9 @@ pub struct Usage {
     pub cached: u64,
     /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
+    /// Most cached bytes that the pool could hand out as one block. `stitched` maps free pieces
+    /// together for that; for other pools it is `largest_cached_block`.
+    pub largest_stitchable: u64,
     /// Bytes taken from the driver, with the driver's own rounding.
     pub reserved: u64,
     /// High-water mark of `reserved`.

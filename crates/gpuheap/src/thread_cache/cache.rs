@@ -163,9 +163,12 @@ impl ThreadCache {
             true => Some(&self.large).filter(|slot| self.keeps_large.get() != 0 && slot.is_empty()),
             false => self.slots.room(block_bytes),
         };
-        let has_room = self.held.get() + block_bytes <= self.most.get();
-        let Some(slot) = slot.filter(|_| has_room) else { return false };
+        let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
+        // Inside: another thread lowers the limit, and then empties the cache with the word closed.
+        if self.held.get() + block_bytes > self.most.get() {
+            return false;
+        }
         slot.put(Kept { key, address, bytes: block_bytes, before: NEVER });
         if !is_large {
             self.slots.note_filled(block_bytes);
@@ -483,5 +486,50 @@ impl ThreadCache {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.forks.get() != u64::from(fork::count())
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use loom::sync::Arc;
+
+    use super::*;
+
+    const BYTES: u64 = 4096;
+
+    /// The owner frees a block while another thread lowers the limit to nothing, as a heap does
+    /// that comes above its soft limit. The block is refused, or the other thread takes it out.
+    #[test]
+    fn lowered_limit_keeps_no_block() {
+        loom::model(|| {
+            let cache = Arc::new(ThreadCache::default());
+            cache.adopt();
+            cache.forks.set(u64::from(fork::count()));
+            cache.small.set(2 * BYTES);
+            cache.most.set(2 * BYTES);
+            cache.closed.release(OPEN);
+            cache.word.open();
+            let lowering = cache.clone();
+            let lowering = loom::thread::spawn(move || {
+                lowering.most.set(0);
+                lowering.stop();
+                let mut taken = 0;
+                lowering.drain(&mut RunningStats::default(), |kept| taken += kept.bytes);
+                lowering.resume();
+                taken
+            });
+            let lease = Lease {
+                stream: cache.stream(),
+                stream_id: cache.stream_id(),
+                key: Some(1),
+                address: BYTES,
+                bytes: BYTES,
+                block_bytes: BYTES,
+                track: None,
+            };
+            let is_kept = cache.keep_own(&lease);
+            let taken = lowering.join().unwrap();
+            assert_eq!((taken, cache.held()), (if is_kept { BYTES } else { 0 }, 0));
+        });
     }
 }

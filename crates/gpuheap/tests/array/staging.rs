@@ -170,7 +170,7 @@ fn without_pinned_memory_the_copy_goes_the_plain_way() {
     let profile = || Profile::with_memory(1 << 30).without_context();
     let scarce = Profile { pinned_limit: Some(1 << 10), ..profile() };
     let wsl2 = Profile::wsl2_rtx4060();
-    for (profile, limit) in [(profile(), Some(1 << 20)), (scarce, None), (wsl2, Some(1 << 20))] {
+    for (profile, limit) in [(profile(), Some(2 << 20)), (scarce, None), (wsl2, Some(2 << 20))] {
         let device = Device::emulated_with(Options::with_device(profile)).unwrap();
         let builder = Heap::builder(&device).without_environment();
         let builder = builder.staging(Staging { piece: 1 << 20, ..SMALL });

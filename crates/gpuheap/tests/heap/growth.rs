@@ -82,7 +82,10 @@ fn a_program_far_from_the_devices_end_never_stitches_and_maps_once() {
         let [created, mapped, ..] = replay.pass();
         assert_eq!(mapped, created, "{name}: each piece of memory is mapped once");
         let usage = replay.heap.usage().unwrap();
-        assert!(created <= 20 + usage.live_peak / (32 * MIB), "{name}: {created} pieces");
+        // Pieces of 16 MiB up to the first GiB, then larger ones.
+        let small = (usage.live_peak / (16 * MIB)).min(64);
+        let pieces = 20 + small + usage.live_peak / (64 * MIB);
+        assert!(created <= pieces, "{name}: {created} pieces");
         let most = usage.live_peak / 100 * 105 + device / 50;
         assert!(usage.reserved_peak <= most, "{name}: {}", usage.reserved_peak);
         assert_eq!(replay.pass(), [0; 5], "{name}: the second pass");
@@ -109,4 +112,43 @@ fn a_heap_without_slack_packs_on_any_device() {
     assert!(mapped > 2 * created, "{created} pieces, {mapped} mappings");
     let usage = replay.heap.usage().unwrap();
     assert!(usage.reserved_peak <= usage.live_peak / 100 * 104, "{}", usage.reserved_peak);
+}
+
+/// A program that needed most of a GiB frees all but one block, wherever that lies.
+#[test]
+fn flush_leaves_two_small_pieces() {
+    const BLOCK: u64 = 10 * MIB;
+    for kept in [0, 17, 50, 99] {
+        let device = Device::emulated(Profile::with_memory(128 << 30).without_context()).unwrap();
+        let heap = Heap::builder(&device).build().unwrap();
+        let stream = device.stream().unwrap();
+        let mut blocks: Vec<Block> =
+            (0..100).map(|_| heap.allocate(BLOCK, &stream).unwrap()).collect();
+        let kept = blocks.swap_remove(kept);
+        drop(blocks);
+        let report = heap.flush().unwrap();
+        assert_eq!(heap.reclaim_all().unwrap(), 0);
+        let reserved = heap.usage().unwrap().reserved;
+        assert!(reserved <= 2 * 16 * MIB, "{reserved} bytes");
+        let [device] = report.kinds[..] else { panic!("device memory alone: {report}") };
+        assert_eq!((device.held, device.held_free), (reserved, reserved - BLOCK));
+        assert!((1..=2).contains(&device.held_pieces), "{report}");
+        drop(kept);
+    }
+}
+
+/// The second GiB of a heap may come in pieces of 128 MiB, and the first one does not.
+#[test]
+fn pieces_grow_with_reserved_memory() {
+    let device = Device::emulated(Profile::with_memory(128 << 30).without_context()).unwrap();
+    let heap = Heap::builder(&device).build().unwrap();
+    let stream = device.stream().unwrap();
+    let emulator = device.emulator().unwrap();
+    let created = || emulator.calls_of("cuMemCreate");
+    let first = heap.allocate(1 << 30, &stream).unwrap();
+    assert!((64..72).contains(&created()), "{} pieces", created());
+    let before = created();
+    let second = heap.allocate(1 << 30, &stream).unwrap();
+    assert!(created() - before <= 10, "{} pieces", created() - before);
+    drop((first, second));
 }

@@ -13,7 +13,7 @@ fn registered_memory_is_not_told_of_the_pinned_limit() {
     let mut profile = Profile::with_memory(256 << 20).without_context();
     profile.pinned_limit = Some(8 << 20);
     let device = Device::emulated_with(Options::with_device(profile)).unwrap();
-    let heap = Heap::builder(&device).without_environment().pinned_limit(MIB).build().unwrap();
+    let heap = Heap::builder(&device).without_environment().pinned_limit(2 * MIB).build().unwrap();
     let target = heap.target().unwrap();
     drop(target.register(vec![0_u8; 2 << 20]).unwrap());
     let error = target.register(vec![0_u8; 9 << 20]).unwrap_err();

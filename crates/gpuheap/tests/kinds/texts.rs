@@ -1,7 +1,7 @@
 //! Error texts when a kind of memory runs out.
 
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Cause, Device, Heap, MemoryKind, PoolKind};
+use gpuheap::{Cause, Device, ErrorKind, Heap, MemoryKind, PoolKind};
 
 use crate::support::device;
 
@@ -23,6 +23,28 @@ fn the_limit_of_pinned_memory_holds_and_is_named() {
     let error = target.filled(5 * MIB as usize, 1_u8).unwrap_err();
     assert_eq!(error.out_of_memory().unwrap().cause, Cause::LargerThanLimit);
     assert!(error.to_string().contains("raise pinned_limit by "), "{error}");
+}
+
+#[test]
+fn useless_pinned_limit_is_refused() {
+    let device = device(1 << 30, Schedule::Immediate);
+    for pool in PoolKind::ALL {
+        let (taker, least) = match pool {
+            PoolKind::None | PoolKind::Binned | PoolKind::Simple => (pool, 1),
+            _ => (PoolKind::Split, 2 * MIB),
+        };
+        let builder = Heap::builder(&device).pool(pool);
+        let error = builder.clone().pinned_limit(least - 1).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadSetting, "{pool}");
+        let text = error.to_string();
+        assert!(text.starts_with("the pinned limit of "), "{pool}: {text}");
+        let expected = format!("that the {taker} pool takes from the driver at a time");
+        assert!(text.contains(&expected), "{pool}: {text}");
+        // The smallest limit that is accepted serves a request.
+        let heap = builder.pinned_limit(least).build().unwrap();
+        let target = heap.on(&device.stream().unwrap()).kind(MemoryKind::Pinned);
+        target.filled(1, 1_u8).unwrap();
+    }
 }
 
 /// Only device memory has the pages of `stitched`, or pools of the driver.

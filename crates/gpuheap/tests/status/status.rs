@@ -64,6 +64,43 @@ fn without_a_pool_each_request_is_the_drivers_and_nothing_is_cached() {
     assert_all_returned(&device, &heap, "none");
 }
 
+#[test]
+fn stitchable_memory_is_not_contiguous() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    for (pool, stitchable) in [(PoolKind::Stitched, 32 * MIB), (PoolKind::Split, 8 * MIB)] {
+        let builder = Heap::builder(&device).pool(pool).slack(0.0).thread_cache(0);
+        let heap = builder.build().unwrap();
+        let stream = device.stream().unwrap();
+        let blocks: Vec<_> = (0..8).map(|_| heap.allocate(8 * MIB, &stream).unwrap()).collect();
+        let mut blocks = blocks.into_iter();
+        let kept: Vec<_> = std::iter::from_fn(|| {
+            drop(blocks.next());
+            blocks.next()
+        })
+        .collect();
+        let usage = heap.usage().unwrap();
+        let status = heap.memory_status().unwrap();
+        assert_eq!(usage.largest_cached_block, 8 * MIB, "{pool}");
+        assert_eq!(usage.largest_stitchable, stitchable, "{pool}");
+        assert_eq!(status.largest_free_block, 8 * MIB, "{pool}");
+        assert_eq!(status.largest_stitchable, stitchable, "{pool}");
+        drop(kept);
+    }
+}
+
+#[test]
+fn none_free_waits_for_device() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::None);
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    let [array, others] = [0, 1].map(|at| heap.on(&streams[at]).filled(8192, 1_u8).unwrap());
+    assert!(on_real_gpu() || streams.iter().all(|stream| !stream.is_done().unwrap()));
+    array.free().unwrap();
+    assert!(streams.iter().all(|stream| stream.is_done().unwrap()));
+    drop(others);
+    assert_all_returned(&device, &heap, "none");
+}
+
 /// A pool of the driver that gives freed memory back once its stream is waited for.
 #[test]
 fn a_release_threshold_bounds_what_a_pool_of_the_drivers_keeps() {

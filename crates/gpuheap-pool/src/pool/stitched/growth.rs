@@ -18,6 +18,12 @@ const SHARE_OF_LEFT: u64 = 16;
 /// Divisor of the allowance that bounds a piece: 128 MiB of an H200. The driver takes 80 µs for a
 /// piece of any size from 32 MiB on, and larger pieces leave more unused.
 const PIECES: u64 = 12;
+/// Bound of a piece while less than [`FEW_RESERVED`] bytes are reserved, and divisor of the
+/// reserved bytes that bounds a piece from then on. A live block holds its whole piece, which a
+/// flush therefore leaves. Pieces of up to 128 MiB from the beginning left 264 MiB for 10 MiB live.
+const SMALL_PIECE: u64 = 16 << 20;
+const FEW_RESERVED: u64 = 1 << 30;
+const PART_OF_RESERVED: u64 = 8;
 /// Multiple of the reserved bytes that bounds a piece, so that a program that needs little takes
 /// little.
 const TIMES: u64 = 4;
@@ -27,8 +33,8 @@ const TIMES: u64 = 4;
 pub(super) struct Growth {
     /// Total up to which new memory is taken rather than stitched.
     pub(super) most: u64,
-    /// Size of the pieces in which memory is taken.
-    pub(super) piece: u64,
+    /// Largest piece that the device and the limits allow.
+    pub(super) most_piece: u64,
     /// Bytes that may be taken at once.
     left: u64,
 }
@@ -39,18 +45,23 @@ pub(super) fn allowance(headroom: Headroom) -> u64 {
     (headroom.most / SHARE_OF_MOST).min(headroom.left / SHARE_OF_LEFT)
 }
 
+/// Returns the size of the next piece if `memory` bytes are reserved, at most `most_piece`.
+pub(super) fn piece(most_piece: u64, memory: u64) -> u64 {
+    let part = if memory < FEW_RESERVED { SMALL_PIECE } else { memory / PART_OF_RESERVED };
+    let piece = most_piece.min(part).min(memory.saturating_mul(TIMES));
+    floor_power(piece).clamp(LEAST, MOST)
+}
+
 impl Growth {
-    /// Returns the bounds of growth if `memory` bytes are reserved, for a total of `most`.
-    pub(super) fn new(most: u64, memory: u64, allowance: u64, headroom: Headroom) -> Growth {
-        let piece = (allowance / PIECES).min(memory.saturating_mul(TIMES));
-        let piece = floor_power(piece).clamp(LEAST, MOST);
-        Growth { most, piece, left: headroom.left }
+    /// Returns the bounds of growth for a total of `most`.
+    pub(super) fn new(most: u64, allowance: u64, headroom: Headroom) -> Growth {
+        Growth { most, most_piece: allowance / PIECES, left: headroom.left }
     }
 
     /// Returns the bytes to take if a request needs `need` bytes and `memory` bytes are reserved:
     /// whole pieces if they are allowed, else `need`.
     pub(super) fn ahead(self, need: u64, memory: u64) -> u64 {
-        let ahead = round_up(need, self.piece);
+        let ahead = round_up(need, piece(self.most_piece, memory));
         let fits = ahead <= self.left && memory.saturating_add(ahead) <= self.most;
         if fits { ahead } else { need }
     }
@@ -73,18 +84,23 @@ mod tests {
     }
 
     #[test]
-    fn pieces_follow_from_the_room_and_from_what_is_reserved() {
-        let headroom = Headroom { most: 72 * GIB, left: 72 * GIB };
-        let piece = |memory| Growth::new(u64::MAX, memory, allowance(headroom), headroom).piece;
-        assert_eq!([0, 2 * MIB, 10 * MIB, GIB].map(piece), [2, 8, 32, 64].map(|mib| mib * MIB));
-        assert_eq!(Growth::new(u64::MAX, GIB, 0, headroom).piece, LEAST);
+    fn pieces_grow_with_reserved_bytes() {
+        let headroom = Headroom { most: 150 * GIB, left: 150 * GIB };
+        let most = Growth::new(u64::MAX, allowance(headroom), headroom).most_piece;
+        let sizes = [0, 2 * MIB, 10 * MIB, GIB - 1, GIB, 100 * GIB].map(|memory| {
+            let size = piece(most, memory);
+            assert!(size <= (memory / 8).max(16 * MIB), "{memory}");
+            size
+        });
+        assert_eq!(sizes, [2, 8, 16, 16, 128, 128].map(|mib| mib * MIB));
+        assert_eq!(piece(0, GIB), LEAST, "a device that is full");
     }
 
     #[test]
-    fn whole_pieces_are_taken_only_within_the_total_and_what_is_left() {
-        let growth = Growth { most: 100 * MIB, piece: 32 * MIB, left: 40 * MIB };
-        assert_eq!(growth.ahead(6 * MIB, 68 * MIB), 32 * MIB);
-        assert_eq!(growth.ahead(6 * MIB, 70 * MIB), 6 * MIB, "the total");
-        assert_eq!(growth.ahead(34 * MIB, 0), 34 * MIB, "what is left");
+    fn whole_pieces_stay_within_bounds() {
+        let growth = Growth { most: 100 * MIB, most_piece: 16 * MIB, left: 40 * MIB };
+        assert_eq!(growth.ahead(6 * MIB, 84 * MIB), 16 * MIB);
+        assert_eq!(growth.ahead(6 * MIB, 86 * MIB), 6 * MIB, "the total");
+        assert_eq!(growth.ahead(34 * MIB, 20 * MIB), 34 * MIB, "what is left");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::growth;
 use crate::pool::{Environment, Shortage};
 use crate::source::{Chunk, Segment, SourceError};
 
@@ -72,20 +73,21 @@ impl Memory {
     }
 
     /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps it at its primary
-    /// address. The chunk is larger than the share of the total only up to `piece`. Returns the
-    /// chunk's size.
+    /// address. The chunk is larger than the share of the total only up to the next
+    /// [piece](growth::piece), which is at most `most_piece`. Returns the chunk's size.
     pub(super) fn add(
         &mut self,
         primary: u64,
         bytes: u64,
-        piece: u64,
+        most_piece: u64,
         env: &mut Environment<'_>,
     ) -> Result<u64, Shortage> {
         let kept = self.loose.iter().position(|(_, loose)| *loose <= bytes);
         let at = match kept {
             Some(at) => at,
             None => {
-                let share = floor_power(self.bytes / SHARE).max(piece).clamp(LEAST, MOST);
+                let piece = growth::piece(most_piece, self.bytes);
+                let share = floor_power(self.bytes / SHARE).clamp(piece, MOST);
                 let size = share.min(floor_power(bytes));
                 let chunk = env.create(size)?;
                 self.bytes += size;

@@ -65,7 +65,9 @@ use primary::Primary;
 use ranges::Ranges;
 
 use super::ROUNDING;
-use super::{BlockRef, Cached, Environment, Forecast, Outlook, Policy, Request, Served, Shortage};
+use super::{
+    BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Served, Shortage,
+};
 use crate::headroom::Headroom;
 use crate::order::{Candidates, Order};
 use crate::source::{Segment, SourceError, round_up};
@@ -239,8 +241,13 @@ impl Policy for Stitched {
                 cached.add(pending, ticket, stream, order);
             }
         }
-        cached.largest = self.primary.longest(order).max(self.stitchable(|_| true));
+        cached.largest = self.primary.longest(order).max(self.largest_free_range());
+        cached.stitchable = self.stitchable(|_| true);
         cached
+    }
+
+    fn held(&self) -> Held {
+        self.held_by_live()
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -523,7 +530,7 @@ impl Stitched {
         let share = u64::try_from(share).unwrap_or(u64::MAX);
         let allowance = if self.tuning.allows_waste { allowance(headroom) } else { 0 };
         let most = peak.saturating_add(share.max(allowance));
-        Growth::new(most, self.memory.bytes(), allowance, headroom)
+        Growth::new(most, allowance, headroom)
     }
 
     /// Returns the memory that may be taken above the high-water mark of live bytes, in

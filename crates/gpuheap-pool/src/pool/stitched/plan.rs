@@ -252,12 +252,12 @@ impl Stitched {
         let Segment { address, bytes } = room.memory;
         let ahead = self.ahead(room, growth);
         if ahead > bytes {
-            match self.put_memory(address, ahead, growth.piece, env) {
+            match self.put_memory(address, ahead, growth.most_piece, env) {
                 Err(Shortage::Limit(_) | Shortage::Device(_)) => {}
                 put => return put,
             }
         }
-        self.put_memory(address, bytes, growth.piece, env)
+        self.put_memory(address, bytes, growth.most_piece, env)
     }
 
     /// Returns the bytes of new memory that are put into the room.
@@ -268,20 +268,21 @@ impl Stitched {
         if fits { ahead } else { room.memory.bytes }
     }
 
-    /// Puts new memory into a part of a gap, in chunks of up to `piece` bytes or the share of the
-    /// total. If the memory cannot be taken, nothing changes.
+    /// Puts new memory into a part of a gap, in [pieces](super::growth::piece) of up to
+    /// `most_piece` bytes or the share of the total. If the memory cannot be taken, nothing
+    /// changes.
     fn put_memory(
         &mut self,
         address: u64,
         bytes: u64,
-        piece: u64,
+        most_piece: u64,
         env: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
         // Chunks that are mapped nowhere are already counted as taken.
         env.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
         let (mut at, end) = (address, address + bytes);
         while at < end {
-            match self.memory.add(at, end - at, piece, env) {
+            match self.memory.add(at, end - at, most_piece, env) {
                 Ok(added) => {
                     if let Some(gap) = self.primary.at(at) {
                         self.primary.fill(gap, added, env.order);
@@ -332,7 +333,7 @@ impl Stitched {
                 continue;
             };
             let part = length.min(bytes);
-            self.put_memory(address, part, LEAST, env)?;
+            self.put_memory(address, part, 0, env)?;
             grown.push(Segment { address, bytes: part });
             bytes -= part;
         }
@@ -583,6 +584,19 @@ impl Stitched {
                 })
             })
         })
+    }
+
+    /// Returns the size of the largest stitched range that is mapped and all free.
+    pub(super) fn largest_free_range(&self) -> u64 {
+        let is_free = |id: &u32| {
+            self.ranges.get(*id).is_some_and(|range| {
+                let is_free =
+                    |run: &Segment| self.primary.free_at(run.address, run.bytes).is_some();
+                !range.is_live() && range.runs.iter().all(is_free)
+            })
+        };
+        let largest = self.ranges.fitting(1).rev().find(is_free);
+        largest.and_then(|id| self.ranges.get(id)).map_or(0, |range| range.bytes)
     }
 
     fn free_runs(&self, allowed: impl Fn(&Block) -> bool) -> impl Iterator<Item = Run> {

@@ -90,7 +90,7 @@ impl Ranges {
     }
 
     /// Returns the free ranges of at least `bytes`, smallest first.
-    pub(super) fn fitting(&self, bytes: u64) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn fitting(&self, bytes: u64) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.by_size.range((bytes, 0)..).map(|(_, id)| *id)
     }
 

@@ -4,7 +4,7 @@ use super::blocks::{Block, State};
 use super::memory::LEAST;
 use super::{ROUNDING, Stitched};
 use crate::order::Order;
-use crate::pool::{Environment, Forecast, Outlook};
+use crate::pool::{Environment, Forecast, Held, Outlook};
 use crate::source::{Segment, SourceError, round_up};
 use crate::stuck::Stuck;
 
@@ -100,6 +100,21 @@ impl Stitched {
         }
         self.let_go(env)?;
         Ok(released)
+    }
+
+    /// Returns the chunks and segments with a live byte.
+    pub(super) fn held_by_live(&self) -> Held {
+        let mut held = Held::default();
+        for (primary, piece) in self.memory.all() {
+            let end = primary + piece.bytes;
+            let Some(first) = self.primary.at(primary) else { continue };
+            let free = self.primary.run(first, end).filter(|block| block.state == State::Free);
+            let free = free.map(|block| block.end().min(end) - block.address.max(primary)).sum();
+            if free < piece.bytes {
+                held.add(piece.bytes, free);
+            }
+        }
+        held
     }
 
     /// Returns what the policy could do for a request, once all frees but the stuck ones are

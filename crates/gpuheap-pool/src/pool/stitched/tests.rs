@@ -354,11 +354,14 @@ fn free_bytes_apart_serve_a_request_larger_than_each() {
         bench.free(*block, 0);
     }
     let taken = bench.stats.taken;
-    assert_eq!(bench.policy.cached(None, &bench.order).largest, 32 * MIB);
+    let cached = bench.policy.cached(None, &bench.order);
+    assert_eq!((cached.largest, cached.stitchable), (8 * MIB, 32 * MIB));
     let large = bench.allocate(32 * MIB, 0);
     assert_eq!(bench.stats.taken, taken, "nothing more was taken");
     assert_eq!(bench.model.physical(large.address, large.bytes).unwrap().len(), 16);
     bench.free(large, 0);
+    let cached = bench.policy.cached(None, &bench.order);
+    assert_eq!(cached.largest, 32 * MIB, "what is mapped together is contiguous");
     // An equal request needs no driver call, nor does a smaller one.
     let changes = bench.model.changes;
     for bytes in [32 * MIB, 20 * MIB] {
@@ -403,7 +406,7 @@ fn a_small_request_is_served_in_pieces_rather_than_refused() {
     bench.limits.hard = Some(bench.stats.taken);
     // 20 KiB at the end of one chunk, 10 at the end of another and 24 at the beginning of the next.
     let cached = bench.policy.cached(None, &bench.order);
-    assert_eq!((cached.bytes, cached.largest), (54 * KIB, 44 * KIB));
+    assert_eq!((cached.bytes, cached.largest, cached.stitchable), (54 * KIB, 34 * KIB, 44 * KIB));
     assert!(bench.forecast(44 * KIB).is_cached);
     let small = bench.allocate(44 * KIB, 0);
     assert_eq!(bench.model.physical(small.address, small.bytes).unwrap().len(), 2);
@@ -522,9 +525,9 @@ fn with_small_ones_left() -> (Bench, [BlockRef; 2]) {
 fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
     let (mut bench, _) = with_small_ones_left();
     let cached = bench.policy.cached(None, &bench.order);
-    assert!(bench.forecast(cached.largest).is_cached);
+    assert!(bench.forecast(cached.largest_request()).is_cached);
     let taken = bench.stats.taken;
-    let large = bench.allocate(cached.largest, 0);
+    let large = bench.allocate(cached.largest_request(), 0);
     assert!(large.bytes > 6 * MIB, "{large:?} and 3 MiB were for large ones");
     assert_eq!(bench.stats.taken, taken);
     bench.policy.primary.check();
