@@ -20,10 +20,10 @@ impl Device {
     #[pyo3(signature = (name=None))]
     fn new(py: Python<'_>, name: Option<&str>) -> PyResult<Device> {
         let name = name.map(str::to_owned);
-        let inner = call_detached(py, || match name {
-            Some(name) => gpuheap::Device::open(&name),
-            None => gpuheap::Device::open_default(),
-        })?;
+        let inner = match name {
+            Some(name) => call_detached(py, || gpuheap::Device::open(&name))?,
+            None => default_device(py)?,
+        };
         Ok(Device { inner })
     }
 
@@ -64,6 +64,17 @@ impl Device {
     fn __repr__(&self) -> String {
         format!("<gpuheap.Device {}>", self.inner.name())
     }
+}
+
+/// Opens the device that is meant if none is named. Warns once if it is an emulated one that
+/// `GPUHEAP_DEVICE` does not name either.
+pub(crate) fn default_device(py: Python<'_>) -> PyResult<gpuheap::Device> {
+    let device = call_detached(py, gpuheap::Device::open_default)?;
+    if device.is_emulated() && std::env::var_os("GPUHEAP_DEVICE").is_none() {
+        let warn = py.import("gpuheap._errors")?.getattr("warn_emulated")?;
+        warn.call1((device.name(), device.total_memory()))?;
+    }
+    Ok(device)
 }
 
 /// Lists the devices that can be opened, each as a text.

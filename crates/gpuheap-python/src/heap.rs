@@ -7,22 +7,22 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyString};
+use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 
 use crate::addresses::Addresses;
 use crate::array::Array;
 use crate::buffer::Buffer;
 use crate::count::Count;
-use crate::device::Device;
+use crate::device::{Device, default_device};
 use crate::failure::{call, call_detached, refused};
 use crate::host::HostBuffer;
 use crate::memory::Memory;
 use crate::owner::Owner;
-use crate::scope::{Account, Request};
+use crate::scope::{Account, Budget, Request};
 use crate::streams::Stream;
 
-/// A line and what it holds: file, line, function, allocations, bytes.
-type LineFigures = (String, i32, String, u64, u64);
+/// A line and what it holds: file, line, function, allocations, bytes, threads.
+type LineFigures<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
 /// The memory of one device: a caching pool under limits, with an account.
 ///
@@ -272,8 +272,16 @@ impl Heap {
     }
 
     /// Says whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`, with a
-    /// sentence. Takes nothing.
+    /// sentence. The limits of the scopes around it count. Takes nothing.
     fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
+        let budget = Budget::of(py, &self.owner)?;
+        if let Some((scope, left, limit)) =
+            budget.as_ref().and_then(|budget| budget.shortage(nbytes.0))
+        {
+            let figures = (scope, nbytes.0, left, limit);
+            let text = py.import("gpuheap._errors")?.getattr("scope_shortage")?.call1(figures)?;
+            return Ok(("no", text.extract()?));
+        }
         let fit = call_detached(py, || self.owner.heap.would_fit(nbytes.0))?;
         let word = match fit {
             Fit::Yes { .. } => "yes",
@@ -283,15 +291,16 @@ impl Heap {
         Ok((word, fit.to_string()))
     }
 
-    /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes)`.
-    /// Needs `track="lines"`.
-    fn _outstanding(&self, py: Python<'_>) -> PyResult<Vec<LineFigures>> {
+    /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes,
+    /// threads)`. Needs `track="lines"`.
+    fn _outstanding<'py>(&self, py: Python<'py>) -> PyResult<Vec<LineFigures<'py>>> {
         self.check_tracks(py)?;
         let lines = self.owner.lines.outstanding(py)?;
-        Ok(lines
-            .into_iter()
-            .map(|line| (line.file, line.line, line.function, line.allocations, line.bytes))
-            .collect())
+        let named = lines.into_iter().map(|line| {
+            let threads = PyTuple::new(py, line.threads)?;
+            Ok((line.file, line.line, line.function, line.allocations, line.bytes, threads))
+        });
+        named.collect()
     }
 
     /// Every outstanding allocation, the oldest first, as dictionaries. Needs `track="lines"`.
@@ -355,23 +364,18 @@ impl Heap {
         if is_known { Ok(()) } else { Err(unknown(py, address)) }
     }
 
-    /// Opens a scope inside `outer`, with a set for the buffers that it frees.
+    /// Opens a scope in the calling context. `resumable` are weak references to the generators and
+    /// coroutines on the stack, the innermost first.
     fn _open_scope(
         &self,
         py: Python<'_>,
         name: String,
         limit: Option<&Bound<'_, PyAny>>,
-        outer: Option<Py<Account>>,
-        buffers: Py<PyAny>,
+        resumable: Vec<Py<PyAny>>,
     ) -> PyResult<Account> {
         let total = self.owner.device.total_memory();
         let limit = limit.map(|given| size_of(given, total)).transpose()?;
-        Ok(Account::open(py, &self.owner, name, limit, outer, buffers))
-    }
-
-    /// Returns `True` for a scope of this heap.
-    fn _has_scope(&self, account: &Account) -> bool {
-        account.is_of(&self.owner)
+        Account::open(py, &self.owner, name, limit, resumable)
     }
 
     /// Begins to record the peak of live memory.
@@ -436,7 +440,7 @@ impl Region {
 /// Opens the device that a caller names: a `Device`, a name, or nothing.
 fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap::Device> {
     let Some(given) = given.filter(|given| !given.is_none()) else {
-        return call_detached(py, gpuheap::Device::open_default);
+        return default_device(py);
     };
     if let Ok(device) = given.cast::<Device>() {
         return Ok(device.get().inner.clone());

@@ -63,6 +63,11 @@ impl HostBuffer {
         is_there
     }
 
+    /// Returns whether `free` was called.
+    pub(crate) fn is_freed(&self) -> bool {
+        self.lock().array.is_none()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +96,7 @@ impl HostBuffer {
     /// `True` once `free` was called.
     #[getter]
     fn freed(&self) -> bool {
-        self.lock().array.is_none()
+        self.is_freed()
     }
 
     /// Frees the memory, after the work of the default stream, and with `stream` after that one's.

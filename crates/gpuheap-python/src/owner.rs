@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::failure::{call, call_detached};
 use crate::lines::{Lines, RecordId};
+use crate::scope::Budget;
 use crate::streams::Streams;
 
 thread_local! {
@@ -125,6 +126,19 @@ impl Owner {
         })
     }
 
+    /// Makes an array, as [`work`](Owner::work) does. The budgets of the scopes around refuse it
+    /// before it takes memory.
+    pub(crate) fn make<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        let Some(budget) = Budget::of(py, self)? else { return self.work(py, work) };
+        let check = budget.clone();
+        let made = self.work(py, || gpuheap::admitted(move |bytes| check.admits(bytes), work));
+        made.map_err(|error| budget.refusal(py).unwrap_or(error))
+    }
+
     /// Records an allocation of the calling line, if the heap tracks.
     pub(crate) fn tracked(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
         if self.tracks { self.lines.allocated(py, address, bytes) } else { None }
@@ -202,7 +216,7 @@ impl Drop for MayAttach {
 
 /// Runs Python's collector, if this thread may take the interpreter's lock. The heap itself counts
 /// what came back.
-fn collect() -> u64 {
+pub(crate) fn collect() -> u64 {
     if MAY_ATTACH.get() {
         // A collector that fails has freed what it could.
         let _ = Python::try_attach(|py| {

@@ -75,7 +75,7 @@ impl Array {
             None
         };
         if let (Some(record), Some(charge)) = (record, &charge) {
-            owner.lines.assign(record, charge.number());
+            owner.lines.assign(record, charge.scope());
         }
         let held = Held::new(&window, owner, record, charge, false);
         let array = Bound::new(py, Array { window, held })?;
@@ -97,14 +97,14 @@ impl Array {
         let kind = dtype.filter(|dtype| !dtype.is_none()).map(Kind::of).transpose()?;
         let window = if let Ok(array) = given.cast::<Array>() {
             let from = array.get().window(py)?;
-            owner.work(py, || operations::copied(from, Some(&target)))?
+            owner.make(py, || operations::copied(from, Some(&target)))?
         } else {
             let source = Source::read(given, kind)?;
             operations::upload(py, owner, &target, source)?
         };
         let window = match kind {
             Some(kind) if kind != window.kind => {
-                owner.work(py, || operations::cast(&window, kind))?
+                owner.make(py, || operations::cast(&window, kind))?
             }
             _ => window,
         };
@@ -133,7 +133,7 @@ impl Array {
         };
         let number = number.check(kind)?;
         let target = owner.heap.on(&owner.stream(py, stream)?);
-        let window = owner.work(py, || operations::filled(&target, &shape, kind, number))?;
+        let window = owner.make(py, || operations::filled(&target, &shape, kind, number))?;
         Array::new(py, owner, window)
     }
 
@@ -162,13 +162,18 @@ impl Array {
         work: impl FnOnce(&Window) -> Result<Window, Error> + Send,
     ) -> PyResult<Py<Array>> {
         let window = self.window(py)?;
-        let made = self.held.owner.work(py, || work(window))?;
+        let made = self.held.owner.make(py, || work(window))?;
         Array::new(py, &self.held.owner, made)
     }
 
     /// Makes an array of the same memory.
     fn sharing(&self, py: Python<'_>, window: Window) -> PyResult<Py<Array>> {
         Py::new(py, Array { window, held: self.held.clone() })
+    }
+
+    /// Returns the memory, as scopes know it.
+    pub(crate) fn shared_memory(&self) -> SharedMemory {
+        SharedMemory::of(&self.held)
     }
 
     fn bytes(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
@@ -655,7 +660,7 @@ impl Array {
     /// The memory that the array shares with its parts.
     #[getter]
     fn _memory(&self) -> SharedMemory {
-        SharedMemory::of(&self.held)
+        self.shared_memory()
     }
 
     fn __enter__(slf: Py<Array>) -> Py<Array> {

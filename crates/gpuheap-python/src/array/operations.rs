@@ -407,6 +407,6 @@ pub(crate) fn upload(
     target: &Target,
     source: super::source::Source,
 ) -> PyResult<Window> {
-    let bytes = owner.work(py, || target.array(&source.bytes))?;
+    let bytes = owner.make(py, || target.array(&source.bytes))?;
     Ok(Window::of_bytes(bytes, source.shape, source.kind))
 }

@@ -132,7 +132,7 @@ impl Array {
             None => ByKey::Count,
         };
         let owner = &values.map_or(keys, |(values, _)| values).held.owner;
-        let made = owner.work(py, || operations::by_key(what, window, groups))?;
+        let made = owner.make(py, || operations::by_key(what, window, groups))?;
         Array::new(py, owner, made)
     }
 

@@ -11,7 +11,7 @@ use crate::kind::{Kind, Native};
 use crate::lines::RecordId;
 use crate::memory::has_ended;
 use crate::owner::Owner;
-use crate::scope::Charge;
+use crate::scope::{Charge, Counts};
 
 /// A window of device memory with a shape and an element type.
 #[derive(Clone)]
@@ -166,6 +166,11 @@ impl Held {
     /// Returns whether a reader of the CUDA array interface may refer to the memory.
     pub(crate) fn is_exposed(&self) -> bool {
         self.is_exposed.load(Ordering::Relaxed)
+    }
+
+    /// The innermost scope that the memory is charged to.
+    pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
+        self.lock().charge.as_ref().map(|charge| charge.scope().clone())
     }
 
     /// Returns whether the memory was freed early.
