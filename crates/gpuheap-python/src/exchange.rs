@@ -131,9 +131,9 @@ pub(crate) fn dlpack<'py>(
             "gpuheap hands its memory over without a copy; make the copy with the library that reads it",
         ));
     }
-    if dl_device.is_some_and(|asked| asked != exported.device) {
+    if let Some(asked) = dl_device.filter(|asked| *asked != exported.device) {
         return Err(PyBufferError::new_err(format!(
-            "the memory is on the device {:?} and not on {dl_device:?}; copy it with the library that \
+            "the memory is on the device {:?} and not on {asked:?}; copy it with the library that \
              reads it",
             exported.device
         )));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuheap::{Fit, Limits, MemoryKind, PoolKind, Size};
+use gpuheap::{Fit, Limits, MemoryKind, PoolKind, Size, Tracking};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -14,12 +14,15 @@ use crate::array::Array;
 use crate::buffer::Buffer;
 use crate::count::Count;
 use crate::device::{Device, default_device};
-use crate::failure::{call, call_detached, refused};
+use crate::failure::{call, call_detached, in_python, refused};
 use crate::host::HostBuffer;
 use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::{Account, Budget, Request};
 use crate::streams::Stream;
+
+/// Values of `GPUHEAP_TRACK` by which a heap of Python records lines.
+const TRACKS: [&str; 2] = ["counts", "backtraces"];
 
 /// A line and what it holds: file, line, function, allocations, bytes, threads.
 type LineFigures<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
@@ -28,7 +31,8 @@ type LineFigures<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 ///
 /// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, `"80%"` of the device. `pool` is
 /// `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With
-/// `track="lines"` the heap knows the line of Python that made each allocation.
+/// `track="lines"` the heap knows the line of Python that made each allocation. Without `track`,
+/// `GPUHEAP_TRACK` set to `counts` or `backtraces` does the same.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB", limit="512MiB")
@@ -59,7 +63,7 @@ impl Heap {
     }
 
     #[new]
-    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track="off", zero_on_alloc=None, zero_on_free=None))]
+    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -68,22 +72,24 @@ impl Heap {
         soft_limit: Option<&Bound<'_, PyAny>>,
         pinned_limit: Option<&Bound<'_, PyAny>>,
         pool: Option<&str>,
-        track: &str,
+        track: Option<&str>,
         zero_on_alloc: Option<bool>,
         zero_on_free: Option<bool>,
     ) -> PyResult<Heap> {
         let device = opened(py, device)?;
         let tracks = match track {
-            "off" => false,
-            "lines" => true,
-            other => {
+            Some("off") => false,
+            Some("lines") => true,
+            None => TRACKS.contains(&std::env::var("GPUHEAP_TRACK").unwrap_or_default().trim()),
+            Some(other) => {
                 return Err(PyValueError::new_err(format!(
                     "track={other:?} is unknown; pass \"off\" or \"lines\""
                 )));
             }
         };
         let total = device.total_memory();
-        let mut builder = gpuheap::Heap::builder(&device);
+        // The core would record lines of this module, and no program in Python has those.
+        let mut builder = gpuheap::Heap::builder(&device).track(Tracking::Off);
         if let Some(bytes) = limit.map(|given| size_of(given, total)).transpose()? {
             builder = builder.hard_limit(bytes);
         }
@@ -288,7 +294,7 @@ impl Heap {
             Fit::Perhaps { .. } => "perhaps",
             _ => "no",
         };
-        Ok((word, fit.to_string()))
+        Ok((word, in_python(fit.to_string())))
     }
 
     /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes,

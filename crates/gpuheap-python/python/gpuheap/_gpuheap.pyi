@@ -222,7 +222,7 @@ class Heap:
         soft_limit: int | str | None = None,
         pinned_limit: int | str | None = None,
         pool: Literal["stitched", "split", "binned", "simple", "driver", "none"] | None = None,
-        track: Literal["off", "lines"] = "off",
+        track: Literal["off", "lines"] | None = None,
         zero_on_alloc: bool | None = None,
         zero_on_free: bool | None = None,
     ) -> Self: ...
