@@ -330,9 +330,9 @@ def scope(
     return Scope(heap, name, limit, on_leak)
 
 
-def current_scope() -> Scope | None:
-    """The innermost open scope that governs the calling code; `None` if there is none. A decorated function
-    reaches its own scope by it.
+def current_scope() -> Scope:
+    """The innermost open scope that governs the calling code. A decorated function reaches its own scope by it.
+    Outside of all scopes it raises `gpuheap.BadInput`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -345,7 +345,10 @@ def current_scope() -> Scope | None:
     False
     """
     account = _gpuheap._innermost_scope()
-    return _open.get(account.number) if account is not None else None
+    found = _open.get(account.number) if account is not None else None
+    if found is None:
+        raise BadInput("no scope governs this code; open one with `with gpuheap.scope(...)`, or as a decorator")
+    return found
 
 
 @overload

@@ -13,8 +13,12 @@ from __future__ import annotations
 from gpuheap import _heap
 from gpuheap._errors import BadInput
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def resource(heap: _heap.Heap | None = None):
+
+def resource(heap: _heap.Heap | None = None) -> Any:
     """An `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors go around it."""
     import rmm
     from rmm.mr import CallbackMemoryResource
@@ -41,7 +45,7 @@ def resource(heap: _heap.Heap | None = None):
 _installed = None
 
 
-def install(heap: _heap.Heap | None = None):
+def install(heap: _heap.Heap | None = None) -> Any:
     """Makes `resource(heap)` RMM's resource for the heap's device, and returns it. Install it before
     cuDF's spilling and before adaptors, so that they go around it."""
     import rmm
@@ -63,7 +67,7 @@ def install(heap: _heap.Heap | None = None):
     return made
 
 
-def _check_runs(rmm) -> None:
+def _check_runs(rmm: Any) -> None:
     """Refuses an RMM that cannot allocate: it needs CUDA's runtime, which finds no GPU under an emulated driver."""
     try:
         rmm.DeviceBuffer(size=1)

@@ -14,7 +14,7 @@ use crate::host::HostBuffer;
 /// Number of entries at which a look for those that ended begins.
 const PRUNE: usize = 64;
 
-/// What keeps memory, held weakly.
+/// An object that keeps memory, held weakly.
 pub(super) enum Holder {
     /// The memory of an array, which parts of the array may keep alive.
     Array(SharedMemory),
