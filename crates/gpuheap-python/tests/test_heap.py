@@ -389,7 +389,7 @@ except gpuheap.OutOfMemory as error:
         assert ".rs" not in printed and "build" not in printed, printed
 
 
-def test_fork_is_told_in_words_of_python():
+def test_fork_error_speaks_python():
     printed = run("""
 heap = gpuheap.Heap("emulated:1GiB")
 import os

@@ -536,7 +536,7 @@ def test_task_outlives_the_scope_around(heap):
     made[0].free()
 
 
-def test_thread_with_a_copied_context_is_outside(heap):
+def test_thread_with_copied_context_is_outside(heap):
     async def main():
         with heap.scope("parent") as parent:
             buffer = await asyncio.to_thread(heap.alloc, 10)
@@ -678,7 +678,7 @@ def test_returned_arrays_are_kept(heap):
     made.clear()
 
 
-def test_returned_array_of_a_library_is_no_leak(heap):
+def test_returned_library_array_is_no_leak(heap):
     @heap.scope("load", on_leak="raise")
     def load():
         return [library().empty(heap, 100)]
@@ -686,7 +686,7 @@ def test_returned_array_of_a_library_is_no_leak(heap):
     load()[0].free()
 
 
-def test_returned_array_goes_to_the_scope_around(heap):
+def test_returned_array_joins_scope_around(heap):
     before = heap.zeros(10)
 
     @heap.scope("inner")
@@ -711,7 +711,7 @@ def test_returned_cycle_is_kept(heap):
     found.clear()
 
 
-def test_current_scope_keeps_inside_a_decorated_function(heap):
+def test_current_scope_keeps_in_decorated_function(heap):
     @heap.scope("load")
     def load():
         scope = gpuheap.current_scope()
@@ -724,7 +724,7 @@ def test_current_scope_keeps_inside_a_decorated_function(heap):
     cache.clear()
 
 
-def test_limit_refuses_arrays_before_memory_is_taken(heap):
+def test_limit_refuses_arrays_in_time(heap):
     operations = (
         lambda: heap.zeros(13 * MIB),
         lambda: heap.full((MIB,), 1.0),
@@ -745,7 +745,7 @@ def test_limit_refuses_arrays_before_memory_is_taken(heap):
     small.free()
 
 
-def test_garbage_is_no_reason_to_refuse_arrays(heap):
+def test_garbage_refuses_no_arrays(heap):
     with heap.scope("load", limit="10 MiB"):
         cycle = [heap.zeros(MIB)]
         cycle.append(cycle)
