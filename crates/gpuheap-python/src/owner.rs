@@ -11,6 +11,9 @@ use crate::failure::{call, call_detached};
 use crate::lines::{Lines, RecordId};
 use crate::streams::Streams;
 
+/// Device of an address: the number of its emulator, if it is emulated, and its ordinal.
+pub(crate) type Place = (Option<u64>, i32);
+
 thread_local! {
     /// `true` while a request of this thread may take the interpreter's lock: it came from Python,
     /// and let the lock go itself. Below a foreign allocator a thread may hold that one's lock, for
@@ -26,6 +29,7 @@ pub(crate) struct Owner {
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
     pub(crate) lines: Lines,
+    pub(crate) place: Place,
     /// Number of open scopes, of all contexts.
     pub(crate) open_scopes: AtomicUsize,
     tracks: bool,
@@ -42,6 +46,8 @@ impl Owner {
     ) -> Arc<Owner> {
         // Garbage that waits for Python's collector may hold what is missing.
         let collector = heap.register_reclaimer(|_| collect());
+        let described = device.describe();
+        let place = (described.emulator, described.ordinal);
         let (streams, lines) = (Streams::default(), Lines::new(heap.clone()));
         Arc::new(Owner {
             heap,
@@ -49,6 +55,7 @@ impl Owner {
             default,
             streams,
             lines,
+            place,
             open_scopes: AtomicUsize::new(0),
             tracks,
             _collector: collector,
