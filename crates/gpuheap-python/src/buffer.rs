@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
-use crate::exchange::{self, Exported};
+use crate::exchange::{self, Exported, SHOWN};
 use crate::failure::{call, call_detached, detached, refused};
 use crate::kind::Kind;
 use crate::memory::Memory;
@@ -243,8 +243,8 @@ impl Buffer {
         let memory = self.share(py)?;
         let shape = [self.bytes as usize];
         let owner = memory.owner.clone();
-        let lent = Box::new(memory);
-        let exported = Exported::array(self.address, &shape, Kind::U8, &owner, lent);
+        SHOWN.note(&owner, self.address, self.bytes, &memory);
+        let exported = Exported::array(self.address, &shape, Kind::U8, &owner, memory);
         exchange::dlpack(py, exported, stream, max_version, dl_device, copy)
     }
 
@@ -259,6 +259,7 @@ impl Buffer {
         self.is_exposed.store(true, Ordering::Relaxed);
         // The reader names no stream. The free comes after the work of all blocking streams.
         memory.use_on(&memory.owner.default);
+        SHOWN.note(&memory.owner, self.address, self.bytes, &memory);
         let shape = [self.bytes as usize];
         exchange::array_interface(py, self.address, &shape, "|u1", false, memory.stream())
     }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuheap::{Error, OutOfMemory};
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -54,6 +54,20 @@ pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
         true => PyMemoryError::new_err(text.to_owned()),
         false => failed,
     })
+}
+
+/// Returns the error of a conversion in its own words, with `error` as its cause. An exception of
+/// another type is from the caller's code, and is returned as it is.
+pub(crate) fn conversion(py: Python<'_>, error: PyErr, own: impl FnOnce() -> PyErr) -> PyErr {
+    let is_of_conversion = error.is_instance_of::<PyTypeError>(py)
+        || error.is_instance_of::<PyValueError>(py)
+        || error.is_instance_of::<PyOverflowError>(py);
+    if !is_of_conversion {
+        return error;
+    }
+    let own = own();
+    own.set_cause(py, Some(error));
+    own
 }
 
 /// Makes room for `more` elements in memory of the host. Without it, Rust would end the process

@@ -13,9 +13,10 @@ use crate::addresses::Addresses;
 use crate::array::Array;
 use crate::buffer::Buffer;
 use crate::count::Count;
-use crate::device::{Device, default_device};
+use crate::device::{Device, default_device, name_of};
 use crate::failure::{call, call_detached, in_python, refused};
 use crate::host::HostBuffer;
+use crate::kind::index_of;
 use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::{Account, Budget, Request};
@@ -142,7 +143,8 @@ impl Heap {
     }
 
     /// Allocates pinned memory of the host. Copies between it and the device need no staging
-    /// buffer. NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
+    /// buffer. NumPy reads and writes it in place:
+    /// `numpy.frombuffer(memoryview(heap.pinned(800)), "f8")`.
     fn pinned<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Pinned, nbytes.length())
     }
@@ -452,7 +454,7 @@ fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap:
         return Ok(device.get().inner.clone());
     }
     let name = match given.cast::<PyString>() {
-        Ok(name) => name.to_string(),
+        Ok(name) => name_of(&name.to_string()).to_owned(),
         Err(_) if given.is_instance_of::<PyInt>() => format!("cuda:{given}"),
         Err(_) => {
             return Err(PyTypeError::new_err(format!(
@@ -480,11 +482,15 @@ fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
             .map(|size| size.of(total))
             .map_err(|error| PyValueError::new_err(error.to_string()));
     }
-    given.extract::<u64>().map_err(|_| {
+    let refused = |given: String| {
         PyValueError::new_err(format!(
             "{given} is no size; pass bytes as a whole number, or a text (\"512MiB\", \"80%\")"
         ))
-    })
+    };
+    match index_of(given)? {
+        Some(number) => number.extract::<u64>().map_err(|_| refused(number.to_string())),
+        None => Err(refused(given.repr()?.to_string())),
+    }
 }
 
 /// An argument that may be left out, or be `None`.

@@ -110,7 +110,7 @@ pub(crate) fn has_ended(stream: &gpuheap::Stream) -> bool {
     stream.is_retired() || (!is_default && !means())
 }
 
-impl Lent for Arc<Memory> {
+impl Lent for Memory {
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error> {
         self.use_on(consumer);
         if consumer.id() != self.stream().id() {

@@ -12,6 +12,9 @@ use crate::lines::{Lines, RecordId};
 use crate::scope::Budget;
 use crate::streams::Streams;
 
+/// Device of an address: the number of its emulator, if it is emulated, and its ordinal.
+pub(crate) type Place = (Option<u64>, i32);
+
 thread_local! {
     /// `true` while a request of this thread may take the interpreter's lock: it came from Python,
     /// and let the lock go itself. Below a foreign allocator a thread may hold that one's lock, for
@@ -27,6 +30,7 @@ pub(crate) struct Owner {
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
     pub(crate) lines: Lines,
+    pub(crate) place: Place,
     /// Number of open scopes, of all contexts.
     pub(crate) open_scopes: AtomicUsize,
     tracks: bool,
@@ -43,6 +47,8 @@ impl Owner {
     ) -> Arc<Owner> {
         // Garbage that waits for Python's collector may hold what is missing.
         let collector = heap.register_reclaimer(|_| collect());
+        let described = device.describe();
+        let place = (described.emulator, described.ordinal);
         let (streams, lines) = (Streams::default(), Lines::new(heap.clone()));
         Arc::new(Owner {
             heap,
@@ -50,6 +56,7 @@ impl Owner {
             default,
             streams,
             lines,
+            place,
             open_scopes: AtomicUsize::new(0),
             tracks,
             _collector: collector,

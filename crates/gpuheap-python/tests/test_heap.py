@@ -31,6 +31,21 @@ def test_free_is_once_and_use_after_it_is_an_error(heap):
             use()
 
 
+def test_devices_are_equal_by_their_memory(heap):
+    device = heap.device
+    assert device == heap.device and hash(device) == hash(heap.device) and device in {heap.device}
+    other = gpuheap.Heap("emulated:1GiB").device
+    assert device != other and device != "emulated:1GiB" and gpuheap.Heap(device).device == device
+    assert len({device, heap.device, other}) == 2
+
+
+def test_a_line_of_devices_opens_one():
+    for line in gpuheap.devices():
+        name = line.partition(": ")[0]
+        assert gpuheap.Heap(line).device.name == name == gpuheap.Device(line).name
+        assert gpuheap.Heap(gpuheap.Device(line)).device.name == name
+
+
 def test_bytes_go_up_and_come_back(heap):
     with heap.alloc(100) as buffer:
         buffer.fill(7)

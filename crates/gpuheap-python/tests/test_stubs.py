@@ -51,6 +51,20 @@ def test_names_of_the_package_have_types(mypy, line, shown):
     assert f'Revealed type is "{shown}"'.replace("builtins.", "") in done.stdout.replace("builtins.", "")
 
 
+def test_numpy_takes_host_memory(mypy):
+    pytest.importorskip("numpy")
+    program = """
+import gpuheap, numpy
+heap = gpuheap.Heap("emulated")
+numpy.frombuffer(memoryview(heap.pinned(8)), "f8")
+heap.alloc(8).copy_from(numpy.ones(1))
+heap.alloc(8).copy_from(heap.pinned(8))
+"""
+    for version, more in (("3.11", ""), ("3.12", "numpy.frombuffer(heap.pinned(8), 'f8')")):
+        done = mypy("mypy", "--cache-dir=/dev/null", "--python-version", version, "-c", program + more)
+        assert done.returncode == 0, done.stdout
+
+
 TYPED = """
 import gpuheap
 
