@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
-use crate::exchange::{self, Exported};
+use crate::exchange::{self, Exported, SHOWN};
 use crate::failure::{call, call_detached, detached, refused};
 use crate::kind::Kind;
 use crate::memory::Memory;
+use crate::scope::Counts;
 
 /// Device memory of a heap. From `Heap.alloc`. It goes back to the heap when it is collected, at
 /// `free()`, or at the end of a `with` block, in the order of its stream. Nothing waits.
@@ -71,6 +72,20 @@ impl Buffer {
     /// thread that waits for it. To make an exception is such code.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The innermost scope that the memory is charged to.
+    pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
+        match &*self.lock() {
+            State::Own(memory) => memory.scope().cloned(),
+            State::Shared(memory) => memory.scope().cloned(),
+            State::Freed => None,
+        }
+    }
+
+    /// Returns whether `free` was called.
+    pub(crate) fn is_freed(&self) -> bool {
+        matches!(*self.lock(), State::Freed)
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
@@ -154,7 +169,7 @@ impl Buffer {
     /// `True` once `free` was called.
     #[getter]
     fn freed(&self) -> bool {
-        matches!(*self.lock(), State::Freed)
+        self.is_freed()
     }
 
     /// Frees the memory in the order of its stream and of all that `used_on` named. With `stream`,
@@ -228,8 +243,8 @@ impl Buffer {
         let memory = self.share(py)?;
         let shape = [self.bytes as usize];
         let owner = memory.owner.clone();
-        let lent = Box::new(memory);
-        let exported = Exported::array(self.address, &shape, Kind::U8, &owner, lent);
+        SHOWN.note(&owner, self.address, self.bytes, &memory);
+        let exported = Exported::array(self.address, &shape, Kind::U8, &owner, memory);
         exchange::dlpack(py, exported, stream, max_version, dl_device, copy)
     }
 
@@ -244,6 +259,7 @@ impl Buffer {
         self.is_exposed.store(true, Ordering::Relaxed);
         // The reader names no stream. The free comes after the work of all blocking streams.
         memory.use_on(&memory.owner.default);
+        SHOWN.note(&memory.owner, self.address, self.bytes, &memory);
         let shape = [self.bytes as usize];
         exchange::array_interface(py, self.address, &shape, "|u1", false, memory.stream())
     }

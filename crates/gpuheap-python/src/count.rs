@@ -1,8 +1,10 @@
 //! Numbers of bytes and of others that a caller passes.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
+
+use crate::kind::index_of;
 
 /// A whole number that is not negative.
 #[derive(Clone, Copy)]
@@ -19,20 +21,23 @@ impl<'py> FromPyObject<'_, 'py> for Count {
     type Error = PyErr;
 
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Count> {
-        given.extract::<u64>().map(Count).map_err(|_| refused(&given))
+        if let Ok(count) = given.cast::<PyInt>() {
+            return count.extract().map(Count).map_err(|_| refused(&given));
+        }
+        match index_of(&given)? {
+            Some(count) => count.extract().map(Count).map_err(|_| refused(&count)),
+            None => Err(PyTypeError::new_err(format!(
+                "{} is no whole number; pass a number of bytes or groups as an int",
+                given.get_type()
+            ))),
+        }
     }
 }
 
-/// Makes the error of an object that is no count.
+/// Makes the error of a whole number that is no count.
 fn refused(given: &Bound<'_, PyAny>) -> PyErr {
-    match given.hasattr(intern!(given.py(), "__index__")) {
-        Ok(true) => PyValueError::new_err(format!(
-            "{given} is no number of bytes or groups; pass one from 0 to {}",
-            u64::MAX
-        )),
-        _ => PyTypeError::new_err(format!(
-            "{} is no whole number; pass a number of bytes or groups as an int",
-            given.get_type()
-        )),
-    }
+    PyValueError::new_err(format!(
+        "{given} is no number of bytes or groups; pass one from 0 to {}",
+        u64::MAX
+    ))
 }

@@ -1,6 +1,9 @@
 //! Devices.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
 use crate::failure::{call, call_detached};
 
@@ -19,11 +22,10 @@ impl Device {
     #[new]
     #[pyo3(signature = (name=None))]
     fn new(py: Python<'_>, name: Option<&str>) -> PyResult<Device> {
-        let name = name.map(str::to_owned);
-        let inner = call_detached(py, || match name {
-            Some(name) => gpuheap::Device::open(&name),
-            None => gpuheap::Device::open_default(),
-        })?;
+        let inner = match name.map(|name| name_of(name).to_owned()) {
+            Some(name) => call_detached(py, || gpuheap::Device::open(&name))?,
+            None => default_device(py)?,
+        };
         Ok(Device { inner })
     }
 
@@ -61,12 +63,48 @@ impl Device {
         call_detached(py, || self.inner.flush().map(|report| report.given_back()))
     }
 
+    /// Devices are equal if they have the same memory. Each opening of an emulated device makes
+    /// another one.
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> Py<PyAny> {
+        let py = other.py();
+        match other.cast::<Device>() {
+            Ok(other) => {
+                let is_same = self.inner.describe() == other.get().inner.describe();
+                PyBool::new(py, is_same).to_owned().into_any().unbind()
+            }
+            Err(_) => py.NotImplemented(),
+        }
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.inner.name().hash(&mut hasher);
+        hasher.finish()
+    }
+
     fn __repr__(&self) -> String {
         format!("<gpuheap.Device {}>", self.inner.name())
     }
 }
 
-/// Lists the devices that can be opened, each as a text.
+/// Opens the device that is meant if none is named. Warns once if it is an emulated one that
+/// `GPUHEAP_DEVICE` does not name either.
+pub(crate) fn default_device(py: Python<'_>) -> PyResult<gpuheap::Device> {
+    let device = call_detached(py, gpuheap::Device::open_default)?;
+    if device.is_emulated() && std::env::var_os("GPUHEAP_DEVICE").is_none() {
+        let warn = py.import("gpuheap._errors")?.getattr("warn_emulated")?;
+        warn.call1((device.name(), device.total_memory()))?;
+    }
+    Ok(device)
+}
+
+/// Returns the name in a line of [`devices`], `"cuda:0: NVIDIA H200, ..."`, or in a name itself.
+pub(crate) fn name_of(text: &str) -> &str {
+    text.split_once(": ").map_or(text, |(name, _)| name)
+}
+
+/// Lists the devices that can be opened, each as a line of text. `Heap` and `Device` take the
+/// line, or its first word (`"cuda:0"`).
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<String>> {
     let found = call(py, gpuheap::Device::list)?;

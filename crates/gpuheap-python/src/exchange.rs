@@ -1,19 +1,20 @@
 //! DLPack 1.x and the CUDA array interface: memory that other libraries read in place.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use gpuheap_driver::CUstream;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use pyo3::{ffi, intern};
 
 use gpuheap::Error;
 
 use crate::failure::call;
-use crate::kind::Kind;
-use crate::owner::Owner;
+use crate::kind::{Kind, MOST_AXES, index_of};
+use crate::owner::{Owner, Place};
 
 /// `kDLCUDA`.
 pub(crate) const DL_CUDA: i32 = 2;
@@ -35,18 +36,76 @@ pub(crate) struct Exported {
     address: u64,
     shape: Box<[i64]>,
     kind: DlDataType,
-    lent: Box<dyn Lent>,
+    lent: Arc<dyn Lent>,
     device: (i32, i32),
     owner: Arc<Owner>,
 }
 
 /// Memory that is handed over: kept until the other library's end of it.
-pub(crate) trait Lent: Send {
+pub(crate) trait Lent: Send + Sync {
     /// Makes `consumer` wait for what was enqueued on the memory, and the free wait for `consumer`.
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error>;
 
     /// Returns whether the memory may not be written.
     fn is_read_only(&self) -> bool;
+}
+
+/// Memory of all heaps that other libraries were shown, by its address. It may come back through
+/// one of them, whose own order has no work that gpuheap enqueued since.
+pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
+
+/// Memory that other libraries were shown.
+pub(crate) struct Shown {
+    /// By address. No two live ones overlap.
+    known: Mutex<BTreeMap<(Place, u64), ShownMemory>>,
+}
+
+/// Size in bytes, and the memory.
+type ShownMemory = (u64, Weak<dyn Lent>);
+
+impl Shown {
+    /// Number of entries from which on ended ones are looked for.
+    const PRUNE: usize = 64;
+
+    /// Notes that `bytes` from `address` on were shown.
+    pub(crate) fn note<L: Lent + 'static>(
+        &self,
+        owner: &Owner,
+        address: u64,
+        bytes: u64,
+        lent: &Arc<L>,
+    ) {
+        let lent = Arc::downgrade(lent);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= Shown::PRUNE && known.len().is_power_of_two() {
+            known.retain(|_, (_, lent)| lent.strong_count() > 0);
+        }
+        known.insert((owner.place, address), (bytes, lent));
+    }
+
+    /// Makes `stream` wait for the work on all of this memory that has a byte in a range.
+    pub(crate) fn order(
+        &self,
+        owner: &Owner,
+        address: u64,
+        bytes: u64,
+        stream: &gpuheap::Stream,
+    ) -> Result<(), Error> {
+        let (first, end) = ((owner.place, 0), (owner.place, address.saturating_add(bytes)));
+        let mut found: Vec<Arc<dyn Lent>> = Vec::new();
+        {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            for ((_, from), (bytes, lent)) in known.range(first..end).rev() {
+                if *from <= address && lent.strong_count() > 0 {
+                    let overlaps = from.saturating_add(*bytes) > address;
+                    found.extend(lent.upgrade().filter(|_| overlaps));
+                    break;
+                }
+                found.extend(lent.upgrade());
+            }
+        }
+        found.iter().try_for_each(|lent| lent.hand_to(stream))
+    }
 }
 
 impl Exported {
@@ -56,7 +115,7 @@ impl Exported {
         shape: &[usize],
         kind: Kind,
         owner: &Arc<Owner>,
-        lent: Box<dyn Lent>,
+        lent: Arc<dyn Lent>,
     ) -> Exported {
         let code = match kind.class() {
             'b' => DL_BOOL,
@@ -131,9 +190,9 @@ pub(crate) fn dlpack<'py>(
             "gpuheap hands its memory over without a copy; make the copy with the library that reads it",
         ));
     }
-    if dl_device.is_some_and(|asked| asked != exported.device) {
+    if let Some(asked) = dl_device.filter(|asked| *asked != exported.device) {
         return Err(PyBufferError::new_err(format!(
-            "the memory is on the device {:?} and not on {dl_device:?}; copy it with the library that \
+            "the memory is on the device {:?} and not on {asked:?}; copy it with the library that \
              reads it",
             exported.device
         )));
@@ -152,15 +211,15 @@ pub(crate) fn dlpack<'py>(
 /// Makes the consumer's stream wait, as DLPack's rules for CUDA say: no stream or 1 is the legacy
 /// default one, 2 the thread's own, -1 asks for no order.
 fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-    let consumer = match given {
-        Some(given) if given.extract::<i64>().is_ok_and(|number| number == -1) => return Ok(()),
-        Some(given)
-            if CUstream(given.extract::<usize>().unwrap_or_default()) == CUstream::PER_THREAD =>
-        {
-            // Work of a thread's own stream waits for the legacy one, which waits for it in turn.
-            exported.owner.default.clone()
-        }
-        given => exported.owner.stream(py, given)?,
+    let number = match given {
+        Some(given) if !given.hasattr(intern!(py, "__cuda_stream__"))? => index_of(given)?,
+        _ => None,
+    };
+    let consumer = match &number {
+        Some(number) if number.eq(-1)? => return Ok(()),
+        // Work of a thread's own stream waits for the legacy one, which waits for it in turn.
+        Some(number) if number.eq(CUstream::PER_THREAD.0)? => exported.owner.default.clone(),
+        _ => exported.owner.stream(py, given)?,
     };
     call(py, || exported.lent.hand_to(&consumer))
 }
@@ -194,7 +253,8 @@ pub(crate) trait Managed: Sized + 'static {
     fn context(&self) -> *mut c_void;
     fn tensor(&self) -> &DlTensor;
     fn flags(&self) -> u64;
-    fn major(&self) -> u32;
+    /// Major version of the layout; `None` for the layout that has no version.
+    fn major(&self) -> Option<u32>;
     /// Calls the producer's deleter.
     ///
     /// # Safety
@@ -237,8 +297,8 @@ impl Managed for Plain {
     fn flags(&self) -> u64 {
         0
     }
-    fn major(&self) -> u32 {
-        0
+    fn major(&self) -> Option<u32> {
+        None
     }
     unsafe fn end(managed: *mut Self) {
         // SAFETY: the caller holds the managed tensor, and ends it once.
@@ -266,8 +326,8 @@ impl Managed for Versioned {
     fn flags(&self) -> u64 {
         self.flags
     }
-    fn major(&self) -> u32 {
-        self.major
+    fn major(&self) -> Option<u32> {
+        Some(self.major)
     }
     unsafe fn end(managed: *mut Self) {
         // SAFETY: the caller holds the managed tensor, and ends it once.
@@ -394,12 +454,16 @@ pub(crate) fn peek<M: Managed>(capsule: &Bound<'_, PyAny>) -> PyResult<Foreign<M
 impl<M: Managed> Foreign<M> {
     /// Returns what the tensor says of its memory, checked.
     pub(crate) fn describe(&self) -> PyResult<Described> {
+        if !self.0.is_aligned() {
+            return Err(PyBufferError::new_err(
+                "the capsule's address is no address of a DLPack tensor",
+            ));
+        }
         // SAFETY: a capsule of this name has such a tensor, by the protocol.
         let managed = unsafe { &*self.0 };
-        if managed.major() > 1 {
+        if let Some(major) = managed.major().filter(|major| *major != 1) {
             return Err(PyBufferError::new_err(format!(
-                "the tensor has DLPack version {}, and gpuheap knows version 1",
-                managed.major()
+                "the tensor has DLPack version {major}, and gpuheap knows version 1"
             )));
         }
         let tensor = managed.tensor();
@@ -415,18 +479,24 @@ impl<M: Managed> Foreign<M> {
         let kind = kind.filter(|_| lanes == 1 && bits.is_multiple_of(8)).ok_or_else(|| {
             unknown_type(&format!("DLPack type code {code}, {bits} bits, {lanes} lanes"))
         })?;
-        let axes = usize::try_from(axes).unwrap_or_default();
-        let row = |at: *const i64| match axes {
-            0 => &[],
-            // SAFETY: both rows have a number for each axis, by the protocol.
-            axes => unsafe { std::slice::from_raw_parts(at, axes) },
+        let Some(axes) = usize::try_from(axes).ok().filter(|axes| *axes <= MOST_AXES) else {
+            return Err(PyBufferError::new_err(format!(
+                "the tensor has {axes} axes, and an array has 0 to {MOST_AXES}"
+            )));
         };
-        let shape: Result<Vec<usize>, _> =
-            row(tensor.shape).iter().map(|n| usize::try_from(*n)).collect();
+        if axes > 0 && tensor.shape.is_null() {
+            return Err(PyBufferError::new_err(format!(
+                "the tensor has {axes} axes, and its shape is NULL"
+            )));
+        }
+        // SAFETY: both rows have a number for each axis, by the protocol.
+        let row =
+            |at: *const i64| (0..axes).map(move |axis| unsafe { at.add(axis).read_unaligned() });
+        let shape: Result<Vec<usize>, _> = row(tensor.shape).map(usize::try_from).collect();
         let shape = shape
             .map_err(|_| PyBufferError::new_err("the tensor has an axis of negative length"))?;
         if !tensor.strides.is_null() {
-            check_strides(&shape, row(tensor.strides), 1)?;
+            check_strides(&shape, &row(tensor.strides).collect::<Vec<_>>(), 1)?;
         }
         let address = (tensor.data as u64).checked_add(tensor.byte_offset);
         let address = address

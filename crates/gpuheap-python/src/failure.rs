@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuheap::{Error, OutOfMemory};
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -56,6 +56,20 @@ pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
     })
 }
 
+/// Returns the error of a conversion in its own words, with `error` as its cause. An exception of
+/// another type is from the caller's code, and is returned as it is.
+pub(crate) fn conversion(py: Python<'_>, error: PyErr, own: impl FnOnce() -> PyErr) -> PyErr {
+    let is_of_conversion = error.is_instance_of::<PyTypeError>(py)
+        || error.is_instance_of::<PyValueError>(py)
+        || error.is_instance_of::<PyOverflowError>(py);
+    if !is_of_conversion {
+        return error;
+    }
+    let own = own();
+    own.set_cause(py, Some(error));
+    own
+}
+
 /// Makes room for `more` elements in memory of the host. Without it, Rust would end the process
 /// where the host has no memory.
 pub(crate) fn reserve<T>(py: Python<'_>, elements: &mut Vec<T>, more: usize) -> PyResult<()> {
@@ -99,24 +113,27 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 /// Returns the text of an error, with what a program in Python writes in the place of Rust's names.
 pub(crate) fn text(error: &Error) -> String {
     if let Some(evidence) = error.out_of_memory() {
-        return evidence
-            .text_naming("Heap(limit=), Heap.set_limits(limit=) or GPUHEAP_MEMORY_LIMIT");
+        let limits = "Heap(limit=), Heap.set_limits(limit=) or GPUHEAP_MEMORY_LIMIT";
+        return in_python(evidence.text_naming(limits));
     }
     if error.is_freed() {
         // The core names the line of Rust that freed it, which is one of this module.
         return FREED.to_owned();
     }
-    IN_PYTHON
-        .iter()
-        .fold(error.to_string(), |text, (in_rust, in_python)| text.replace(in_rust, in_python))
+    in_python(error.to_string())
+}
+
+/// Returns a text of the core with Python's names in the place of Rust's.
+pub(crate) fn in_python(text: String) -> String {
+    IN_PYTHON.iter().fold(text, |text, (in_rust, in_python)| text.replace(in_rust, in_python))
 }
 
 /// Text of a use of an array whose memory was freed.
-pub(crate) const FREED: &str =
-    "the array was freed before this use; keep it until its last use, or make a copy first";
+pub(crate) const FREED: &str = "the array was freed before this use, by free() or at the end of a scope; free it after its last \
+     use, keep it beyond the scope with scope.keep(array), or make a copy first";
 
 /// Words of the core's errors, and those that Python has for them.
-const IN_PYTHON: [(&str, &str); 5] = [
+const IN_PYTHON: [(&str, &str); 10] = [
     (
         "copy one of them to the other's device with copy_to first",
         "copy one of them first: heap.array(a), with a heap of the other's device",
@@ -131,6 +148,21 @@ const IN_PYTHON: [(&str, &str); 5] = [
         "pass a heap of that device, and copy the array here: heap.array(a)",
     ),
     ("build another heap", "make another heap with that limit"),
+    ("build a heap with a limit", "make a heap with a limit"),
+    (
+        "fork before opening a device, or start the child by exec (as std::process::Command does)",
+        "open no device in the parent before it forks, or start the child by the subprocess module or \
+         after multiprocessing.set_start_method(\"spawn\")",
+    ),
+    (
+        "make it again on the device that Device::reset returned",
+        "make a new gpuheap.Heap, and with it what was on the device",
+    ),
+    (
+        "or wrap the handle again by Device::foreign_stream if it is alive",
+        "or pass the object of the stream again if it is alive",
+    ),
+    ("or read the bytes with reinterpret::<u8>()", "or read the bytes with to_bytes()"),
 ];
 
 /// Returns the figures of the evidence, by the names that Rust has for them.

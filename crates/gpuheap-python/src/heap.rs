@@ -2,33 +2,38 @@
 
 use std::sync::Arc;
 
-use gpuheap::{Fit, Limits, MemoryKind, PoolKind, Size};
+use gpuheap::{Fit, Limits, MemoryKind, PoolKind, Size, Tracking};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyString};
+use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 
 use crate::addresses::Addresses;
 use crate::array::Array;
 use crate::buffer::Buffer;
 use crate::count::Count;
-use crate::device::Device;
-use crate::failure::{call, call_detached, refused};
+use crate::device::{Device, default_device, name_of};
+use crate::failure::{call, call_detached, in_python, refused};
 use crate::host::HostBuffer;
+use crate::kind::index_of;
 use crate::memory::Memory;
 use crate::owner::Owner;
-use crate::scope::{Account, Request};
+use crate::scope::{Account, Budget, Request};
 use crate::streams::Stream;
 
-/// A line and what it holds: file, line, function, allocations, bytes.
-type LineFigures = (String, i32, String, u64, u64);
+/// Values of `GPUHEAP_TRACK` by which a heap of Python records lines.
+const TRACKS: [&str; 2] = ["counts", "backtraces"];
+
+/// A line and what it holds: file, line, function, allocations, bytes, threads.
+type LineFigures<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
 /// The memory of one device: a caching pool under limits, with an account.
 ///
 /// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, `"80%"` of the device. `pool` is
 /// `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With
-/// `track="lines"` the heap knows the line of Python that made each allocation.
+/// `track="lines"` the heap knows the line of Python that made each allocation. Without `track`,
+/// `GPUHEAP_TRACK` set to `counts` or `backtraces` does the same.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB", limit="512MiB")
@@ -59,7 +64,7 @@ impl Heap {
     }
 
     #[new]
-    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track="off", zero_on_alloc=None, zero_on_free=None))]
+    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -68,22 +73,24 @@ impl Heap {
         soft_limit: Option<&Bound<'_, PyAny>>,
         pinned_limit: Option<&Bound<'_, PyAny>>,
         pool: Option<&str>,
-        track: &str,
+        track: Option<&str>,
         zero_on_alloc: Option<bool>,
         zero_on_free: Option<bool>,
     ) -> PyResult<Heap> {
         let device = opened(py, device)?;
         let tracks = match track {
-            "off" => false,
-            "lines" => true,
-            other => {
+            Some("off") => false,
+            Some("lines") => true,
+            None => TRACKS.contains(&std::env::var("GPUHEAP_TRACK").unwrap_or_default().trim()),
+            Some(other) => {
                 return Err(PyValueError::new_err(format!(
                     "track={other:?} is unknown; pass \"off\" or \"lines\""
                 )));
             }
         };
         let total = device.total_memory();
-        let mut builder = gpuheap::Heap::builder(&device);
+        // The core would record lines of this module, and no program in Python has those.
+        let mut builder = gpuheap::Heap::builder(&device).track(Tracking::Off);
         if let Some(bytes) = limit.map(|given| size_of(given, total)).transpose()? {
             builder = builder.hard_limit(bytes);
         }
@@ -136,7 +143,8 @@ impl Heap {
     }
 
     /// Allocates pinned memory of the host. Copies between it and the device need no staging
-    /// buffer. NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
+    /// buffer. NumPy reads and writes it in place:
+    /// `numpy.frombuffer(memoryview(heap.pinned(800)), "f8")`.
     fn pinned<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Pinned, nbytes.length())
     }
@@ -275,26 +283,35 @@ impl Heap {
     }
 
     /// Says whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`, with a
-    /// sentence. Takes nothing.
+    /// sentence. The limits of the scopes around it count. Takes nothing.
     fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
+        let budget = Budget::of(py, &self.owner)?;
+        if let Some((scope, left, limit)) =
+            budget.as_ref().and_then(|budget| budget.shortage(nbytes.0))
+        {
+            let figures = (scope, nbytes.0, left, limit);
+            let text = py.import("gpuheap._errors")?.getattr("scope_shortage")?.call1(figures)?;
+            return Ok(("no", text.extract()?));
+        }
         let fit = call_detached(py, || self.owner.heap.would_fit(nbytes.0))?;
         let word = match fit {
             Fit::Yes { .. } => "yes",
             Fit::Perhaps { .. } => "perhaps",
             _ => "no",
         };
-        Ok((word, fit.to_string()))
+        Ok((word, in_python(fit.to_string())))
     }
 
-    /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes)`.
-    /// Needs `track="lines"`.
-    fn _outstanding(&self, py: Python<'_>) -> PyResult<Vec<LineFigures>> {
+    /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes,
+    /// threads)`. Needs `track="lines"`.
+    fn _outstanding<'py>(&self, py: Python<'py>) -> PyResult<Vec<LineFigures<'py>>> {
         self.check_tracks(py)?;
         let lines = self.owner.lines.outstanding(py)?;
-        Ok(lines
-            .into_iter()
-            .map(|line| (line.file, line.line, line.function, line.allocations, line.bytes))
-            .collect())
+        let named = lines.into_iter().map(|line| {
+            let threads = PyTuple::new(py, line.threads)?;
+            Ok((line.file, line.line, line.function, line.allocations, line.bytes, threads))
+        });
+        named.collect()
     }
 
     /// Every outstanding allocation, the oldest first, as dictionaries. Needs `track="lines"`.
@@ -358,23 +375,18 @@ impl Heap {
         if is_known { Ok(()) } else { Err(unknown(py, address)) }
     }
 
-    /// Opens a scope inside `outer`, with a set for the buffers that it frees.
+    /// Opens a scope in the calling context. `resumable` are weak references to the generators and
+    /// coroutines on the stack, the innermost first.
     fn _open_scope(
         &self,
         py: Python<'_>,
         name: String,
         limit: Option<&Bound<'_, PyAny>>,
-        outer: Option<Py<Account>>,
-        buffers: Py<PyAny>,
+        resumable: Vec<Py<PyAny>>,
     ) -> PyResult<Account> {
         let total = self.owner.device.total_memory();
         let limit = limit.map(|given| size_of(given, total)).transpose()?;
-        Ok(Account::open(py, &self.owner, name, limit, outer, buffers))
-    }
-
-    /// Returns `True` for a scope of this heap.
-    fn _has_scope(&self, account: &Account) -> bool {
-        account.is_of(&self.owner)
+        Account::open(py, &self.owner, name, limit, resumable)
     }
 
     /// Begins to record the peak of live memory.
@@ -439,13 +451,13 @@ impl Region {
 /// Opens the device that a caller names: a `Device`, a name, or nothing.
 fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap::Device> {
     let Some(given) = given.filter(|given| !given.is_none()) else {
-        return call_detached(py, gpuheap::Device::open_default);
+        return default_device(py);
     };
     if let Ok(device) = given.cast::<Device>() {
         return Ok(device.get().inner.clone());
     }
     let name = match given.cast::<PyString>() {
-        Ok(name) => name.to_string(),
+        Ok(name) => name_of(&name.to_string()).to_owned(),
         Err(_) if given.is_instance_of::<PyInt>() => format!("cuda:{given}"),
         Err(_) => {
             return Err(PyTypeError::new_err(format!(
@@ -473,11 +485,15 @@ fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
             .map(|size| size.of(total))
             .map_err(|error| PyValueError::new_err(error.to_string()));
     }
-    given.extract::<u64>().map_err(|_| {
+    let refused = |given: String| {
         PyValueError::new_err(format!(
             "{given} is no size; pass bytes as a whole number, or a text (\"512MiB\", \"80%\")"
         ))
-    })
+    };
+    match index_of(given)? {
+        Some(number) => number.extract::<u64>().map_err(|_| refused(number.to_string())),
+        None => Err(refused(given.repr()?.to_string())),
+    }
 }
 
 /// An argument that may be left out, or be `None`.

@@ -63,6 +63,11 @@ impl HostBuffer {
         is_there
     }
 
+    /// Returns whether `free` was called.
+    pub(crate) fn is_freed(&self) -> bool {
+        self.lock().array.is_none()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +96,7 @@ impl HostBuffer {
     /// `True` once `free` was called.
     #[getter]
     fn freed(&self) -> bool {
-        self.lock().array.is_none()
+        self.is_freed()
     }
 
     /// Frees the memory, after the work of the default stream, and with `stream` after that one's.
@@ -195,14 +200,56 @@ fn freed(py: Python<'_>) -> PyErr {
 
 /// Copies the bytes of an object with the buffer protocol.
 pub(crate) fn bytes_of(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    let view =
-        source.py().import("builtins")?.getattr("memoryview")?.call1((source,)).map_err(|_| {
-            PyTypeError::new_err(format!(
-                "{} has no buffer protocol; pass bytes, a memoryview, a NumPy array",
-                source.get_type()
-            ))
-        })?;
-    bytes_of_view(&view)
+    if is_masked(source)? {
+        return Err(masked(source));
+    }
+    match view_of(source)? {
+        Some(view) => bytes_of_view(&view),
+        None => Err(PyTypeError::new_err(format!(
+            "{} has no buffer protocol; pass bytes, a memoryview, a NumPy array",
+            source.get_type()
+        ))),
+    }
+}
+
+/// Makes the `memoryview` of an object; `None` for one without the buffer protocol. An exception of
+/// the object's own code is passed on.
+pub(crate) fn view_of<'py>(source: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = source.py();
+    if !has_buffer(source) {
+        return Ok(None);
+    }
+    // SAFETY: the object is alive, the interpreter's lock is held, and the result is a new object
+    // or null with an exception.
+    let view = unsafe { ffi::PyMemoryView_FromObject(source.as_ptr()) };
+    // SAFETY: as above.
+    unsafe { Bound::from_owned_ptr_or_err(py, view).map(Some) }
+}
+
+/// Returns whether an object has the buffer protocol.
+pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive, and the interpreter's lock is held.
+    unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
+}
+
+/// Returns whether an object is a masked array of NumPy, whose buffer has no mask.
+pub(crate) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    let modules = py.import("sys")?.getattr(intern!(py, "modules"))?;
+    let module = modules.call_method1(intern!(py, "get"), (intern!(py, "numpy.ma"),))?;
+    if module.is_none() {
+        return Ok(false);
+    }
+    object.is_instance(&module.getattr(intern!(py, "MaskedArray"))?)
+}
+
+/// Makes the error of a masked array.
+pub(crate) fn masked(object: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!(
+        "{} has a mask, which arrays have not; pass x.filled(0), or x.data and the mask as an array \
+         of its own",
+        object.get_type()
+    ))
 }
 
 /// Copies the elements of a `memoryview` in row-major order. Elements without gaps are copied once.

@@ -4,8 +4,11 @@ use gpuheap::Scalar;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
+use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
 use pyo3::{ffi, intern};
+
+/// Most axes of an array.
+pub(crate) const MOST_AXES: usize = 64;
 
 /// Type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +177,8 @@ impl Kind {
         } else if given.is_instance_of::<PyType>() {
             given.getattr(intern!(py, "__name__"))?.to_string()
         } else {
-            given.getattr(intern!(py, "str")).unwrap_or_else(|_| given.clone()).to_string()
+            let named = given.getattr_opt(intern!(py, "str"))?;
+            named.as_ref().unwrap_or(given).str()?.to_string()
         };
         Kind::parse(&text).ok_or_else(|| {
             PyTypeError::new_err(format!(
@@ -190,11 +194,14 @@ impl Kind {
 pub(crate) enum Number {
     Bool(bool),
     Int(i128),
+    /// A whole number beyond 128 bits, rounded as Python's `float` rounds it. Infinite beyond all
+    /// floats.
+    Wide(f64),
     Float(f64),
 }
 
 impl Number {
-    /// Reads a number: of Python, or of NumPy. `None` for everything else.
+    /// Reads a real number: of Python, or of NumPy. `None` for an object that is no number.
     pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
         let py = given.py();
         if let Ok(given) = given.cast::<PyBool>() {
@@ -210,8 +217,14 @@ impl Number {
         if given.hasattr(intern!(py, "__len__"))? {
             return Ok(None);
         }
-        if given.hasattr(intern!(py, "__index__"))? {
-            return Number::int(&given.call_method0(intern!(py, "__index__"))?).map(Some);
+        if let Some(whole) = index_of(given)? {
+            return Number::int(&whole).map(Some);
+        }
+        if is_complex(given)? {
+            return Err(PyTypeError::new_err(format!(
+                "{} is a complex number, and arrays have real ones; pass its real part: x.real",
+                given.get_type()
+            )));
         }
         let name = given.get_type().name()?;
         if matches!(name.to_str()?, "bool" | "bool_") {
@@ -224,13 +237,21 @@ impl Number {
     }
 
     fn int(given: &Bound<'_, PyAny>) -> PyResult<Number> {
-        // Beyond 64 bits no element type holds it, so the value itself does not matter.
-        let most = i128::from(u64::MAX);
-        match (given.extract::<i64>(), given.extract::<u64>()) {
-            (Ok(int), _) => Ok(Number::Int(int.into())),
-            (_, Ok(int)) => Ok(Number::Int(int.into())),
-            _ if given.lt(0)? => Ok(Number::Int(-most - 1)),
-            _ => Ok(Number::Int(most + 1)),
+        if let Ok(int) = given.extract::<i64>() {
+            return Ok(Number::Int(int.into()));
+        }
+        if let Ok(int) = given.extract::<u64>() {
+            return Ok(Number::Int(int.into()));
+        }
+        if let Ok(int) = given.extract::<i128>() {
+            return Ok(Number::Int(int));
+        }
+        match given.extract::<f64>() {
+            Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
+                let most = if given.lt(0)? { f64::NEG_INFINITY } else { f64::INFINITY };
+                Ok(Number::Wide(most))
+            }
+            value => value.map(Number::Wide),
         }
     }
 
@@ -239,12 +260,25 @@ impl Number {
         if with_kind!(kind, T => T::of(self).is_some()) {
             return Ok(self);
         }
-        Err(match self {
-            Number::Int(_) if kind != Kind::Bool => PyOverflowError::new_err(format!(
-                "the number is out of the range of {}; convert the array first: a.astype(\"int64\")",
+        let whole = |remedy: &str| {
+            PyOverflowError::new_err(format!(
+                "the number is out of the range of {}; {remedy}",
                 kind.name()
-            )),
-            Number::Int(_) | Number::Bool(_) => PyTypeError::new_err(format!(
+            ))
+        };
+        Err(match self {
+            Number::Int(int) if kind != Kind::Bool => {
+                whole(match (i64::try_from(int), u64::try_from(int)) {
+                    (Ok(_), _) => "int64 holds it: a.astype(\"int64\")",
+                    (_, Ok(_)) => "uint64 holds it: a.astype(\"uint64\")",
+                    _ => "float64 holds it, rounded: a.astype(\"float64\")",
+                })
+            }
+            Number::Wide(value) if kind != Kind::Bool => whole(match value.is_finite() {
+                true => "float64 holds it, rounded: a.astype(\"float64\")",
+                false => "no element type holds it",
+            }),
+            Number::Int(_) | Number::Wide(_) | Number::Bool(_) => PyTypeError::new_err(format!(
                 "the number is no {}; pass one of that type, or convert the array with astype",
                 kind.name()
             )),
@@ -254,6 +288,34 @@ impl Number {
                 kind.name()
             )),
         })
+    }
+}
+
+/// Returns the whole number of an object with `__index__`; `None` for one without. An exception of
+/// the object's own code is passed on.
+pub(crate) fn index_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = given.py();
+    if given.is_instance_of::<PyInt>() {
+        return Ok(Some(given.clone()));
+    }
+    if !given.hasattr(intern!(py, "__index__"))? {
+        return Ok(None);
+    }
+    // SAFETY: the object is alive, the interpreter's lock is held, and the result is a new object
+    // or null with an exception.
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyNumber_Index(given.as_ptr())).map(Some) }
+}
+
+/// Returns whether an object is a complex number, of Python or of NumPy.
+fn is_complex(given: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = given.py();
+    if given.is_instance_of::<PyComplex>() {
+        return Ok(true);
+    }
+    let Some(dtype) = given.getattr_opt(intern!(py, "dtype"))? else { return Ok(false) };
+    match dtype.getattr_opt(intern!(py, "kind"))? {
+        Some(kind) => kind.eq("c"),
+        None => Ok(false),
     }
 }
 
@@ -311,7 +373,7 @@ macro_rules! whole {
         |number| match number {
             Number::Bool(is) => Some(is.into()),
             Number::Int(int) => int.try_into().ok(),
-            Number::Float(_) => None,
+            Number::Wide(_) | Number::Float(_) => None,
         }
     };
 }
@@ -321,6 +383,7 @@ macro_rules! real {
         |number| match number {
             Number::Bool(is) => Some(u8::from(is).into()),
             Number::Int(int) => Some(int as $of),
+            Number::Wide(value) => Some(value as $of).filter(|value| value.is_finite()),
             Number::Float(float) => Some(float as $of),
         }
     };
@@ -346,7 +409,7 @@ impl Native for bool {
         match number {
             Number::Bool(is) => Some(is),
             Number::Int(int) if int == 0 || int == 1 => Some(int == 1),
-            Number::Int(_) | Number::Float(_) => None,
+            Number::Int(_) | Number::Wide(_) | Number::Float(_) => None,
         }
     }
 

@@ -67,6 +67,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(explain::_explain, module)?)?;
     module.add_function(wrap_pyfunction!(heap::_size, module)?)?;
     module.add_function(wrap_pyfunction!(replay::_replay, module)?)?;
+    module.add_function(wrap_pyfunction!(scope::_innermost_scope, module)?)?;
     module.add_function(wrap_pyfunction!(torch::_torch_functions, module)?)?;
     module.add_function(wrap_pyfunction!(torch::_torch_leave, module)?)?;
     module.add_function(wrap_pyfunction!(torch::_torch_serve, module)?)

@@ -5,7 +5,7 @@
 //! Names are made when they are read, so an allocation costs a walk and a count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use gpuheap::Error;
@@ -16,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::failure::call;
 use crate::locked::locked;
+use crate::scope::Counts;
 
 /// Serial of the last thread that was given one.
 static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -75,14 +76,14 @@ struct Line {
     bytes: u64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Record {
     address: u64,
     bytes: u64,
     line: u32,
     thread: u32,
-    /// Number of the innermost scope; 0 for none.
-    scope: u32,
+    /// The innermost scope.
+    scope: Option<Arc<Counts>>,
     since: Instant,
 }
 
@@ -93,6 +94,8 @@ pub(crate) struct Outstanding {
     pub(crate) function: String,
     pub(crate) allocations: u64,
     pub(crate) bytes: u64,
+    /// Names of the threads that allocated.
+    pub(crate) threads: Vec<String>,
 }
 
 impl Lines {
@@ -129,7 +132,7 @@ impl Lines {
         name_of: impl FnOnce(u64) -> String,
     ) -> Option<(RecordId, bool)> {
         let (code, number) = self.calling_line(py)?;
-        let (ident, serial) = (thread_ident(), SERIAL.with(|serial| *serial));
+        let (ident, serial) = (thread_ident(), thread_serial());
         let since = Instant::now();
         let mut state = self.lock().ok()?;
         let thread = match state.thread(ident, serial) {
@@ -146,7 +149,7 @@ impl Lines {
         at.allocations += 1;
         at.bytes += bytes;
         state.threads[thread as usize].allocations += 1;
-        let record = Some(Record { address, bytes, line, thread, scope: 0, since });
+        let record = Some(Record { address, bytes, line, thread, scope: None, since });
         let id = match state.vacant.pop() {
             Some(vacant) => {
                 state.records[vacant as usize] = record;
@@ -161,10 +164,10 @@ impl Lines {
     }
 
     /// Notes the scope that an allocation was made in.
-    pub(crate) fn assign(&self, id: RecordId, scope: u32) {
+    pub(crate) fn assign(&self, id: RecordId, scope: &Arc<Counts>) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(Some(record)) = state.records.get_mut(id.0 as usize) {
-            record.scope = scope;
+            record.scope = Some(scope.clone());
         }
     }
 
@@ -180,39 +183,75 @@ impl Lines {
             line.bytes -= record.bytes;
         }
         state.threads[record.thread as usize].allocations -= 1;
+        // Outside of the lock: the last record of a scope ends it.
+        drop(state);
+        drop(record);
     }
 
     /// Returns the lines that hold memory, most bytes first.
     pub(crate) fn outstanding(&self, py: Python<'_>) -> PyResult<Vec<Outstanding>> {
         let mut lines: Vec<_> = {
             let state = call(py, || self.lock())?;
-            let held = state.lines.iter().flatten().filter(|line| line.allocations > 0);
-            let named = held.filter_map(|line| {
+            let mut threads: FxHashMap<u32, FxHashSet<u32>> = FxHashMap::default();
+            for record in state.records.iter().flatten() {
+                threads.entry(record.line).or_default().insert(record.thread);
+            }
+            let held = (0_u32..).zip(&state.lines);
+            let named = held.filter_map(|(at, line)| {
+                let line = line.as_ref().filter(|line| line.allocations > 0)?;
                 let code = state.codes.get(&line.code)?.object.clone_ref(py);
-                Some((code, line.number, line.allocations, line.bytes))
+                let of = threads.get(&at).into_iter().flatten();
+                let names = of.map(|thread| state.threads[*thread as usize].name.clone());
+                let mut names: Vec<String> = names.collect();
+                names.sort_unstable();
+                names.dedup();
+                Some((code, line.number, line.allocations, line.bytes, names))
             });
             named.collect()
         };
-        lines.sort_by_key(|(_, _, _, bytes)| std::cmp::Reverse(*bytes));
+        lines.sort_by_key(|(_, _, _, bytes, _)| std::cmp::Reverse(*bytes));
         lines
             .into_iter()
-            .map(|(code, line, allocations, bytes)| {
+            .map(|(code, line, allocations, bytes, threads)| {
                 let (file, function) = names(code.bind(py))?;
-                Ok(Outstanding { file, line, function, allocations, bytes })
+                Ok(Outstanding { file, line, function, allocations, bytes, threads })
             })
             .collect()
     }
 
     /// Returns every outstanding allocation, the oldest first, as dictionaries.
     pub(crate) fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.shown(py, |_| true)
+    }
+
+    /// Returns the outstanding allocations of a scope, and of the scopes inside it, for which
+    /// `is_wanted` returns `true` of address and bytes. The oldest comes first.
+    pub(crate) fn each_inside<'py>(
+        &self,
+        py: Python<'py>,
+        scope: u32,
+        mut is_wanted: impl FnMut(u64, u64) -> bool,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.shown(py, |record| {
+            let is_inside = record.scope.as_ref().is_some_and(|of| of.is_inside(scope));
+            is_inside && is_wanted(record.address, record.bytes)
+        })
+    }
+
+    /// Returns some outstanding allocations as dictionaries, the oldest first.
+    fn shown<'py>(
+        &self,
+        py: Python<'py>,
+        mut is_wanted: impl FnMut(&Record) -> bool,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let mut records: Vec<_> = {
             let state = call(py, || self.lock())?;
-            let live = state.records.iter().flatten();
+            let live = state.records.iter().flatten().filter(|record| is_wanted(record));
             let named = live.filter_map(|record| {
                 let line = state.lines[record.line as usize].as_ref()?;
                 let code = state.codes.get(&line.code)?.object.clone_ref(py);
                 let thread = state.threads[record.thread as usize].name.clone();
-                Some((*record, code, line.number, thread))
+                Some((record.clone(), code, line.number, thread))
             });
             named.collect()
         };
@@ -226,7 +265,8 @@ impl Lines {
             shown.set_item(intern!(py, "line"), number)?;
             shown.set_item(intern!(py, "function"), function)?;
             shown.set_item(intern!(py, "thread"), thread)?;
-            shown.set_item(intern!(py, "scope"), record.scope)?;
+            let scope = record.scope.as_ref().map_or(0, |scope| scope.number());
+            shown.set_item(intern!(py, "scope"), scope)?;
             shown.set_item(intern!(py, "age"), record.since.elapsed().as_secs_f64())?;
             Ok(shown)
         };
@@ -400,6 +440,11 @@ fn names(code: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
     let file = code.getattr(intern!(py, "co_filename"))?.extract()?;
     let function = code.getattr(intern!(py, "co_qualname"))?.extract()?;
     Ok((file, function))
+}
+
+/// Returns a number of this thread that no other of the process has.
+pub(crate) fn thread_serial() -> u64 {
+    SERIAL.with(|serial| *serial)
 }
 
 /// Returns the number of this thread, as `threading.get_ident` gives it.

@@ -8,7 +8,7 @@ use gpuheap_driver::CUstream;
 use crate::exchange::Lent;
 use crate::lines::RecordId;
 use crate::owner::Owner;
-use crate::scope::Charge;
+use crate::scope::{Charge, Counts};
 use crate::streams::still_means;
 
 /// A block with what has to come before its free. Returned when dropped.
@@ -34,7 +34,7 @@ impl Memory {
         stream: Option<gpuheap::Stream>,
     ) -> Memory {
         if let (Some(record), Some(charge)) = (record, &charge) {
-            owner.lines.assign(record, charge.number());
+            owner.lines.assign(record, charge.scope());
         }
         Memory { block: Some(block), record, charge, owner, used_on: Mutex::default(), stream }
     }
@@ -47,6 +47,11 @@ impl Memory {
     /// Bytes as requested; zero once it was returned.
     pub(crate) fn bytes(&self) -> u64 {
         self.block.as_ref().map_or(0, Block::bytes)
+    }
+
+    /// The innermost scope that it is charged to.
+    pub(crate) fn scope(&self) -> Option<&Arc<Counts>> {
+        self.charge.as_ref().map(Charge::scope)
     }
 
     /// Returns the stream that it was allocated on.
@@ -105,7 +110,7 @@ pub(crate) fn has_ended(stream: &gpuheap::Stream) -> bool {
     stream.is_retired() || (!is_default && !means())
 }
 
-impl Lent for Arc<Memory> {
+impl Lent for Memory {
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error> {
         self.use_on(consumer);
         if consumer.id() != self.stream().id() {

@@ -9,7 +9,11 @@ use pyo3::prelude::*;
 
 use crate::failure::{call, call_detached};
 use crate::lines::{Lines, RecordId};
+use crate::scope::Budget;
 use crate::streams::Streams;
+
+/// Device of an address: the number of its emulator, if it is emulated, and its ordinal.
+pub(crate) type Place = (Option<u64>, i32);
 
 thread_local! {
     /// `true` while a request of this thread may take the interpreter's lock: it came from Python,
@@ -26,6 +30,7 @@ pub(crate) struct Owner {
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
     pub(crate) lines: Lines,
+    pub(crate) place: Place,
     /// Number of open scopes, of all contexts.
     pub(crate) open_scopes: AtomicUsize,
     tracks: bool,
@@ -42,6 +47,8 @@ impl Owner {
     ) -> Arc<Owner> {
         // Garbage that waits for Python's collector may hold what is missing.
         let collector = heap.register_reclaimer(|_| collect());
+        let described = device.describe();
+        let place = (described.emulator, described.ordinal);
         let (streams, lines) = (Streams::default(), Lines::new(heap.clone()));
         Arc::new(Owner {
             heap,
@@ -49,6 +56,7 @@ impl Owner {
             default,
             streams,
             lines,
+            place,
             open_scopes: AtomicUsize::new(0),
             tracks,
             _collector: collector,
@@ -123,6 +131,19 @@ impl Owner {
             let _may = MayAttach::begin();
             work()
         })
+    }
+
+    /// Makes an array, as [`work`](Owner::work) does. The budgets of the scopes around refuse it
+    /// before it takes memory.
+    pub(crate) fn make<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        let Some(budget) = Budget::of(py, self)? else { return self.work(py, work) };
+        let check = budget.clone();
+        let made = self.work(py, || gpuheap::admitted(move |bytes| check.admits(bytes), work));
+        made.map_err(|error| budget.refusal(py).unwrap_or(error))
     }
 
     /// Records an allocation of the calling line, if the heap tracks.
@@ -202,7 +223,7 @@ impl Drop for MayAttach {
 
 /// Runs Python's collector, if this thread may take the interpreter's lock. The heap itself counts
 /// what came back.
-fn collect() -> u64 {
+pub(crate) fn collect() -> u64 {
     if MAY_ATTACH.get() {
         // A collector that fails has freed what it could.
         let _ = Python::try_attach(|py| {

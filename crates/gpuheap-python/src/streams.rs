@@ -21,7 +21,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyInt;
 use rustc_hash::FxHashMap;
 
-use crate::failure::{call, call_detached};
+use crate::failure::{call, call_detached, conversion};
+use crate::kind::index_of;
 
 /// A stream of a heap's device that does not wait for the default stream. From `Heap.stream()`.
 ///
@@ -325,13 +326,15 @@ pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
             ))
         });
     }
-    if let Ok(method) = given.getattr(intern!(given.py(), "__cuda_stream__")) {
+    if let Some(method) = given.getattr_opt(intern!(given.py(), "__cuda_stream__"))? {
         let answer = method.call0()?;
-        let (version, handle): (u32, usize) = answer.extract().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "__cuda_stream__ of {} returned {answer}, and not the pair (0, handle)",
-                given.get_type()
-            ))
+        let (version, handle): (u32, usize) = answer.extract().map_err(|error| {
+            conversion(given.py(), error, || {
+                PyTypeError::new_err(format!(
+                    "__cuda_stream__ of {} returned {answer}, and not the pair (0, handle)",
+                    given.get_type()
+                ))
+            })
         })?;
         if version == 0 {
             return Ok((handle, true));
@@ -340,6 +343,9 @@ pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
             "__cuda_stream__ of {} has version {version}; gpuheap knows version 0",
             given.get_type()
         )));
+    }
+    if let Some(number) = index_of(given)? {
+        return handle_of(&number);
     }
     Err(PyTypeError::new_err(format!(
         "{} is no stream; pass an object with __cuda_stream__ (gpuheap, cuda.core, CuPy, PyTorch, RMM), \

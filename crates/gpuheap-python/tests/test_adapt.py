@@ -120,3 +120,68 @@ def test_keys_that_cannot_be_shown(heap):
     with pytest.raises(TypeError) as caught:
         heap.adapt({Key(): array.array("u", "x")})
     assert "[<" in caught.value.__notes__[0] and "Key>]" in caught.value.__notes__[0]
+
+
+class Sized(dict):
+    """A dict that is made with an argument, and counts what is set."""
+
+    def __init__(self, size):
+        self.size = size
+
+
+def test_kinds_of_dict_keep_their_kind(heap):
+    data = array.array("b", [7])
+    structure = [
+        collections.Counter(a=3, b=1),
+        collections.OrderedDict([("z", data), ("a", 1)]),
+        collections.defaultdict(list, x=data, y=[2]),
+        Sized(4),
+    ]
+    structure[3]["x"] = data
+    up = heap.adapt(structure)
+    down = gpuheap.host(up)
+    for made in (up, down):
+        assert [type(one) for one in made] == [type(one) for one in structure]
+        assert made[0] == collections.Counter(a=3, b=1) and list(made[1]) == ["z", "a"]
+        assert made[2].default_factory is list and made[2]["y"] == [2] and made[3].size == 4
+    assert up[1]["z"] is up[2]["x"] is up[3]["x"] and up[1]["z"].to_list() == [7]
+    assert structure[1]["z"] is data is structure[3]["x"] and [one for one in down[3]["x"]] == [7]
+
+
+def table(library, name, **attributes):
+    """A stand-in for a class of a library of tables."""
+    made = type(name, (), {"__array__": None, "__iter__": lambda self: iter("ab"), **attributes})
+    made.__module__ = f"{library}.core.{name.lower()}"
+    return made()
+
+
+@pytest.mark.parametrize(
+    "library, remedy",
+    [
+        ("pandas", "{name: x[name].to_numpy() for name in x}"),
+        ("polars", "{name: x[name].to_numpy() for name in x.columns}"),
+        ("pyarrow", "{name: x[name].to_numpy() for name in x.column_names}"),
+    ],
+)
+def test_tables_name_their_arrays(heap, library, remedy):
+    import re
+
+    frame, column = table(library, "Frame", columns=["a", "b"]), table(library, "Series")
+    for use in (
+        lambda: heap.adapt(frame),
+        lambda: heap.adapt({"a": [frame]}),
+        lambda: gpuheap.batches(frame, heap=heap),
+        lambda: next(gpuheap.batches([frame], heap=heap)),
+    ):
+        with pytest.raises(TypeError, match=f"{library}.Frame is a table.*{re.escape(remedy)}"):
+            use()
+    for use in (lambda: heap.adapt([column]), lambda: gpuheap.batches(column, heap=heap)):
+        with pytest.raises(TypeError, match=rf"{library}.Series is a column.*x.to_numpy\("):
+            use()
+    with pytest.raises(TypeError, match=r"numpy.asarray\(x\)"):
+        heap.array(column)
+    # A value of such a library is no column.
+    value = type("Timestamp", (), {})
+    value.__module__ = f"{library}.scalars"
+    value = value()
+    assert heap.adapt([value]) == [value]

@@ -95,6 +95,8 @@ class Liar:
         ([1], "f2", TypeError, "element type"),
         ([1], "c16", TypeError, "element type"),
         ([1], object(), TypeError, "element type"),
+        (1 + 2j, None, TypeError, "complex"),
+        ([1, 2j], None, TypeError, "complex"),
     ],
 )
 def test_wrong_sources_are_refused(heap, source, dtype, error, text):
@@ -120,6 +122,26 @@ def test_buffers_of_every_layout(np, heap):
         with pytest.raises(TypeError, match="format|no array"):
             heap.array(other)
     assert heap.array(np.float32(1.5), "f4").to_list() == 1.5
+
+
+def test_masks_and_imaginary_parts_are_refused(np, heap):
+    masked = np.ma.array([1.0, 2.0], mask=[True, False])
+    a = heap.zeros(2)
+    for use in (
+        lambda: heap.array(masked),
+        lambda: heap.adapt({"a": masked}),
+        lambda: a.__setitem__(slice(None), masked),
+        lambda: heap.alloc(16).copy_from(masked),
+        lambda: next(gpuheap.batches(masked, heap=heap)),
+    ):
+        with pytest.raises(TypeError, match=r"has a mask.*x.filled\(0\)"):
+            use()
+    assert heap.array(masked.filled(7)).to_list() == [7.0, 2.0]
+    for number in (np.complex64(1 + 2j), np.complex128(1 + 2j), np.clongdouble(1)):
+        for use in (lambda: heap.full(2, number), lambda: heap.array([number]), lambda: a + number, lambda: a.fill(number)):
+            with pytest.raises(TypeError, match="complex number.*x.real"):
+                use()
+    assert heap.full(1, np.complex64(1 + 2j).real).to_list() == [1.0]
 
 
 @pytest.mark.parametrize("shape", [-1, (2, -1), (2**62, 2**62), 2**70, (2**63,), (1,) * 65, "ab", 1.5, (2**60,)])
@@ -207,7 +229,6 @@ def test_types_are_not_mixed(np, heap):
     for operation in (
         lambda: a + b,
         lambda: a + 1.5,
-        lambda: a == 1.5,
         lambda: a < b,
         lambda: mask + 1,
         lambda: mask + mask,
@@ -406,12 +427,260 @@ def test_groups_are_those_of_numpy(np, heap):
     for keys, groups in (([0, 5], 2), ([-1, 0], 2), ([0], 2), ([0, 1, 1], 2)):
         with pytest.raises(ValueError):
             a.sum_by_key(heap.array(keys), groups)
-    for keys in (heap.array([0.0, 1.0]), heap.array([[0, 1]]), heap.array([True, False]), [0, 1]):
-        with pytest.raises(TypeError):
-            a.sum_by_key(keys, 2)
+    for keys in (heap.array([[0, 1]]), heap.array([True, False]), [0, 1]):
+        for groups in (2, None):
+            with pytest.raises(TypeError):
+                a.sum_by_key(keys, groups)
     for groups in (-1, 2**80, 2**62, 1.5):
         with pytest.raises((TypeError, ValueError, OverflowError, MemoryError)):
             a.sum_by_key(heap.array([0, 1]), groups)
+
+
+def test_float_keys_group_by_value(np, heap):
+    rng = np.random.default_rng(7)
+    for kind in NUMBERS:
+        host = np.array([0.75, -0.5, 2.5, 1e30, 0.25] if kind.startswith("f") else [3, 0, 7, 100, 1], kind)
+        host = host[rng.integers(0, 5, 200)]
+        values = rng.integers(0, 50, (200, 2))
+        a, keys = heap.array(values), heap.array(host)
+        expected = np.unique(host)
+        distinct, sums = a.sum_by_key(keys)
+        assert distinct.dtype == kind and np.array_equal(distinct.to_numpy(), expected)
+        assert np.array_equal(sums.to_numpy(), np.stack([values[host == key].sum(0) for key in expected]))
+        means = a.mean_by_key(keys)[1].to_numpy()
+        assert np.allclose(means, np.stack([values[host == key].mean(0) for key in expected]))
+        assert keys.count_by_key()[1].to_list() == [int((host == key).sum()) for key in expected]
+    distinct, sums = heap.array([1, 2, 4, 8]).sum_by_key(heap.array([math.nan, -0.0, math.nan, 0.0]))
+    assert sums.to_list() == [10, 5] and distinct[0].item() == 0 and math.isnan(distinct[1].item())
+    distinct, sums = heap.zeros(0).sum_by_key(heap.zeros(0))
+    assert (distinct.to_list(), sums.to_list()) == ([], [])
+    with pytest.raises(ValueError):
+        heap.zeros(3).sum_by_key(heap.zeros(2))
+
+
+def test_whole_float_keys_number_groups(heap):
+    a = heap.array([1, 2, 4])
+    assert a.sum_by_key(heap.array([1.0, -0.0, 1.0]), 2).to_list() == [2, 5]
+    for keys in ([0.5, 0, 1], [math.nan, 0, 1], [math.inf, 0, 1], [1e30, 0, 0]):
+        with pytest.raises(ValueError, match="leave groups out"):
+            a.sum_by_key(heap.array(keys, "f4"), 2)
+    for keys in ([0, 0, 2.0], [-1.0, 0, 0], [2.0**62, 0, 0]):
+        with pytest.raises(ValueError, match=r"not within 0\.\.2"):
+            a.sum_by_key(heap.array(keys, "f8"), 2)
+
+
+def test_wide_integers_become_pythons_floats(heap):
+    for number in (2**64, -(2**64), 2**70 + 1, -(10**30), 2**1023):
+        assert heap.full(2, number, "f8").to_list() == [float(number)] * 2
+        assert heap.array([number, 0.5]).to_list() == [float(number), 0.5]
+        a = heap.zeros(1)
+        a[0] = number
+        assert (a - number).to_list() == [0.0] and (1 * a == number).to_list() == [True]
+        a.fill(number)
+        assert a.item() == float(number)
+    assert heap.full(1, 2**70, "f4").item() == float(2**70) and heap.full(1, 2**64 - 1).dtype == "uint64"
+    a = heap.zeros(1)
+    for kind, number in (("f8", 2**1024), ("f8", -(10**400)), ("f4", 2**128), ("i8", 2**64), ("u8", -(2**70))):
+        uses = (
+            lambda: heap.full(1, number, kind),
+            lambda: heap.array([number], kind),
+            lambda: a.astype(kind).fill(number),
+            lambda: a.astype(kind) + number,
+            lambda: number - a.astype(kind),
+            lambda: a.astype(kind).__setitem__(0, number),
+            lambda: a.astype(kind).__iadd__(number),
+        )
+        for use in uses:
+            with pytest.raises(OverflowError, match="range"):
+                use()
+
+
+def test_comparisons_go_by_value(np, heap):
+    import operator
+
+    numbers = [0, 1, -1, 300, 2**31, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 2**70, -(10**400), 10**400]
+    numbers += [True, 0.5, -0.5, 1.0, 254.5, 1e300, -1e300, math.inf, -math.inf, math.nan, 2.0**63, np.int64(-3)]
+    elements = {
+        "bool": [False, True],
+        "uint8": [0, 1, 255],
+        "int8": [-128, -1, 0, 127],
+        "int64": [-(2**63), 0, 2**63 - 1],
+        "uint64": [0, 2**63, 2**64 - 1],
+        "float32": [-math.inf, -1.0, 0.5, math.inf, math.nan, float(np.finfo("f4").max)],
+        "float64": [-math.inf, -1.0, 0.5, math.inf, math.nan, 1e308],
+    }
+    for kind, host in elements.items():
+        a = heap.array(host, kind)
+        for number in numbers:
+            for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+                compare = getattr(operator, name)
+                mask = compare(a, number)
+                # Both are floats where Python rounds an integer to compare it.
+                exact = number if abs(number) > 2**64 or not kind.startswith("f") else float(number)
+                assert mask.dtype == "bool" and mask.to_list() == [compare(one, exact) for one in host], (kind, number, name)
+                if name == "eq":
+                    assert (number in a) == any(one == exact for one in host)
+    with pytest.raises(TypeError, match="complex"):
+        a == 1j
+
+
+def test_lists_and_numpy_name_the_remedy(np, heap):
+    a = heap.array([1.0, 2.0])
+
+    class Device:
+        __cuda_array_interface__ = {}
+
+    for other in (np.ones(2), [1.0, 2.0], (1.0, 2.0), memoryview(b"12")):
+        for operation in (lambda: a + other, lambda: other + a, lambda: a * other, lambda: other - a, lambda: a / other):
+            with pytest.raises(TypeError, match=r"heap.array\(x\)"):
+                operation()
+    with pytest.raises(TypeError, match=r"gpuheap.from_dlpack\(x\)"):
+        Device() + a
+    assert (np.float64(2) * a).to_list() == [2.0, 4.0]
+
+
+def test_iteration_yields_numbers_or_rows(np, heap):
+    for kind in KINDS:
+        host = sample(np, np.random.default_rng(8), kind, (20,))
+        a = heap.array(host)
+        before = heap.stats()["driver_calls"]
+        assert list(a) == host.tolist() and max(a) == max(host) and (host[3] in a) and (sorted(a) == sorted(host))
+        assert heap.stats()["driver_calls"] - before < 40
+        assert type(next(iter(a))) is type(host.tolist()[0])
+    rows = heap.array([[1, 2], [3, 4]])
+    for row in rows:
+        row += 1
+    assert rows.to_list() == [[2, 3], [4, 5]] and [len(row) for row in heap.zeros((3, 0))] == [0, 0, 0]
+    assert list(heap.zeros((0, 2))) == [] and 5 in rows and 7 not in rows and None not in rows and "x" not in rows
+    assert heap.array([4, 9]) in rows and heap.array([9, 9]) not in rows and 300 not in heap.zeros(2, "u1")
+    numbers = iter(a)
+    assert len(list(numbers)) == 20 and next(numbers, None) is None is next(numbers, None)
+    with pytest.raises(TypeError, match="without axes"):
+        iter(heap.array(1))
+    for wrong in ([1], np.ones(2)):
+        with pytest.raises(TypeError, match=r"heap.array\(x\)"):
+            wrong in rows
+    rows.free()
+    for use in (lambda: iter(rows), lambda: 1 in rows):
+        with pytest.raises(gpuheap.Freed):
+            use()
+
+
+def test_iteration_lets_threads_interrupt_it(heap):
+    import _thread
+    import operator
+    import threading
+
+    numbers, begun = iter(heap.zeros(1 << 22, "uint8")), threading.Event()
+
+    def interrupt():
+        begun.wait()
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        begun.set()
+        list(numbers)
+    thread.join()
+    assert operator.length_hint(numbers) > 0
+
+
+def test_reductions_take_numpys_arguments(np, heap):
+    for kind in NUMBERS:
+        host = sample(np, np.random.default_rng(9), kind, (3, 4))
+        a = heap.array(host)
+        for axis in (None, 0, 1, -1):
+            for keepdims in (False, True):
+                for name in ("sum", "mean", "min", "max"):
+                    made = getattr(a, name)(axis=axis, keepdims=keepdims)
+                    expected = getattr(host, name)(axis=axis, keepdims=keepdims)
+                    made = made.to_numpy() if isinstance(made, gpuheap.Array) else np.asarray(made)
+                    assert made.shape == np.shape(expected) and np.allclose(made, expected), (kind, axis, name)
+            for dtype in ("int16", "uint64", "float32", "float64"):
+                if kind.startswith("f") and not dtype.startswith("f"):
+                    continue
+                made = a.sum(axis, dtype, keepdims=True)
+                assert made.dtype == dtype and np.array_equal(made.to_numpy(), host.sum(axis, dtype, keepdims=True))
+                if axis is None:
+                    assert a.sum(dtype=np.dtype(dtype)) == host.sum(dtype=dtype)
+        assert np.sum(a) == host.sum() and np.max(a) == host.max() and np.mean(a) == pytest.approx(host.mean())
+        assert np.array_equal(np.sum(a, axis=0).to_numpy(), host.sum(0))
+    for reduction in (a.sum, a.mean, a.min, a.max):
+        with pytest.raises(TypeError, match="out="):
+            reduction(out=np.zeros(()))
+
+
+class Raising:
+    """Its conversions raise an error of the caller."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def raises(self, *_arguments):
+        raise self.error("mine")
+
+    __index__ = __float__ = __len__ = __getitem__ = __iter__ = __cuda_stream__ = raises
+    __dlpack__ = __dlpack_device__ = raises
+
+
+class Index:
+    def __init__(self, error):
+        self.error = error
+
+    def __index__(self):
+        raise self.error("mine")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OverflowError, ZeroDivisionError])
+def test_errors_of_the_caller_pass_on(heap, error):
+    a, rows = heap.zeros(3), heap.zeros((3, 1))
+    buffer = heap.alloc(8)
+    index, all_of_it = Index(error), Raising(error)
+    uses = [
+        lambda: a[index],
+        lambda: a[index:],
+        lambda: rows[0, index],
+        lambda: a.__setitem__(index, 1.0),
+        lambda: a.__setitem__(0, index),
+        lambda: a.fill(index),
+        lambda: a + index,
+        lambda: a == index,
+        lambda: index in a,
+        lambda: a.reshape(index),
+        lambda: a.reshape(-1, index),
+        lambda: a.reshape([index]),
+        lambda: a.broadcast_to((3, index)),
+        lambda: a.transpose(index),
+        lambda: a.sum(index),
+        lambda: a.sum_by_key(heap.zeros(3, "i4"), index),
+        lambda: heap.alloc(index),
+        lambda: heap.alloc(1, index),
+        lambda: heap.pinned(index),
+        lambda: heap.would_fit(index),
+        lambda: heap.reclaim(index),
+        lambda: heap.set_limits(index),
+        lambda: heap.zeros(index),
+        lambda: heap.zeros((1, index)),
+        lambda: heap.full(1, index),
+        lambda: heap.array(index),
+        lambda: heap.array([1, index]),
+        lambda: gpuheap.Heap("emulated:1GiB", limit=index),
+        lambda: buffer.used_on(index),
+        lambda: buffer.fill(index),
+        lambda: buffer.to_bytes(index),
+        lambda: buffer.copy_from(b"1", index),
+        lambda: a.__dlpack__(stream=index),
+        lambda: heap.zeros(all_of_it),
+        lambda: a.reshape(all_of_it),
+        lambda: buffer.used_on(all_of_it),
+        lambda: gpuheap.from_dlpack(all_of_it, heap),
+        lambda: heap.array([[1], type("List", (list,), {"__iter__": all_of_it.raises})()]),
+        lambda: heap.array(type("Number", (), {"__float__": all_of_it.raises})()),
+    ]
+    for use in uses:
+        with pytest.raises(error, match="^mine"):
+            use()
 
 
 def test_numbers_of_arrays(heap):

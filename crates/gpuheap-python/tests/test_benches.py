@@ -32,3 +32,11 @@ def test_wrong_names_are_told(arguments, told):
 def test_a_library_whose_process_fails_is_named_and_passed_over():
     done = run("--only", "heap", "--seconds", "0.01")
     assert done.returncode == 0 and "heap: own: no figures after 0.01 s" in done.stdout
+
+
+def test_scopes_have_six_figures():
+    script = SCRIPT.with_name("scopes.py")
+    command = [sys.executable, str(script), "--count", "100", "--tasks", "10", "--depth", "10"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^\| (?:a pair|the end).* \| [\d.]+ n?s \|$", done.stdout, re.M)) == 6, done.stdout

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import gpuheap
+from support import needs_driver
 
 
 class Theirs:
@@ -184,6 +185,44 @@ def test_what_arrays_cannot_hold_is_refused_and_left_unconsumed(heap):
     def too_long(managed):
         managed.tensor.shape[0] = 1 << 30
 
+    def no_shape(managed):
+        managed.tensor.shape = None
+
+    def axes(count):
+        return lambda managed: setattr(managed.tensor, "ndim", count)
+
+    def empty(managed):
+        managed.tensor.lanes = 0
+
+    def no_bits(managed):
+        managed.tensor.bits = 0
+
+    def part_of_a_byte(managed):
+        managed.tensor.bits = 4
+
+    def wide_bool(managed):
+        managed.tensor.code = 6
+
+    def old(managed):
+        managed.major = 0
+
+    def nothing(managed):
+        managed.tensor.data = 0
+
+    def negative_stride(managed):
+        managed.tensor.strides = ctypes.cast(backwards, ctypes.POINTER(ctypes.c_int64))
+
+    backwards = (ctypes.c_int64 * 2)(2, -1)
+
+    def another_device(managed):
+        managed.tensor.device[1] = 1
+
+    def of_the_host(managed):
+        managed.tensor.device[0] = 1
+
+    def no_device(managed):
+        managed.tensor.device[0] = -1
+
     for change, text in (
         (lanes, "2 lanes"),
         (code, "type code 5"),
@@ -194,10 +233,56 @@ def test_what_arrays_cannot_hold_is_refused_and_left_unconsumed(heap):
         (strided, "strides"),
         (offset, "past every address"),
         (odd, "no address"),
+        (no_shape, "shape is NULL"),
+        (axes(-1), "-1 axes"),
+        (axes(-(2**31)), "axes"),
+        (axes(65), "65 axes"),
+        (axes(2**31 - 1), "axes"),
+        (empty, "0 lanes"),
+        (no_bits, "0 bits"),
+        (part_of_a_byte, "4 bits"),
+        (wide_bool, "type code 6, 64 bits"),
+        (old, "version 0"),
+        (negative_stride, "strides"),
+        (another_device, "DLPack device"),
+        (of_the_host, "heap.array"),
+        (no_device, "DLPack device"),
     ):
         refused(heap, change, text)
-    for change in (elsewhere, too_long):
+    for change in (elsewhere, too_long, nothing):
         refused(heap, change, "cannot be wrapped", gpuheap.BadInput)
+
+
+def test_hostile_plain_capsules_are_refused(heap):
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    for name, value in (("ndim", -1), ("ndim", 65), ("shape", None), ("lanes", 2), ("data", 0), ("byte_offset", 2**64 - 8)):
+        theirs = Old(heap.array([1, 2]).__dlpack__())
+        tensor = Tensor.from_address(get(theirs.capsule, b"dltensor"))
+        before = bytes(tensor)
+        setattr(tensor, name, value)
+        with pytest.raises((BufferError, gpuheap.BadInput)):
+            gpuheap.from_dlpack(theirs, heap)
+        assert name_of(theirs.capsule) == b"dltensor"
+        ctypes.memmove(ctypes.addressof(tensor), before, len(before))
+        assert gpuheap.from_dlpack(theirs, heap).to_list() == [1, 2]
+
+
+def test_rows_of_a_tensor_may_lie_unaligned(heap):
+    theirs = Theirs(heap.array([[1, 2, 3]]).__dlpack__(max_version=(1, 0)))
+    tensor = inside(theirs.capsule).tensor
+    rows = ctypes.create_string_buffer(40)
+    begin = ctypes.addressof(rows) + 1 + (-ctypes.addressof(rows)) % 8
+    ctypes.memmove(begin, (ctypes.c_int64 * 2)(1, 3), 16)
+    ctypes.memmove(begin + 16, (ctypes.c_int64 * 2)(3, 1), 16)
+    tensor.shape = ctypes.cast(begin, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(begin + 16, ctypes.POINTER(ctypes.c_int64))
+    assert gpuheap.from_dlpack(theirs, heap).to_list() == [[1, 2, 3]]
+    # An empty row is read from nowhere.
+    theirs = Theirs(heap.array(5).__dlpack__(max_version=(1, 0)))
+    tensor = inside(theirs.capsule).tensor
+    tensor.shape = tensor.strides = None
+    assert gpuheap.from_dlpack(theirs, heap).to_list() == 5
 
 
 def test_plain_strides_and_read_only_memory(heap):
@@ -378,6 +463,98 @@ def test_an_end_that_waits_lets_other_threads_run(driver_heap):
     # An emulated stream does its work when the host waits for it.
     code, said, errors = python(GATE, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0")
     assert (code, said) == (0, ["ended"] * 4), errors
+
+
+ORDER = """
+import gpuheap
+
+heap = gpuheap.Heap("cuda:0", limit="64MiB")
+
+
+class Back:
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, **arguments):
+        return self.capsule
+
+
+class Interface:
+    def __init__(self, array, **changes):
+        self.array = array
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **changes}
+
+
+def stale(show):
+    wrong = 0
+    for turn in range(20):
+        array = heap.zeros(1000, "int64", stream=heap.stream())
+        shown = show(array)
+        array += turn
+        back = gpuheap.from_dlpack(shown, heap, heap.stream())
+        wrong += back.sum() != 1000 * turn
+        back += 1
+        wrong += array.sum() != 1000 * (turn + 1)
+    return wrong
+
+
+def stale_buffers():
+    wrong = 0
+    for turn in range(20):
+        buffer = heap.alloc(1000, heap.stream())
+        shown = Back(buffer.__dlpack__(max_version=(1, 0)))
+        buffer.fill(turn)
+        wrong += gpuheap.from_dlpack(shown, heap, heap.stream()).sum() != 1000 * turn
+    return wrong
+
+
+class Bare:
+    def __init__(self, buffer):
+        self.__cuda_array_interface__ = {
+            "version": 2,
+            "shape": (buffer.size,),
+            "typestr": "|u1",
+            "data": (int(buffer.handle), False),
+        }
+
+
+def stale_of_cuda_core(show):
+    from cuda import core
+
+    import gpuheap.cuda_core
+
+    device, wrong = core.Device(0), 0
+    device.set_current()
+    for resource in (device.memory_resource, gpuheap.cuda_core.resource(heap)):
+        for turn in range(20):
+            stream = device.create_stream()
+            buffer = resource.allocate(1000, stream=stream)
+            buffer.fill(turn, stream=stream)
+            array = gpuheap.from_dlpack(show(buffer), heap, heap.stream() if turn % 2 else None)
+            wrong += array.sum() != 1000 * turn
+            array.free()
+            buffer.close(stream)
+    return wrong
+"""
+
+ORDERED = {
+    "stale(lambda array: Back(array.__dlpack__(max_version=(1, 0))))": (),
+    "stale(lambda array: Interface(array, stream=None))": (),
+    "stale_buffers()": (),
+    "stale_of_cuda_core(lambda buffer: buffer)": ("cuda.core",),
+    "stale_of_cuda_core(Bare)": ("cuda.core",),
+}
+
+
+@pytest.mark.parametrize("count", ORDERED)
+def test_memory_of_another_library_is_ordered(driver_heap, count):
+    needs_driver(*ORDERED[count])
+    program = f"{ORDER}\nprint({count})"
+    code, said, errors = python(program, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0")
+    assert (code, said) == (0, ["0"]), errors
 
 
 NO_MEMORY = """

@@ -1,6 +1,7 @@
 """Heaps, buffers, streams, host memory and reports."""
 
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -28,6 +29,21 @@ def test_free_is_once_and_use_after_it_is_an_error(heap):
     for use in (lambda: buffer.ptr, buffer.to_bytes, buffer.__dlpack__, lambda: buffer.used_on(0)):
         with pytest.raises(gpuheap.Freed, match="before this use"):
             use()
+
+
+def test_devices_are_equal_by_their_memory(heap):
+    device = heap.device
+    assert device == heap.device and hash(device) == hash(heap.device) and device in {heap.device}
+    other = gpuheap.Heap("emulated:1GiB").device
+    assert device != other and device != "emulated:1GiB" and gpuheap.Heap(device).device == device
+    assert len({device, heap.device, other}) == 2
+
+
+def test_a_line_of_devices_opens_one():
+    for line in gpuheap.devices():
+        name = line.partition(": ")[0]
+        assert gpuheap.Heap(line).device.name == name == gpuheap.Device(line).name
+        assert gpuheap.Heap(gpuheap.Device(line)).device.name == name
 
 
 def test_bytes_go_up_and_come_back(heap):
@@ -212,7 +228,7 @@ def test_other_libraries_see_no_interface_on_an_emulated_device(heap):
     assert buffer.__dlpack_device__()[0] == 12
     with pytest.raises(BufferError, match="without a copy"):
         buffer.__dlpack__(copy=True)
-    with pytest.raises(BufferError, match="device"):
+    with pytest.raises(BufferError, match=r"not on \(2, 0\);"):
         buffer.__dlpack__(dl_device=(2, 0))
     buffer.free()
 
@@ -382,3 +398,77 @@ def test_lines_of_cells_that_were_replaced(heap):
     exec(compile("\nkept.append(heap.alloc(7))", "<cell 0>", "exec"), {"heap": heap, "kept": kept})
     assert [(line.file, line.bytes) for line in heap.leaks()] == [("<cell 0>", 7)]
     kept.clear()
+
+
+def test_tracking_of_the_environment_records_lines():
+    for value, tracks in (("counts", True), ("backtraces", True), ("off", False)):
+        printed = run(
+            """
+heap = gpuheap.Heap("emulated:1GiB")
+kept = heap.alloc(1000)
+print(heap.tracks, heap.leaks() if heap.tracks else "")
+print(heap.status())
+try:
+    heap.alloc(2 << 30)
+except gpuheap.OutOfMemory as error:
+    print(error)
+""",
+            GPUHEAP_TRACK=value,
+        )
+        assert printed.startswith(str(tracks)) and ("<string>:4" in printed) == tracks, printed
+        assert ".rs" not in printed and "build" not in printed, printed
+
+
+def test_fork_error_speaks_python():
+    printed = run("""
+heap = gpuheap.Heap("emulated:1GiB")
+import os
+if os.fork() == 0:
+    try:
+        heap.alloc(10)
+    except gpuheap.Gone as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+""")
+    assert "multiprocessing" in printed and "::" not in printed, printed
+
+
+NO_DRIVER = {"LD_LIBRARY_PATH": "", "GPUHEAP_DEVICE": None}
+
+
+def test_missing_gpu_is_told_once():
+    try:
+        run("gpuheap.Device('cuda:0')", **NO_DRIVER)
+    except AssertionError as error:
+        assert "DriverError" in str(error)
+    else:
+        pytest.skip("there is a GPU")
+    printed = run(
+        """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    gpuheap.Heap("emulated:1GiB"), gpuheap.devices()
+    assert not caught, caught
+    made = gpuheap.install(libraries=[])
+    gpuheap.Heap(), gpuheap.Device(), gpuheap.default_heap()
+print([(one.category is gpuheap.EmulatedDeviceWarning, one.filename, one.lineno) for one in caught])
+print(caught[0].message)
+""",
+        **NO_DRIVER,
+    )
+    assert printed.startswith("[(True, '<string>', 8)]") and 'device="emulated:16GiB"' in printed, printed
+    assert run("gpuheap.Heap(); print('quiet')", **{**NO_DRIVER, "GPUHEAP_DEVICE": "emulated:1GiB"}) == "quiet\n"
+
+
+def run(program, **settings):
+    """Runs a program in a process with these settings of the environment. Returns what it prints."""
+    environment = {**os.environ, **settings}
+    environment = {name: value for name, value in environment.items() if value is not None}
+    done = subprocess.run(
+        [sys.executable, "-c", "import gpuheap\n" + program],
+        capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    return done.stdout

@@ -122,9 +122,23 @@ assert "for a new heap" in refused(lambda: gpuheap.install("1GiB", [], heap=heap
 from gpuheap._heap import peek_default_heap
 assert peek_default_heap() is None
 first = gpuheap.install(libraries=[], heap=heap)
-assert "undo()" in refused(lambda: gpuheap.install(libraries=[], heap=heap))
+assert "installed().undo()" in refused(lambda: gpuheap.install("1GiB", libraries=[]))
 first.undo()
 gpuheap.install(libraries=[], heap=heap)
+""")
+
+
+def test_second_install_returns_the_first():
+    run("""
+assert gpuheap.installed() is None
+arguments = dict(limit="512MiB", libraries=[], device="emulated:1GiB", track="lines")
+first = gpuheap.install(**arguments)
+assert gpuheap.install(**arguments) is first is gpuheap.installed()
+for other in ({"limit": "1GiB"}, {"libraries": ["jax"]}, {"device": "emulated:2GiB"}, {"track": "off"}):
+    assert "other arguments" in refused(lambda: gpuheap.install(**{**arguments, **other}))
+first.undo()
+assert gpuheap.installed() is None
+assert gpuheap.install(**arguments) is not first
 """)
 
 

@@ -18,11 +18,11 @@ from numba import cuda
 """
 
 
-def run(program, manager="gpuheap.numba"):
+def run(program, manager="gpuheap.numba", **settings):
     import os
 
     needs_driver()
-    environment = {**os.environ}
+    environment = {**os.environ, **settings}
     if manager:
         environment["NUMBA_CUDA_MEMORY_MANAGER"] = manager
     done = subprocess.run(
@@ -138,3 +138,23 @@ except gpuheap.BadInput as error:
 else:
     raise AssertionError("no error")
 """, manager=None)
+
+
+def test_default_heap_serves_numba():
+    run("""
+import os
+array = cuda.device_array(1000, np.uint8)
+heap = gpuheap.default_heap()
+assert cuda.current_context().memory_manager.heap is heap
+assert heap.stats()["live"] == 1000 and gpuheap.status().to_dict()["device_total"] > 0
+assert heap.limits[0] == 64 << 20, heap.limits
+try:
+    cuda.device_array(40 << 20, np.uint8), heap.alloc(40 << 20)
+except gpuheap.OutOfMemory as error:
+    assert error.limit == 64 << 20
+else:
+    raise AssertionError("the limit was granted twice")
+del array
+gc.collect()
+assert gpuheap.flush().given_back > 0
+""", GPUHEAP_MEMORY_LIMIT="64MiB")

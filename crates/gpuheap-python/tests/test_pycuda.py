@@ -1,5 +1,6 @@
 """PyCUDA's hook against a fake of its driver module."""
 
+import ctypes
 import gc
 import sys
 import threading
@@ -73,6 +74,19 @@ def test_memory_of_a_thread_without_a_context_comes_back(hook, driver_heap):
     thread.join()
     gc.collect()
     assert driver_heap.stats()["live"] == 0
+
+
+def test_names_lead_through_a_pointer(hook, driver_heap):
+    class Array:
+        pass
+
+    Array.kept = array = Array()
+    array.gpudata = hook.allocator(driver_heap)(1000)
+    # As an object of Boost.Python, which the collector does not know.
+    ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(array.gpudata))
+    (held,) = driver_heap.held()
+    assert "Array.kept.gpudata" in str(held) and "builtins.dict" not in str(held), held
+    del Array.kept, array
 
 
 def test_a_context_of_its_own_is_refused(hook, driver_heap):

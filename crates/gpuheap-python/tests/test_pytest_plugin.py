@@ -109,7 +109,7 @@ def test_next(gpu_heap):
         [
             "gpu_limit_leaks: 3.000 MiB of GPU memory left behind, 2.000 MiB above 1.000 MiB",
             "peak 3.000 MiB, kept 3.000 MiB",
-            "  3.000 MiB in 1 allocation, *.py:10 (test_keeps)",
+            "  3.000 MiB in 1 allocation, *.py:10 (test_keeps), thread MainThread",
         ]
     )
 

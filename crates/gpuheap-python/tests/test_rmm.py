@@ -57,7 +57,21 @@ def test_an_adaptor_goes_around_it(heap):
     limited.deallocate(address, 1000)
 
 
-def test_install_is_refused_twice_and_put_back(heap, driver_heap):
+def test_rmm_that_cannot_allocate_is_refused(driver_heap, monkeypatch):
+    class Broken:
+        def __init__(self, size):
+            raise RuntimeError("cudaErrorSymbolNotFound")
+
+    monkeypatch.setattr(rmm, "DeviceBuffer", Broken)
+    before = rmm.mr.get_per_device_resource(0)
+    with pytest.raises(gpuheap.BadInput, match="RMM cannot allocate here .cudaErrorSymbolNotFound."):
+        gpuheap.rmm.install(driver_heap)
+    assert rmm.mr.get_per_device_resource(0) is before
+
+
+def test_install_is_refused_twice_and_put_back(heap, driver_heap, monkeypatch):
+    # The emulated driver has no runtime for RMM.
+    monkeypatch.setattr(gpuheap.rmm, "_check_runs", lambda _: None)
     before = rmm.mr.get_per_device_resource(0)
     with pytest.raises(gpuheap.BadInput, match="RMM needs a real GPU"):
         gpuheap.rmm.install(heap)

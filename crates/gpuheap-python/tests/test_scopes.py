@@ -1,7 +1,13 @@
 """Scopes: what they free, what they report, and whose memory they count."""
 
+import _thread
 import asyncio
+import collections
+import contextlib
 import contextvars
+import dataclasses
+import functools
+import operator
 import subprocess
 import sys
 import threading
@@ -126,7 +132,7 @@ def test_a_scope_remembers_no_array_that_is_gone(heap):
     with heap.scope("load") as scope:
         for _ in range(1000):
             heap.zeros(1)
-        assert len(list(scope._account.buffers)) < 200
+        assert scope._account.owned < 200
 
 
 def test_what_is_kept_and_freed_hides_no_leak(heap):
@@ -140,11 +146,13 @@ def test_what_is_kept_and_freed_hides_no_leak(heap):
 
 def test_a_decorated_function_is_warned_about_where_it_is_called(heap):
     @heap.scope("load")
-    def load():
-        return library().empty(heap, 600)
+    def load(stays):
+        stays.append(library().empty(heap, 600))
 
+    stays = []
     with pytest.warns(gpuheap.LeakWarning, match="600 bytes outlived") as caught:
-        load().free()
+        load(stays)
+    stays.pop().free()
     assert caught[0].filename == __file__
 
 
@@ -248,7 +256,7 @@ def test_scopes_may_be_left_in_any_order(heap):
     assert (of_inner.freed, later.freed, kept.freed, inner.leaked_bytes) == (True, True, False, 80)
     of_around = heap.alloc(160)
     with heap.scope("next") as following:
-        assert following._account.outer is around._account
+        assert following._account.before is around._account
     with pytest.warns(gpuheap.LeakWarning, match="'around'"):
         around.__exit__(None, None, None)
     assert (kept.freed, of_around.freed) == (True, True)
@@ -401,19 +409,22 @@ def test_decorated_functions_open_a_scope_for_each_call(heap):
 
 def test_tasks_are_told_apart(heap):
     async def main():
+        made = []
+
         @heap.scope("task", limit="10 MiB")
         async def task(go):
             buffer = heap.alloc(8 * MIB)
+            made.append(buffer)
             await go.wait()
             assert not buffer.freed
-            return buffer
 
         one, two = asyncio.Event(), asyncio.Event()
         first, second = asyncio.create_task(task(one)), asyncio.create_task(task(two))
         await asyncio.sleep(0)
         assert heap.stats()["live"] == 16 * MIB
         one.set()
-        assert (await first).freed
+        await first
+        assert [buffer.freed for buffer in made] == [True, False]
         assert heap.stats()["live"] == 8 * MIB
         two.set()
         await second
@@ -426,6 +437,330 @@ def test_a_context_that_outlives_its_scope_is_not_counted(heap):
         context = contextvars.copy_context()
     buffer = context.run(heap.alloc, 1000)
     assert (scope.live, buffer.freed) == (0, False)
+
+
+def test_generator_scope_spares_its_caller(heap):
+    def rows():
+        with heap.scope("rows") as scope:
+            for _ in range(2):
+                inside.append(heap.alloc(10))
+                yield scope
+
+    inside, outside = [], []
+    for scope in rows():
+        outside.append(heap.alloc(1000))
+        with heap.scope("step") as step:
+            assert gpuheap.current_scope() is step
+            ended = heap.zeros(10)
+        assert (scope.live, step.live, ended.freed) == (10 * len(inside), 0, True)
+        with pytest.raises(gpuheap.BadInput, match="no scope"):
+            gpuheap.current_scope()
+    assert [buffer.freed for buffer in inside + outside] == [True, True, False, False]
+    outside[0].free(), outside[1].free()
+
+
+def test_generator_inside_a_scope_has_its_own(heap):
+    def rows():
+        with heap.scope("rows") as scope:
+            yield scope
+            inner.append(heap.alloc(10))
+            yield
+            inner.append(heap.alloc(10))
+
+    inner = []
+    found = rows()
+    of_rows = next(found)
+    with heap.scope("step") as step:
+        next(found)
+        own = heap.alloc(100)
+        assert (of_rows.live, step.live) == (10, 100)
+    assert (own.freed, inner[0].freed) == (True, False)
+    assert list(found) == [] and [buffer.freed for buffer in inner] == [True, True]
+
+
+def test_abandoned_generator_ends_its_scope(heap):
+    def rows():
+        with heap.scope("rows"):
+            made.append(heap.zeros(10))
+            yield
+
+    made = []
+    for _ in rows():
+        break
+    assert made[0].freed
+    assert not heap.alloc(1).freed
+
+
+def test_async_generator_scope_spares_its_caller(heap):
+    async def rows():
+        with heap.scope("rows"):
+            for _ in range(2):
+                inside.append(heap.alloc(10))
+                await asyncio.sleep(0)
+                inside.append(heap.alloc(10))
+                yield
+
+    async def main():
+        async for _ in rows():
+            outside.append(heap.alloc(100))
+
+    inside, outside = [], []
+    asyncio.run(main())
+    assert [buffer.freed for buffer in inside + outside] == [True] * 4 + [False] * 2
+    outside[0].free(), outside[1].free()
+
+
+def test_task_outlives_the_scope_around(heap):
+    async def work(go):
+        made.append(heap.alloc(10))
+        with heap.scope("own"):
+            own.append(heap.alloc(10))
+            await go.wait()
+            own.append(heap.alloc(10))
+            assert not any(buffer.freed for buffer in own)
+
+    async def main():
+        go = asyncio.Event()
+        with heap.scope("parent", limit=100) as parent:
+            task = asyncio.create_task(work(go))
+            await asyncio.sleep(0)
+            made.append(heap.alloc(50))
+            assert (parent.live, parent.own_peak) == (50, 50)
+        assert [buffer.freed for buffer in made] == [False, True]
+        go.set()
+        await task
+
+    made, own = [], []
+    asyncio.run(main())
+    assert [buffer.freed for buffer in own] == [True, True]
+    made[0].free()
+
+
+def test_thread_with_copied_context_is_outside(heap):
+    async def main():
+        with heap.scope("parent") as parent:
+            buffer = await asyncio.to_thread(heap.alloc, 10)
+            assert parent.live == 0
+        return buffer
+
+    buffer = asyncio.run(main())
+    assert not buffer.freed
+    buffer.free()
+
+
+def test_code_below_the_scope_is_inside(heap):
+    async def deeper(depth):
+        if depth:
+            return await deeper(depth - 1)
+        await asyncio.sleep(0)
+        return [heap.alloc(10) for _ in range(2)] + list(map(heap.alloc, (10,)))
+
+    async def main():
+        with heap.scope("parent") as parent:
+            made = await deeper(5)
+            assert parent.live == 30
+        return made
+
+    assert all(buffer.freed for buffer in asyncio.run(main()))
+    with heap.scope("around"):
+        made = asyncio.run(deeper(2))
+    assert all(buffer.freed for buffer in made)
+
+
+def test_context_managers_pass_their_scope_on(heap):
+    @contextlib.contextmanager
+    def step():
+        with heap.scope("step") as scope:
+            yield scope
+
+    @contextlib.asynccontextmanager
+    async def async_step():
+        with step() as scope:
+            await asyncio.sleep(0)
+            yield scope
+
+    class Step:
+        async def __aenter__(self):
+            self.scope = heap.scope("step")
+            return self.scope.__enter__()
+
+        async def __aexit__(self, *exception):
+            await asyncio.sleep(0)
+            self.scope.__exit__(*exception)
+
+    async def main():
+        for manager in (async_step(), Step()):
+            async with manager as scope:
+                await asyncio.sleep(0)
+                made.append(heap.alloc(10))
+                assert scope.live == 10
+                await asyncio.create_task(other())
+
+    async def other():
+        outside.append(heap.alloc(10))
+
+    made, outside = [], []
+    with step() as scope, contextlib.ExitStack() as stack:
+        second = stack.enter_context(step())
+        made.append(heap.alloc(10))
+        assert (scope.live, second.live) == (10, 10)
+    asyncio.run(main())
+    assert [buffer.freed for buffer in made + outside] == [True] * 3 + [False] * 2
+    outside[0].free(), outside[1].free()
+
+
+@pytest.fixture
+def fixture_scope(heap):
+    with heap.scope("fixture") as scope:
+        yield scope
+
+
+def test_fixtures_pass_their_scope_on(heap, fixture_scope):
+    _buffer = heap.alloc(10)
+    assert fixture_scope.live == 10
+
+
+def test_code_without_a_frame_is_inside(heap):
+    scope, done, made = heap.scope("load"), threading.Event(), []
+    partial = functools.partial
+    works = [
+        scope.__enter__, partial(heap.alloc, 10), partial(heap.zeros, 10),
+        partial(scope.__exit__, None, None, None), done.set,
+    ]  # fmt: skip
+    # `map` calls them on a thread that has no frame of Python.
+    _thread.start_new_thread(made.extend, (map(operator.call, works),))
+    assert done.wait(10)
+    assert (made[1].freed, made[2].freed) == (True, True)
+
+
+@dataclasses.dataclass
+class Model:
+    weights: object
+    layers: list
+
+
+class Slots:
+    __slots__ = ("array", "empty")
+
+    def __init__(self, array):
+        self.array = array
+
+
+def test_returned_arrays_are_kept(heap):
+    made = []
+
+    def array():
+        made.append(heap.zeros(10))
+        return made[-1]
+
+    shapes = (
+        lambda: array(),
+        lambda: (array(), [array(), {"a": array(), 1: (array(),)}]),
+        lambda: Model(array(), [Model(array()[2:], [heap.alloc(10)])]),
+        lambda: Slots(types.SimpleNamespace(inner=collections.deque([array()]))),
+    )
+
+    @heap.scope("load")
+    def load(shape):
+        made.append(heap.zeros(5))
+        return shape()
+
+    async def load_async(shape):
+        return shape()
+
+    for shape in shapes:
+        for run in (load, lambda shape: asyncio.run(heap.scope("load")(load_async)(shape))):
+            made.clear()
+            result = run(shape)
+            assert [one.freed for one in made if one.size == 5] == [True] * (run is load)
+            assert not any(one.freed for one in made if one.size == 10)
+            del result
+    made.clear()
+
+
+def test_returned_library_array_is_no_leak(heap):
+    @heap.scope("load", on_leak="raise")
+    def load():
+        return [library().empty(heap, 100)]
+
+    load()[0].free()
+
+
+def test_returned_array_joins_scope_around(heap):
+    before = heap.zeros(10)
+
+    @heap.scope("inner")
+    def inner():
+        return before, heap.zeros(10)
+
+    with heap.scope("outer") as outer:
+        _, kept = inner()
+        assert outer.live == 80
+    assert (before.freed, kept.freed) == (False, True)
+
+
+def test_returned_cycle_is_kept(heap):
+    @heap.scope("load")
+    def load():
+        found = [heap.zeros(10)]
+        found.append(found)
+        return found
+
+    found = load()
+    assert not found[0].freed
+    found.clear()
+
+
+def test_current_scope_keeps_in_decorated_function(heap):
+    @heap.scope("load")
+    def load():
+        scope = gpuheap.current_scope()
+        assert isinstance(scope, gpuheap.Scope) and scope.name == "load"
+        cache.append(scope.keep(heap.zeros(10)))
+
+    cache = []
+    load()
+    assert not cache[0].freed
+    cache.clear()
+
+
+def test_limit_refuses_arrays_in_time(heap):
+    operations = (
+        lambda: heap.zeros(13 * MIB),
+        lambda: heap.full((MIB,), 1.0),
+        lambda: heap.array(bytes(9 * MIB)),
+        lambda: small.astype("float64"),
+        lambda: small.broadcast_to((16, MIB)),
+        lambda: small + small.broadcast_to((8, MIB)),
+    )
+    small = heap.full((MIB,), 1, "uint8")
+    for use in operations:
+        with heap.scope("load", limit="7 MiB") as scope:
+            reserved = heap.stats()["reserved"]
+            with pytest.raises(gpuheap.OutOfMemory, match="in scope 'load'") as caught:
+                use()
+            assert caught.value.cause == "scope"
+            assert heap.stats()["reserved"] - reserved <= 8 * MIB
+        assert scope.peak <= 7 * MIB
+    small.free()
+
+
+def test_garbage_refuses_no_arrays(heap):
+    with heap.scope("load", limit="10 MiB"):
+        cycle = [heap.zeros(MIB)]
+        cycle.append(cycle)
+        del cycle
+        heap.zeros(MIB)
+
+
+def test_would_fit_knows_the_scope(heap):
+    assert heap.would_fit(2 * MIB)[0] == "yes"
+    with heap.scope("load", limit="3 MiB"):
+        kept = heap.alloc(2 * MIB)
+        verdict, text = heap.would_fit(2 * MIB)
+        assert verdict == "no" and "scope 'load' has 1.000 MiB left of its limit of 3.000 MiB" in text, text
+        assert heap.would_fit(MIB)[0] == "yes"
+        kept.free()
 
 
 def test_generators_are_refused(heap):
@@ -477,7 +812,7 @@ def test_one_failure_at_the_end_leaves_the_rest_done(heap):
         with heap.scope("outer", on_leak="ignore") as outer:
             with pytest.raises(error, match="not this one") as caught:
                 with heap.scope("load", on_leak="raise") as scope:
-                    scope._account.buffers.add(broken)
+                    scope._account.adopt(broken)
                     host = heap.pinned(10)
                     view = memoryview(host)
                     own, stays = heap.alloc(1000), library().empty(heap, 300)
@@ -494,7 +829,7 @@ def test_a_failure_at_the_end_hides_no_exception(heap):
     broken = Broken()
     broken.error = gpuheap.DriverError
     with pytest.raises(KeyError) as caught, heap.scope("load") as scope:
-        scope._account.buffers.add(broken)
+        scope._account.adopt(broken)
         view = memoryview(heap.pinned(10))
         own = heap.alloc(1000)
         raise KeyError
@@ -503,7 +838,7 @@ def test_a_failure_at_the_end_hides_no_exception(heap):
     view.release()
     broken.error = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt), heap.scope("load") as scope:
-        scope._account.buffers.add(broken)
+        scope._account.adopt(broken)
         raise KeyError
 
 

@@ -164,6 +164,9 @@ pub use adapt::{Adapt, Host};
 #[cfg(feature = "arithmetic")]
 pub use arithmetic::{Number, Operand, Scalar};
 #[cfg(feature = "arrays")]
+#[doc(hidden)]
+pub use array::admission::admitted;
+#[cfg(feature = "arrays")]
 pub use array::scope::{Handle, Scope};
 #[cfg(feature = "arrays")]
 pub use array::scope_report::{Kept, ScopeReport};

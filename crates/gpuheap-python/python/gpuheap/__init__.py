@@ -23,14 +23,36 @@ if TYPE_CHECKING:
 
     from gpuheap._adapt import host
     from gpuheap._batches import batches
-    from gpuheap._errors import BadInput, Bug, DriverError, Error, Freed, Gone, Leaked, LeakWarning, OutOfMemory
+    from gpuheap._errors import (
+        BadInput,
+        Bug,
+        DriverError,
+        EmulatedDeviceWarning,
+        Error,
+        Freed,
+        Gone,
+        Leaked,
+        LeakWarning,
+        OutOfMemory,
+    )
     from gpuheap._gpuheap import Array, Buffer, Device, HostBuffer, Stream, __version__, devices, from_dlpack
     from gpuheap._explain import Explanation, explain, replay
     from gpuheap._flush import flush
-    from gpuheap._heap import Heap, default_heap, set_default_heap, status
-    from gpuheap._holders import holders
-    from gpuheap._install import Installed, install
-    from gpuheap._scopes import scope, thread_scope
+    from gpuheap._heap import (
+        FlushReport,
+        Heap,
+        Leaks,
+        Line,
+        Released,
+        Snapshot,
+        Status,
+        default_heap,
+        set_default_heap,
+        status,
+    )
+    from gpuheap._holders import Held, Holder, holders
+    from gpuheap._install import Installed, Outcome, install, installed
+    from gpuheap._scopes import Leak, Scope, current_scope, scope, thread_scope
     from gpuheap import cuda_core, cupy, emulate, ipython, jax, numba, pycuda, pytest_plugin, rmm, torch
 
 # Public names by the module that has them. The pytest plugin lives in this package, and is loaded in every
@@ -39,15 +61,19 @@ _MODULES = {
     "_adapt": ("host",),
     "_batches": ("batches",),
     "_errors": (
-        "BadInput", "Bug", "DriverError", "Error", "Freed", "Gone", "Leaked", "LeakWarning", "OutOfMemory",
+        "BadInput", "Bug", "DriverError", "EmulatedDeviceWarning", "Error", "Freed", "Gone", "Leaked",
+        "LeakWarning", "OutOfMemory",
     ),
     "_gpuheap": ("Array", "Buffer", "Device", "HostBuffer", "Stream", "__version__", "devices", "from_dlpack"),
     "_explain": ("Explanation", "explain", "replay"),
     "_flush": ("flush",),
-    "_heap": ("Heap", "default_heap", "set_default_heap", "status"),
-    "_holders": ("holders",),
-    "_install": ("Installed", "install"),
-    "_scopes": ("scope", "thread_scope"),
+    "_heap": (
+        "FlushReport", "Heap", "Leaks", "Line", "Released", "Snapshot", "Status", "default_heap",
+        "set_default_heap", "status",
+    ),
+    "_holders": ("Held", "Holder", "holders"),
+    "_install": ("Installed", "Outcome", "install", "installed"),
+    "_scopes": ("Leak", "Scope", "current_scope", "scope", "thread_scope"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -58,19 +84,32 @@ __all__ = [
     "Bug",
     "Device",
     "DriverError",
+    "EmulatedDeviceWarning",
     "Error",
     "Explanation",
+    "FlushReport",
     "Freed",
     "Gone",
     "Heap",
+    "Held",
+    "Holder",
     "HostBuffer",
     "Installed",
+    "Leak",
     "LeakWarning",
     "Leaked",
+    "Leaks",
+    "Line",
     "OutOfMemory",
+    "Outcome",
+    "Released",
+    "Scope",
+    "Snapshot",
+    "Status",
     "Stream",
     "__version__",
     "batches",
+    "current_scope",
     "default_heap",
     "devices",
     "explain",
@@ -79,6 +118,7 @@ __all__ = [
     "holders",
     "host",
     "install",
+    "installed",
     "replay",
     "scope",
     "set_default_heap",

@@ -28,8 +28,14 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Ar
         made.append(array)
         return array
 
+    def adapted(leaf: Any) -> Any:
+        if is_host_array(leaf):
+            return upload(leaf)
+        refuse_table(leaf)
+        return leaf
+
     try:
-        return walk(structure, lambda leaf: upload(leaf) if is_host_array(leaf) else leaf), made
+        return walk(structure, adapted), made
     except BaseException:
         # An exception keeps frames, and those would keep the arrays.
         for array in made:
@@ -193,9 +199,13 @@ def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
         return with_fields(part, named)
     if kind is dict:
         return named
-    # Other kinds of dict (ordered, with defaults) keep their settings.
-    same = part.copy()
-    same.update(named)
+    # Other kinds of dict (ordered, with defaults, counters) keep their settings. Their own `update` may mean
+    # something else: that of a counter adds.
+    import copy
+
+    same = copy.copy(part)
+    for name, value in named.items():
+        dict.__setitem__(same, name, value)
     return same
 
 
@@ -224,6 +234,31 @@ def is_host_array(part: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+#: Libraries of tables in the host's memory, with the call that makes an array of a table's column.
+_TABLES = {
+    "pandas": "{name: x[name].to_numpy() for name in x}",
+    "polars": "{name: x[name].to_numpy() for name in x.columns}",
+    "pyarrow": "{name: x[name].to_numpy() for name in x.column_names}",
+}
+
+_COLUMNS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__", "__array__")
+
+
+def refuse_table(part: Any) -> None:
+    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow, which has no buffer."""
+    for base in type(part).__mro__:
+        library = base.__module__.partition(".")[0]
+        if library in _TABLES and any(hasattr(base, name) for name in _COLUMNS):
+            name = f"{library}.{type(part).__qualname__}"
+            if hasattr(base, "columns"):
+                raise TypeError(
+                    f"{name} is a table, and arrays are made of its columns; pass {_TABLES[library]}, or "
+                    f"{'x.to_numpy()' if library != 'pyarrow' else 'x.to_pandas().to_numpy()'} if all have one type"
+                )
+            to_numpy = "x.to_numpy(zero_copy_only=False)" if library == "pyarrow" else "x.to_numpy()"
+            raise TypeError(f"{name} is a column without a buffer; pass {to_numpy}")
 
 
 def is_wide(part: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuheap._adapt import adapt_noting, is_host_array, is_wide, walk
+from gpuheap._adapt import adapt_noting, is_host_array, is_wide, refuse_table, walk
 from gpuheap._errors import OutOfMemory
 from gpuheap._gpuheap import Array
 
@@ -42,6 +42,7 @@ def batches(
         return RowBatches(heap, (data,), False, narrow, fraction)
     if isinstance(data, tuple) and data and all(is_host_array(one) for one in data):
         return RowBatches(heap, data, True, narrow, fraction)
+    refuse_table(data)
     if isinstance(data, (str, bytes, Array)) or not isinstance(data, Iterable):
         raise TypeError(f"no batches can be made of {type(data)}; pass an array, a tuple of arrays, or an iterable")
     return ItemBatches(heap, iter(data), narrow)

@@ -73,6 +73,10 @@ class LeakWarning(UserWarning):
     """Memory outlived a scope."""
 
 
+class EmulatedDeviceWarning(UserWarning):
+    """No GPU was found and no device was named, so an emulated device is used."""
+
+
 class Bug(Error):
     """gpuheap failed in a way that is a fault of its own."""
 
@@ -80,7 +84,7 @@ class Bug(Error):
 
 
 # Programs know them by the package, and so do the first lines of tracebacks.
-for _public in (Error, OutOfMemory, Freed, Gone, DriverError, BadInput, Leaked, LeakWarning, Bug):
+for _public in (Error, OutOfMemory, Freed, Gone, DriverError, BadInput, Leaked, LeakWarning, EmulatedDeviceWarning, Bug):
     _public.__module__ = "gpuheap"
 
 _CLASSES: dict[str, type[Error]] = {
@@ -95,6 +99,33 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
+_is_told = False
+
+
+def warn_emulated(device: str, memory: int) -> None:
+    """Warns, once, that a device is emulated which nobody asked for."""
+    global _is_told
+    if _is_told:
+        return
+    import sys
+    import warnings
+
+    from gpuheap._heap import size
+
+    # The line of the program, above the frames of this package.
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "gpuheap":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"no GPU was found, so the heap is on an emulated one in the memory of the host: {device!r}, with "
+        f"{size(memory)}. To choose it, pass device=\"emulated:16GiB\" or set GPUHEAP_DEVICE=emulated:16GiB. "
+        "With device=\"cuda:0\" a missing GPU is an error",
+        EmulatedDeviceWarning,
+        stacklevel=level,
+    )
+    _is_told = True
+
+
 def from_kind(kind: str, text: str) -> Error:
     """Makes the error of a kind that the library names."""
     error = _CLASSES.get(kind, BadInput)(text)
@@ -107,6 +138,16 @@ def out_of_memory(text: str, figures: dict[str, Any]) -> OutOfMemory:
     error = OutOfMemory(text)
     error.figures = figures
     return error
+
+
+def scope_shortage(scope: str, requested: int, left: int, limit: int) -> str:
+    """Says why a request does not fit into a scope's limit."""
+    from gpuheap._heap import size
+
+    return (
+        f"{size(requested)} do not fit: scope {scope!r} has {size(left)} left of its limit of {size(limit)}. Free "
+        "what was requested inside, or raise the scope's limit"
+    )
 
 
 def scope_exceeded(figures: dict[str, Any]) -> OutOfMemory:

@@ -7,6 +7,7 @@ import inspect
 import sys
 import threading
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,43 @@ def is_suspended(frame: types.FrameType) -> bool:
     if not flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return False
     return any(frame_of(found) is frame for found in gc.get_objects())
+
+
+def resumable_on_stack() -> list[weakref.ref[Any]]:
+    """Weak references to the generators and coroutines that run on this thread, the innermost first. Those that
+    `contextlib` or pytest drive are left out: they are suspended for the code that runs inside their block."""
+    found = []
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        back = frame.f_back
+        if frame.f_code.co_flags & _RESUMABLE and not (_is_driver(frame) or back is not None and _is_driver(back)):
+            opener = _opener(frame)
+            if opener is not None:
+                found.append(weakref.ref(opener))
+        frame = back
+    return found
+
+
+_RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def _is_driver(frame: types.FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and (name == "contextlib" or name.startswith("_pytest."))
+
+
+def _opener(frame: types.FrameType) -> Any:
+    """The generator or the coroutine that a frame is of; `None` if the interpreter does not show it."""
+    if sys.version_info >= (3, 14):
+        return frame.f_generator
+    try:
+        import ctypes
+
+        get = ctypes.pythonapi.PyFrame_GetGenerator
+    except (ImportError, AttributeError):
+        return None
+    get.argtypes, get.restype = [ctypes.py_object], ctypes.py_object
+    return get(frame)
 
 
 def frame_of(node: Any) -> types.FrameType | None:

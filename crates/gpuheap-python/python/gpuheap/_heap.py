@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from gpuheap._scopes import Scope
 
 
-
-class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes"))):
-    """A line of the program, with what it holds."""
+class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes", "threads"))):
+    """A line of the program, with what it holds, and the names of the threads that allocated it."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -29,10 +28,13 @@ class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes
         function: str
         allocations: int
         bytes: int
+        threads: tuple[str, ...]
 
     def __str__(self) -> str:
         count = "1 allocation" if self.allocations == 1 else f"{self.allocations} allocations"
-        return f"{size(self.bytes)} in {count}, {self.file}:{self.line} ({self.function})"
+        names = f"{', '.join(self.threads[:3])}{' and others' if len(self.threads) > 3 else ''}"
+        thread = f", thread{'s' if len(self.threads) > 1 else ''} {names}" if names else ""
+        return f"{size(self.bytes)} in {count}, {self.file}:{self.line} ({self.function}){thread}"
 
 
 class Report:
@@ -129,9 +131,10 @@ class Snapshot:
         now = {line[:3]: line for line in self.lines}
         changes = []
         for place in before.keys() | now.keys():
-            old = before.get(place, Line(*place, 0, 0))
-            new = now.get(place, Line(*place, 0, 0))
-            change = Line(*place, new.allocations - old.allocations, new.bytes - old.bytes)
+            old = before.get(place, Line(*place, 0, 0, ()))
+            new = now.get(place, Line(*place, 0, 0, ()))
+            threads = new.threads or old.threads
+            change = Line(*place, new.allocations - old.allocations, new.bytes - old.bytes, threads)
             if change.allocations or change.bytes:
                 changes.append(change)
         return sorted(changes, key=lambda line: (-abs(line.bytes), line.file, line.line))
@@ -193,9 +196,11 @@ class Heap(_gpuheap.Heap):
     ) -> Scope:
         """Opens a scope: `with heap.scope("load", limit="6 GiB"):`, or a decorator.
 
-        Buffers that the calling thread or asyncio task requests inside are freed at its end, in the order
-        of their streams, also after an exception. `Scope.keep` excepts one. An object of a library is not
-        torn away: the scope reports those that stayed.
+        Buffers that the code inside requests are freed at its end, in the order of their streams, also after
+        an exception. `Scope.keep` excepts one, and so does the return from a decorated function. An object of
+        a library is not torn away: the scope reports those that stayed. The code inside is that which the block
+        calls. Other threads and asyncio tasks that are started in it are outside, and so is the code that runs
+        while a generator that opened the scope is suspended.
 
         `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it raises
         `gpuheap.OutOfMemory`, which names the scope. It counts what Python code requests from the heap,

@@ -84,7 +84,8 @@ class Held(NamedTuple):
 
     def __str__(self) -> str:
         held = "; ".join(map(str, self.holders)) or "no Python object"
-        return f"{size(self.bytes)}, {self.file}:{self.line} ({self.function}): held by {held}"
+        where = f"{self.file}:{self.line} ({self.function}), thread {self.thread}"
+        return f"{size(self.bytes)}, {where}: held by {held}"
 
     def __repr__(self) -> str:
         return str(self)

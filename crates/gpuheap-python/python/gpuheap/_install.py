@@ -25,8 +25,9 @@ class Outcome(NamedTuple):
 class Installed:
     """What `gpuheap.install` did. `heap` is the heap, `libraries` an `Outcome` for each library."""
 
-    def __init__(self, heap: _heap.Heap, before: _heap.Heap | None) -> None:
+    def __init__(self, heap: _heap.Heap, before: _heap.Heap | None, given: tuple[Any, ...]) -> None:
         self.heap = heap
+        self._given = given
         self.libraries: dict[str, Outcome] = {}
         self._before = before
         self._undos: list[tuple[str, Undo | None]] = []
@@ -62,6 +63,11 @@ class Installed:
 _current: Installed | None = None
 
 
+def installed() -> Installed | None:
+    """What the last `install` returned; `None` before it, and after `undo`."""
+    return _current
+
+
 def install(
     limit: int | str | None = "80%",
     libraries: str | Iterable[str] = "auto",
@@ -76,7 +82,8 @@ def install(
     The heap is `heap`, or a new one of `device` with `limit` and the `settings` of `gpuheap.Heap`.
     `libraries` is `"auto"`, which are those that are installed, or names: `cuda.core`, `cupy`, `jax`,
     `numba`, `pycuda`, `rmm`, `torch`. They are imported. A library that cannot be served does not stop the
-    others: print the result to see what was done for each, and why not.
+    others: print the result to see what was done for each, and why not. A second call with the same arguments
+    returns the first result; `gpuheap.installed()` has it too.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")
@@ -86,34 +93,41 @@ def install(
     {}
     """
     global _current
-    if _current is not None:
-        raise BadInput("gpuheap is installed already; call undo() on what the first install returned")
     names = _names(libraries)
+    # A device as an object is known by its name.
+    given = (limit, names, libraries == "auto", heap, getattr(device, "name", device), settings)
+    if _current is not None:
+        if _current._given == given:
+            return _current
+        raise BadInput(
+            "gpuheap is installed already, with other arguments; call gpuheap.installed().undo() first, or use "
+            "gpuheap.installed()"
+        )
     if heap is None:
         heap = _heap.Heap(device, limit=limit, **settings)
     elif device is not None or settings or limit != "80%":
         raise BadInput("limit, device and settings are for a new heap; set them where you make the heap that you pass")
-    installed = _current = Installed(heap, _heap.set_default_heap(heap))
+    made = _current = Installed(heap, _heap.set_default_heap(heap), given)
     try:
         for name in names:
-            installed.libraries[name] = _served(installed, name, asked=libraries != "auto")
+            made.libraries[name] = _served(made, name, asked=libraries != "auto")
     except BaseException:
         # Ctrl-C while a library is imported: there is no object yet to undo with.
-        installed.undo()
+        made.undo()
         raise
-    return installed
+    return made
 
 
-def _served(installed: Installed, name: str, asked: bool) -> Outcome:
+def _served(made: Installed, name: str, asked: bool) -> Outcome:
     module, serve = _LIBRARIES[name]
     if not asked and not _is_there(module):
         return Outcome(False, f"{module} is not there")
     try:
-        text, undo = serve(installed.heap)
+        text, undo = serve(made.heap)
     except Exception as error:
         # A library that is broken or too old is no reason to leave the others out.
         return Outcome(False, str(error) or type(error).__name__)
-    installed._undos.append((name, undo))
+    made._undos.append((name, undo))
     return Outcome(True, text)
 
 

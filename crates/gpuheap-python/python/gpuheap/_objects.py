@@ -39,6 +39,8 @@ def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
         found = interface["data"][0], _span(interface)
     elif _is_of_cuda_core(kind):
         found = int(holder.handle), holder.size
+    elif _is_of_pycuda(kind):
+        return None if holder.buffer.freed else (holder.buffer.ptr, holder.buffer.nbytes)
     else:
         return None
     return operator.index(found[0]), operator.index(found[1])
@@ -79,24 +81,31 @@ class _Look:
                 kind = type(one)
                 if id(kind) not in self.kinds:
                     self.kinds[id(kind)] = kind
-                    if _may_hold(kind):
+                    if may_hold(kind):
                         self.holding.add(id(kind))
         if not self.holding.isdisjoint(numbers):
             self.found.update((id(one), one) for one in objects if id(type(one)) in self.holding)
 
 
-def _may_hold(kind: type) -> bool:
+def may_hold(kind: type) -> bool:
     return (
         any(kind is own for own in _OWN)
         or _plain.has(kind, "untyped_storage")
         or _plain.has(kind, "__cuda_array_interface__")
         or _is_of_cuda_core(kind)
+        or _is_of_pycuda(kind)
     )
 
 
 def _is_of_cuda_core(kind: type) -> bool:
     """Returns `True` for buffers of cuda.core, which have no array interface."""
     return _plain.has(kind, "memory_resource") and _plain.module_of(kind).startswith("cuda.core")
+
+
+def _is_of_pycuda(kind: type) -> bool:
+    """Returns `True` for the pointers that PyCUDA's arrays have of gpuheap. The collector does not know them, so
+    that a search from the buffer inside ends at them."""
+    return _plain.module_of(kind) == "gpuheap.pycuda"
 
 
 def _span(interface: dict[str, Any]) -> int:

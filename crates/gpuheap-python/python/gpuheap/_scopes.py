@@ -8,15 +8,18 @@ import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 
-from gpuheap import _gpuheap
+from gpuheap import _frames, _gpuheap
 from gpuheap._errors import BadInput, Leaked, LeakWarning
 from gpuheap._heap import Heap, default_heap, size
 
-# The innermost open scope of a thread or an asyncio task. The extension module reads it.
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# The latest open scope of a context. The extension module reads it, and looks which one governs the calling code.
 current: ContextVar[_gpuheap._Account | None] = ContextVar("gpuheap_scope", default=None)
 
 _ON_LEAK = ("warn", "raise", "ignore")
@@ -45,78 +48,21 @@ class Leak(NamedTuple):
         return str(self)
 
 
-class _Kept(NamedTuple):
-    """Memory that outlives its scope on purpose."""
-
-    #: An object that holds it, or the memory of an array, which other arrays may hold.
-    holder: weakref.ref[Any] | _gpuheap._Memory
-    address: int
-    bytes: int
-
-    @property
-    def is_live(self) -> bool:
-        held = self.holder() if isinstance(self.holder, weakref.ref) else self.holder
-        return held is not None and not getattr(held, "freed", False)
-
-    def is_in(self, record: dict[str, Any]) -> bool:
-        return self.is_live and record["address"] <= self.address < record["address"] + max(record["bytes"], 1)
-
-
-def _kept(buffer: Any) -> _Kept | None:
-    """Notes memory of a buffer, an array or a library's object; `None` for memory of the host."""
+def _place_of(buffer: Any) -> tuple[int, int] | None:
+    """Address and bytes of a buffer, an array or a library's object; `None` for memory of the host."""
     if isinstance(buffer, _gpuheap.HostBuffer):
         return None
     if isinstance(buffer, _gpuheap.Array):
         memory = buffer._memory
-        return _Kept(memory, memory.ptr, memory.nbytes)
+        return memory.ptr, memory.nbytes
     if isinstance(buffer, _gpuheap.Buffer):
-        return _Kept(weakref.ref(buffer), buffer.ptr, buffer.nbytes)
+        return buffer.ptr, buffer.nbytes
     from gpuheap._objects import memory_of
 
     found = memory_of(buffer)
     if found is None:
         raise BadInput(f"{type(buffer)} has no device memory that the scope could keep; pass a buffer or an array")
-    return _Kept(weakref.ref(buffer), *found)
-
-
-class Buffers:
-    """The buffers that a scope frees at its end, as long as they live. A `WeakSet` would compare them, and
-    arrays compare their elements. Of an array it has the memory, which parts of the array may keep alive."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, weakref.ref[Any]] = {}
-        self._memories: dict[int, _gpuheap._Memory] = {}
-        self._prune_at = 64
-
-    def add(self, buffer: Any) -> None:
-        if isinstance(buffer, _gpuheap.Array):
-            self._prune()
-            memory = buffer._memory
-            self._memories[memory.id] = memory
-            return
-        number, by_id = id(buffer), self._by_id
-        by_id[number] = weakref.ref(buffer, lambda _: by_id.pop(number, None))
-
-    def discard(self, buffer: Any) -> None:
-        if isinstance(buffer, _gpuheap.Array):
-            self._memories.pop(buffer._memory.id, None)
-        else:
-            self._by_id.pop(id(buffer), None)
-
-    def clear(self) -> None:
-        self._by_id.clear()
-        self._memories.clear()
-
-    def _prune(self) -> None:
-        """Forgets memory that was freed, each time that there is twice as much of it."""
-        if len(self._memories) >= self._prune_at:
-            self._memories = {number: memory for number, memory in self._memories.items() if not memory.freed}
-            self._prune_at = max(64, 2 * len(self._memories))
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from list(self._memories.values())
-        found = (kept() for kept in list(self._by_id.values()))
-        yield from (buffer for buffer in found if buffer is not None)
+    return found
 
 
 class _Failures:
@@ -175,9 +121,6 @@ class Scope:
         self._limit = limit
         self._on_leak = on_leak
         self._account: _gpuheap._Account | None = None
-        self._numbers: set[int] = set()
-        self._outer: Scope | None = None
-        self._kept: list[_Kept] = []
         self._peak = 0
         #: Memory that outlived the scope, most bytes first. Needs a heap with `track="lines"`.
         self.leaked: list[Leak] = []
@@ -222,42 +165,26 @@ class Scope:
         (False, True)
         """
         account = self._opened()
-        # Scopes inside this one that are open may have requested it.
-        scopes = self._innermost_first()
-        if isinstance(buffer, (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)):
-            for scope in scopes:
-                scope._opened().buffers.discard(buffer)
-            outer = _open_around(account)
-            while outer is not None and not self._used()._has_scope(outer):
-                outer = _open_around(outer)
-            if outer is not None:
-                outer.buffers.add(buffer)
-        kept = _kept(buffer)
-        if kept is not None:
-            for scope in scopes:
-                scope._kept.append(kept)
+        account.keep(buffer, _place_of(buffer))
         return buffer
 
-    def _innermost_first(self) -> list[Scope]:
-        """The open scopes of the calling context, from the innermost one to this one."""
-        scopes, account = [], current.get()
-        while account is not None and account is not self._account:
-            scopes += [_open[account.number]] if account.number in _open else []
-            account = account.outer
-        return [*scopes, self] if account is not None else [self]
+    def _keep_inside(self, result: Any) -> Any:
+        """Keeps all memory in what a function returned."""
+        account = self._opened()
+        if account.live or account.owned:
+            from gpuheap._returned import memory_in
 
-    def __enter__(self) -> Scope:
+            for found in memory_in(result):
+                self.keep(found)
+        return result
+
+    def __enter__(self) -> Self:
         if self._account is not None:
             raise BadInput(f"scope {self.name!r} was entered before; make another, or use it as a decorator")
         heap = self._heap = self._used()
         self.thread = threading.current_thread().name
-        outer = current.get()
-        if outer is not None and outer.closed:
-            outer = _open_around(outer)
-        account = heap._open_scope(self.name, self._limit, outer, Buffers())
+        account = heap._open_scope(self.name, self._limit, _frames.resumable_on_stack())
         self._account = account
-        self._numbers = {account.number}
-        self._outer = _open.get(outer.number) if outer is not None else None
         _open[account.number] = self
         self._region = heap._region()
         self._is_open = True
@@ -271,18 +198,14 @@ class Scope:
         # A framework may enter the scope in one context and leave it in another, and a program may leave it
         # before a scope inside it. The scope that is current then stays, and passes over this one.
         if current.get() is account:
-            current.set(_open_around(account))
-        outer = self._outer
-        while outer is not None:
-            outer._numbers |= self._numbers
-            outer = outer._outer
+            current.set(account.before)
         failures = _Failures(self)
         with failures:
             self._peak = self._measured()
         self._is_open = False
         viewed = self._free_own(account, failures)
         with failures:
-            if self._stayed(account):
+            if account.stayed():
                 gc.collect()
             self._note_leaks(account)
         for text in viewed:
@@ -313,7 +236,7 @@ class Scope:
     def _free_own(self, account: _gpuheap._Account, failures: _Failures) -> list[str]:
         """Frees the scope's own buffers. Returns what to warn about."""
         viewed = []
-        for buffer in list(account.buffers):
+        for buffer in account.take_owned():
             with failures:
                 if buffer.freed or _is_read(buffer):
                     continue
@@ -325,43 +248,13 @@ class Scope:
                     self.freed_bytes += buffer.nbytes
         return viewed
 
-    def _stayed(self, account: _gpuheap._Account) -> int:
-        """Bytes that outlive the scope, but not on purpose. A scope inside it that is open still may free its
-        own."""
-        inside = [scope._account for scope in list(_open.values())]
-        open_inside = sum(one.live for one in inside if one is not None and self._around(one) is account)
-        return max(account.live - self._kept_bytes() - open_inside, 0)
-
-    def _around(self, account: _gpuheap._Account) -> _gpuheap._Account | None:
-        """The scope of this heap that an account of it is in."""
-        if not self._used()._has_scope(account):
-            return None
-        outer = account.outer
-        while outer is not None and not self._used()._has_scope(outer):
-            outer = outer.outer
-        return outer
-
-    def _kept_bytes(self) -> int:
-        """Bytes of the memory that was kept and lives, each of them once."""
-        kept = [one for one in self._kept if one.is_live]
-        if kept and self._used().tracks:
-            records = (record for record in self._used()._records() if record["scope"] in self._numbers)
-            return sum(record["bytes"] for record in records if any(one.is_in(record) for one in kept))
-        total, end = 0, 0
-        for start, stop in sorted((one.address, one.address + one.bytes) for one in kept):
-            total += max(stop - max(start, end), 0)
-            end = max(stop, end)
-        return total
-
     def _note_leaks(self, account: _gpuheap._Account) -> None:
-        self.leaked_bytes = self._stayed(account)
-        heap = self._used()
-        if not self.leaked_bytes or not heap.tracks:
+        self.leaked_bytes = account.stayed()
+        if not self.leaked_bytes or not self._used().tracks:
             return
         leaked = [
             Leak(record["bytes"], record["file"], record["line"], record["function"], record["thread"], record["address"])
-            for record in heap._records()
-            if record["scope"] in self._numbers and not any(kept.is_in(record) for kept in self._kept)
+            for record in account.leaked()
         ]
         self.leaked = sorted(leaked, key=lambda leak: -leak.bytes)
 
@@ -390,7 +283,7 @@ class Scope:
             lines.append('  a heap with track="lines" names the lines')
         return "\n".join(lines)
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise BadInput(
                 f"{function.__qualname__} is a generator, and its scope would be open for the code that runs "
@@ -399,20 +292,21 @@ class Scope:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def scoped(*args: Any, **kwargs: Any) -> Any:
-                with self._again(function):
-                    return await function(*args, **kwargs)
+            async def scoped_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with self._again() as scope:
+                    return scope._keep_inside(await function(*args, **kwargs))
 
-        else:
+            return cast("Callable[P, R]", scoped_async)
 
-            @functools.wraps(function)
-            def scoped(*args: Any, **kwargs: Any) -> Any:
-                with self._again(function):
-                    return function(*args, **kwargs)
+        @functools.wraps(function)
+        def scoped(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._again() as scope:
+                result: R = scope._keep_inside(function(*args, **kwargs))
+                return result
 
         return scoped
 
-    def _again(self, function: Callable[..., Any]) -> Scope:
+    def _again(self) -> Scope:
         made = type(self)(self._heap, self._name, self._limit, self._on_leak)
         made._level = 4
         return made
@@ -421,15 +315,7 @@ class Scope:
         return f"<gpuheap.Scope {self.name!r}>"
 
 
-def _open_around(account: _gpuheap._Account) -> _gpuheap._Account | None:
-    """The scope around another that is open."""
-    outer = account.outer
-    while outer is not None and outer.closed:
-        outer = outer.outer
-    return outer
-
-
-# Open scopes by number, for the scopes inside them.
+# Open scopes by number.
 _open: weakref.WeakValueDictionary[int, Scope] = weakref.WeakValueDictionary()
 
 
@@ -442,6 +328,41 @@ def scope(
 ) -> Scope:
     """Opens a scope of the default heap, or of `heap`: `Heap.scope` says what it does."""
     return Scope(heap, name, limit, on_leak)
+
+
+def current_scope() -> Scope:
+    """The innermost open scope that governs the calling code. A decorated function reaches its own scope by it.
+    Outside of all scopes it raises `gpuheap.BadInput`.
+
+    >>> import gpuheap
+    >>> heap = gpuheap.Heap("emulated:1GiB")
+    >>> @heap.scope("load")
+    ... def load(cache):
+    ...     cache.append(gpuheap.current_scope().keep(heap.zeros(10)))
+    >>> cache = []
+    >>> load(cache)
+    >>> cache[0].freed
+    False
+    """
+    account = _gpuheap._innermost_scope()
+    found = _open.get(account.number) if account is not None else None
+    if found is None:
+        raise BadInput("no scope governs this code; open one with `with gpuheap.scope(...)`, or as a decorator")
+    return found
+
+
+@overload
+def thread_scope(function: Callable[P, R]) -> Callable[P, R]: ...
+
+
+@overload
+def thread_scope(
+    *,
+    name: str | None = None,
+    limit: int | str | None = None,
+    on_leak: str | Callable[[Scope], object] = "warn",
+    heap: Heap | None = None,
+) -> Scope: ...
 
 
 def thread_scope(

@@ -25,8 +25,8 @@ from gpuheap._errors import BadInput
 
 
 def install(heap: _heap.Heap | None = None) -> None:
-    """Makes Numba take device memory from `heap`, or from a heap for each device. Call it before Numba
-    made a context: afterwards Numba refuses."""
+    """Makes Numba take device memory from `heap`, or from the default heap; on another device than that one's,
+    from a heap for each device. Call it before Numba made a context: afterwards Numba refuses."""
     global _heap_given
     from numba.cuda.cudadrv import devices, driver
 
@@ -47,6 +47,8 @@ def install(heap: _heap.Heap | None = None) -> None:
 
 
 _heap_given: _heap.Heap | None = None
+#: Heaps of the devices that neither that one nor the default heap is of.
+_others: dict[int, _heap.Heap] = {}
 
 
 class HeapManager(HostOnlyCUDAMemoryManager):
@@ -68,10 +70,13 @@ class HeapManager(HostOnlyCUDAMemoryManager):
 
     def _found(self) -> _heap.Heap:
         ordinal = self.context.device.id
-        for heap in (_heap_given, _heap.peek_default_heap()):
+        for heap in (_heap_given, _heap.default_heap()):
             if heap is not None and not heap.device.emulated and heap.device.ordinal == ordinal:
                 return heap
-        return _heap.Heap(f"cuda:{ordinal}")
+        # The default heap is of another device.
+        if ordinal not in _others:
+            _others[ordinal] = _heap.Heap(f"cuda:{ordinal}")
+        return _others[ordinal]
 
     def memalloc(self, size: int) -> MemoryPointer:
         address = self.heap._allocate_address(max(size, 1))

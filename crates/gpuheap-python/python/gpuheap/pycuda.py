@@ -17,8 +17,13 @@ from __future__ import annotations
 from gpuheap import _heap
 from gpuheap._errors import BadInput
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
-def allocator(heap: _heap.Heap | None = None):
+
+def allocator(heap: _heap.Heap | None = None) -> Callable[[int], Any]:
     """A callable for `allocator=` of PyCUDA's arrays: takes bytes, returns a pointer that owns its memory.
     Memory is ordered on the legacy default stream."""
     from pycuda import driver
@@ -44,7 +49,7 @@ def allocator(heap: _heap.Heap | None = None):
     return Pointer
 
 
-def _check_context(driver, heap: _heap.Heap) -> None:
+def _check_context(driver: Any, heap: _heap.Heap) -> None:
     if heap.device.emulated:
         raise BadInput(
             f"{heap.device.name} is emulated inside gpuheap, and PyCUDA cannot read its memory; run the program "

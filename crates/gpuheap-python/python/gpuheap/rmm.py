@@ -4,7 +4,8 @@
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
 
 RMM calls Python for each allocation and each free, under the interpreter's lock: one to two microseconds a
-pair, half of them RMM's own way to Python, and one thread at a time. No collection of garbage runs inside RMM's calls, because RMM may hold locks of its own.
+pair, half of them RMM's own way to Python, and one thread at a time. No collection of garbage runs inside RMM's
+calls, because RMM may hold locks of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from __future__ import annotations
 from gpuheap import _heap
 from gpuheap._errors import BadInput
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def resource(heap: _heap.Heap | None = None):
+
+def resource(heap: _heap.Heap | None = None) -> Any:
     """An `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors go around it."""
     import rmm
     from rmm.mr import CallbackMemoryResource
@@ -40,7 +45,7 @@ def resource(heap: _heap.Heap | None = None):
 _installed = None
 
 
-def install(heap: _heap.Heap | None = None):
+def install(heap: _heap.Heap | None = None) -> Any:
     """Makes `resource(heap)` RMM's resource for the heap's device, and returns it. Install it before
     cuDF's spilling and before adaptors, so that they go around it."""
     import rmm
@@ -54,11 +59,20 @@ def install(heap: _heap.Heap | None = None):
             f"{heap.device.name} is emulated inside gpuheap, and RMM cannot read its memory; RMM needs a real GPU"
         )
     made, ordinal = resource(heap), heap.device.ordinal
+    _check_runs(rmm)
     before = rmm.mr.get_per_device_resource(ordinal)
     rmm.mr.set_per_device_resource(ordinal, made)
     _installed = (ordinal, made, before)
     rmm.register_reinitialize_hook(_forget)
     return made
+
+
+def _check_runs(rmm: Any) -> None:
+    """Refuses an RMM that cannot allocate: it needs CUDA's runtime, which finds no GPU under an emulated driver."""
+    try:
+        rmm.DeviceBuffer(size=1)
+    except Exception as error:
+        raise BadInput(f"RMM cannot allocate here ({error}); it needs a real GPU and its driver") from None
 
 
 def uninstall() -> None:

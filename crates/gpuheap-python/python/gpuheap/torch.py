@@ -31,7 +31,7 @@ _installed: _heap.Heap | None = None
 _served: dict[int, _heap.Heap] = {}
 
 
-def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track = "off") -> _heap.Heap:
+def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None) -> _heap.Heap:
     """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`. Returns
     the heap. It cannot be undone, and has to come before PyTorch's first allocation.
 
@@ -73,7 +73,7 @@ def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, t
     return heap
 
 
-def pool(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track = "off") -> Any:
+def pool(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None) -> Any:
     """A `torch.cuda.MemPool` whose segments come from `heap`: PyTorch's allocator and its statistics stay.
 
         with torch.cuda.use_mem_pool(gpuheap.torch.pool(limit="4GiB")):
@@ -134,9 +134,9 @@ _TOO_LATE = (
 )
 
 
-def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track) -> _heap.Heap:
+def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track | None) -> _heap.Heap:
     """The heap that PyTorch's functions serve a device from. A device keeps its first one."""
-    if heap is not None and (limit is not None or track != "off"):
+    if heap is not None and (limit is not None or track is not None):
         raise BadInput("limit and track are for a new heap; set them where you make the heap that you pass")
     if heap is not None and heap.device.emulated:
         raise BadInput(
@@ -151,7 +151,7 @@ def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track
         _gpuheap._torch_serve(heap)
         _served[ordinal] = heap
         return heap
-    if limit is not None or track != "off" or heap not in (None, served):
+    if limit is not None or track is not None or heap not in (None, served):
         raise BadInput(
             f"PyTorch takes memory of cuda:{ordinal} from another heap of gpuheap already, and keeps it until the "
             "process ends; pass that heap, or leave out heap, limit and track"

@@ -13,16 +13,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::Array;
-use super::source::{MOST_AXES, numbers_of};
+use super::source::numbers_of;
 use super::window::{Held, Window, length};
 use crate::buffer::Buffer;
 use crate::exchange::{
-    self, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, Described, Managed, check_strides, dlpack_device,
-    unknown_type,
+    self, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, Described, Managed, SHOWN, check_strides,
+    dlpack_device, unknown_type,
 };
-use crate::failure::{call, let_go};
+use crate::failure::{call, call_detached, let_go};
 use crate::heap::Heap;
-use crate::kind::Kind;
+use crate::kind::{Kind, MOST_AXES, index_of};
 use crate::owner::Owner;
 
 /// Makes an array over the memory of another library, without a copy: of an object with
@@ -50,6 +50,9 @@ pub(crate) fn from_dlpack(
         check_device(&owner, device)?;
         let asked = if device.0 == DL_CUDA_HOST { None } else { Some(&stream) };
         let capsule = capsule_of(source, asked)?;
+        if ignores_streams(source)? {
+            call_detached(py, || owner.device.synchronize())?;
+        }
         if asked.is_none() && stream.id() != owner.default.id() {
             // A producer that was asked for no stream orders its work before the default one.
             call(py, || stream.wait(&owner.default.record()?))?;
@@ -59,9 +62,9 @@ pub(crate) fn from_dlpack(
             false => of_capsule::<exchange::Plain>(&owner, &capsule, &stream),
         };
     }
-    match source.getattr(intern!(py, "__cuda_array_interface__")) {
-        Ok(interface) => of_interface(&owner, source, interface.cast::<PyDict>()?, &stream),
-        Err(_) => Err(PyTypeError::new_err(format!(
+    match source.getattr_opt(intern!(py, "__cuda_array_interface__"))? {
+        Some(interface) => of_interface(&owner, source, interface.cast::<PyDict>()?, &stream),
+        None => Err(PyTypeError::new_err(format!(
             "{} has neither __dlpack__ nor __cuda_array_interface__; for data of the host use \
              heap.array(x)",
             source.get_type()
@@ -100,6 +103,20 @@ fn check_device(owner: &Owner, (kind, number): (i32, i32)) -> PyResult<()> {
         ours,
         owner.device.name()
     )))
+}
+
+/// Returns whether an object's `__dlpack__` ignores the stream that it is passed: the buffers of
+/// cuda.core name no stream of their own either.
+fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = source.py();
+    for class in source.get_type().mro() {
+        let module = class.getattr_opt(intern!(py, "__module__"))?;
+        let module = module.and_then(|module| module.extract::<String>().ok());
+        if module.is_some_and(|module| module.starts_with("cuda.core.")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Calls `__dlpack__`, so that `stream` waits for the library's work. For page-locked memory,
@@ -178,19 +195,33 @@ fn of_interface(
         let strides: Vec<i64> = numbers_of(strides.cast::<PyTuple>()?)?;
         check_strides(&shape, &strides, kind.size())?;
     }
-    if let Some(theirs) = entry("stream")? {
-        let theirs = match theirs.extract::<usize>() {
-            // The default stream and a thread's own wait for each other.
-            Ok(0..=2) => owner.default.clone(),
-            _ => owner.stream(py, Some(&theirs))?,
-        };
-        if theirs.id() != stream.id() {
-            call(py, || stream.wait(&theirs.record()?))?;
+    match interface.get_item("stream")? {
+        // Before version 3, the interface had no stream: nothing says what the work is on.
+        None => call_detached(py, || owner.device.synchronize())?,
+        Some(theirs) => {
+            let number = if theirs.is_none() { Some(0) } else { handle_number(&theirs)? };
+            let theirs = match number {
+                // The default stream and a thread's own wait for each other. Numba names none if
+                // it works on the default stream.
+                Some(0..=2) => owner.default.clone(),
+                _ => owner.stream(py, Some(&theirs))?,
+            };
+            if theirs.id() != stream.id() {
+                call(py, || stream.wait(&theirs.record()?))?;
+            }
         }
     }
     let described = Described { address, shape, kind, is_read_only };
     let kept = source.clone().unbind();
     Wrapped::new(py, owner, described, stream, move || drop(kept))?.into_array(py, owner)
+}
+
+/// Returns the handle of a stream that was given as a number; `None` for an object.
+fn handle_number(given: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    if given.hasattr(intern!(given.py(), "__cuda_stream__"))? {
+        return Ok(None);
+    }
+    Ok(index_of(given)?.and_then(|number| number.extract().ok()))
 }
 
 /// A window of another library's memory, before it is an object of Python.
@@ -223,6 +254,9 @@ impl Wrapped {
             )));
         }
         let array = call(py, || {
+            if bytes > 0 {
+                SHOWN.order(owner, address, bytes as u64, stream)?;
+            }
             // SAFETY: the library that describes the memory says so, as both protocols demand. The
             // memory is there until `end` is called, and `stream` waits for what was enqueued on
             // it.

@@ -6,8 +6,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 
-use super::source::MOST_AXES;
 use super::window::{Window, length};
+use crate::kind::{MOST_AXES, index_of};
 
 /// A part of an array.
 pub(crate) enum Part {
@@ -103,19 +103,21 @@ fn axis(item: &Bound<'_, PyAny>, length: usize, shape: &[usize]) -> PyResult<Axi
         let start = usize::try_from(found.start).unwrap_or_default();
         return Ok(Axis::Range { start, step: found.step, count: found.slicelength });
     }
-    let is_number = !item.is_instance_of::<PyBool>() && item.hasattr(intern!(py, "__index__"))?;
-    if !is_number || item.hasattr(intern!(py, "__len__"))? {
+    // Arrays of NumPy without axes have `__index__`, and a length.
+    let is_number = !item.is_instance_of::<PyBool>() && !item.hasattr(intern!(py, "__len__"))?;
+    let number = if is_number { index_of(item)? } else { None };
+    let Some(number) = number else {
         return Err(PyTypeError::new_err(format!(
             "an index of {} is none that arrays have; pass whole numbers, slices, `...` and None",
             item.get_type()
         )));
-    }
+    };
     let outside = || {
         PyIndexError::new_err(format!(
-            "index {item} is outside an axis of length {length} (shape {shape:?})"
+            "index {number} is outside an axis of length {length} (shape {shape:?})"
         ))
     };
-    let given: isize = item.extract().map_err(|_| outside())?;
+    let given: isize = number.extract().map_err(|_| outside())?;
     let at = if given < 0 { given.checked_add_unsigned(length) } else { Some(given) };
     let at = at.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < length);
     at.map(Axis::At).ok_or_else(outside)

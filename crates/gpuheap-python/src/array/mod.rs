@@ -1,12 +1,13 @@
 //! Arrays: device memory with a shape and an element type, and the core's arithmetic on it.
 //!
 //! * `window`: a window of memory, and the memory's life.
-//! * `source`: host data; `index`: parts.
+//! * `source`: host data; `index`: parts; `elements`: iteration.
 //! * `operators`: the rules of types of Python's operators.
 //! * `operations`: the core's operations by element type.
 //! * `shared`: the memory of arrays, as scopes know it.
 //! * `foreign`: arrays over other libraries' memory.
 
+mod elements;
 mod foreign;
 mod index;
 mod operations;
@@ -18,12 +19,11 @@ mod window;
 use std::sync::Arc;
 
 use gpuheap::Error;
-use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pyclass::CompareOp;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
-use pyo3::{ffi, intern};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 
 pub(crate) use foreign::from_dlpack;
 pub(crate) use shared::SharedMemory;
@@ -37,7 +37,7 @@ use crate::scope::Request;
 use index::Part;
 use operations::{Comparison, Op, Reduction, Side};
 use source::Source;
-use window::{Export, Held, Window, length};
+use window::{Export, Held, Window};
 
 /// Most empty lists that `to_list` makes of an array without elements.
 const MOST_EMPTY_LISTS: usize = 1 << 20;
@@ -75,7 +75,7 @@ impl Array {
             None
         };
         if let (Some(record), Some(charge)) = (record, &charge) {
-            owner.lines.assign(record, charge.number());
+            owner.lines.assign(record, charge.scope());
         }
         let held = Held::new(&window, owner, record, charge, false);
         let array = Bound::new(py, Array { window, held })?;
@@ -97,14 +97,14 @@ impl Array {
         let kind = dtype.filter(|dtype| !dtype.is_none()).map(Kind::of).transpose()?;
         let window = if let Ok(array) = given.cast::<Array>() {
             let from = array.get().window(py)?;
-            owner.work(py, || operations::copied(from, Some(&target)))?
+            owner.make(py, || operations::copied(from, Some(&target)))?
         } else {
             let source = Source::read(given, kind)?;
             operations::upload(py, owner, &target, source)?
         };
         let window = match kind {
             Some(kind) if kind != window.kind => {
-                owner.work(py, || operations::cast(&window, kind))?
+                owner.make(py, || operations::cast(&window, kind))?
             }
             _ => window,
         };
@@ -128,12 +128,14 @@ impl Array {
         let kind = match (dtype.filter(|dtype| !dtype.is_none()), number) {
             (Some(dtype), _) => Kind::of(dtype)?,
             (None, Number::Bool(_)) => Kind::Bool,
+            (None, Number::Int(int)) if int > i64::MAX.into() => Kind::U64,
             (None, Number::Int(_)) if value.is_some() => Kind::I64,
+            (None, Number::Wide(_)) => Kind::U64,
             (None, _) => Kind::F64,
         };
         let number = number.check(kind)?;
         let target = owner.heap.on(&owner.stream(py, stream)?);
-        let window = owner.work(py, || operations::filled(&target, &shape, kind, number))?;
+        let window = owner.make(py, || operations::filled(&target, &shape, kind, number))?;
         Array::new(py, owner, window)
     }
 
@@ -162,13 +164,18 @@ impl Array {
         work: impl FnOnce(&Window) -> Result<Window, Error> + Send,
     ) -> PyResult<Py<Array>> {
         let window = self.window(py)?;
-        let made = self.held.owner.work(py, || work(window))?;
+        let made = self.held.owner.make(py, || work(window))?;
         Array::new(py, &self.held.owner, made)
     }
 
     /// Makes an array of the same memory.
     fn sharing(&self, py: Python<'_>, window: Window) -> PyResult<Py<Array>> {
         Py::new(py, Array { window, held: self.held.clone() })
+    }
+
+    /// Returns the memory, as scopes know it.
+    pub(crate) fn shared_memory(&self) -> SharedMemory {
+        SharedMemory::of(&self.held)
     }
 
     fn bytes(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
@@ -289,7 +296,7 @@ impl Array {
                 "an array of shape {shape:?} has no elements, and would be {lists} empty lists"
             )));
         }
-        listed(py, shape, *kind, &self.bytes(py)?)
+        Array::listed(py, shape, *kind, &self.bytes(py)?)
     }
 
     /// The bytes of the elements, in row-major order. Waits.
@@ -360,6 +367,17 @@ impl Array {
     fn __len__(&self) -> PyResult<usize> {
         let first = self.window.shape.first().copied();
         first.ok_or_else(|| PyTypeError::new_err("an array without axes has no length"))
+    }
+
+    /// Iterates the elements of an array of one axis as numbers, by one download, and the rows of
+    /// one of several axes, which share the memory.
+    fn __iter__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.elements(py)
+    }
+
+    /// Returns whether an element equals a number, or an element of an array. Waits.
+    fn __contains__(&self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.contains(value)
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
@@ -537,20 +555,6 @@ impl Array {
     }
 
     fn __richcmp__(&self, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {
-        let py = other.py();
-        let window = self.window(py)?;
-        let Some(side) = self.side(other, window.kind)? else {
-            // Python takes an equality that is not implemented for one of identity: `False`.
-            return match op {
-                CompareOp::Eq | CompareOp::Ne if has_elements(other)? => {
-                    Err(PyTypeError::new_err(format!(
-                        "an array is not compared with {}; make an array of it: a == heap.array(x)",
-                        other.get_type()
-                    )))
-                }
-                _ => Ok(py.NotImplemented()),
-            };
-        };
         let op = match op {
             CompareOp::Eq => Comparison::Equal,
             CompareOp::Ne => Comparison::NotEqual,
@@ -559,32 +563,60 @@ impl Array {
             CompareOp::Gt => Comparison::Greater,
             CompareOp::Ge => Comparison::GreaterEqual,
         };
-        self.make(py, |window| operations::compare(op, window, &side))?.into_py_any(py)
+        self.compared(op, other)
     }
 
     /// The sum: of all elements as a number, which waits, or along an axis as an array. Of integers
-    /// and masks it has 64 bits and wraps.
-    #[pyo3(signature = (axis=None))]
-    fn sum(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
-        self.reduced(py, Reduction::Sum, axis)
+    /// and masks it has 64 bits and wraps. `dtype` converts elements and sum. With `keepdims` the
+    /// result is an array in which each summed axis has length 1. `out` is not taken.
+    #[pyo3(signature = (axis=None, dtype=None, out=None, *, keepdims=false))]
+    fn sum(
+        &self,
+        py: Python<'_>,
+        axis: Option<isize>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+        keepdims: bool,
+    ) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Sum, axis, dtype, out, keepdims)
     }
 
-    /// The mean, with `axis` as for `sum`. Raises an error if there are no elements.
-    #[pyo3(signature = (axis=None))]
-    fn mean(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
-        self.reduced(py, Reduction::Mean, axis)
+    /// The mean, with arguments as for `sum`. Raises an error if there are no elements.
+    #[pyo3(signature = (axis=None, dtype=None, out=None, *, keepdims=false))]
+    fn mean(
+        &self,
+        py: Python<'_>,
+        axis: Option<isize>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+        keepdims: bool,
+    ) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Mean, axis, dtype, out, keepdims)
     }
 
-    /// The least element, as `sum`; NaN if one is. An error for no elements.
-    #[pyo3(signature = (axis=None))]
-    fn min(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
-        self.reduced(py, Reduction::Min, axis)
+    /// The least element, with `axis` and `keepdims` as for `sum`; NaN if one is. An error for no
+    /// elements.
+    #[pyo3(signature = (axis=None, out=None, *, keepdims=false))]
+    fn min(
+        &self,
+        py: Python<'_>,
+        axis: Option<isize>,
+        out: Option<&Bound<'_, PyAny>>,
+        keepdims: bool,
+    ) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Min, axis, None, out, keepdims)
     }
 
     /// The greatest element, as `min`.
-    #[pyo3(signature = (axis=None))]
-    fn max(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
-        self.reduced(py, Reduction::Max, axis)
+    #[pyo3(signature = (axis=None, out=None, *, keepdims=false))]
+    fn max(
+        &self,
+        py: Python<'_>,
+        axis: Option<isize>,
+        out: Option<&Bound<'_, PyAny>>,
+        keepdims: bool,
+    ) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Max, axis, None, out, keepdims)
     }
 
     /// Returns `True` if all elements of a mask are true. Waits.
@@ -597,20 +629,42 @@ impl Array {
         self.truth(py, false)
     }
 
-    /// The sum of the rows of each group. `keys` has the number of its group for each row, in
-    /// `0..groups`. Waits for the check of the keys.
-    fn sum_by_key(&self, py: Python<'_>, keys: &Array, groups: Count) -> PyResult<Py<Array>> {
-        Array::by_key(py, Some((self, false)), keys, groups.length())
+    /// The sum of the rows of each group. `keys` has a number for each row: that of its group, in
+    /// `0..groups`. Without `groups`, rows of equal keys are a group, and the result is the pair of
+    /// the distinct keys in ascending order and the sums. Waits.
+    ///
+    /// >>> import gpuheap
+    /// >>> heap = gpuheap.Heap("emulated:1GiB")
+    /// >>> keys = heap.array([0.5, 0.25, 0.5])
+    /// >>> distinct, sums = heap.array([1, 2, 3]).sum_by_key(keys)
+    /// >>> distinct.to_list(), sums.to_list()
+    /// ([0.25, 0.5], [2, 4])
+    #[pyo3(signature = (keys, groups=None))]
+    fn sum_by_key(
+        &self,
+        py: Python<'_>,
+        keys: &Array,
+        groups: Option<Count>,
+    ) -> PyResult<Py<PyAny>> {
+        Array::by_key(py, Some((self, false)), keys, groups.map(Count::length))
     }
 
     /// The mean of the rows of each group, NaN for a group without rows; as `sum_by_key`.
-    fn mean_by_key(&self, py: Python<'_>, keys: &Array, groups: Count) -> PyResult<Py<Array>> {
-        Array::by_key(py, Some((self, true)), keys, groups.length())
+    #[pyo3(signature = (keys, groups=None))]
+    fn mean_by_key(
+        &self,
+        py: Python<'_>,
+        keys: &Array,
+        groups: Option<Count>,
+    ) -> PyResult<Py<PyAny>> {
+        Array::by_key(py, Some((self, true)), keys, groups.map(Count::length))
     }
 
-    /// How often each of `0..groups` is among these keys. Waits.
-    fn count_by_key(&self, py: Python<'_>, groups: Count) -> PyResult<Py<Array>> {
-        Array::by_key(py, None, self, groups.length())
+    /// How often each of `0..groups` is among these keys; without `groups`, the distinct keys and
+    /// how often each occurs, as `sum_by_key`. Waits.
+    #[pyo3(signature = (groups=None))]
+    fn count_by_key(&self, py: Python<'_>, groups: Option<Count>) -> PyResult<Py<PyAny>> {
+        Array::by_key(py, None, self, groups.map(Count::length))
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
@@ -624,8 +678,9 @@ impl Array {
     ) -> PyResult<Bound<'py, PyAny>> {
         let address = self.ptr(py)?;
         let Window { shape, kind, .. } = self.window(py)?;
-        let exported =
-            Exported::array(address, shape, *kind, &self.held.owner, Box::new(self.export(py)?));
+        let lent = Arc::new(self.export(py)?);
+        call(py, || self.held.show())?;
+        let exported = Exported::array(address, shape, *kind, &self.held.owner, lent);
         exchange::dlpack(py, exported, stream, max_version, dl_device, copy)
     }
 
@@ -637,7 +692,7 @@ impl Array {
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         exchange::refuse_emulated(py, &self.held.owner.device)?;
         let window = self.window(py)?;
-        self.held.expose();
+        call(py, || self.held.expose())?;
         // The reader names no stream: what blocking streams do until the free comes before it.
         self.held.use_on(&self.held.owner.default);
         let (address, typestr) = (self.ptr(py)?, window.kind.typestr());
@@ -655,7 +710,7 @@ impl Array {
     /// The memory that the array shares with its parts.
     #[getter]
     fn _memory(&self) -> SharedMemory {
-        SharedMemory::of(&self.held)
+        self.shared_memory()
     }
 
     fn __enter__(slf: Py<Array>) -> Py<Array> {
@@ -694,34 +749,4 @@ impl Array {
 fn number_of(given: &Bound<'_, PyAny>) -> PyResult<Number> {
     let number = Number::read(given)?;
     number.ok_or_else(|| PyTypeError::new_err(format!("{} is no number", given.get_type())))
-}
-
-/// Returns whether an object has elements, which a comparison would be of.
-fn has_elements(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let py = object.py();
-    // SAFETY: the object is alive, and the interpreter's lock is held.
-    let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
-    Ok(has_buffer
-        || object.is_instance_of::<PyList>()
-        || object.is_instance_of::<PyTuple>()
-        || object.hasattr(intern!(py, "__dlpack__"))?
-        || object.hasattr(intern!(py, "__cuda_array_interface__"))?)
-}
-
-/// Makes nested lists of the bytes of elements.
-fn listed(py: Python<'_>, shape: &[usize], kind: Kind, bytes: &[u8]) -> PyResult<Py<PyAny>> {
-    let Some((&first, inner)) = shape.split_first() else {
-        return kind::item(py, kind, bytes);
-    };
-    if first == 0 {
-        // The product of the other lengths may be larger than any number.
-        return PyList::empty(py).into_py_any(py);
-    }
-    let row = length(inner) * kind.size();
-    // One by one: a list of its whole length at once panics where the host has no memory.
-    let list = PyList::empty(py);
-    for at in 0..first {
-        list.append(listed(py, inner, kind, &bytes[at * row..(at + 1) * row])?)?;
-    }
-    list.into_py_any(py)
 }

@@ -33,6 +33,109 @@ pub(crate) enum Comparison {
     GreaterEqual,
 }
 
+/// A comparison of the elements of a type with a number of any value.
+enum Compared {
+    /// A comparison with a number of the type.
+    With(Comparison, Number),
+    /// The answer for all elements.
+    Same(bool),
+}
+
+impl Comparison {
+    /// Returns the comparison of elements of `kind` with `number`, by its value.
+    fn with(self, kind: Kind, number: Number) -> Compared {
+        match (kind, number) {
+            (Kind::F32 | Kind::F64, _) => self.with_float(kind, number),
+            (_, Number::Bool(is)) => self.with_whole(kind, is.into()),
+            (_, Number::Int(int)) => self.with_whole(kind, int),
+            (_, Number::Wide(float) | Number::Float(float)) if float.is_nan() => {
+                Compared::Same(matches!(self, Comparison::NotEqual))
+            }
+            // A float beyond the range of `i128` saturates, and stays beyond every element.
+            (_, Number::Wide(float) | Number::Float(float)) => {
+                let floor = float.floor();
+                match self {
+                    _ if floor == float => self.with_whole(kind, float as i128),
+                    Comparison::Equal => Compared::Same(false),
+                    Comparison::NotEqual => Compared::Same(true),
+                    Comparison::Less | Comparison::LessEqual => {
+                        Comparison::LessEqual.with_whole(kind, floor as i128)
+                    }
+                    Comparison::Greater | Comparison::GreaterEqual => {
+                        Comparison::Greater.with_whole(kind, floor as i128)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the number of type `kind` that equals `number`, if there is one.
+    pub(crate) fn equal_number(kind: Kind, number: Number) -> Option<Number> {
+        match Comparison::Equal.with(kind, number) {
+            Compared::With(_, number) => Some(number),
+            Compared::Same(_) => None,
+        }
+    }
+
+    /// Returns the comparison of integers or masks with a whole number.
+    fn with_whole(self, kind: Kind, int: i128) -> Compared {
+        let bits = 8 * kind.size() as u32;
+        let (low, high) = match kind.class() {
+            'b' => (0, 1),
+            'u' => (0, (1_i128 << bits) - 1),
+            _ => (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1),
+        };
+        match int {
+            _ if int > high => Compared::Same(self.is_true_of_less()),
+            _ if int < low => Compared::Same(self.is_true_of_greater()),
+            _ => Compared::With(self, Number::Int(int)),
+        }
+    }
+
+    /// Returns the comparison of floats with a number. One beyond the finite range of the type lies
+    /// between its largest element and infinity.
+    fn with_float(self, kind: Kind, number: Number) -> Compared {
+        let value = match number {
+            Number::Bool(is) => f64::from(u8::from(is)),
+            Number::Int(int) => return Compared::With(self, Number::Int(int)),
+            Number::Wide(value) | Number::Float(value) => value,
+        };
+        let is_infinite = matches!(number, Number::Float(_)) && value.is_infinite();
+        let most = if kind == Kind::F32 { f32::MAX.into() } else { f64::MAX };
+        let is_beyond = match kind {
+            Kind::F32 => (value as f32).is_infinite(),
+            _ => value.is_infinite(),
+        };
+        if is_infinite || !is_beyond {
+            return Compared::With(self, Number::Float(value));
+        }
+        let is_positive = value > 0.0;
+        let most = Number::Float(if is_positive { most } else { -most });
+        match self {
+            Comparison::Equal => Compared::Same(false),
+            Comparison::NotEqual => Compared::Same(true),
+            Comparison::Less | Comparison::LessEqual => {
+                let op = if is_positive { Comparison::LessEqual } else { Comparison::Less };
+                Compared::With(op, most)
+            }
+            Comparison::Greater | Comparison::GreaterEqual => {
+                let op = if is_positive { Comparison::Greater } else { Comparison::GreaterEqual };
+                Compared::With(op, most)
+            }
+        }
+    }
+
+    /// Returns whether the comparison is true of an element that is less than the number.
+    fn is_true_of_less(self) -> bool {
+        matches!(self, Comparison::NotEqual | Comparison::Less | Comparison::LessEqual)
+    }
+
+    /// Returns whether the comparison is true of an element that is greater than the number.
+    fn is_true_of_greater(self) -> bool {
+        matches!(self, Comparison::NotEqual | Comparison::Greater | Comparison::GreaterEqual)
+    }
+}
+
 /// The other side of an operation. It has the type of the first: a number was checked.
 pub(crate) enum Side {
     Number(Number),
@@ -113,6 +216,22 @@ pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error>
         right => right,
     };
     with_kind!(left.kind, number T => of::<T>(op, left, right))
+}
+
+/// Compares with a number by its value, which need not be one of the element type; the result is a
+/// mask.
+pub(crate) fn compare_number(
+    op: Comparison,
+    left: &Window,
+    right: Number,
+) -> Result<Window, Error> {
+    match op.with(left.kind, right) {
+        Compared::With(op, number) => compare(op, left, &Side::Number(number)),
+        Compared::Same(answer) => {
+            let target = left.raw()?.target();
+            filled(&target, &left.shape, Kind::Bool, Number::Bool(answer))
+        }
+    }
 }
 
 /// Compares; the result is a mask.
@@ -302,8 +421,55 @@ pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Wi
         Kind::U8 | Kind::Bool => keyed::<u8>(what, keys, groups),
         Kind::U32 => keyed::<u32>(what, keys, groups),
         Kind::U64 => keyed::<u64>(what, keys, groups),
-        Kind::I64 | Kind::F32 | Kind::F64 => keyed::<i64>(what, keys, groups),
+        Kind::I64 => keyed::<i64>(what, keys, groups),
+        Kind::F32 | Kind::F64 => keyed::<i64>(what, &cast(keys, Kind::I64)?, groups),
     }
+}
+
+/// Returns whether all elements of an array of floats are whole numbers.
+pub(crate) fn are_whole(floats: &Window) -> Result<bool, Error> {
+    let back = cast(&cast(floats, Kind::I64)?, floats.kind)?;
+    compare(Comparison::Equal, floats, &Side::Array(back))?.typed::<bool>()?.all()
+}
+
+/// Distinct keys in ascending order, NaN last, and for each row the number of its key among them.
+pub(crate) struct Distinct {
+    /// Bytes of the keys.
+    pub(crate) keys: Vec<u8>,
+    pub(crate) count: usize,
+    /// Bytes of one `uint64` for each row.
+    pub(crate) numbers: Vec<u8>,
+}
+
+/// Finds the distinct keys among the bytes of elements; `None` if the host has no memory for it.
+/// All NaN are one key, and so are 0 and -0.
+pub(crate) fn distinct(bytes: &[u8], kind: Kind) -> Option<Distinct> {
+    fn of<T: Native + Num>(bytes: &[u8]) -> Option<Distinct> {
+        let order = |left: &T, right: &T| {
+            let is_nan = |key: &T| key.partial_cmp(key).is_none();
+            left.partial_cmp(right).unwrap_or_else(|| is_nan(left).cmp(&is_nan(right)))
+        };
+        let rows = bytes.len() / size_of::<T>();
+        let (mut sorted, mut numbers, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+        sorted.try_reserve_exact(rows).ok()?;
+        let elements = bytes.chunks_exact(size_of::<T>()).map(T::get);
+        sorted.extend(elements.enumerate().map(|(row, key)| (key, row)));
+        sorted.sort_unstable_by(|(left, _), (right, _)| order(left, right));
+        numbers.try_reserve_exact(rows * size_of::<u64>()).ok()?;
+        numbers.resize(rows * size_of::<u64>(), 0);
+        let (mut count, mut last) = (0_u64, None);
+        for (key, row) in sorted {
+            if last.is_none_or(|last| order(&last, &key).is_ne()) {
+                keys.try_reserve(size_of::<T>()).ok()?;
+                key.put(&mut keys);
+                (count, last) = (count + 1, Some(key));
+            }
+            let at = row * size_of::<u64>();
+            numbers[at..at + size_of::<u64>()].copy_from_slice(&(count - 1).to_ne_bytes());
+        }
+        Some(Distinct { keys, count: count as usize, numbers })
+    }
+    with_kind!(kind, number T => of::<T>(bytes))
 }
 
 /// Makes an array with every element set to a number.
@@ -407,6 +573,6 @@ pub(crate) fn upload(
     target: &Target,
     source: super::source::Source,
 ) -> PyResult<Window> {
-    let bytes = owner.work(py, || target.array(&source.bytes))?;
+    let bytes = owner.make(py, || target.array(&source.bytes))?;
     Ok(Window::of_bytes(bytes, source.shape, source.kind))
 }

@@ -1,32 +1,69 @@
 //! Operations of an array and another side: the rules of types that Python's operators have.
 
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 
 use super::Array;
-use super::operations::{self, ByKey, Op, Reduction, Side};
-use crate::kind::{Kind, Number};
+use super::operations::{self, ByKey, Comparison, Distinct, Op, Reduction, Side};
+use super::source::Source;
+use super::window::Window;
+use crate::failure::{call, detached, no_host_memory};
+use crate::host::has_buffer;
+use crate::kind::{self, Kind, Number};
 
 impl Array {
     /// Reads the other side of an operation; `None` for an object that is none.
     pub(super) fn side(&self, other: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Side>> {
-        let py = other.py();
-        if let Ok(array) = other.cast::<Array>() {
-            let window = array.get().window(py)?;
-            if window.kind != kind {
-                return Err(PyTypeError::new_err(format!(
-                    "one side has elements of {} and the other of {}; convert one of them: \
-                     a.astype(\"{}\")",
-                    kind.name(),
-                    window.kind.name(),
-                    kind.name()
-                )));
-            }
-            return Ok(Some(Side::Array(window.clone())));
+        if let Some(window) = Array::other_array(other, kind)? {
+            return Ok(Some(Side::Array(window)));
         }
         let number = Number::read(other)?;
         number.map(|number| number.check(kind).map(Side::Number)).transpose()
+    }
+
+    /// Reads another array, which has to have elements of `kind`; `None` for an object that is
+    /// none.
+    pub(super) fn other_array(other: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Window>> {
+        let Ok(array) = other.cast::<Array>() else { return Ok(None) };
+        let window = array.get().window(other.py())?;
+        if window.kind != kind {
+            return Err(PyTypeError::new_err(format!(
+                "one side has elements of {} and the other of {}; convert one of them: \
+                 a.astype(\"{}\")",
+                kind.name(),
+                window.kind.name(),
+                kind.name()
+            )));
+        }
+        Ok(Some(window.clone()))
+    }
+
+    /// Compares elements: with those of another array, or with a number by its value.
+    pub(super) fn compared(&self, op: Comparison, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        let window = self.window(py)?;
+        if let Some(right) = Array::other_array(other, window.kind)? {
+            let side = Side::Array(right);
+            return self.make(py, |window| operations::compare(op, window, &side))?.into_py_any(py);
+        }
+        if let Some(number) = Number::read(other)? {
+            let compare = |window: &Window| operations::compare_number(op, window, number);
+            return self.make(py, compare)?.into_py_any(py);
+        }
+        // Python takes an equality that is not implemented for one of identity: `False`.
+        match op {
+            Comparison::Equal | Comparison::NotEqual if has_elements(other)? => {
+                Err(PyTypeError::new_err(format!(
+                    "an array is not compared with {}; make an array of it: a == {}",
+                    other.get_type(),
+                    remedy(other)
+                )))
+            }
+            _ => Ok(py.NotImplemented()),
+        }
     }
 
     /// Returns `self op other`, or with `is_right` `other op self`.
@@ -39,7 +76,12 @@ impl Array {
         let py = other.py();
         let window = self.window(py)?;
         let Some(side) = self.side(other, window.kind)? else {
-            return Ok(py.NotImplemented());
+            // Python and NumPy would say that they cannot concatenate. On the right, the class of a
+            // device array may have an operator of its own.
+            return match is_on_host(other) || (is_right && has_elements(other)?) {
+                true => Err(no_side(other)),
+                false => Ok(py.NotImplemented()),
+            };
         };
         check_numbers(window.kind)?;
         let array = self.make(py, |window| match (side, is_right) {
@@ -54,10 +96,7 @@ impl Array {
         let py = other.py();
         let window = self.writable(py)?;
         let Some(side) = self.side(other, window.kind)? else {
-            return Err(PyTypeError::new_err(format!(
-                "{} is neither a number nor a gpuheap array; make an array of it: heap.array(x)",
-                other.get_type()
-            )));
+            return Err(no_side(other));
         };
         check_numbers(window.kind)?;
         self.held.owner.work(py, || operations::in_place(op, window, &side))
@@ -99,31 +138,75 @@ impl Array {
         py: Python<'_>,
         op: Reduction,
         axis: Option<isize>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+        keepdims: bool,
     ) -> PyResult<Py<PyAny>> {
         let window = self.window(py)?;
+        if out.is_some() {
+            return Err(PyTypeError::new_err(
+                "out= is not taken; write b[...] = a.sum(axis), which fills b",
+            ));
+        }
         if window.kind == Kind::Bool && matches!(op, Reduction::Min | Reduction::Max) {
             return Err(PyTypeError::new_err("a mask has no least element; use all() or any()"));
         }
-        let Some(axis) = axis else {
+        let dtype = dtype.filter(|dtype| !dtype.is_none()).map(Kind::of).transpose()?;
+        if axis.is_none() && dtype.is_none() && !keepdims {
             return operations::reduce(py, &self.held.owner, op, window);
+        }
+        let along = axis.map(|axis| self.axis(axis));
+        let axes = window.shape.len();
+        let reduced = |window: &Window| {
+            let cast;
+            let window = match dtype {
+                Some(kind) if kind != window.kind => {
+                    cast = operations::cast(window, kind)?;
+                    &cast
+                }
+                _ => window,
+            };
+            let (of, at) = match along {
+                Some(axis) => (window.clone(), axis),
+                None => (window.shaped(vec![window.len()]), 0),
+            };
+            let made = operations::reduce_axis(op, &of, at)?;
+            let made = match dtype {
+                Some(kind) if kind != made.kind => operations::cast(&made, kind)?,
+                _ => made,
+            };
+            let mut shape = made.shape.clone();
+            match along {
+                Some(axis) if keepdims => shape.insert(axis, 1),
+                None if keepdims => shape = vec![1; axes],
+                _ => {}
+            }
+            Ok(made.shaped(shape))
         };
-        let axis = self.axis(axis);
-        self.make(py, |window| operations::reduce_axis(op, window, axis))?.into_py_any(py)
+        if along.is_none() && !keepdims {
+            let made = self.held.owner.work(py, || reduced(window))?;
+            let bytes = operations::bytes(py, &self.held.owner, &made)?;
+            return kind::item(py, made.kind, &bytes);
+        }
+        self.make(py, reduced)?.into_py_any(py)
     }
 
     pub(super) fn by_key(
         py: Python<'_>,
         values: Option<(&Array, bool)>,
         keys: &Array,
-        groups: usize,
-    ) -> PyResult<Py<Array>> {
+        groups: Option<usize>,
+    ) -> PyResult<Py<PyAny>> {
         let window = keys.window(py)?;
-        if !matches!(window.kind.class(), 'i' | 'u') || window.shape.len() != 1 {
+        if window.kind == Kind::Bool || window.shape.len() != 1 {
             return Err(PyTypeError::new_err(format!(
-                "keys are integers along one axis, and these are {} of shape {:?}; convert them: \
-                 keys.astype(\"int32\").reshape(-1)",
+                "keys are numbers along one axis, and these are {} of shape {:?}; convert them: {}",
                 window.kind.name(),
-                window.shape
+                window.shape,
+                match window.kind {
+                    Kind::Bool => "keys.astype(\"uint8\")",
+                    _ => "keys.reshape(-1)",
+                }
             )));
         }
         let what = match values {
@@ -132,8 +215,31 @@ impl Array {
             None => ByKey::Count,
         };
         let owner = &values.map_or(keys, |(values, _)| values).held.owner;
-        let made = owner.work(py, || operations::by_key(what, window, groups))?;
-        Array::new(py, owner, made)
+        let Some(groups) = groups else {
+            let kind = window.kind;
+            let bytes = keys.bytes(py)?;
+            let found = detached(py, || operations::distinct(&bytes, kind))?;
+            let Some(Distinct { keys: distinct, count, numbers }) = found else {
+                return Err(no_host_memory(py, bytes.len()));
+            };
+            let target = call(py, || Ok(window.raw()?.target()))?;
+            let numbers = Source { bytes: numbers, shape: window.shape.clone(), kind: Kind::U64 };
+            let numbers = operations::upload(py, owner, &target, numbers)?;
+            let made = owner.make(py, || operations::by_key(what, &numbers, count))?;
+            let distinct = Source { bytes: distinct, shape: vec![count], kind };
+            let distinct = operations::upload(py, owner, &target, distinct)?;
+            let distinct = Array::new(py, owner, distinct)?;
+            return (distinct, Array::new(py, owner, made)?).into_py_any(py);
+        };
+        if window.kind.class() == 'f' && !owner.work(py, || operations::are_whole(window))? {
+            return Err(PyValueError::new_err(
+                "with groups=, a key is the number of its group, and some of these keys are no such \
+                 numbers; leave groups out to group by the keys' values: \
+                 distinct, sums = a.sum_by_key(keys)",
+            ));
+        }
+        let made = owner.make(py, || operations::by_key(what, window, groups))?;
+        Array::new(py, owner, made)?.into_py_any(py)
     }
 
     pub(super) fn truth(&self, py: Python<'_>, all: bool) -> PyResult<bool> {
@@ -146,6 +252,36 @@ impl Array {
         }
         operations::of_mask(py, &self.held.owner, window, all)
     }
+}
+
+/// Makes the error of an object that is no side of an operation.
+pub(super) fn no_side(other: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!(
+        "{} is neither a number nor a gpuheap array; make an array of it: {}",
+        other.get_type(),
+        remedy(other)
+    ))
+}
+
+/// Returns the call that makes an array of an object with elements.
+fn remedy(object: &Bound<'_, PyAny>) -> &'static str {
+    match is_on_host(object) {
+        true => "heap.array(x)",
+        false => "gpuheap.from_dlpack(x)",
+    }
+}
+
+/// Returns whether an object has elements in the host's memory.
+fn is_on_host(object: &Bound<'_, PyAny>) -> bool {
+    has_buffer(object) || object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
+}
+
+/// Returns whether an object has elements, which an operation would be of.
+pub(super) fn has_elements(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    Ok(is_on_host(object)
+        || object.hasattr(intern!(py, "__dlpack__"))?
+        || object.hasattr(intern!(py, "__cuda_array_interface__"))?)
 }
 
 fn check_numbers(kind: Kind) -> PyResult<()> {

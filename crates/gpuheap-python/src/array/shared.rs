@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use super::window::Held;
 use crate::failure::call;
+use crate::scope::Counts;
 
 /// The memory that an array shares with its parts. It keeps no memory alive.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Memory")]
@@ -17,13 +18,28 @@ impl SharedMemory {
     pub(crate) fn of(held: &Arc<Held>) -> SharedMemory {
         SharedMemory { held: Arc::downgrade(held) }
     }
+
+    /// The innermost scope that the memory is charged to.
+    pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
+        self.held.upgrade().and_then(|held| held.scope())
+    }
+
+    /// Returns whether an array of the memory is left, and the memory was not freed. Does not end
+    /// the memory, as the last of its holders would.
+    pub(crate) fn is_live(&self) -> bool {
+        let Some(held) = self.held.upgrade() else { return false };
+        let is_live = !held.is_freed();
+        // The interpreter's lock is held, so the array that held it is still there.
+        drop(held);
+        is_live
+    }
 }
 
 #[pymethods]
 impl SharedMemory {
     /// Number of the memory, which no other memory has while this object lives.
     #[getter]
-    fn id(&self) -> usize {
+    pub(crate) fn id(&self) -> usize {
         self.held.as_ptr() as usize
     }
 

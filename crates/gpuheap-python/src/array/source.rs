@@ -8,11 +8,8 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::window::length;
 use crate::failure::{refused, reserve};
-use crate::host::bytes_of_view;
-use crate::kind::{Kind, Native, Number, put};
-
-/// Most axes of an array.
-pub(crate) const MOST_AXES: usize = 64;
+use crate::host::{bytes_of_view, is_masked, masked, view_of};
+use crate::kind::{Kind, MOST_AXES, Native, Number, index_of, put};
 
 /// Elements of the host in row-major order, with their shape.
 pub(crate) struct Source {
@@ -39,16 +36,23 @@ impl Source {
 
     fn of_buffer(given: &Bound<'_, PyAny>) -> PyResult<Source> {
         let py = given.py();
-        let view = py.import("builtins")?.getattr("memoryview")?.call1((given,)).map_err(|error| {
-            let refused = PyTypeError::new_err(format!(
-                "no array can be made of {}; pass numbers, nested lists of them, or an object with the \
-                 buffer protocol (NumPy's arrays, array.array, bytes); memory of a device goes through \
-                 gpuheap.from_dlpack",
+        if is_masked(given)? {
+            return Err(masked(given));
+        }
+        let Some(view) = view_of(given)? else {
+            let array = match given.hasattr(intern!(py, "__array__"))? {
+                true => "pass numpy.asarray(x)",
+                false => {
+                    "pass numbers, nested lists of them, or an object with the buffer protocol \
+                     (NumPy's arrays, array.array, bytes); memory of a device goes through \
+                     gpuheap.from_dlpack"
+                }
+            };
+            return Err(PyTypeError::new_err(format!(
+                "no array can be made of {}; {array}",
                 given.get_type()
-            ));
-            refused.set_cause(py, Some(error));
-            refused
-        })?;
+            )));
+        };
         let format: String = view.getattr(intern!(py, "format"))?.extract()?;
         let size: usize = view.getattr(intern!(py, "itemsize"))?.extract()?;
         let shape: Vec<usize> = view.getattr(intern!(py, "shape"))?.extract()?;
@@ -168,7 +172,10 @@ impl Found {
         let is = |which: fn(&Number) -> bool| self.numbers.iter().any(which);
         if self.numbers.is_empty() || is(|number| matches!(number, Number::Float(_))) {
             Kind::F64
-        } else if is(|number| matches!(number, Number::Int(int) if *int > i64::MAX.into())) {
+        } else if is(|number| match number {
+            Number::Int(int) => *int > i64::MAX.into(),
+            number => matches!(number, Number::Wide(_)),
+        }) {
             Kind::U64
         } else if is(|number| matches!(number, Number::Int(_))) {
             Kind::I64
@@ -199,34 +206,39 @@ fn too_long_a_shape(py: Python<'_>) -> PyErr {
     refused(py, "WrongShape", &text)
 }
 
-/// Returns the items of what was passed as a shape.
+/// Returns the items of a shape that was passed.
 fn items_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let py = given.py();
-    let items = given.try_iter().map_err(|_| {
-        PyTypeError::new_err(format!(
+    if !given.hasattr(intern!(py, "__iter__"))? && !given.hasattr(intern!(py, "__getitem__"))? {
+        return Err(PyTypeError::new_err(format!(
             "{} is no shape; pass a whole number, or a list or tuple of them",
             given.get_type()
-        ))
-    })?;
-    // A sequence is not believed what it says of its length.
+        )));
+    }
+    let items = given.try_iter()?;
+    // A sequence may report any length: no memory is reserved by it.
     let items: Vec<_> = items.take(MOST_AXES + 1).collect::<PyResult<_>>()?;
     if items.len() > MOST_AXES { Err(too_long_a_shape(py)) } else { Ok(items) }
 }
 
-/// Reads a shape that an array is to have: whole numbers, of which one may be -1.
+/// Reads the shape of a `reshape`: whole numbers, of which one may be -1.
 pub(crate) fn asked_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> {
-    let read = |length: &Bound<'_, PyAny>| {
-        length.extract::<isize>().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "{length} is no length of an axis; pass whole numbers, of which one may be -1"
+    let read = |length: &Bound<'_, PyAny>| match index_of(length)? {
+        Some(number) => number.extract::<isize>().map_err(|_| {
+            PyValueError::new_err(format!(
+                "{number} is longer than any axis; pass a smaller number"
             ))
-        })
+        }),
+        None => Err(PyTypeError::new_err(format!(
+            "{} is no length of an axis; pass whole numbers, of which one may be -1",
+            length.repr()?
+        ))),
     };
     items_of(given)?.iter().map(read).collect()
 }
 
-/// Reads at most as many numbers as an array has axes. What a sequence says of its length is not
-/// believed: memory for it would be asked for before the first number.
+/// Reads at most as many numbers as an array has axes. A sequence may report any length: no memory
+/// is reserved by it.
 pub(crate) fn numbers_of<T>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>>
 where
     T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>,
@@ -244,23 +256,21 @@ where
 /// Reads a shape: a length, or a sequence of lengths.
 pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let py = given.py();
-    let lengths: Vec<Bound<'_, PyAny>> = match given.hasattr(intern!(py, "__index__"))? {
-        true => vec![given.clone()],
-        false => items_of(given)?,
+    let refused = |length: String| {
+        let most = isize::MAX;
+        let text =
+            format!("{length} is no length of an axis; pass a whole number from 0 to {most}");
+        refused(py, "WrongShape", &text)
+    };
+    let lengths: Vec<Bound<'_, PyAny>> = match index_of(given)? {
+        Some(length) => vec![length],
+        None => items_of(given)?,
     };
     lengths
         .iter()
-        .map(|length| {
-            length.extract::<usize>().map_err(|_| {
-                refused(
-                    py,
-                    "WrongShape",
-                    &format!(
-                        "{length} is no length of an axis; pass a whole number from 0 to {}",
-                        isize::MAX
-                    ),
-                )
-            })
+        .map(|length| match index_of(length)? {
+            Some(number) => number.extract::<usize>().map_err(|_| refused(number.to_string())),
+            None => Err(refused(length.repr()?.to_string())),
         })
         .collect()
 }

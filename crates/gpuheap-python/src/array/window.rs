@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpuheap::ndarray::{Ix1, IxDyn};
 use gpuheap::{DeviceArray, Element, Error, SharedArray, Stream};
 
-use crate::exchange::Lent;
+use crate::exchange::{Lent, SHOWN};
 use crate::kind::{Kind, Native};
 use crate::lines::RecordId;
 use crate::memory::has_ended;
 use crate::owner::Owner;
-use crate::scope::Charge;
+use crate::scope::{Charge, Counts};
 
 /// A window of device memory with a shape and an element type.
 #[derive(Clone)]
@@ -159,13 +159,25 @@ impl Held {
 
     /// Notes that a reader of the CUDA array interface may refer to the memory. It holds the array
     /// that it was made from, and does not say when it ends.
-    pub(crate) fn expose(&self) {
+    pub(crate) fn expose(self: &Arc<Held>) -> Result<(), Error> {
         self.is_exposed.store(true, Ordering::Relaxed);
+        self.show()
+    }
+
+    /// Notes that another library was shown the memory.
+    pub(crate) fn show(self: &Arc<Held>) -> Result<(), Error> {
+        SHOWN.note(&self.owner, self.address()?, self.bytes() as u64, self);
+        Ok(())
     }
 
     /// Returns whether a reader of the CUDA array interface may refer to the memory.
     pub(crate) fn is_exposed(&self) -> bool {
         self.is_exposed.load(Ordering::Relaxed)
+    }
+
+    /// The innermost scope that the memory is charged to.
+    pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
+        self.lock().charge.as_ref().map(|charge| charge.scope().clone())
     }
 
     /// Returns whether the memory was freed early.
@@ -249,6 +261,21 @@ impl Export {
         state.exports += 1;
         drop(state);
         Some(Export { window: window.clone(), held: held.clone() })
+    }
+}
+
+impl Lent for Held {
+    fn hand_to(&self, consumer: &Stream) -> Result<(), Error> {
+        if self.is_freed() {
+            return Ok(());
+        }
+        self.whole.device_ptr(consumer)?;
+        self.use_on(consumer);
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 }
 

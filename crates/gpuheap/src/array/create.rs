@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytemuck::Zeroable;
 use ndarray::{Dimension, IntoDimension};
 
+use super::admission;
 use super::element::Element;
 use super::fill::fill;
 use super::shape::{check_alignment, sizes};
@@ -132,6 +133,7 @@ impl Target {
         bytes: u64,
         at: &'static Location<'static>,
     ) -> Result<Arc<Storage>, Error> {
+        admission::check(self.kind, bytes)?;
         let lease = self.heap.lease(self.kind, bytes, &self.stream, self.zero_on_alloc, at)?;
         let (address, memory) = (lease.address, Memory::Lease(lease));
         let storage = Storage::new(self, self.kind, bytes, memory, at);

@@ -1,5 +1,6 @@
 //! Device arrays, which own their memory.
 
+pub(crate) mod admission;
 mod advice;
 mod create;
 mod debug;

@@ -1,0 +1,224 @@
+//! Budgets of scopes: what is charged to them, and what their limits refuse.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3::{ffi, intern};
+
+use super::{Account, Counts, innermost, lock};
+use crate::failure;
+use crate::owner::{Owner, collect};
+
+/// Modules that request memory for another library, whose objects no scope frees.
+const HOOKS: [&str; 6] = [
+    "gpuheap.cuda_core",
+    "gpuheap.cupy",
+    "gpuheap.numba",
+    "gpuheap.pycuda",
+    "gpuheap.rmm",
+    "gpuheap.torch",
+];
+
+/// Bytes that are charged to a scope and those around it, until this is dropped.
+pub(crate) struct Charge {
+    counts: Arc<Counts>,
+    bytes: u64,
+}
+
+/// A charge with the scope that it belongs to, while an allocation is made.
+pub(crate) struct Request {
+    pub(crate) charge: Charge,
+    account: Py<Account>,
+}
+
+impl Counts {
+    /// Returns the scope and those around it that are of its heap.
+    fn of_heap(&self) -> impl Iterator<Item = &Counts> {
+        std::iter::successors(Some(self), |scope| scope.outer.as_deref())
+            .filter(|scope| scope.is_of(&self.owner))
+    }
+
+    /// Limit in bytes, while the scope is open.
+    fn limit_now(&self) -> Option<u64> {
+        self.limit.filter(|_| !self.is_closed.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether the budget allows `bytes` more.
+    fn allows(&self, bytes: u64) -> bool {
+        self.limit_now().is_none_or(|limit| {
+            let live = self.live.load(Ordering::Relaxed);
+            live.checked_add(bytes).is_some_and(|live| live <= limit)
+        })
+    }
+
+    /// Adds `bytes`, unless that exceeds the budget of an open scope.
+    fn add(&self, bytes: u64) -> bool {
+        let limit = self.limit_now();
+        let grown = |live: u64| {
+            live.checked_add(bytes).filter(|live| limit.is_none_or(|most| *live <= most))
+        };
+        match self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown) {
+            Ok(before) => {
+                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+impl Charge {
+    /// Charges `counts` and all scopes of its heap around it; the number of the scope whose budget
+    /// is exceeded otherwise.
+    fn new(counts: &Arc<Counts>, bytes: u64) -> Result<Charge, u32> {
+        for scope in counts.of_heap() {
+            if !scope.add(bytes) {
+                for charged in counts.of_heap().take_while(|one| one.number != scope.number) {
+                    charged.live.fetch_sub(bytes, Ordering::Relaxed);
+                }
+                return Err(scope.number);
+            }
+        }
+        Ok(Charge { counts: counts.clone(), bytes })
+    }
+
+    /// The innermost scope that is charged.
+    pub(crate) fn scope(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        for scope in self.counts.of_heap() {
+            scope.live.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Request {
+    /// Charges `bytes` to the calling code's scopes of a heap. `None` if no scope is open.
+    pub(crate) fn charged(
+        py: Python<'_>,
+        owner: &Arc<Owner>,
+        bytes: u64,
+    ) -> PyResult<Option<Request>> {
+        let Some(account) = governing(py, owner)? else { return Ok(None) };
+        let counts = &account.get().counts;
+        let charge = match Charge::new(counts, bytes) {
+            Ok(charge) => charge,
+            Err(_) => {
+                // Garbage that waits for the collector is no reason to refuse.
+                py.import("gc")?.call_method0("collect")?;
+                Charge::new(counts, bytes).map_err(|number| exceeded(py, counts, number, bytes))?
+            }
+        };
+        Ok(Some(Request { charge, account }))
+    }
+
+    /// Makes the scope free `buffer` at its end, unless it was requested for another library.
+    pub(crate) fn adopt(account: &Py<Account>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+        if is_for_hook(buffer.py())? {
+            return Ok(());
+        }
+        account.get().counts.adopt(buffer)
+    }
+
+    /// Splits the request in what the memory keeps and the scope that frees it.
+    pub(crate) fn split(request: Option<Request>) -> (Option<Charge>, Option<Py<Account>>) {
+        request.map(|request| (request.charge, request.account)).unzip()
+    }
+}
+
+/// The budgets that hold for new arrays of the calling code. They are looked at before an array
+/// takes memory.
+#[derive(Clone)]
+pub(crate) struct Budget {
+    counts: Arc<Counts>,
+    /// Number of the scope that refused an array, and the array's bytes.
+    refused: Arc<Mutex<Option<(u32, u64)>>>,
+}
+
+impl Budget {
+    /// Returns the budgets of the calling code. `None` if no scope around it has a limit.
+    pub(crate) fn of(py: Python<'_>, owner: &Owner) -> PyResult<Option<Budget>> {
+        let Some(account) = governing(py, owner)? else { return Ok(None) };
+        let counts = account.get().counts.clone();
+        let is_limited = counts.of_heap().any(|scope| scope.limit_now().is_some());
+        Ok(is_limited.then(|| Budget { counts, refused: Arc::default() }))
+    }
+
+    /// Returns whether an array of `bytes` may be made. Runs Python's collector before it refuses
+    /// one, if the thread may take the interpreter's lock.
+    pub(crate) fn admits(&self, bytes: u64) -> bool {
+        let full = || self.counts.of_heap().find(|scope| !scope.allows(bytes));
+        if full().is_none() {
+            return true;
+        }
+        collect();
+        match full() {
+            None => true,
+            Some(scope) => {
+                *lock(&self.refused) = Some((scope.number, bytes));
+                false
+            }
+        }
+    }
+
+    /// Returns the error of an array that was refused.
+    pub(crate) fn refusal(&self, py: Python<'_>) -> Option<PyErr> {
+        let (number, bytes) = lock(&self.refused).take()?;
+        Some(exceeded(py, &self.counts, number, bytes))
+    }
+
+    /// Returns the limit that is least able to serve `bytes`, in words: the scope's name, the bytes
+    /// left and the limit. `None` if the budgets allow the request.
+    pub(crate) fn shortage(&self, bytes: u64) -> Option<(&str, u64, u64)> {
+        let full = self.counts.of_heap().find(|scope| !scope.allows(bytes))?;
+        let limit = full.limit_now()?;
+        Some((&full.name, limit.saturating_sub(full.live.load(Ordering::Relaxed)), limit))
+    }
+}
+
+/// Returns the innermost scope of a heap that governs the calling code.
+fn governing(py: Python<'_>, owner: &Owner) -> PyResult<Option<Py<Account>>> {
+    if owner.open_scopes.load(Ordering::Relaxed) == 0 {
+        return Ok(None);
+    }
+    innermost(py, Some(owner))
+}
+
+/// Returns whether a hook requests memory for its library: whether its frame is the innermost one.
+/// Code that is called by C alone has no frame.
+fn is_for_hook(py: Python<'_>) -> PyResult<bool> {
+    // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
+    // reference or null.
+    let frame = unsafe {
+        let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
+        Bound::from_owned_ptr_or_opt(py, frame.cast())
+    };
+    let Some(frame) = frame else { return Ok(false) };
+    let globals = frame.getattr(intern!(py, "f_globals"))?;
+    let Ok(name) = globals.get_item(intern!(py, "__name__")) else { return Ok(false) };
+    Ok(name.extract::<&str>().is_ok_and(|name| HOOKS.contains(&name)))
+}
+
+/// Makes the error of a request beyond the budget of a scope, by its number.
+fn exceeded(py: Python<'_>, counts: &Counts, number: u32, bytes: u64) -> PyErr {
+    let scope = counts.of_heap().find(|scope| scope.number == number).unwrap_or(counts);
+    let make = || -> PyResult<PyErr> {
+        let live = scope.live.load(Ordering::Relaxed);
+        let limit = scope.limit.unwrap_or(u64::MAX);
+        let figures = PyDict::new(py);
+        figures.set_item("cause", "scope")?;
+        figures.set_item("scope", &scope.name)?;
+        figures.set_item("requested", bytes)?;
+        figures.set_item("live", live)?;
+        figures.set_item("limit", limit)?;
+        figures.set_item("short_by", live.saturating_add(bytes).saturating_sub(limit))?;
+        failure::scope_exceeded(py, figures)
+    };
+    make().unwrap_or_else(|failed| failed)
+}

@@ -1,0 +1,91 @@
+//! Extents of scopes: the code that runs inside a scope's block.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use crate::lines::thread_serial;
+
+/// The code that a scope governs: that of its thread, while the generator or the coroutine that
+/// opened it runs. One that has ended passes the scope to the code that called it.
+pub(super) struct Extent {
+    /// Serial of the thread.
+    thread: u64,
+    /// Weak references to the generators and coroutines that were on the stack, the innermost
+    /// first. A strong one would keep an abandoned generator, whose end closes the scope.
+    resumable: Vec<Py<PyAny>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Suspended,
+    Ended,
+}
+
+impl Extent {
+    pub(super) fn new(resumable: Vec<Py<PyAny>>) -> Extent {
+        Extent { thread: thread_serial(), resumable }
+    }
+
+    /// Returns whether the calling code is inside.
+    pub(super) fn is_running(&self, py: Python<'_>) -> PyResult<bool> {
+        if self.thread != thread_serial() {
+            return Ok(false);
+        }
+        Ok(match self.opener(py)? {
+            Some((_, state)) => state == State::Running,
+            None => true,
+        })
+    }
+
+    /// Returns whether another extent, which runs and was begun earlier, is inside this one, which
+    /// runs too: its generator was not on the stack when this one was begun.
+    pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
+        let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
+        for known in &self.resumable {
+            if known.bind(py).call0()?.is(&opener) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the innermost generator or coroutine that has not ended, with its state.
+    fn opener<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, State)>> {
+        for reference in &self.resumable {
+            let opener = reference.bind(py).call0()?;
+            if opener.is_none() {
+                continue;
+            }
+            match state_of(&opener)? {
+                State::Ended => {}
+                state => return Ok(Some((opener, state))),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the state of a generator, a coroutine or an asynchronous generator.
+fn state_of(opener: &Bound<'_, PyAny>) -> PyResult<State> {
+    let py = opener.py();
+    let kind = opener.get_type();
+    let name = kind.name()?;
+    let (running, frame) = match name.to_str()? {
+        "coroutine" => (Some(intern!(py, "cr_running")), intern!(py, "cr_frame")),
+        // `ag_running` is also true while the generator awaits.
+        "async_generator" => (None, intern!(py, "ag_frame")),
+        _ => (Some(intern!(py, "gi_running")), intern!(py, "gi_frame")),
+    };
+    if let Some(running) = running
+        && opener.getattr(running)?.is_truthy()?
+    {
+        return Ok(State::Running);
+    }
+    let frame = opener.getattr(frame)?;
+    if frame.is_none() {
+        return Ok(State::Ended);
+    }
+    let is_running = running.is_none() && !frame.getattr(intern!(py, "f_back"))?.is_none();
+    Ok(if is_running { State::Running } else { State::Suspended })
+}

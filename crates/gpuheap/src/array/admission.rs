@@ -1,0 +1,71 @@
+//! Admission: a check of this thread's device arrays before they take memory. Callers that count
+//! arrays by budgets of their own, such as the scopes of the Python package, refuse in time.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::error::{Error, ErrorKind};
+use crate::kind::MemoryKind;
+
+type Check = Rc<dyn Fn(u64) -> bool>;
+
+thread_local! {
+    /// `true` while the thread has a check, which every new array looks at.
+    static IS_SET: Cell<bool> = const { Cell::new(false) };
+    static CHECK: RefCell<Option<Check>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`. Before an array that this thread makes meanwhile takes device memory, `check` gets
+/// its bytes. If `check` returns `false`, the array is not made.
+#[doc(hidden)]
+pub fn admitted<R>(check: impl Fn(u64) -> bool + 'static, work: impl FnOnce() -> R) -> R {
+    let _end = End(replace(Some(Rc::new(check))));
+    work()
+}
+
+/// Returns an error if this thread's check refuses an array of `bytes`.
+#[inline]
+pub(super) fn check(kind: MemoryKind, bytes: u64) -> Result<(), Error> {
+    if !IS_SET.get() || kind != MemoryKind::Device {
+        return Ok(());
+    }
+    let check = CHECK.with(|check| check.borrow().clone());
+    match check.is_none_or(|check| check(bytes)) {
+        true => Ok(()),
+        false => Err(ErrorKind::OutOfMemory.error(format!("a budget refused {bytes} bytes"))),
+    }
+}
+
+fn replace(check: Option<Check>) -> Option<Check> {
+    IS_SET.set(check.is_some());
+    CHECK.with(|now| std::mem::replace(&mut *now.borrow_mut(), check))
+}
+
+/// Puts the check from before back, also after a panic.
+struct End(Option<Check>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        replace(self.0.take());
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "emulator")]
+mod tests {
+    use super::admitted;
+    use crate::Device;
+
+    #[test]
+    fn refused_arrays_take_no_memory() {
+        let heap = Device::open("emulated:1GiB").unwrap().heap().unwrap();
+        let target = heap.target().unwrap();
+        let made = admitted(
+            |bytes| bytes <= 100,
+            || (target.zeroed::<u8, _>(100).is_ok(), target.zeroed::<u8, _>(1 << 20).is_ok()),
+        );
+        assert_eq!(made, (true, false));
+        assert!(heap.usage().unwrap().live_peak <= 100);
+        assert!(target.zeroed::<u8, _>(101).is_ok());
+    }
+}
