@@ -15,6 +15,7 @@ use gpuheap::Error;
 use crate::failure::call;
 use crate::kind::{Kind, MOST_AXES, index_of};
 use crate::owner::{Owner, Place};
+use crate::reserve;
 
 /// `kDLCUDA`.
 pub(crate) const DL_CUDA: i32 = 2;
@@ -204,6 +205,7 @@ pub(crate) fn dlpack<'py>(
              a.copy()",
         ));
     }
+    reserve::check(py)?;
     order(py, &exported, stream)?;
     if versioned { capsule::<Versioned>(py, exported) } else { capsule::<Plain>(py, exported) }
 }

@@ -1,5 +1,6 @@
 //! Errors of the library as Python's exceptions, which `gpuheap/_errors.py` declares.
 
+use std::collections::TryReserveError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuheap::{Error, OutOfMemory};
@@ -211,6 +212,14 @@ fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, 
 }
 
 fn bug(py: Python<'_>, panic: &(dyn std::any::Any + Send)) -> PyErr {
+    if panic.is::<TryReserveError>() {
+        // The memory of an emulated device is the host's.
+        return refused(
+            py,
+            "HostResources",
+            "the host has no memory for the emulated device's; use less of it, or a smaller device",
+        );
+    }
     let text = panic
         .downcast_ref::<String>()
         .map(String::as_str)

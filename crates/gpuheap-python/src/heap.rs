@@ -19,6 +19,7 @@ use crate::host::HostBuffer;
 use crate::kind::index_of;
 use crate::memory::Memory;
 use crate::owner::Owner;
+use crate::reserve;
 use crate::scope::{Account, Budget, Request};
 use crate::streams::Stream;
 
@@ -77,6 +78,7 @@ impl Heap {
         zero_on_alloc: Option<bool>,
         zero_on_free: Option<bool>,
     ) -> PyResult<Heap> {
+        reserve::check(py)?;
         let device = opened(py, device)?;
         let tracks = match track {
             Some("off") => false,

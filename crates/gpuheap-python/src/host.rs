@@ -14,6 +14,7 @@ use pyo3::{ffi, intern};
 use crate::failure::{call, call_detached, no_host_memory, refused, reserve};
 use crate::lines::RecordId;
 use crate::owner::Owner;
+use crate::reserve;
 
 /// Pinned or managed memory of a heap. From `Heap.pinned` and `Heap.managed`. `memoryview`, NumPy
 /// and everything else with the buffer protocol read and write it in place. Filled with zeros.
@@ -43,6 +44,7 @@ impl HostBuffer {
         kind: MemoryKind,
         bytes: usize,
     ) -> PyResult<HostBuffer> {
+        reserve::check(py)?;
         let (array, address) = call_detached(py, || {
             let target = owner.heap.on(&owner.default).kind(kind);
             let array = target.zeroed::<u8, _>(bytes)?;

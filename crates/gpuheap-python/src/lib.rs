@@ -13,6 +13,7 @@
 //! * `command`: the command `gpuheap`.
 //! * `explain`, `replay`: the rules and models of the command.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
+//! * `reserve`: memory of the host that is held back for a shortage.
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
 //! call of the heap lets it go, because it may wait for the device. The core never asks for the
@@ -39,6 +40,7 @@ mod locked;
 mod memory;
 mod owner;
 mod replay;
+mod reserve;
 mod scope;
 mod streams;
 mod torch;
@@ -53,6 +55,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // Before the first class is made: classes belong to the interpreter that makes them.
     check_interpreter()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    reserve::renew(module.py())?;
     module.add_class::<array::Array>()?;
     module.add_class::<array::SharedMemory>()?;
     module.add_class::<buffer::Buffer>()?;

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::failure::{call, call_detached};
 use crate::lines::{Lines, RecordId};
+use crate::reserve;
 use crate::scope::Budget;
 use crate::streams::Streams;
 
@@ -98,6 +99,7 @@ impl Owner {
         bytes: u64,
         stream: &gpuheap::Stream,
     ) -> PyResult<(Block, Option<RecordId>)> {
+        reserve::check(py)?;
         let kept = call(py, || Ok(self.heap.allocate_cached(bytes, stream)))?;
         let block = match kept {
             Some(block) => block,
@@ -127,6 +129,7 @@ impl Owner {
         py: Python<'_>,
         work: impl FnOnce() -> Result<R, Error> + Send,
     ) -> PyResult<R> {
+        reserve::check(py)?;
         call_detached(py, || {
             let _may = MayAttach::begin();
             work()

@@ -876,3 +876,39 @@ for work in (a.to_list, lambda: [a.to_bytes() for _ in range(100)]):
         raise AssertionError(work)
 assert heap.array([1]).to_list() == [1]
 """)
+
+
+@pytest.mark.parametrize(
+    "made, work",
+    [
+        ("a = heap.zeros(500 << 20, 'uint8')", "a + a"),
+        ("a = heap.zeros(500 << 20, 'uint8')", "a.astype('float64')"),
+        ("kept = []", "[kept.append(heap.zeros(1)) for _ in range(10**8)]"),
+        ("kept = []", "[kept.append(heap.pinned(1)) for _ in range(10**8)]"),
+        ("kept = []", "[kept.append(heap.alloc(1)) for _ in range(10**8)]"),
+        ("kept, a = [], heap.zeros(8)", "[kept.append(a.__dlpack__()) for _ in range(10**8)]"),
+        ("kept = []", "[kept.append(gpuheap.Heap('emulated:1GiB')) for _ in range(10**8)]"),
+    ],
+)
+def test_work_beyond_the_hosts_memory_is_an_error(made, work):
+    program = f"""
+import gc, mmap, resource
+import gpuheap
+heap = gpuheap.Heap("emulated:8GiB", track="lines")
+heap.array([1]).to_list()
+{made}
+with open("/proc/self/statm") as file:
+    pages = int(file.read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + (48 << 20),) * 2)
+try:
+    {work}
+except MemoryError:
+    kept = a = None
+else:
+    raise AssertionError("nothing was refused")
+gc.collect()
+heap.reclaim()
+assert heap.array([1]).to_list() == [1]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -94,7 +94,7 @@ impl Pages {
     /// Copies between ranges; if they overlap, as if through a buffer.
     pub(crate) fn copy(&mut self, mut target: u64, mut source: u64, mut length: u64) {
         if target < source + length && source < target + length {
-            let mut buffer = vec![0; length as usize];
+            let mut buffer = bytes_of(0, length as usize);
             self.read(source, &mut buffer);
             self.write(target, &buffer);
             return;
@@ -183,7 +183,7 @@ impl Pages {
         match self.pages.entry(page) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(place) => {
-                let mut content = vec![self.fresh; PAGE as usize].into_boxed_slice();
+                let mut content = bytes_of(self.fresh, PAGE as usize).into_boxed_slice();
                 if let Some(word) = word {
                     fill_bytes(&mut content, page, word);
                 }
@@ -228,6 +228,17 @@ impl Pages {
             }
         }
     }
+}
+
+/// Makes `length` equal bytes. Unwinds with the error if the host has no memory for them. The
+/// caller of the emulated driver may report it; an abort would end the program.
+fn bytes_of(byte: u8, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Err(error) = bytes.try_reserve_exact(length) {
+        std::panic::resume_unwind(Box::new(error));
+    }
+    bytes.resize(length, byte);
+    bytes
 }
 
 fn fill_bytes(bytes: &mut [u8], at: u64, word: Word) {
