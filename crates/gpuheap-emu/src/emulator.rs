@@ -225,6 +225,12 @@ pub(crate) struct Call<'e> {
     pub(crate) state: MutexGuard<'e, State>,
 }
 
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.end_user_objects();
+    }
+}
+
 impl Call<'_> {
     /// Counts a call's outcome and returns its code.
     pub(crate) fn end(&mut self, symbol: usize, outcome: Outcome) -> CUresult {

@@ -19,6 +19,7 @@ pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod stream;
 pub(crate) mod units;
+pub(crate) mod user_object;
 pub(crate) mod vmm;
 
 use crate::finding::Findings;

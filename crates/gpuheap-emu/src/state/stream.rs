@@ -1,11 +1,13 @@
 //! Streams and the work that is queued in them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use gpuheap_driver::{CUhostFn, CUresult, CUstreamCallback};
 
 use crate::kernels::Kernel;
 use crate::state::clock::Clock;
+use crate::state::user_object::Kept;
 
 pub(crate) struct Stream {
     pub(crate) context: u32,
@@ -63,6 +65,8 @@ pub(crate) enum Work {
     Callback(Callback),
     /// Lets any stream take the freed pool memory at this address.
     FreePool(u64),
+    /// Ends a launch's hold on user objects, with the clock of the launch.
+    Release(Vec<Arc<Kept>>, Option<Box<Clock>>),
 }
 
 /// Location of bytes.
