@@ -46,7 +46,10 @@ impl Served {
         }
         // SAFETY: PyTorch's streams are of pools that live as long as the process.
         let stream = unsafe { self.owner.device.foreign_stream(raw) }?;
-        streams.insert(raw.0, stream.clone());
+        // The name within a capture ends with it.
+        if !stream.is_of_capture() {
+            streams.insert(raw.0, stream.clone());
+        }
         Ok(Some(stream))
     }
 
