@@ -5,7 +5,7 @@ use gpuheap::{Heap, PoolKind};
 use gpuheap_capi::gpuheap_heap;
 use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
 
-use crate::client::{Client, Status, destroy_stream, device, last_error, make_stream, order};
+use crate::client::{Client, Status, destroy_stream, device, make_stream, order};
 use crate::support::emulated;
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(5)];

@@ -10,9 +10,10 @@ use crate::Outcome;
 use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::access::{Access, Is, Side};
+use crate::state::callback::{Callback, HostFunction};
 use crate::state::capture::{Capture, Captured, Graph, Member};
 use crate::state::context::this_thread;
-use crate::state::stream::{Callback, HostFunction, Place, StreamKind, Work};
+use crate::state::stream::{Place, StreamKind, Work};
 use crate::state::user_object::{Kept, UserObject};
 
 /// Flag of a graph that is uploaded at once.

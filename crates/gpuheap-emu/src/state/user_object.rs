@@ -3,8 +3,8 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::state::callback::Callback;
 use crate::state::clock::Clock;
-use crate::state::stream::Callback;
 
 /// A user object with the references that the program holds.
 pub(crate) struct UserObject {
