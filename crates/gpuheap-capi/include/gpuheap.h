@@ -9,12 +9,12 @@
  * that can fail returns a gpuheap_status. With any status other than GPUHEAP_STATUS_OK,
  * gpuheap_last_error() says what failed, where, the numbers and what to do.
  *
- * Graph capture: a stream that is being captured may allocate and free, if it was used with the
- * heap before the capture began. The calls are no part of the graph, and do not break the capture
- * unless their documentation says so. A captured stream that was not used with the heap before is
- * refused. If streams end unannounced, every captured stream is refused, because the driver does
- * not say which stream its handle means. The heap knows nothing of graphs: keep the memory that a
- * graph uses for as long as the graph may run. Fills for zero_on_alloc or zero_on_free become part
+ * Graph capture: a stream that is being captured may allocate and free. The calls are no part of
+ * the graph, and do not break the capture unless their documentation says so. Memory that is freed
+ * in the capture goes round in it. If the heap knew the stream before, other streams get that
+ * memory after the capture. If it did not, or if streams end unannounced, the memory is kept for
+ * the graph until the graph, its executable graphs and their launches have ended. Keep the memory
+ * that a graph uses for as long as the graph may run. Fills for zero_on_alloc or zero_on_free become part
  * of the graph. If a request of a captured stream needs a wait, it fails. The pool "driver" serves
  * no captured stream.
  */

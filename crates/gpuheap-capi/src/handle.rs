@@ -525,8 +525,11 @@ impl Open {
     /// Retires a stream that is about to end.
     pub(crate) fn stream_ended(&self, raw: *mut c_void) -> Result<(), Failure> {
         let raw = CUstream(raw as usize);
-        // A stream that was never used with this heap needs nothing.
-        let Some(stream) = self.streams.find(raw) else { return Ok(()) };
+        let Some(stream) = self.streams.find(raw) else {
+            // Never used with this heap, or only in a capture.
+            self.heap.retire_captured(raw);
+            return Ok(());
+        };
         self.heap.retire(&stream)?;
         self.streams.forget(raw, stream.id());
         Ok(())

@@ -53,7 +53,8 @@ struct Found {
 pub(crate) enum Given<'a> {
     /// A stream of the table.
     Known(&'a Stream),
-    /// The calling thread's own default stream.
+    /// A stream in no table: the calling thread's own default stream, or one that was first seen
+    /// in a capture and is named within it.
     Own(Stream),
 }
 
@@ -99,14 +100,17 @@ impl Streams {
         }
         if self.unannounced {
             // SAFETY: the caller keeps this function's contract.
-            return unsafe { self.ask(device, heap, raw) }.map(Given::Known);
+            return unsafe { self.ask(device, heap, raw) };
         }
         // SAFETY: the caller keeps this function's contract.
         if let Some(found) = unsafe { self.lately(raw) } {
             return Ok(Given::Known(found));
         }
         // SAFETY: the caller keeps this function's contract.
-        let found = unsafe { self.search(device, raw) }?;
+        let found = match unsafe { self.search(device, raw) }? {
+            Ok(found) => found,
+            Err(in_capture) => return Ok(Given::Own(in_capture)),
+        };
         FOUND.with(|recent| recent[place_of(raw)].set(found));
         // SAFETY: just found, and the caller does not forget the stream while the result is used.
         Ok(Given::Known(unsafe { &*found.stream }))
@@ -157,25 +161,33 @@ impl Streams {
         }
     }
 
-    /// Asks the driver which stream a handle means, and enters it in the table.
+    /// Asks the driver which stream a handle means, and enters it in the table. A stream that is
+    /// named within a capture is returned as the inner error: the name ends with the capture.
     ///
     /// # Safety
     ///
     /// The caller keeps the contract of [`Device::foreign_stream`].
     #[cold]
-    unsafe fn search(&self, device: &Device, raw: CUstream) -> Result<Found, Error> {
+    unsafe fn search(
+        &self,
+        device: &Device,
+        raw: CUstream,
+    ) -> Result<Result<Found, Stream>, Error> {
         let mut known = self.lock();
         if !known.contains_key(&raw) {
             drop(known);
             // SAFETY: the caller keeps this function's contract.
             let stream = unsafe { device.foreign_stream(raw) }?;
+            if stream.is_of_capture() {
+                return Ok(Err(stream));
+            }
             known = self.lock();
             known.entry(raw).or_insert_with(|| Arc::new(stream));
         }
         // The version changes only under this lock, so the value is current.
         let version = self.version.0.load(Ordering::Relaxed);
         let stream = Arc::as_ptr(&known[&raw]);
-        Ok(Found { version, raw, stream })
+        Ok(Ok(Found { version, raw, stream }))
     }
 
     /// Returns the stream of a handle whose stream may have changed unannounced.
@@ -183,7 +195,7 @@ impl Streams {
     /// # Safety
     ///
     /// The caller keeps the contract of [`Device::unannounced_stream`].
-    unsafe fn ask(&self, device: &Device, heap: &Heap, raw: CUstream) -> Result<&Stream, Error> {
+    unsafe fn ask(&self, device: &Device, heap: &Heap, raw: CUstream) -> Result<Given<'_>, Error> {
         let mut known = self.lock();
         if let Some(stream) = known.get(&raw).filter(|stream| !stream.is_retired()) {
             // A stream that is capturing a graph does not tell its id, and the question would break
@@ -192,11 +204,15 @@ impl Streams {
                 let stream = Arc::as_ptr(stream);
                 // SAFETY: the table keeps the stream until its handle means another one, and the
                 // caller keeps the stream alive.
-                return Ok(unsafe { &*stream });
+                return Ok(Given::Known(unsafe { &*stream }));
             }
         }
         // SAFETY: the caller keeps this function's contract.
-        let fresh = Arc::new(unsafe { device.unannounced_stream(raw) }?);
+        let fresh = unsafe { device.unannounced_stream(raw) }?;
+        if fresh.is_of_capture() {
+            return Ok(Given::Own(fresh));
+        }
+        let fresh = Arc::new(fresh);
         let stream = Arc::as_ptr(&fresh);
         match known.insert(raw, fresh) {
             Some(retired) if retired.is_retired() => self.keep(Some(retired)),
@@ -205,7 +221,7 @@ impl Streams {
         }
         // SAFETY: the table keeps the stream until its handle means another one, and the caller
         // keeps the stream alive.
-        Ok(unsafe { &*stream })
+        Ok(Given::Known(unsafe { &*stream }))
     }
 
     fn lock(&self) -> MutexGuard<'_, FxHashMap<CUstream, Arc<Stream>>> {

@@ -445,6 +445,14 @@ macro_rules! cuda_functions {
         cuGraphExecDestroy [10000 cuGraphExecDestroy] (executable: CUgraphExec);
         /// Destroys a graph. Executable graphs made of it stay.
         cuGraphDestroy [10000 cuGraphDestroy] (graph: CUgraph);
+        /// Creates an object that the driver ends, by a call of `destroy`, once no reference is
+        /// left.
+        cuUserObjectCreate [11030 cuUserObjectCreate] (object: *mut CUuserObject, data: *mut c_void, destroy: CUhostFn, count: c_uint, flags: c_uint);
+        /// Releases references of the program to a user object.
+        cuUserObjectRelease [11030 cuUserObjectRelease] (object: CUuserObject, count: c_uint);
+        /// Makes a graph keep a user object, until the graph, its executable graphs and their
+        /// launches have ended.
+        cuGraphRetainUserObject [11030 cuGraphRetainUserObject] (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
         /// Returns a figure of the memory that graphs allocate on a device.
         cuDeviceGetGraphMemAttribute [11040 cuDeviceGetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
         /// Resets a high-water mark of the memory that graphs allocate on a device.

@@ -66,6 +66,8 @@ handles! {
     CUgraphExec;
     /// A node of a graph.
     CUgraphNode;
+    /// An object of the program that graphs keep, with the function that ends it.
+    CUuserObject;
 }
 
 impl CUstream {
@@ -352,6 +354,10 @@ pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag of an event that keeps no time, which makes it cheaper.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
+/// Flag of a user object whose end nothing waits for. It is required.
+pub const CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
+/// Flag by which a graph takes over references of the program to a user object.
+pub const CU_GRAPH_USER_OBJECT_MOVE: c_uint = 1;
 /// Flag of managed memory that any stream may use.
 pub const CU_MEM_ATTACH_GLOBAL: c_uint = 1;
 /// Flag of managed memory that the host uses until a stream attaches it.

@@ -9,7 +9,7 @@ use gpuheap_driver::{
     CUlibrary, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUoccupancyB2DSize,
     CUpointer_attribute, CUprocessState, CUstream, CUstreamCallback, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid,
+    CUstreamCaptureStatus, CUuserObject, CUuuid,
 };
 use gpuheap_driver::{CUresult, Driver, cuda_functions};
 use gpuheap_emu::with_per_thread_default_stream;

@@ -204,6 +204,7 @@ plain!(
     CUgraph,
     CUgraphExec,
     CUgraphMem_attribute,
+    CUuserObject,
     CUstreamCaptureMode,
     CUdevice_attribute,
     CUpointer_attribute,

@@ -248,6 +248,12 @@ pub(crate) struct Call<'e> {
     pub(crate) state: MutexGuard<'e, State>,
 }
 
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.end_user_objects();
+    }
+}
+
 impl Call<'_> {
     /// Notes that this call requests device memory, and where it wants the result.
     pub(crate) fn note_request(&mut self, device: usize, bytes: u64, place: u64) {

@@ -6,7 +6,8 @@ use parking_lot::MutexGuard;
 use crate::Schedule;
 use crate::emulator::{Call, IN_CALLBACK, nanoseconds};
 use crate::state::State;
-use crate::state::stream::{Callback, HostFunction, Op, OpRef, StreamKind, Work};
+use crate::state::callback::{Callback, HostFunction};
+use crate::state::stream::{Op, OpRef, StreamKind, Work};
 
 /// Virtual time that a piece of work takes in schedules without a lag, nanoseconds.
 const WORK_TIME: u64 = 1_000;
@@ -332,21 +333,26 @@ impl Call<'_> {
         let context = found.context;
         let status = self.state.contexts.at(context).and_then(|context| context.error);
         self.host_learns(callback.clock.as_deref());
-        let instance = self.shared.instance;
-        MutexGuard::unlocked(&mut self.state, || {
-            let before = IN_CALLBACK.replace(instance);
-            callback.run(status.unwrap_or(CUresult::SUCCESS));
-            IN_CALLBACK.set(before);
-        });
+        self.run_unlocked(|| callback.run(status.unwrap_or(CUresult::SUCCESS)));
         if let Some(found) = self.state.streams.at_mut(stream) {
             found.running = false;
         }
         self.shared.changed.notify_all();
     }
+
+    /// Runs code of the program with no lock held. It may not call the driver.
+    pub(crate) fn run_unlocked(&mut self, run: impl FnOnce()) {
+        let instance = self.shared.instance;
+        MutexGuard::unlocked(&mut self.state, || {
+            let before = IN_CALLBACK.replace(instance);
+            run();
+            IN_CALLBACK.set(before);
+        });
+    }
 }
 
 impl Callback {
-    fn run(&self, status: CUresult) {
+    pub(crate) fn run(&self, status: CUresult) {
         let data = std::ptr::with_exposed_provenance_mut(self.data as usize);
         match self.function {
             // SAFETY: the caller of `cuLaunchHostFunc` promised a function that takes this data.

@@ -12,6 +12,7 @@ pub(crate) enum HandleKind {
     Function = 7,
     Graph = 8,
     Executable = 9,
+    UserObject = 10,
 }
 
 /// A table of objects by handle. A removed object's index is reused under another handle. The

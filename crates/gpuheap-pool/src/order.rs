@@ -63,6 +63,14 @@ pub trait StreamGuard: Send {
 
     /// Notes that all work is completed on a stream that refuses more.
     fn complete(&self);
+
+    /// Returns `true` if the stream is named within one capture of a graph. Memory freed on it is
+    /// kept for the graph, and no wait completes these frees.
+    fn is_of_capture(&self) -> bool;
+
+    /// Returns `true` if the stream may be capturing a graph now. Only for a stream that is
+    /// [of a capture](StreamGuard::is_of_capture).
+    fn may_capture(&self) -> bool;
 }
 
 /// Order of a heap's streams, as far as it is known.
@@ -195,6 +203,11 @@ impl StreamState {
             self.fences.pop_front();
             source.forget(fence);
         }
+    }
+
+    /// Returns `true` if memory freed on the stream is kept for a graph.
+    fn is_of_capture(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.is_of_capture())
     }
 
     fn fenced(&self) -> u64 {
@@ -459,9 +472,10 @@ impl Order {
         })
     }
 
-    /// Notes that all work of the device, and so every free, is completed.
+    /// Notes that all work of the device, and so every free, is completed. A graph may still be
+    /// launched, so frees in its capture are not.
     pub fn all_over(&mut self, source: &mut dyn MemorySource) {
-        for state in &mut self.streams {
+        for state in self.streams.iter_mut().filter(|state| !state.is_of_capture()) {
             state.reached = state.freed;
             for (_, fence) in state.fences.drain(..) {
                 source.forget(fence);
@@ -664,6 +678,13 @@ impl Order {
     pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
         for &slot in &self.active {
             let state = &self.streams[slot];
+            if state
+                .guard
+                .as_ref()
+                .is_some_and(|guard| guard.is_of_capture() && guard.may_capture())
+            {
+                return Ok(true);
+            }
             // A stream that may have ended is not queried: a real driver crashes on a stale handle.
             if state.retired || state.transient {
                 continue;
@@ -746,6 +767,10 @@ impl Order {
         slot: usize,
         source: &mut dyn MemorySource,
     ) -> Result<(), SourceError> {
+        if let Some(moments) = &self.moments {
+            // Before the guard is dropped, which knows the progress.
+            self.streams[slot].learn(moments, source);
+        }
         if !self.streams[slot].transient {
             // Counted as one more free, so that blocks that are live now come after it.
             self.streams[slot].freed += 1;
@@ -767,9 +792,9 @@ impl Order {
         state.transient && (state.retired || state.turn != stream.turn)
     }
 
-    /// Returns the slot for frees of streams that ended unannounced. These are completed when all
-    /// work of the device is.
-    fn orphanage(&mut self) -> StreamRef {
+    /// Returns the stream for frees on streams that can be named no more. These are completed when
+    /// all work of the device is.
+    pub fn orphanage(&mut self) -> StreamRef {
         let slot = *self.orphans.get_or_insert_with(|| {
             let state = StreamState { retired: true, transient: true, ..Default::default() };
             self.streams.push(state);

@@ -52,6 +52,13 @@ impl Moments {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
+    /// Returns the moment before which the stream's work is completed, as far as progress of the
+    /// stream itself shows it.
+    #[inline]
+    pub fn completed_by_itself(&self, stream: &Completed) -> u64 {
+        stream.0.load(Ordering::SeqCst)
+    }
+
     /// Returns the moment before which the work of all streams is completed.
     #[inline]
     pub fn completed_by_all(&self) -> u64 {

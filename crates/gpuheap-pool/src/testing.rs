@@ -68,6 +68,14 @@ impl StreamGuard for Unannounced {
     fn refuse_work(&self) {}
 
     fn complete(&self) {}
+
+    fn is_of_capture(&self) -> bool {
+        false
+    }
+
+    fn may_capture(&self) -> bool {
+        false
+    }
 }
 
 /// `split` without stream order: a test policy whose blocks all belong to its first stream.

@@ -73,6 +73,8 @@ pub(crate) struct Streams {
 #[derive(Default)]
 struct Known {
     by_handle: FxHashMap<usize, Entry>,
+    /// Streams that were first seen in a capture, by the name that they have in it.
+    in_captures: FxHashMap<u64, Entry>,
     /// Streams entered since the last sweep.
     entered: usize,
 }
@@ -145,6 +147,11 @@ impl Streams {
         // documentation of streams says. The table holds an object for as long. A Python program
         // that destroys the stream before is wrong about its own memory.
         let made = call(py, || unsafe { default.device().unannounced_stream(CUstream(handle)) })?;
+        if made.is_of_capture() {
+            let known = self.join_in_capture(made, object);
+            self.sweep_captures();
+            return Ok(known);
+        }
         let (mut entry, stream) = Entry::new(made, object);
         let (old, is_full) = {
             let mut known = self.lock();
@@ -167,6 +174,32 @@ impl Streams {
             self.sweep(py, heap)?;
         }
         Ok(stream)
+    }
+
+    /// Enters a stream that is named within a capture. Returns the stream for its memory.
+    fn join_in_capture(
+        &self,
+        made: gpuheap::Stream,
+        object: Option<&Bound<'_, PyAny>>,
+    ) -> gpuheap::Stream {
+        let mut known = self.lock();
+        let entry = known.in_captures.entry(made.id());
+        entry.or_insert_with(|| Entry::of(made)).join(object)
+    }
+
+    /// Releases the objects of captures that no memory needs. The heap itself notices the end of
+    /// each capture's graph.
+    fn sweep_captures(&self) {
+        let ended: Vec<Entry> = {
+            let mut known = self.lock();
+            if known.in_captures.len() < Streams::SWEEP {
+                return;
+            }
+            let ended = known.in_captures.extract_if(|_, entry| entry.is_unneeded());
+            ended.map(|(_, entry)| entry).collect()
+        };
+        // Outside of the lock: the end of an object is code of Python.
+        drop(ended);
     }
 
     /// Looks for the stream of a handle.
@@ -207,11 +240,16 @@ impl Streams {
     /// Releases the streams that no memory needs, and whose objects only the table holds. If the
     /// heap cannot be told of one, it stays, and the first such error is returned.
     pub(crate) fn sweep(&self, py: Python<'_>, heap: &gpuheap::Heap) -> PyResult<()> {
+        let unneeded: Vec<Entry>;
         let ended: Vec<Entry> = {
             let mut known = self.lock();
             known.entered = 0;
+            let captured = known.in_captures.extract_if(|_, entry| entry.is_unneeded());
+            let captured: Vec<Entry> = captured.map(|(_, entry)| entry).collect();
+            unneeded = captured;
             known.by_handle.extract_if(|_, entry| entry.is_unneeded()).map(|(_, of)| of).collect()
         };
+        drop(unneeded);
         let mut told = Ok(());
         for entry in ended {
             told = told.and(self.retire(py, heap, entry));
@@ -242,7 +280,8 @@ impl Streams {
         // Another thread may have the lock while the collector runs: nothing is visited then, and
         // the next collection finds the cycle.
         let Ok(known) = self.known.try_lock() else { return Ok(()) };
-        let users = known.by_handle.values().flat_map(|entry| entry.users.values());
+        let entries = known.by_handle.values().chain(known.in_captures.values());
+        let users = entries.flat_map(|entry| entry.users.values());
         users.into_iter().try_for_each(|user| visit.call(&user.object))
     }
 
@@ -265,9 +304,14 @@ impl Entry {
 
     /// Makes the entry of a stream. Returns with it the stream for memory of its first user.
     fn new(stream: gpuheap::Stream, object: Option<&Bound<'_, PyAny>>) -> (Entry, gpuheap::Stream) {
-        let mut entry = Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE };
+        let mut entry = Entry::of(stream);
         let joined = entry.join(object);
         (entry, joined)
+    }
+
+    /// Makes the entry of a stream without users.
+    fn of(stream: gpuheap::Stream) -> Entry {
+        Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE }
     }
 
     /// Adds a user, unless it is there already. Returns the stream for its memory.

@@ -25,6 +25,11 @@ use crate::owner::Owner;
 /// Heaps by the driver's number of their device.
 static HEAPS: RwLock<Vec<Option<Arc<Served>>>> = RwLock::new(Vec::new());
 
+/// Refusal of a graph's own stream. PyTorch frees workspaces of libraries after the capture, whose
+/// kernels the graph still runs: a replay then wrote to tensors that got the memory (H200).
+const CAPTURING: &str = "PyTorch is capturing a CUDA graph, and gpuheap does not know which memory the graph \
+     keeps; leave PyTorch's allocator in place and use gpuheap.torch.pool(), or capture no graph";
+
 /// A heap that PyTorch allocates from.
 struct Served {
     owner: Arc<Owner>,
@@ -46,8 +51,16 @@ impl Served {
         }
         // SAFETY: PyTorch's streams are of pools that live as long as the process.
         let stream = unsafe { self.owner.device.foreign_stream(raw) }?;
-        streams.insert(raw.0, stream.clone());
+        // The name within a capture ends with it.
+        if !stream.is_of_capture() {
+            streams.insert(raw.0, stream.clone());
+        }
         Ok(Some(stream))
+    }
+
+    /// Returns `true` if a stream is capturing a graph and was not used before.
+    fn is_first_seen_in_capture(&self, raw: *mut c_void) -> Result<bool, Error> {
+        Ok(self.stream(raw)?.is_some_and(|stream| stream.is_of_capture()))
     }
 
     /// Allocates, and with `finds_line` records the line of Python.
@@ -231,6 +244,9 @@ fn allocated(
                  another device current"
             ));
         };
+        if finds_line && served.is_first_seen_in_capture(stream).map_err(|error| text(&error))? {
+            return Err(CAPTURING.to_owned());
+        }
         served.allocate(bytes, stream, finds_line).map_err(|error| match error.out_of_memory() {
             Some(_) => format!("CUDA out of memory. {}", text(&error)),
             None => text(&error),

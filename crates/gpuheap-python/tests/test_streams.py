@@ -250,3 +250,28 @@ def test_a_heap_over_the_drivers_pool_refuses_a_threads_own_stream(make):
     del capsule
     gc.collect()
     assert heap.stats()["live"] == 0
+
+
+@pytest.mark.parametrize("as_number", [False, True])
+def test_unknown_stream_allocates_in_capture(driver_heap, make, as_number):
+    handle = make()
+    given = handle if as_number else View(handle)
+    check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    kept = driver_heap.alloc(1 << 20, given)
+    freed = driver_heap.alloc(5 << 20, given)
+    check(driver.cuMemsetD8Async(kept.ptr, 7, 1 << 20, handle))
+    address = freed.ptr
+    del freed
+    again = driver_heap.alloc(5 << 20, given)
+    assert again.ptr == address, "it goes round in the capture"
+    del again
+    graph = check(driver.cuStreamEndCapture(handle))
+    assert driver_heap.alloc(5 << 20, given).ptr != address, "it is the graph's"
+    executable = check(driver.cuGraphInstantiate(graph, 0))
+    check(driver.cuGraphLaunch(executable, handle))
+    check(driver.cuStreamSynchronize(handle))
+    check(driver.cuGraphExecDestroy(executable))
+    check(driver.cuGraphDestroy(graph))
+    del kept
+    driver_heap.flush()
+    assert driver_heap.stats()["reserved"] == 0

@@ -7,11 +7,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver, check};
 use gpuheap_pool::{Completed, Moments, SourceError, StreamHandle};
 
-use crate::device::{Context, ContextError, Device};
+use crate::device::{CaptureStream, Context, ContextError, Device};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::thread_cache;
-use crate::thread_stream::{self, Own, Owner, capturing};
+use crate::thread_stream::{self, Own, Owner};
 
 /// A stream of one device. Clones are the same stream.
 ///
@@ -34,6 +34,15 @@ use crate::thread_stream::{self, Own, Owner, capturing};
 /// [`raw`](Stream::raw) says which handle the calling thread uses. Heaps over a pool of the driver
 /// ([`PoolKind::Driver`](crate::PoolKind::Driver)) refuse the stream. Arrays of such a heap may be
 /// used on it, and are freed on the stream that they were allocated on.
+///
+/// # A stream that is first seen in a capture
+///
+/// The driver returns no id of a stream that is capturing a graph. A `Stream` made of such a handle
+/// is named within that capture. Memory that is freed on it goes round within the capture. After
+/// it, heaps keep that memory for the graph, until the graph, its executable graphs and their
+/// launches have ended. Memory that is freed after the capture is freed on the stream as it is
+/// then. The `Stream` may be used after the capture too, but each use queries the driver: make it
+/// anew. Heaps over a pool of the driver refuse it while it captures.
 #[derive(Clone)]
 pub struct Stream {
     /// Held by the program's clones but not by heaps: a heap thus sees that the last clone was
@@ -58,6 +67,8 @@ struct Handle {
     origin: Origin,
     /// Progress: the work of the stream that is known to have completed.
     completed: Arc<Completed>,
+    /// The capture that the stream is named within; `None` for the others.
+    capture: Option<Arc<CaptureStream>>,
     /// State to wait for, set once a heap was told of the stream's end. Each call that enqueues
     /// work on a foreign stream holds the read lock, so that no work follows the recorded end.
     retired: RwLock<Option<Retired>>,
@@ -90,6 +101,8 @@ enum Origin {
     Foreign,
     /// Its creator, without announcement.
     Unannounced,
+    /// Its creator. This object stands for the stream during one call of the heap.
+    Passing,
 }
 
 /// A heap's reference to a stream.
@@ -102,18 +115,24 @@ struct StreamGuard {
 
 impl gpuheap_pool::StreamGuard for StreamGuard {
     fn is_abandoned(&self) -> bool {
+        if let Some(capture) = &self.handle.capture {
+            return capture.has_ended();
+        }
         match &self.owner {
             Some(owner) => owner.strong_count() == 0,
-            None => self.handle.origin == Origin::Owned && self.in_use.strong_count() == 0,
+            None => {
+                matches!(self.handle.origin, Origin::Owned | Origin::Passing)
+                    && self.in_use.strong_count() == 0
+            }
         }
     }
 
     fn is_foreign(&self) -> bool {
-        self.handle.is_foreign()
+        self.handle.is_foreign() && self.handle.capture.is_none()
     }
 
     fn is_unannounced(&self) -> bool {
-        self.handle.origin == Origin::Unannounced
+        self.handle.is_transient()
     }
 
     fn is_retired(&self) -> bool {
@@ -125,7 +144,10 @@ impl gpuheap_pool::StreamGuard for StreamGuard {
     }
 
     fn completed(&self) -> u64 {
-        self.moments().completed(&self.handle.completed)
+        match &self.handle.capture {
+            Some(capture) => capture.completed(),
+            None => self.moments().completed(&self.handle.completed),
+        }
     }
 
     fn refuse_work(&self) {
@@ -134,6 +156,14 @@ impl gpuheap_pool::StreamGuard for StreamGuard {
 
     fn complete(&self) {
         self.handle.retire_as(Retired::Completed);
+    }
+
+    fn is_of_capture(&self) -> bool {
+        self.handle.capture.is_some()
+    }
+
+    fn may_capture(&self) -> bool {
+        self.handle.may_capture()
     }
 }
 
@@ -181,11 +211,12 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The stream is of another context than the device's primary one, or is capturing a graph;
-    /// `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver error.
+    /// The stream is of another context than the device's primary one; its capture of a graph was
+    /// invalidated; `raw` is the legacy default stream, and a stream is capturing that it would
+    /// have to wait for; `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
-        unsafe { Stream::foreign(self.context().clone(), raw, false) }
+        unsafe { Stream::foreign(self.context().clone(), raw, Origin::Foreign) }
     }
 
     /// Wraps a foreign stream that ends without announcement, for hooks that do not learn of its
@@ -206,14 +237,16 @@ impl Device {
     /// * while clones of the result are used and not [retired](Stream::is_retired), and while
     ///   arrays live whose last use was on it;
     /// * when a block that was allocated on it is freed, unless by
-    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) on another stream.
+    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) on another stream;
+    /// * if it is [capturing](Stream#a-stream-that-is-first-seen-in-a-capture) a graph, until the
+    ///   capture ends.
     ///
     /// # Errors
     ///
     /// The errors of [`foreign_stream`](Device::foreign_stream).
     pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
-        unsafe { Stream::foreign(self.context().clone(), raw, true) }
+        unsafe { Stream::foreign(self.context().clone(), raw, Origin::Unannounced) }
     }
 }
 
@@ -236,12 +269,12 @@ impl Stream {
 
     /// # Safety
     ///
-    /// The requirements of [`Device::foreign_stream`], or, if `unannounced`, of
-    /// [`Device::unannounced_stream`].
-    pub(crate) unsafe fn foreign(
+    /// The requirements of [`Device::foreign_stream`], or of [`Device::unannounced_stream`], by
+    /// `origin`.
+    unsafe fn foreign(
         context: Arc<Context>,
         raw: CUstream,
-        unannounced: bool,
+        origin: Origin,
     ) -> Result<Stream, Error> {
         if raw == CUstream::NULL || raw == CUstream::LEGACY {
             return Stream::legacy(context);
@@ -264,45 +297,95 @@ impl Stream {
                 raw.0
             )));
         }
-        let origin = if unannounced { Origin::Unannounced } else { Origin::Foreign };
         Stream::wrap(context, raw, origin)
     }
 
     fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
         // Made first, so that the stream is destroyed if its id cannot be queried.
-        let (retired, is_retired) = (RwLock::new(None), AtomicBool::new(false));
-        let (thread, completed) = (None, Arc::default());
-        let mut handle =
-            Handle { context, raw, thread, id: 0, origin, completed, retired, is_retired };
-        let mut id = 0;
+        let mut handle = Handle::new(context, raw, origin);
+        let (mut id, mut capture) = (0, None);
         {
             let _current = handle.context.enter_aside()?;
             // Querying its id would break the capture (H200, driver 580).
             if handle.context.is_capturing_inside(raw)? {
-                return Err(capturing(raw));
+                capture = Some(handle.capture_of(StreamHandle(raw.0))?);
+            } else {
+                // SAFETY: the pointer is valid for the call and the stream is alive.
+                let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
+                check("cuStreamGetId", asked)?;
             }
-            // SAFETY: the pointer is valid for the call and the stream is alive.
-            let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
-            check("cuStreamGetId", asked)?;
         }
-        handle.id = id;
+        handle.id = capture.as_ref().map_or(id, |capture| capture.number);
+        handle.capture = capture;
         Ok(Stream { inner: Arc::new(InUse { handle: Arc::new(handle), owner: None }) })
     }
 
     /// Returns the calling thread's own default stream.
     fn of_this_thread(context: Arc<Context>) -> Result<Stream, Error> {
-        let Own { owner, id, completed } = thread_stream::own(&context)?;
-        let handle = Handle {
-            context,
-            raw: CUstream::PER_THREAD,
-            thread: Some(owner.thread),
-            id,
-            origin: Origin::Default,
-            completed,
-            retired: RwLock::new(None),
-            is_retired: AtomicBool::new(false),
+        let own = thread_stream::own(&context)?;
+        let mut handle = Handle::new(context, CUstream::PER_THREAD, Origin::Default);
+        let owner = match own {
+            Own::Known { owner, id, completed } => {
+                (handle.id, handle.completed) = (id, completed);
+                owner
+            }
+            Own::Capturing(owner) => {
+                let capture = {
+                    let _current = handle.context.enter_aside()?;
+                    handle.capture_of(StreamHandle::of_thread(owner.thread))?
+                };
+                (handle.id, handle.capture) = (capture.number, Some(capture));
+                owner
+            }
         };
+        handle.thread = Some(owner.thread);
         Ok(Stream { inner: Arc::new(InUse { handle: Arc::new(handle), owner: Some(owner) }) })
+    }
+
+    /// Returns `true` if the stream was first seen while it
+    /// [captured](Stream#a-stream-that-is-first-seen-in-a-capture) a graph, so that this object
+    /// names it within that capture.
+    #[inline]
+    pub fn is_of_capture(&self) -> bool {
+        self.handle().capture.is_some()
+    }
+
+    /// Returns the stream by the name that it has now: the one within its capture, or the driver's
+    /// id if the capture has ended.
+    #[cold]
+    pub(crate) fn renamed(&self) -> Result<Stream, Error> {
+        let _alive = self.accept_work()?;
+        match &self.handle().capture {
+            Some(capture) if !self.handle().is_capturing_still(capture)? => {
+                // SAFETY: the maker of this object keeps the stream alive, as announced.
+                unsafe {
+                    Stream::foreign(self.context_arc().clone(), self.raw(), self.handle().origin)
+                }
+            }
+            _ => Ok(self.clone()),
+        }
+    }
+
+    /// Returns the stream for a free of a block that was allocated in a capture; `None` while the
+    /// stream still is part of that capture.
+    ///
+    /// # Safety
+    ///
+    /// The stream is alive.
+    pub(crate) unsafe fn after_capture(
+        context: &Arc<Context>,
+        capture: &CaptureStream,
+    ) -> Result<Option<Stream>, Error> {
+        let handle = capture.handle();
+        let raw = handle.thread().map_or(CUstream(handle.0), thread_stream::handle);
+        {
+            let _current = context.enter_aside()?;
+            if capture.is_capturing(context.driver(), raw)? {
+                return Ok(None);
+            }
+        }
+        // SAFETY: the caller guarantees that the stream is alive.
+        unsafe { Stream::foreign(context.clone(), raw, Origin::Passing) }.map(Some)
     }
 
     /// Returns the driver's handle by which the calling thread enqueues work in this stream's
@@ -558,7 +641,7 @@ impl Stream {
             return Ok(());
         }
         *retired = Some(match handle.origin {
-            Origin::Unannounced => Retired::Unknown,
+            Origin::Unannounced | Origin::Passing => Retired::Unknown,
             _ => {
                 if handle.context.is_capturing(handle.raw_here())? {
                     return Err(SourceError::Capturing.into());
@@ -642,10 +725,22 @@ impl Stream {
         self.handle().thread.is_some()
     }
 
-    /// Returns `true` if the stream may end without announcement.
+    /// Returns `true` if the stream may be named only during its own calls: it may end without
+    /// announcement, or is named within a capture.
     #[inline]
-    pub(crate) fn is_unannounced(&self) -> bool {
-        self.handle().origin == Origin::Unannounced
+    pub(crate) fn is_transient(&self) -> bool {
+        self.handle().is_transient()
+    }
+
+    /// Returns the capture that the stream is named within.
+    #[inline]
+    pub(crate) fn capture(&self) -> Option<&Arc<CaptureStream>> {
+        self.handle().capture.as_ref()
+    }
+
+    /// Returns `true` if the end of the stream will be announced.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.handle().origin == Origin::Foreign
     }
 
     /// Returns `true` if other code made the stream and will end it.
@@ -660,6 +755,49 @@ impl Stream {
 }
 
 impl Handle {
+    fn new(context: Arc<Context>, raw: CUstream, origin: Origin) -> Handle {
+        Handle {
+            context,
+            raw,
+            thread: None,
+            id: 0,
+            origin,
+            completed: Arc::default(),
+            capture: None,
+            retired: RwLock::new(None),
+            is_retired: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the stream within the capture that it is part of. The context is entered.
+    fn capture_of(&self, stored: StreamHandle) -> Result<Arc<CaptureStream>, Error> {
+        let Context { captures, moments, .. } = &*self.context;
+        let named = captures.stream(self.context.driver(), moments, self.raw, stored)?;
+        named.ok_or_else(|| unnamed(self.raw))
+    }
+
+    /// Queries whether the stream still is part of the capture that it is named within.
+    fn is_capturing_still(&self, capture: &CaptureStream) -> Result<bool, ContextError> {
+        let _current = self.context.enter_aside()?;
+        Ok(capture.is_capturing(self.context.driver(), self.raw_here())?)
+    }
+
+    /// Returns `true` if the capture that the stream is named within may not have ended. The handle
+    /// of a stream that may have ended is not used.
+    fn may_capture(&self) -> bool {
+        let Some(capture) = &self.capture else { return false };
+        let is_alive = self.origin == Origin::Foreign && !capture.is_retired();
+        if is_alive {
+            self.is_capturing_still(capture).unwrap_or(true)
+        } else {
+            capture.may_capture()
+        }
+    }
+
+    fn is_transient(&self) -> bool {
+        matches!(self.origin, Origin::Unannounced | Origin::Passing) || self.capture.is_some()
+    }
+
     /// Returns the driver's handle for the calling thread.
     #[inline]
     fn raw_here(&self) -> CUstream {
@@ -672,7 +810,7 @@ impl Handle {
     }
 
     fn is_foreign(&self) -> bool {
-        matches!(self.origin, Origin::Foreign | Origin::Unannounced)
+        matches!(self.origin, Origin::Foreign | Origin::Unannounced | Origin::Passing)
     }
 
     fn is_retired(&self) -> bool {
@@ -706,4 +844,22 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stream {}", self.id())
     }
+}
+
+/// Refuses a capturing stream that has no name within a capture.
+#[cold]
+fn unnamed(raw: CUstream) -> Error {
+    ErrorKind::Capturing.error(match raw {
+        CUstream::LEGACY => {
+            "the legacy default stream would have to wait for a stream that is capturing a graph; use \
+             the heap on the default stream before the capture begins, or begin the capture on a \
+             non-blocking stream"
+                .to_owned()
+        }
+        _ => format!(
+            "the capture of a graph on the stream {:#x} was invalidated by an earlier call, so nothing \
+             can be enqueued there; end the capture first",
+            raw.0
+        ),
+    })
 }

@@ -28,11 +28,15 @@ pub(crate) struct Owner {
 
 /// The calling thread's own default stream in one context.
 #[derive(Clone)]
-pub(crate) struct Own {
-    pub(crate) owner: Arc<Owner>,
-    pub(crate) id: u64,
-    /// Progress of the stream, shared by all objects for it.
-    pub(crate) completed: Arc<Completed>,
+pub(crate) enum Own {
+    Known {
+        owner: Arc<Owner>,
+        id: u64,
+        /// Progress of the stream, shared by all objects for it.
+        completed: Arc<Completed>,
+    },
+    /// The stream is capturing a graph, and its id is not known yet.
+    Capturing(Arc<Owner>),
 }
 
 /// State of a thread that has used its own default stream.
@@ -69,11 +73,11 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
     let known = HERE.try_with(|here| {
         let streams = here.streams.borrow();
         let same = |of: &Weak<Context>| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context));
-        streams.iter().find(|(of, _)| same(of)).map(|(_, own)| own.clone())
+        let own = streams.iter().find(|(of, _)| same(of)).map(|(_, own)| own.clone());
+        own.or_else(|| is_capturing.then(|| Own::Capturing(here.owner.clone())))
     });
     match known {
         Ok(Some(own)) => return Ok(own),
-        Ok(None) if is_capturing => return Err(capturing(CUstream::PER_THREAD)),
         Ok(None) => {}
         Err(_) => return Err(ending()),
     }
@@ -82,24 +86,13 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
     let asked = unsafe { context.driver().cuStreamGetId(CUstream::PER_THREAD, &mut id) };
     check("cuStreamGetId", asked)?;
     let made = HERE.try_with(|here| {
-        let own = Own { owner: here.owner.clone(), id, completed: Arc::default() };
+        let own = Own::Known { owner: here.owner.clone(), id, completed: Arc::default() };
         let mut streams = here.streams.borrow_mut();
         streams.retain(|(of, _)| of.strong_count() > 0);
         streams.push((Arc::downgrade(context), own.clone()));
         own
     });
     made.map_err(|_| ending())
-}
-
-/// Refuses a capturing stream whose id is not known yet.
-#[cold]
-pub(crate) fn capturing(raw: CUstream) -> Error {
-    ErrorKind::Capturing.error(format!(
-        "the stream {:#x} is capturing a graph, and the driver says which stream a handle stands for \
-         only before or after; use the heap on the stream before the capture begins, which it then \
-         knows",
-        raw.0
-    ))
 }
 
 #[cold]

@@ -1,7 +1,8 @@
 //! Captures, and the graphs that they record. A graph runs in the order in which it was recorded,
 //! all on the stream that it is launched on. Allocations in a graph are not modelled.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use gpuheap_driver::*;
 
@@ -9,9 +10,11 @@ use crate::Outcome;
 use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::access::{Access, Is, Side};
+use crate::state::callback::{Callback, HostFunction};
 use crate::state::capture::{Capture, Captured, Graph, Member};
 use crate::state::context::this_thread;
 use crate::state::stream::{Place, StreamKind, Work};
+use crate::state::user_object::{Kept, UserObject};
 
 /// Flag of a graph that is uploaded at once.
 const UPLOAD: u64 = 2;
@@ -219,6 +222,11 @@ impl Call<'_> {
         for work in graph.work {
             self.launch_recorded(index, work);
         }
+        if !graph.kept.is_empty() {
+            self.begin(index);
+            let clock = self.clock_of(index);
+            self.enqueue(index, Work::Release(graph.kept, clock), &[]);
+        }
         self.alive(self.context_of(index))
     }
 
@@ -254,6 +262,66 @@ impl Call<'_> {
         }
         let gone = self.state.captures.graphs.remove(graph.0);
         gone.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    pub(crate) fn cuUserObjectCreate(
+        &mut self,
+        object: Out<CUuserObject>,
+        data: Out<c_void>,
+        destroy: CUhostFn,
+        count: c_uint,
+        flags: c_uint,
+    ) -> Outcome {
+        object.require()?;
+        if destroy.is_none() || count == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let function = HostFunction::Plain(destroy);
+        let end = Callback { function, data: data.address(), clock: None };
+        let captures = &mut self.state.captures;
+        let kept = Arc::new(Kept::new(end, captures.due.clone()));
+        let made = captures.objects.insert(UserObject { kept, references: count });
+        object.write(CUuserObject(made))
+    }
+
+    pub(crate) fn cuUserObjectRelease(&mut self, object: CUuserObject, count: c_uint) -> Outcome {
+        let objects = &mut self.state.captures.objects;
+        let found = objects.get_mut(object.0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let left = found.references.checked_sub(count).filter(|_| count != 0);
+        found.references = left.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if found.references == 0 {
+            // Graphs may still keep the object.
+            objects.remove(object.0);
+        }
+        Ok(())
+    }
+
+    /// Makes a graph keep a user object. It may be the graph of a capture that goes on: measured.
+    pub(crate) fn cuGraphRetainUserObject(
+        &mut self,
+        graph: CUgraph,
+        object: CUuserObject,
+        count: c_uint,
+        flags: c_uint,
+    ) -> Outcome {
+        let captures = &mut self.state.captures;
+        let found = captures.objects.get(object.0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let (kept, references) = (found.kept.clone(), found.references);
+        let keeper = captures.graphs.get_mut(graph.0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let moves = flags == CU_GRAPH_USER_OBJECT_MOVE;
+        if count == 0 || !(flags == 0 || moves && count <= references) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        keeper.kept.push(kept);
+        if moves { self.cuUserObjectRelease(object, count) } else { Ok(()) }
+    }
+
+    /// Calls the functions of user objects that ended, with no lock held.
+    pub(crate) fn end_user_objects(&mut self) {
+        for end in self.state.captures.due.take() {
+            self.host_learns(end.clock.as_deref());
+            self.run_unlocked(|| end.run(CUresult::SUCCESS));
+        }
     }
 
     /// Writes zero: allocations in a graph are not modelled, so graphs have no memory.
@@ -426,7 +494,7 @@ impl Call<'_> {
             }
             Work::Callback(callback) => callback.clock = self.clock_of(stream),
             Work::Nothing => self.state.counts.launches_dropped += 1,
-            Work::Record(_) | Work::FreePool(_) => {}
+            Work::Record(_) | Work::FreePool(_) | Work::Release(..) => {}
         }
         self.enqueue(stream, work, &[]);
     }

@@ -8,8 +8,9 @@ use crate::Outcome;
 use crate::api::context::PRIORITIES;
 use crate::args::Out;
 use crate::emulator::{Call, null_is_per_thread};
+use crate::state::callback::{Callback, HostFunction};
 use crate::state::context::this_thread;
-use crate::state::stream::{Callback, HostFunction, Stream, StreamKind, Work};
+use crate::state::stream::{Stream, StreamKind, Work};
 
 impl Call<'_> {
     pub(crate) fn cuStreamCreate(&mut self, stream: Out<CUstream>, flags: c_uint) -> Outcome {

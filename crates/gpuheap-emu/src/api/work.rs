@@ -40,6 +40,10 @@ impl Call<'_> {
                 self.pool_free_done(address, op);
                 Ok(())
             }
+            Work::Release(kept, clock) => {
+                kept.iter().for_each(|kept| kept.note_launch(clock.as_deref()));
+                Ok(())
+            }
             Work::Copy(_) | Work::Fill(_) | Work::Kernel(_) | Work::Callback(_) | Work::Nothing => {
                 Ok(())
             }

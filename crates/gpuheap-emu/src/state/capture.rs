@@ -1,16 +1,22 @@
 //! Captures: streams that record a graph instead of running.
 
+use std::sync::Arc;
+
 use gpuheap_driver::{CUstreamCaptureMode, CUstreamCaptureStatus};
 use rustc_hash::FxHashMap;
 
 use crate::handles::{HandleKind, Handles};
 use crate::state::stream::Work;
+use crate::state::user_object::{Due, Kept, UserObject};
 
 pub(crate) struct Captures {
     /// Captures that were begun and not ended.
     pub(crate) active: Vec<Capture>,
     pub(crate) graphs: Handles<Graph>,
     pub(crate) executables: Handles<Graph>,
+    pub(crate) objects: Handles<UserObject>,
+    /// Functions of user objects that ended.
+    pub(crate) due: Due,
     /// Capture mode of each thread that changed its own.
     pub(crate) modes: FxHashMap<u64, CUstreamCaptureMode>,
 }
@@ -41,6 +47,8 @@ pub(crate) struct Member {
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) work: Vec<Work>,
+    /// User objects that the graph keeps. So does each launch, until it is done.
+    pub(crate) kept: Vec<Arc<Kept>>,
 }
 
 /// A point of a capture that an event marks.
@@ -57,6 +65,8 @@ impl Captures {
             active: Vec::new(),
             graphs: Handles::new(HandleKind::Graph),
             executables: Handles::new(HandleKind::Executable),
+            objects: Handles::new(HandleKind::UserObject),
+            due: Due::default(),
             modes: FxHashMap::default(),
         }
     }

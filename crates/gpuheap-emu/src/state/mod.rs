@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod arena;
 pub(crate) mod blocks;
+pub(crate) mod callback;
 pub(crate) mod calls;
 pub(crate) mod capture;
 pub(crate) mod checker;
@@ -19,6 +20,7 @@ pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod stream;
 pub(crate) mod units;
+pub(crate) mod user_object;
 pub(crate) mod vmm;
 
 use crate::finding::Findings;

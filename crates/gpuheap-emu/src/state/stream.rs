@@ -1,11 +1,14 @@
 //! Streams and the work that is queued in them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use gpuheap_driver::{CUhostFn, CUresult, CUstreamCallback};
+use gpuheap_driver::CUresult;
 
 use crate::kernels::Kernel;
+use crate::state::callback::Callback;
 use crate::state::clock::Clock;
+use crate::state::user_object::Kept;
 
 pub(crate) struct Stream {
     pub(crate) context: u32,
@@ -63,6 +66,8 @@ pub(crate) enum Work {
     Callback(Callback),
     /// Lets any stream take the freed pool memory at this address.
     FreePool(u64),
+    /// Ends a launch's hold on user objects, with the clock of the launch.
+    Release(Vec<Arc<Kept>>, Option<Box<Clock>>),
 }
 
 /// Location of bytes.
@@ -108,22 +113,6 @@ pub(crate) struct KernelWork {
     /// Code with which the kernel loses the context when it runs, because it uses memory that it
     /// may not.
     pub(crate) error: Option<CUresult>,
-}
-
-#[derive(Clone)]
-pub(crate) struct Callback {
-    pub(crate) function: HostFunction,
-    /// The caller's data, as an address.
-    pub(crate) data: u64,
-    /// Clock of all that happened before the callback, for the checks.
-    pub(crate) clock: Option<Box<Clock>>,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum HostFunction {
-    Plain(CUhostFn),
-    /// A callback that gets the stream's handle and status.
-    WithStatus(CUstreamCallback, usize),
 }
 
 impl Stream {

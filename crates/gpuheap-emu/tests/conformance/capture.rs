@@ -1,5 +1,10 @@
 //! Streams that record a graph, and the calls that a capture forbids.
 
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use gpuheap_driver::*;
 
 use crate::support::*;
@@ -396,5 +401,71 @@ fn graphs_are_instantiated_with_flags_that_the_driver_knows() {
         ok!(gpu, cuGraphDestroy(graph));
         gpu.free(block);
         ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+/// Counts the ends of a user object, whose data is the count.
+unsafe extern "C" fn count_end(data: *mut c_void) {
+    // SAFETY: the data of each object here is a count that outlives the object.
+    unsafe { &*data.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Makes the graph of a capture keep an object that counts its end.
+fn keep(gpu: &Gpu<'_>, stream: CUstream, ends: &AtomicUsize) {
+    let (mut status, mut graph, mut object) = (Status::NONE, CUgraph::NULL, CUuserObject::NULL);
+    let (id, dependencies, count) = (null_mut(), null_mut(), null_mut());
+    ok!(gpu, cuStreamGetCaptureInfo_v2(stream, &mut status, id, &mut graph, dependencies, count));
+    let (data, flags) = (std::ptr::from_ref(ends).cast_mut(), CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    ok!(gpu, cuUserObjectCreate(&mut object, data.cast(), Some(count_end), 1, flags));
+    ok!(gpu, cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+}
+
+/// A driver calls the end on a thread of its own, some time after.
+fn await_ends(ends: &AtomicUsize, count: usize) {
+    let late = Instant::now() + Duration::from_secs(30);
+    while ends.load(Ordering::SeqCst) != count && Instant::now() < late {
+        std::thread::yield_now();
+    }
+    assert_eq!(ends.load(Ordering::SeqCst), count);
+}
+
+#[test]
+fn user_object_ends_with_last_launch() {
+    on_every_driver(|gpu| {
+        let (stream, block, ends) = (gpu.stream(), gpu.allocate(4096), AtomicUsize::new(0));
+        begin(gpu, stream, Mode::GLOBAL);
+        keep(gpu, stream, &ends);
+        assert_eq!(status(gpu, stream), Status::ACTIVE);
+        ok!(gpu, cuMemsetD8Async(block, 7, 4096, stream));
+        let graph = end(gpu, stream).unwrap();
+        let mut executable = CUgraphExec::NULL;
+        ok!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+        ok!(gpu, cuGraphDestroy(graph));
+        ok!(gpu, cuGraphLaunch(executable, stream));
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(ends.load(Ordering::SeqCst), 0, "the executable graph keeps it");
+        ok!(gpu, cuGraphLaunch(executable, stream));
+        ok!(gpu, cuGraphExecDestroy(executable));
+        ok!(gpu, cuStreamSynchronize(stream));
+        await_ends(&ends, 1);
+        assert_eq!(gpu.download(block, 4096), [7; 4096]);
+        ok!(gpu, cuMemFree_v2(block));
+    });
+}
+
+#[test]
+fn user_object_of_broken_capture_ends() {
+    on_every_driver(|gpu| {
+        let (stream, ends) = (gpu.stream(), AtomicUsize::new(0));
+        begin(gpu, stream, Mode::GLOBAL);
+        keep(gpu, stream, &ends);
+        assert_eq!(code!(gpu, cuStreamSynchronize(stream)), UNSUPPORTED);
+        assert_eq!(end(gpu, stream), Err(INVALIDATED));
+        await_ends(&ends, 1);
+        let destroyed = gpu.stream();
+        begin(gpu, destroyed, Mode::GLOBAL);
+        keep(gpu, destroyed, &ends);
+        ok!(gpu, cuStreamDestroy_v2(destroyed));
+        await_ends(&ends, 2);
     });
 }

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+#: The unit of the sizes of CuPy's own pool, bytes.
+_UNIT = 512
+
 #: CuPy's allocator from before `install`, while the heap serves CuPy.
 _before: list[Any] = []
 
@@ -48,6 +51,8 @@ class Allocator:
                 f"CuPy's current device is {self._device()}, and its heap is of device {self._ordinal}; allocate "
                 f"under cupy.cuda.Device({self._ordinal}), or install a heap of \"cuda:{self._device()}\""
             )
+        # As CuPy's own pool: programs use all of the size that the memory says it has.
+        nbytes = nbytes + _UNIT - 1 & -_UNIT
         try:
             buffer = self._alloc(nbytes, self._stream())
         except OutOfMemory as error:

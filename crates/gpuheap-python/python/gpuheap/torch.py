@@ -6,8 +6,8 @@
     gpuheap.torch.max_memory_allocated()
 
 PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise afterwards: PyTorch keeps none
-for another allocator. The functions here take their place. `torch.cuda.MemPool`, CUDA-graph trees of
-`torch.compile` and tensors shared between processes do not work either; for those leave PyTorch's allocator
+for another allocator. The functions here take their place. `torch.cuda.MemPool`, CUDA graphs
+(`torch.cuda.graph`, and `torch.compile` with `mode="reduce-overhead"`) and tensors shared between processes do not work either; for those leave PyTorch's allocator
 in place, and let `pool()` give it segments from the heap.
 
 Running out of memory raises `torch.OutOfMemoryError`, whose text begins with "CUDA out of memory.", by which

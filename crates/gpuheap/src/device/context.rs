@@ -12,6 +12,7 @@ use gpuheap_driver::{
 };
 use gpuheap_pool::{Gone, Moments, SourceError};
 
+use super::captures::Captures;
 use super::gate::HostGate;
 use super::granules::Granules;
 use super::holders::{Holder, Holders, Visited};
@@ -62,6 +63,8 @@ pub(crate) struct Context {
     /// Result of the probe of virtual memory, once it was made.
     virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,
     pub(crate) holders: Holders,
+    /// Streams that were first seen while they captured a graph.
+    pub(crate) captures: Captures,
     /// Turn of the request that reclaims from other heaps, as the last reclaim step.
     pub(crate) turn: Turn,
     /// Granules of the device that small allocations of several heaps share.
@@ -126,6 +129,7 @@ impl Context {
             readers: Mutex::default(),
             virtual_memory: OnceLock::new(),
             holders: Holders::default(),
+            captures: Captures::default(),
             turn: Turn::default(),
             granules: Granules::default(),
             gate,

@@ -1,5 +1,6 @@
 //! Devices: real ones through the machine's driver, emulated ones anywhere.
 
+mod captures;
 mod context;
 #[cfg(feature = "emulator")]
 mod emulated;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use gpuheap_driver::Driver;
 
+pub(crate) use captures::{CaptureStream, NO_STREAM, is_of_capture};
 #[cfg(feature = "arithmetic")]
 pub(crate) use context::Attachment;
 pub(crate) use context::{Aside, Context, ContextError};

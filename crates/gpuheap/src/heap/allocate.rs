@@ -67,6 +67,13 @@ impl Inner {
         self.context.check_alive()?;
         let _time = measure::memory_management();
         let store = self.store(kind);
+        let renamed;
+        let mut stream = stream;
+        if stream.is_of_capture() {
+            store.check_stream(stream)?;
+            renamed = stream.renamed()?;
+            stream = &renamed;
+        }
         let cache = match find(store.number, stream.id()).filter(|cache| !cache.is_closed()) {
             Some(cache) => Some(cache),
             None => {
@@ -115,6 +122,7 @@ impl Store {
         };
         if bytes == 0 {
             state.stats.allocated(0, 0);
+            note_in_capture(stream);
             return Ok(Lease::new(0, on, stream.id(), None));
         }
         let granted = state.allocate(bytes, on);
@@ -129,6 +137,7 @@ impl Store {
                 recovered
             }
         };
+        note_in_capture(stream);
         Ok(Lease::new(bytes, on, stream.id(), Some(block)))
     }
 
@@ -144,6 +153,7 @@ impl Store {
         }
         let block = state.allocate(bytes, on).ok()?;
         self.note_soft_limit(&mut state);
+        note_in_capture(stream);
         let lease = Lease::new(bytes, on, stream.id(), Some(block));
         lease.note(&self.context, |checks, block| checks.allocated(block));
         Some(lease)
@@ -168,6 +178,14 @@ impl Store {
             return Err(error.into());
         }
         Ok(lease)
+    }
+}
+
+/// Counts a block of a stream that is named within a capture.
+#[inline]
+fn note_in_capture(stream: &Stream) {
+    if let Some(capture) = stream.capture() {
+        capture.note_allocated();
     }
 }
 

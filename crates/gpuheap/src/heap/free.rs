@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use gpuheap_pool::{Gone, SourceError, StreamRef};
+use gpuheap_pool::{Gone, SourceError, StreamRef, Waiter};
 
 use crate::device::Context;
 use crate::error::Error;
@@ -40,6 +40,12 @@ impl Inner {
             }
             stream => stream,
         };
+        let renamed = self.rename(kind, lease, stream);
+        if let Some(renamed) = &renamed {
+            renamed.note_freed();
+        }
+        let lease = renamed.as_ref().map_or(lease, |renamed| renamed.lease);
+        let stream = renamed.as_ref().and_then(|renamed| renamed.stream.as_ref()).or(stream);
         let _time = measure::memory_management();
         self.untrack(lease.track);
         let zeroed = zeroed || self.zero_on_free;
@@ -61,6 +67,9 @@ impl Inner {
         lease: Lease,
         stream: &Stream,
     ) -> Result<(), Error> {
+        let renamed = self.rename(kind, lease, Some(stream));
+        let lease = renamed.as_ref().map_or(lease, |renamed| renamed.lease);
+        let stream = renamed.as_ref().and_then(|renamed| renamed.stream.as_ref()).unwrap_or(stream);
         let is_ordered = stream.is_retired() || stream.id() == lease.stream_id;
         if lease.key.is_none() || is_ordered {
             return self.free(kind, lease, Some(stream), false);
@@ -162,7 +171,7 @@ impl Store {
         lease: &Lease,
         stream: &'a Stream,
     ) -> Result<Option<&'a Stream>, Error> {
-        let (failed, own) = {
+        let (failed, theirs, own) = {
             let mut state = self.lock();
             let theirs = state.stream(stream);
             let State { order, source, .. } = &mut *state;
@@ -173,15 +182,21 @@ impl Store {
             if current.is_some_and(|own| order.follow(own, theirs, &mut **source).is_ok()) {
                 return Ok(None);
             }
-            let mark = order.mark(lease.stream, &mut **source);
-            (failed, mark.map(|fence| fence.map(|fence| source.waiter(fence))))
+            let mut wait_for = |stream| {
+                let mark = order.mark(stream, &mut **source);
+                mark.map(|fence| fence.map(|fence| source.waiter(fence)))
+            };
+            (failed, wait_for(theirs), wait_for(lease.stream))
         };
-        // One of them is capturing a graph, or the driver failed.
-        if stream.synchronize().is_ok() {
+        // One of them is capturing a graph, or the driver failed. The waits are the heap's own
+        // calls, which a capture allows.
+        let is_done = |wait: Result<Option<Waiter>, SourceError>| {
+            wait.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()))
+        };
+        if is_done(theirs) {
             return Ok(None);
         }
-        let is_over = own.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()));
-        if is_over { Ok(Some(stream)) } else { Err(failed.into()) }
+        if is_done(own) { Ok(Some(stream)) } else { Err(failed.into()) }
     }
 
     /// Waits for a lease's stream and returns its memory to the driver, past the cache. Returns the

@@ -20,6 +20,7 @@ pub(crate) mod reclaimers;
 pub(crate) mod recovery;
 pub(crate) mod region;
 pub(crate) mod registrations;
+mod renaming;
 pub(crate) mod retry;
 pub(crate) mod siblings;
 pub(crate) mod staging;
@@ -34,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::{BlockNote, CUstream};
-use gpuheap_pool::{Gone, Limits, PoolKind, Tuning};
+use gpuheap_pool::{Gone, Limits, PoolKind, StreamHandle, Tuning};
 
 use crate::device::Context;
 use crate::error::Error;
@@ -235,7 +236,33 @@ impl Heap {
         if !stream.is_foreign() {
             return Ok(());
         }
-        self.handle.stores().try_for_each(|store| store.retire(stream))
+        if stream.is_of_capture() {
+            return self.retire_after_capture(stream);
+        }
+        self.handle.stores().try_for_each(|store| store.retire(stream))?;
+        if stream.is_announced() {
+            self.handle.context.captures.retire(Some(stream.stored_handle()));
+        }
+        Ok(())
+    }
+
+    /// Announces the end of a stream that has no [`Stream`] any more, because it was used only in a
+    /// [capture](Stream#a-stream-that-is-first-seen-in-a-capture). Blocks that were allocated there
+    /// can be freed afterwards. Their memory is reused after a wait for the whole device. Makes no
+    /// driver call.
+    pub fn retire_captured(&self, raw: CUstream) {
+        self.handle.context.captures.retire(Some(StreamHandle(raw.0)));
+    }
+
+    /// Retires a stream that was first seen in a capture, which has ended.
+    fn retire_after_capture(&self, stream: &Stream) -> Result<(), Error> {
+        if stream.is_retired() {
+            return Ok(());
+        }
+        let renamed = stream.renamed()?;
+        renamed.refuse_capturing()?;
+        self.retire(&renamed)?;
+        stream.retire()
     }
 
     /// Retires all foreign streams, without using their handles: it waits for all work of the
@@ -251,7 +278,9 @@ impl Heap {
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
         // Every store is tried before the first error is returned.
-        self.handle.stores().map(Store::retire_foreign).fold(Ok(()), Result::and)
+        let retired = self.handle.stores().map(Store::retire_foreign).fold(Ok(()), Result::and);
+        self.handle.context.captures.retire(None);
+        retired
     }
 
     /// Returns an error if the heap cannot be used. For a library with its own locks around a heap:
@@ -410,6 +439,12 @@ impl Heap {
         let _time = measure::memory_management();
         measure::note_freed(lease.bytes);
         self.handle.untrack(lease.track);
+        let renamed = self.handle.rename(kind, lease, Some(stream));
+        if let Some(renamed) = &renamed {
+            renamed.note_freed();
+        }
+        let lease = renamed.as_ref().map_or(lease, |renamed| renamed.lease);
+        let stream = renamed.as_ref().and_then(|renamed| renamed.stream.as_ref()).unwrap_or(stream);
         self.store(kind).release_lease(lease, stream, zeroed || self.handle.zero_on_free)
     }
 

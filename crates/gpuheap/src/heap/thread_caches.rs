@@ -41,7 +41,7 @@ impl ThreadCache {
             return Some(found);
         }
         let (most, kept) = (store.keeps?, KeptByThreads::of(store.pool)?);
-        if !is_there() || stream.is_some_and(Stream::is_unannounced) {
+        if !is_there() || stream.is_some_and(Stream::is_transient) {
             return None;
         }
         let own = unused_here(store.number, ThreadCache::is_free);

@@ -14,6 +14,8 @@ mod foreign;
 mod free_on;
 mod front;
 mod growth;
+#[cfg(feature = "arithmetic")]
+mod late_capture;
 mod life;
 mod limits;
 #[cfg(feature = "arithmetic")]

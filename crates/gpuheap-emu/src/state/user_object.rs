@@ -1,0 +1,52 @@
+//! User objects: data of the program that graphs keep, each with the function that ends it.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::state::callback::Callback;
+use crate::state::clock::Clock;
+
+/// A user object with the references that the program holds.
+pub(crate) struct UserObject {
+    pub(crate) kept: Arc<Kept>,
+    pub(crate) references: u32,
+}
+
+/// The part of a user object that graphs and their launches share. With the last reference, the
+/// function that ends it becomes due.
+pub(crate) struct Kept {
+    end: Mutex<Option<Callback>>,
+    due: Due,
+}
+
+/// Functions to call once the emulator's lock is released.
+#[derive(Clone, Default)]
+pub(crate) struct Due(Arc<Mutex<Vec<Callback>>>);
+
+impl Kept {
+    pub(crate) fn new(end: Callback, due: Due) -> Kept {
+        Kept { end: Mutex::new(Some(end)), due }
+    }
+
+    /// Notes that a launch of a graph that keeps the object is done. The function that ends the
+    /// object comes after it.
+    pub(crate) fn note_launch(&self, clock: Option<&Clock>) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(end), Some(clock)) = (&mut *end, clock) {
+            end.clock.get_or_insert_default().join(clock);
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.due.0.lock().unwrap_or_else(PoisonError::into_inner).extend(end);
+    }
+}
+
+impl Due {
+    pub(crate) fn take(&self) -> Vec<Callback> {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

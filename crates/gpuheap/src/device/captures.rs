@@ -1,0 +1,267 @@
+//! Streams that were first seen while they captured a graph.
+//!
+//! The driver does not return the id of a stream that captures: the query breaks the capture (H200,
+//! driver 580). Until the capture ends, such a stream is named by the capture's id and its handle.
+//! Memory that is freed on it is kept for the graph: the graph may be launched on any stream, and
+//! writes to that memory then. A user object of the driver shows when the graph, its executable
+//! graphs and their launches have ended. Then the memory is free for every stream.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpuheap_driver::{
+    CU_GRAPH_USER_OBJECT_MOVE, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CUgraph, CUresult, CUstream,
+    CUstreamCaptureStatus, CUuserObject, Driver, DriverError, check,
+};
+use gpuheap_pool::{Completed, Moments, StreamHandle};
+use rustc_hash::FxHashMap;
+
+/// Bit of the numbers that stand for the ids of such streams. The driver counts its ids up from a
+/// small number.
+const OF_CAPTURE: u64 = 1 << 63;
+
+/// Number that stands for the id of a stream that can be named no more.
+pub(crate) const NO_STREAM: u64 = !OF_CAPTURE;
+
+/// Returns `true` if an id is the number of a stream of a capture.
+#[inline]
+pub(crate) fn is_of_capture(id: u64) -> bool {
+    id & OF_CAPTURE != 0
+}
+
+/// The streams of captures in one context.
+#[derive(Default)]
+pub(crate) struct Captures(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    by_number: FxHashMap<u64, Arc<CaptureStream>>,
+    by_handle: FxHashMap<(u64, StreamHandle), Arc<CaptureStream>>,
+}
+
+/// A stream within one capture.
+pub(crate) struct CaptureStream {
+    /// Number that stands for the stream's id.
+    pub(crate) number: u64,
+    handle: StreamHandle,
+    graph: Arc<CapturedGraph>,
+    /// Number of blocks that were allocated on the stream and are not freed.
+    live: AtomicU64,
+    /// `true` once the end of the driver's stream was announced: its handle may be stale.
+    is_retired: AtomicBool,
+}
+
+/// The graph that a capture makes.
+struct CapturedGraph {
+    /// The driver's id of the capture.
+    capture: u64,
+    moments: Arc<Moments>,
+    /// Progress of the frees in the capture, which the graph's end completes.
+    completed: Completed,
+    /// `true` once the capture is known to have ended.
+    is_captured: AtomicBool,
+    /// `true` once the graph, its executable graphs and their launches have ended.
+    has_ended: AtomicBool,
+}
+
+/// State of a stream with regard to captures.
+enum CaptureState {
+    None,
+    Active(u64, CUgraph),
+    /// The capture was invalidated, and its id is no longer returned.
+    Invalidated,
+    /// The legacy default stream would have to wait for a stream that captures.
+    Implicit,
+}
+
+impl CaptureState {
+    /// Queries the driver. The caller has entered the stream's context.
+    fn of(driver: &dyn Driver, stream: CUstream) -> Result<CaptureState, DriverError> {
+        let (mut status, mut id, mut graph) = (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL);
+        let (nodes, count) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the pointers are valid for the call, or null for figures that are not wanted. The
+        // caller keeps the stream alive.
+        let asked = unsafe {
+            driver.cuStreamGetCaptureInfo_v2(stream, &mut status, &mut id, &mut graph, nodes, count)
+        };
+        if asked == CUresult::ERROR_STREAM_CAPTURE_IMPLICIT {
+            return Ok(CaptureState::Implicit);
+        }
+        check("cuStreamGetCaptureInfo_v2", asked)?;
+        Ok(match status {
+            CUstreamCaptureStatus::NONE => CaptureState::None,
+            CUstreamCaptureStatus::ACTIVE => CaptureState::Active(id, graph),
+            _ => CaptureState::Invalidated,
+        })
+    }
+}
+
+impl Captures {
+    /// Returns the stream of the capture that `raw` is part of; `None` if the capture was
+    /// invalidated, or if the stream is part of none itself. The caller has entered the context,
+    /// and keeps the stream alive.
+    pub(crate) fn stream(
+        &self,
+        driver: &dyn Driver,
+        moments: &Arc<Moments>,
+        raw: CUstream,
+        handle: StreamHandle,
+    ) -> Result<Option<Arc<CaptureStream>>, DriverError> {
+        let CaptureState::Active(capture, graph) = CaptureState::of(driver, raw)? else {
+            return Ok(None);
+        };
+        let mut known = self.lock();
+        if let Some(stream) = known.by_handle.get(&(capture, handle)) {
+            return Ok(Some(stream.clone()));
+        }
+        known.forget_ended();
+        let same = known.by_number.values().find(|stream| stream.graph.capture == capture);
+        let graph = match same {
+            Some(stream) => stream.graph.clone(),
+            None => CapturedGraph::follow(driver, moments, capture, graph)?,
+        };
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed) | OF_CAPTURE;
+        let (live, is_retired) = (AtomicU64::new(0), AtomicBool::new(false));
+        let stream = Arc::new(CaptureStream { number, handle, graph, live, is_retired });
+        known.by_number.insert(number, stream.clone());
+        known.by_handle.insert((capture, handle), stream.clone());
+        Ok(Some(stream))
+    }
+
+    /// Returns the stream with a number, while blocks of it are live or its graph exists.
+    pub(crate) fn find(&self, number: u64) -> Option<Arc<CaptureStream>> {
+        self.lock().by_number.get(&number).cloned()
+    }
+
+    /// Notes the announced end of a stream, or of all streams.
+    pub(crate) fn retire(&self, handle: Option<StreamHandle>) {
+        let known = self.lock();
+        let ended = |stream: &&Arc<CaptureStream>| handle.is_none_or(|of| of == stream.handle);
+        for stream in known.by_number.values().filter(ended) {
+            stream.is_retired.store(true, Ordering::Release);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Forgets the streams that no block and no graph needs.
+    fn forget_ended(&mut self) {
+        let is_needed = |of: &CaptureStream| !of.has_ended() || of.live.load(Ordering::Relaxed) > 0;
+        self.by_handle.retain(|_, stream| is_needed(stream));
+        self.by_number.retain(|_, stream| is_needed(stream));
+    }
+}
+
+impl CaptureStream {
+    pub(crate) fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
+    /// Returns `true` if the graph, its executable graphs and their launches have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.graph.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Returns `true` if the capture is not known to have ended.
+    pub(crate) fn may_capture(&self) -> bool {
+        !self.has_ended() && !self.graph.is_captured.load(Ordering::Acquire)
+    }
+
+    /// Returns the moment before which the frees in the capture are completed.
+    pub(crate) fn completed(&self) -> u64 {
+        self.graph.moments.completed_by_itself(&self.graph.completed)
+    }
+
+    /// Counts a block that was allocated on the stream.
+    pub(crate) fn note_allocated(&self) {
+        self.live.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a block of the stream that is freed.
+    pub(crate) fn note_freed(&self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Queries whether the stream, `raw` on the calling thread, still is part of the capture. The
+    /// caller has entered the context, and keeps the stream alive.
+    pub(crate) fn is_capturing(
+        &self,
+        driver: &dyn Driver,
+        raw: CUstream,
+    ) -> Result<bool, DriverError> {
+        if !self.may_capture() {
+            return Ok(false);
+        }
+        let captures = match CaptureState::of(driver, raw)? {
+            CaptureState::None => false,
+            CaptureState::Active(capture, _) => capture == self.graph.capture,
+            // An invalidated capture is this one, unless that has ended.
+            CaptureState::Invalidated | CaptureState::Implicit => true,
+        };
+        if !captures {
+            self.graph.is_captured.store(true, Ordering::Release);
+        }
+        Ok(captures)
+    }
+}
+
+impl CapturedGraph {
+    /// Makes the graph of a capture keep a user object, which ends with the graph.
+    fn follow(
+        driver: &dyn Driver,
+        moments: &Arc<Moments>,
+        capture: u64,
+        graph: CUgraph,
+    ) -> Result<Arc<CapturedGraph>, DriverError> {
+        let made = Arc::new(CapturedGraph {
+            capture,
+            moments: moments.clone(),
+            completed: Completed::default(),
+            is_captured: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+        });
+        let mut object = CUuserObject::NULL;
+        let data = Arc::into_raw(made.clone());
+        // SAFETY: the pointer is valid for the call. The data is a reference of its own, which
+        // `note_end` takes over.
+        let created = unsafe {
+            let (data, flags) = (data.cast_mut().cast(), CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+            driver.cuUserObjectCreate(&mut object, data, Some(note_end), 1, flags)
+        };
+        if let Err(error) = check("cuUserObjectCreate", created) {
+            // SAFETY: the driver has not taken the reference.
+            drop(unsafe { Arc::from_raw(data) });
+            return Err(error);
+        }
+        // SAFETY: the capture is active, so its graph exists; the object was just made.
+        let kept =
+            unsafe { driver.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) };
+        if let Err(error) = check("cuGraphRetainUserObject", kept) {
+            // SAFETY: the object has the one reference that it was made with.
+            let _: CUresult = unsafe { driver.cuUserObjectRelease(object, 1) };
+            return Err(error);
+        }
+        Ok(made)
+    }
+}
+
+/// Notes that a graph has ended. The driver calls it on any thread, once for each user object. It
+/// makes no driver call and takes no lock.
+unsafe extern "C" fn note_end(data: *mut c_void) {
+    // SAFETY: the data is the reference that `follow` gave to the user object.
+    let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
+    let moment = graph.moments.begin();
+    graph.moments.complete(&graph.completed, moment);
+    graph.has_ended.store(true, Ordering::Release);
+}

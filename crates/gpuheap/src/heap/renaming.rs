@@ -1,0 +1,104 @@
+//! Memory of streams that were first seen while they captured a graph: a free names the stream as
+//! it is then.
+
+use std::sync::Arc;
+
+use gpuheap_pool::StreamRef;
+
+use crate::device::{CaptureStream, NO_STREAM, is_of_capture};
+use crate::heap::Inner;
+use crate::heap::lease::Lease;
+use crate::kind::MemoryKind;
+use crate::stream::Stream;
+
+/// A free, with the streams as they are now.
+pub(super) struct Renamed {
+    pub(super) lease: Lease,
+    /// The stream of the free, if it was renamed.
+    pub(super) stream: Option<Stream>,
+    of_lease: Own,
+}
+
+/// The stream of a lease that was allocated in a capture.
+enum Own {
+    /// The stream still is part of the capture.
+    InCapture(Arc<CaptureStream>),
+    /// The stream after the capture, kept until the free was made.
+    After(#[allow(dead_code, reason = "held for its drop")] Stream),
+    /// The stream can be named no more, or was never part of a capture.
+    None,
+}
+
+impl Renamed {
+    /// Counts the block as freed in its capture, if it is freed there.
+    pub(super) fn note_freed(&self) {
+        if let Own::InCapture(capture) = &self.of_lease {
+            capture.note_freed();
+        }
+    }
+}
+
+impl Inner {
+    /// Names the streams of a free as they are now. Returns `None` if neither the lease nor
+    /// `stream` is named within a capture.
+    #[inline]
+    pub(super) fn rename(
+        &self,
+        kind: MemoryKind,
+        lease: Lease,
+        stream: Option<&Stream>,
+    ) -> Option<Renamed> {
+        let of_capture = stream.filter(|stream| stream.is_of_capture());
+        if !is_of_capture(lease.stream_id) && of_capture.is_none() {
+            return None;
+        }
+        Some(self.renamed(kind, lease, of_capture))
+    }
+
+    /// If a stream cannot be named, the memory is reused after a wait for the whole device.
+    #[cold]
+    fn renamed(&self, kind: MemoryKind, mut lease: Lease, stream: Option<&Stream>) -> Renamed {
+        let of_lease = match is_of_capture(lease.stream_id) {
+            true => self.own_stream(kind, &mut lease),
+            false => Own::None,
+        };
+        let stream = stream.filter(|stream| !stream.is_retired()).map(Stream::renamed);
+        let stream = stream.transpose().unwrap_or_else(|_| {
+            self.forget_stream(kind, &mut lease);
+            None
+        });
+        Renamed { lease, stream, of_lease }
+    }
+
+    /// Names the stream of a lease that was allocated in a capture.
+    fn own_stream(&self, kind: MemoryKind, lease: &mut Lease) -> Own {
+        let Some(capture) = self.context.captures.find(lease.stream_id) else {
+            self.forget_stream(kind, lease);
+            return Own::None;
+        };
+        if !capture.is_retired() {
+            // SAFETY: the program keeps a stream alive until its end is announced, or until all its
+            // memory is freed.
+            match unsafe { Stream::after_capture(&self.context, &capture) } {
+                Ok(None) => return Own::InCapture(capture),
+                Ok(Some(stream)) => {
+                    capture.note_freed();
+                    lease.stream = self.store(kind).lock().stream(&stream);
+                    lease.stream_id = stream.id();
+                    return Own::After(stream);
+                }
+                Err(_) => {}
+            }
+        }
+        capture.note_freed();
+        self.forget_stream(kind, lease);
+        Own::None
+    }
+
+    /// Puts a lease on the stream for frees on streams that can be named no more.
+    fn forget_stream(&self, kind: MemoryKind, lease: &mut Lease) {
+        let stream = self.store(kind).lock().order.orphanage();
+        lease.stream = StreamRef::new(stream.number(), lease.stream.raw());
+        lease.stream_id = NO_STREAM;
+    }
+}

@@ -1,0 +1,550 @@
+//! Streams that the heap first sees while they capture a graph.
+
+use std::sync::Barrier;
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, Cause, Device, Error, ErrorKind, Heap, PoolKind, Stream};
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+const MIB: u64 = 1 << 20;
+
+const POOLS: [PoolKind; 5] =
+    [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched, PoolKind::None];
+
+const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(7)];
+
+const MODES: [CUstreamCaptureMode; 3] =
+    [CUstreamCaptureMode::GLOBAL, CUstreamCaptureMode::THREAD_LOCAL, CUstreamCaptureMode::RELAXED];
+
+/// A stream that another library made and captures.
+struct Theirs<'a> {
+    device: &'a Device,
+    raw: CUstream,
+    unannounced: bool,
+}
+
+impl<'a> Theirs<'a> {
+    fn new(device: &'a Device, unannounced: bool) -> Theirs<'a> {
+        let mut raw = CUstream::NULL;
+        let made = device.with_current(|driver| {
+            // SAFETY: the pointer is valid.
+            unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
+        });
+        check("cuStreamCreate", made.unwrap()).unwrap();
+        Theirs { device, raw, unannounced }
+    }
+
+    fn begin(&self, mode: CUstreamCaptureMode) {
+        self.call("cuStreamBeginCapture_v2", |driver| {
+            // SAFETY: the stream is alive.
+            unsafe { driver.cuStreamBeginCapture_v2(self.raw, mode) }
+        });
+    }
+
+    fn wrap(&self) -> Result<Stream, Error> {
+        // SAFETY: each test ends the stream after its blocks, or announces the end.
+        unsafe {
+            match self.unannounced {
+                true => self.device.unannounced_stream(self.raw),
+                false => self.device.foreign_stream(self.raw),
+            }
+        }
+    }
+
+    /// Ends the capture. `None` if it broke.
+    fn end(&self) -> Option<Graph<'a>> {
+        let mut graph = CUgraph::NULL;
+        let ended = self.device.with_current(|driver| {
+            // SAFETY: the pointer is valid and the stream alive.
+            unsafe { driver.cuStreamEndCapture(self.raw, &mut graph) }
+        });
+        let device = self.device;
+        ended.unwrap().is_success().then_some(Graph { device, graph })
+    }
+
+    /// Makes the stream wait for all work enqueued on `other`, which joins their captures.
+    fn follow(&self, other: &Theirs<'_>) {
+        let mut event = CUevent::NULL;
+        self.call("event", |driver| {
+            // SAFETY: the pointer is valid, and the streams are alive.
+            unsafe {
+                let made = driver.cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING);
+                check("cuEventCreate", made).unwrap();
+                check("cuEventRecord", driver.cuEventRecord(event, other.raw)).unwrap();
+                check("wait", driver.cuStreamWaitEvent(self.raw, event, 0)).unwrap();
+                driver.cuEventDestroy_v2(event)
+            }
+        });
+    }
+
+    fn destroy(&self) {
+        self.call("cuStreamDestroy_v2", |driver| {
+            // SAFETY: the stream is the test's.
+            unsafe { driver.cuStreamDestroy_v2(self.raw) }
+        });
+    }
+
+    fn call(&self, name: &'static str, call: impl FnOnce(&dyn Driver) -> CUresult) {
+        check(name, self.device.with_current(call).unwrap()).unwrap();
+    }
+}
+
+struct Graph<'a> {
+    device: &'a Device,
+    graph: CUgraph,
+}
+
+impl Graph<'_> {
+    /// Enqueues two runs on a stream. The graph ends with them.
+    fn run_and_end(self, stream: &Stream) {
+        let mut executable = CUgraphExec::NULL;
+        let ran = self.device.with_current(|driver| {
+            // SAFETY: the pointer is valid, and the graph's memory is kept while it runs.
+            unsafe {
+                let made = driver.cuGraphInstantiateWithFlags(&mut executable, self.graph, 0);
+                check("cuGraphInstantiateWithFlags", made)?;
+                check("cuGraphLaunch", driver.cuGraphLaunch(executable, stream.raw()))?;
+                check("cuGraphLaunch", driver.cuGraphLaunch(executable, stream.raw()))?;
+                check("cuGraphExecDestroy", driver.cuGraphExecDestroy(executable))
+            }
+        });
+        ran.unwrap().unwrap();
+        self.end();
+    }
+
+    fn end(self) {
+        // SAFETY: the graph is the test's.
+        let ended = self.device.with_current(|driver| unsafe { driver.cuGraphDestroy(self.graph) });
+        check("cuGraphDestroy", ended.unwrap()).unwrap();
+    }
+}
+
+/// Waits until memory of a graph is given back: a real driver reports the graph's end late.
+fn await_returned(device: &Device, heap: &Heap, what: &str) {
+    device.synchronize().unwrap();
+    for _ in 0..1000 {
+        heap.reclaim_all().unwrap();
+        if heap.usage().unwrap().stats.taken == 0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_all_returned(device, heap, what);
+}
+
+fn for_each_case(mut run: impl FnMut(&Device, PoolKind, bool, &str)) {
+    for pool in POOLS {
+        for schedule in SCHEDULES {
+            for unannounced in [false, true] {
+                let device = device(256 * MIB, schedule);
+                let case = format!("{pool} {schedule:?} unannounced {unannounced}");
+                run(&device, pool, unannounced, &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn unknown_stream_allocates_in_capture() {
+    for_each_case(|device, pool, unannounced, case| {
+        for mode in MODES {
+            let heap = heap(device, pool);
+            let other = device.stream().unwrap();
+            let theirs = Theirs::new(device, unannounced);
+            theirs.begin(mode);
+            let stream = theirs.wrap().unwrap();
+            assert!(stream.is_of_capture() && stream.is_capturing().unwrap());
+            assert_eq!(theirs.wrap().unwrap().id(), stream.id(), "one name in a capture");
+            let kept = heap.allocate(3 * MIB, &stream).unwrap();
+            fill(device, &kept, 1, &stream);
+            let between = heap.allocate(5 * MIB, &stream).unwrap();
+            fill(device, &between, 2, &stream);
+            let address = between.address();
+            drop(between);
+            if pool != PoolKind::None {
+                let again = heap.allocate(5 * MIB, &theirs.wrap().unwrap()).unwrap();
+                assert_eq!(again.address(), address, "{case}: goes round in the capture");
+                fill(device, &again, 3, &stream);
+            }
+            let beside = heap.allocate(5 * MIB, &other).unwrap();
+            assert_ne!(beside.address(), address, "{case}");
+            fill(device, &beside, 9, &other);
+            heap.usage().unwrap();
+            heap.memory_status().unwrap();
+            let graph = theirs.end().expect(case);
+            assert!(!stream.is_capturing().unwrap());
+            let known = theirs.wrap().unwrap();
+            assert!(!known.is_of_capture() && known.id() != stream.id());
+            graph.run_and_end(&other);
+            known.wait(&other.record().unwrap()).unwrap();
+            let mut witness = Witness::new(device, 2);
+            assert!(witness.see(&kept, 1, &known) && witness.see(&beside, 9, &other));
+            witness.check();
+            drop((kept, beside));
+            drop((stream, known));
+            await_returned(device, &heap, case);
+            retire(&heap, &theirs);
+            theirs.destroy();
+        }
+    });
+}
+
+/// Announces the end of a stream, by any name.
+fn retire(heap: &Heap, theirs: &Theirs<'_>) {
+    heap.retire(&theirs.wrap().unwrap()).unwrap();
+}
+
+#[test]
+fn memory_freed_in_capture_waits_for_graph() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = Heap::builder(device).pool(pool).hard_limit(24 * MIB).build().unwrap();
+        let other = device.stream().unwrap();
+        let theirs = Theirs::new(device, unannounced);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let stream = theirs.wrap().unwrap();
+        let block = heap.allocate(16 * MIB, &stream).unwrap();
+        fill(device, &block, 1, &stream);
+        drop(block);
+        let refused = |when: &str| {
+            let error = heap.allocate(16 * MIB, &other).unwrap_err();
+            let cause = error.out_of_memory().map(|figures| figures.cause);
+            assert_eq!(cause, Some(Cause::Capture), "{case} {when}: {error}");
+        };
+        refused("in the capture");
+        let graph = theirs.end().expect(case);
+        refused("before the first launch");
+        device.synchronize().unwrap();
+        refused("after a wait for the device");
+        graph.run_and_end(&other);
+        other.synchronize().unwrap();
+        await_returned(device, &heap, case);
+        let block = heap.allocate(16 * MIB, &device.stream().unwrap()).unwrap();
+        drop(block);
+        drop(stream);
+        retire(&heap, &theirs);
+        theirs.destroy();
+        assert_all_returned(device, &heap, case);
+    });
+}
+
+/// The graph still runs when its last handle is destroyed.
+#[test]
+fn memory_of_running_graph_is_not_reused() {
+    for pool in POOLS {
+        let device = device(64 * MIB, Schedule::OnDemand);
+        let heap = Heap::builder(&device).pool(pool).hard_limit(24 * MIB).build().unwrap();
+        let (other, runner) = (device.stream().unwrap(), device.stream().unwrap());
+        let theirs = Theirs::new(&device, true);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let stream = theirs.wrap().unwrap();
+        let block = heap.allocate(16 * MIB, &stream).unwrap();
+        fill(&device, &block, 1, &stream);
+        drop(block);
+        theirs.end().unwrap().run_and_end(&runner);
+        // It has memory only once the launches are done: the checks would find a conflict.
+        match heap.allocate(16 * MIB, &other) {
+            Ok(block) => fill(&device, &block, 2, &other),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory),
+        }
+        runner.synchronize().unwrap();
+        drop(stream);
+        await_returned(&device, &heap, pool.name());
+        theirs.destroy();
+    }
+}
+
+#[test]
+fn forked_streams_of_capture_share_nothing() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = heap(device, pool);
+        let (theirs, fork) = (Theirs::new(device, unannounced), Theirs::new(device, unannounced));
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        fork.follow(&theirs);
+        let (stream, forked) = (theirs.wrap().unwrap(), fork.wrap().unwrap());
+        assert_ne!(stream.id(), forked.id());
+        let block = heap.allocate(5 * MIB, &stream).unwrap();
+        fill(device, &block, 1, &stream);
+        let address = block.address();
+        drop(block);
+        let beside = heap.allocate(5 * MIB, &forked).unwrap();
+        assert_ne!(beside.address(), address, "{case}: nothing orders the two");
+        fill(device, &beside, 2, &forked);
+        theirs.follow(&fork);
+        let graph = theirs.end().expect(case);
+        drop(beside);
+        graph.end();
+        drop((stream, forked));
+        await_returned(device, &heap, case);
+        for theirs in [theirs, fork] {
+            retire(&heap, &theirs);
+            theirs.destroy();
+        }
+    });
+}
+
+#[test]
+fn two_threads_capture_at_once() {
+    for mode in MODES {
+        let device = device(512 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, PoolKind::Stitched);
+        let both = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for tag in 1..=2 {
+                let (device, heap, both) = (&device, &heap, &both);
+                scope.spawn(move || {
+                    let theirs = Theirs::new(device, true);
+                    theirs.begin(mode);
+                    both.wait();
+                    let stream = theirs.wrap().unwrap();
+                    let mut kept = Vec::new();
+                    for round in 0..40 {
+                        let block = heap.allocate((1 + round % 5) * MIB, &stream).unwrap();
+                        fill(device, &block, tag, &stream);
+                        if round % 8 == 0 {
+                            kept.push(block);
+                        }
+                    }
+                    both.wait();
+                    let graph = theirs.end().expect("a capture that the other left alone");
+                    both.wait();
+                    let known = theirs.wrap().unwrap();
+                    graph.run_and_end(&known);
+                    let mut witness = Witness::new(device, kept.len());
+                    for block in &kept {
+                        assert!(witness.see(block, tag, &known));
+                    }
+                    both.wait();
+                    witness.check();
+                    drop(kept);
+                    theirs.destroy();
+                });
+            }
+        });
+        await_returned(&device, &heap, &format!("{mode:?}"));
+    }
+}
+
+#[test]
+fn broken_capture_returns_its_memory() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = heap(device, pool);
+        let theirs = Theirs::new(device, unannounced);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let stream = theirs.wrap().unwrap();
+        let (freed, kept) =
+            (heap.allocate(5 * MIB, &stream).unwrap(), heap.allocate(MIB, &stream).unwrap());
+        // SAFETY: the stream is alive.
+        let waited =
+            device.with_current(|driver| unsafe { driver.cuStreamSynchronize(theirs.raw) });
+        assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        drop(freed);
+        let error = theirs.wrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Capturing, "{case}: {error}");
+        assert!(error.to_string().contains("end the capture first"), "{error}");
+        assert!(theirs.end().is_none());
+        let known = theirs.wrap().unwrap();
+        fill(device, &kept, 1, &known);
+        drop((kept, stream));
+        let block = heap.allocate(MIB, &known).unwrap();
+        fill(device, &block, 2, &known);
+        drop((block, known));
+        await_returned(device, &heap, case);
+        retire(&heap, &theirs);
+        theirs.destroy();
+    });
+}
+
+#[test]
+fn block_outlives_captured_stream() {
+    for pool in POOLS {
+        for by_all in [false, true] {
+            let device = device(64 * MIB, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let theirs = Theirs::new(&device, false);
+            theirs.begin(CUstreamCaptureMode::RELAXED);
+            let stream = theirs.wrap().unwrap();
+            let [block, another] = [(); 2].map(|()| heap.allocate(5 * MIB, &stream).unwrap());
+            assert_eq!(heap.retire(&stream).unwrap_err().kind(), ErrorKind::Capturing);
+            let graph = theirs.end().unwrap();
+            fill(&device, &block, 1, &stream);
+            match by_all {
+                true => heap.retire_all().unwrap(),
+                false => heap.retire(&stream).unwrap(),
+            }
+            assert!(by_all || stream.is_retired());
+            heap.retire(&stream).unwrap();
+            theirs.destroy();
+            drop(block);
+            graph.end();
+            drop((another, stream));
+            await_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn stream_object_serves_after_its_capture() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = heap(device, pool);
+        let theirs = Theirs::new(device, unannounced);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let stream = theirs.wrap().unwrap();
+        let array = heap.on(&stream).zeroed::<u8, _>(MIB as usize).unwrap();
+        let released = heap.on(&stream).zeroed::<u8, _>(MIB as usize).unwrap();
+        theirs.end().expect(case).end();
+        let block = heap.allocate(MIB, &stream).unwrap();
+        fill(device, &block, 1, &stream);
+        let free = |block: Block| block.free_on(&stream).unwrap();
+        free(block);
+        let other = device.stream().unwrap();
+        free(heap.allocate(MIB, &other).unwrap());
+        stream.synchronize().unwrap();
+        assert!(stream.is_done().unwrap());
+        released.release().unwrap();
+        drop((array, stream));
+        await_returned(device, &heap, case);
+        retire(&heap, &theirs);
+        theirs.destroy();
+    });
+}
+
+#[test]
+fn known_block_is_freed_in_capture() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = heap(device, pool);
+        let other = device.stream().unwrap();
+        let block = heap.allocate(5 * MIB, &other).unwrap();
+        fill(device, &block, 1, &other);
+        let theirs = Theirs::new(device, unannounced);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let stream = theirs.wrap().unwrap();
+        block.free_on(&stream).unwrap();
+        let inside = heap.allocate(5 * MIB, &stream).unwrap();
+        fill(device, &inside, 2, &stream);
+        // The capture's block on a stream outside: the host waits for that.
+        let outside = device.stream().unwrap();
+        inside.free_on(&outside).unwrap();
+        theirs.end().expect(case).end();
+        drop(stream);
+        await_returned(device, &heap, case);
+        retire(&heap, &theirs);
+        theirs.destroy();
+    });
+}
+
+#[test]
+fn limit_in_capture_breaks_nothing() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = Heap::builder(device).pool(pool).hard_limit(24 * MIB).build().unwrap();
+        let other = device.stream().unwrap();
+        let waiting = heap.allocate(8 * MIB, &other).unwrap();
+        fill(device, &waiting, 1, &other);
+        drop(waiting);
+        let theirs = Theirs::new(device, unannounced);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let stream = theirs.wrap().unwrap();
+        let first = heap.allocate(8 * MIB, &stream).unwrap();
+        let second = heap.allocate(8 * MIB, &stream).unwrap();
+        fill(device, &second, 2, &stream);
+        let error = heap.allocate(16 * MIB, &stream).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{case}");
+        heap.reclaim(MIB).unwrap();
+        heap.flush().unwrap();
+        drop(first);
+        theirs.end().expect(case).end();
+        drop((second, stream));
+        await_returned(device, &heap, case);
+        retire(&heap, &theirs);
+        theirs.destroy();
+    });
+}
+
+/// Memory that needs a wait for the device is left alone while the stream may capture.
+#[test]
+fn device_wait_spares_unknown_capture() {
+    for unannounced in [false, true] {
+        for pool in POOLS {
+            let device = emulated(64 * MIB, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let own = device.stream().unwrap();
+            // 32 MiB that only a wait for the device makes free.
+            let ended = Theirs::new(&device, true);
+            let stream = ended.wrap().unwrap();
+            let orphan = heap.allocate(32 * MIB, &stream).unwrap();
+            fill(&device, &orphan, 1, &stream);
+            stream.synchronize().unwrap();
+            heap.retire(&stream).unwrap();
+            drop((orphan, stream));
+            ended.destroy();
+            let theirs = Theirs::new(&device, unannounced);
+            theirs.begin(CUstreamCaptureMode::RELAXED);
+            let stream = theirs.wrap().unwrap();
+            drop(heap.allocate(1000, &stream).unwrap());
+            let refused = heap.allocate(32 * MIB, &own).map(drop).map_err(|error| error.kind());
+            assert_eq!(refused, Err(ErrorKind::OutOfMemory), "{pool}");
+            let graph = theirs.end().expect("a whole capture");
+            drop(heap.allocate(1000, &theirs.wrap().unwrap()).unwrap());
+            if unannounced {
+                // Its end is seen by the next use of its name.
+                drop(heap.allocate(1000, &stream).unwrap());
+            }
+            assert!(heap.allocate(32 * MIB, &own).is_ok(), "{pool} {unannounced}");
+            graph.end();
+            drop(stream);
+            retire(&heap, &theirs);
+            theirs.destroy();
+            await_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn own_default_stream_is_captured_first() {
+    let device = device(256 * MIB, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Stitched);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let theirs = Theirs { device: &device, raw: CUstream::PER_THREAD, unannounced: false };
+            theirs.begin(CUstreamCaptureMode::RELAXED);
+            let stream = theirs.wrap().unwrap();
+            assert!(stream.is_of_capture());
+            let (block, kept) =
+                (heap.allocate(MIB, &stream).unwrap(), heap.allocate(MIB, &stream).unwrap());
+            fill(&device, &block, 1, &stream);
+            drop(block);
+            let graph = theirs.end().unwrap();
+            fill(&device, &kept, 1, &stream);
+            assert!(!theirs.wrap().unwrap().is_of_capture());
+            drop((kept, stream));
+            graph.end();
+            await_returned(&device, &heap, "a thread's own default stream");
+        });
+    });
+}
+
+/// A program that captures again and again keeps nothing of the graphs that ended.
+#[test]
+fn captures_in_turns_leave_no_streams() {
+    let device = emulated(256 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Stitched);
+    let theirs = Theirs::new(&device, true);
+    let mut reserved = 0;
+    for round in 0..100 {
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let stream = theirs.wrap().unwrap();
+        let block = heap.allocate(5 * MIB, &stream).unwrap();
+        drop(heap.allocate(3 * MIB, &stream).unwrap());
+        theirs.end().unwrap().end();
+        drop(block);
+        let now = heap.usage().unwrap().reserved;
+        if round < 3 {
+            reserved = now;
+        }
+        assert!(now <= reserved, "round {round}: {now} of {reserved}");
+    }
+    retire(&heap, &theirs);
+    theirs.destroy();
+    assert_all_returned(&device, &heap, "captures in turns");
+}
