@@ -1,10 +1,12 @@
 //! `gpuheap emulate`: runs a program on the emulated device.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use clap::Args;
-use gpuheap_dry_run::{Emulation, Ended, Error, emulate};
+use gpuheap_dry_run::{Emulation, Error, emulate};
 
 use crate::failure::Failure;
 use crate::verdict::Verdict;
@@ -67,12 +69,7 @@ pub(crate) fn run(arguments: &EmulateArguments) -> Result<Verdict, Failure> {
 
 /// Returns the exit code of a program, as a shell has it: 128 and the signal's number if a signal
 /// ended it.
-fn status(ended: Ended) -> u8 {
-    let code = match ended {
-        Ended::Exit(code) => code,
-        Ended::Signal(signal) => 128 + signal,
-        // Programs on the emulated device have no time limit.
-        Ended::TimeLimit => 124,
-    };
-    u8::try_from(code).unwrap_or(u8::MAX)
+fn status(ended: ExitStatus) -> u8 {
+    let code = ended.code().or_else(|| Some(128 + ended.signal()?));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

@@ -5,11 +5,10 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use tempfile::TempDir;
 
-use crate::program::{Ended, ended};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
 use crate::{Error, environment};
@@ -34,7 +33,7 @@ pub struct Emulation {
 ///
 /// The emulated driver is missing, no temporary folder can be made, or the program cannot be
 /// started.
-pub fn emulate(emulation: &Emulation) -> Result<Ended, Error> {
+pub fn emulate(emulation: &Emulation) -> Result<ExitStatus, Error> {
     let stand_ins = StandIns::find(emulation.stand_ins.as_deref())?;
     let folder = libraries(&stand_ins).map_err(|error| {
         Error::Environment(format!(
@@ -54,10 +53,9 @@ pub fn emulate(emulation: &Emulation) -> Result<Ended, Error> {
             "{program} cannot be run: {error}; give its path, or a name that PATH has"
         ))
     })?;
-    let status = child.wait().map_err(|error| {
-        Error::Environment(format!("the program cannot be waited for: {error}"))
-    })?;
-    Ok(ended(status))
+    child
+        .wait()
+        .map_err(|error| Error::Environment(format!("the program cannot be waited for: {error}")))
 }
 
 /// Makes a folder with the libraries under the names that programs load.

@@ -238,7 +238,7 @@ fn resident_bytes(process: u32) -> u64 {
     kib.map_or(0, |kib| kib << 10)
 }
 
-pub(crate) fn ended(status: ExitStatus) -> Ended {
+fn ended(status: ExitStatus) -> Ended {
     match (status.code(), status.signal()) {
         (Some(code), _) => Ended::Exit(code),
         (None, signal) => Ended::Signal(signal.unwrap_or(0)),
