@@ -165,6 +165,15 @@ impl Owner {
         if self.tracks { self.lines.allocated_below(py, address, bytes) } else { None }
     }
 
+    /// Records an allocation as [`tracked_below`](Owner::tracked_below) does, and waits for the
+    /// interpreter's lock.
+    pub(crate) fn tracked_detached(&self, address: u64, bytes: u64) -> Option<RecordId> {
+        if !self.tracks {
+            return None;
+        }
+        Python::try_attach(|py| self.tracked_below(py, address, bytes)).flatten()
+    }
+
     /// Fills device memory of a buffer.
     pub(crate) fn fill(
         &self,

@@ -2,8 +2,10 @@
 //!
 //! PyTorch calls them on any thread, with or without the interpreter's lock. An allocation that is
 //! tracked by line waits for it, as PyTorch's own history of memory does; nothing else asks for it.
-//! `torch_entry.cpp` has the outermost function of an allocation, because out of memory is a
-//! C++ exception there.
+//! `torch_entry.cpp` has the functions whose interface is C++: an allocation, because out of memory
+//! is a C++ exception there, and the pools of CUDA graphs.
+
+mod pools;
 
 use std::ffi::{c_char, c_double, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,14 +23,16 @@ use crate::heap::Heap;
 use crate::locked::locked;
 use crate::memory::Memory;
 use crate::owner::Owner;
+use pools::{PoolId, Pools};
 
 /// Heaps by the driver's number of their device.
 static HEAPS: RwLock<Vec<Option<Arc<Served>>>> = RwLock::new(Vec::new());
 
-/// Refusal of a graph's own stream. PyTorch frees workspaces of libraries after the capture, whose
-/// kernels the graph still runs: a replay then wrote to tensors that got the memory (H200).
-const CAPTURING: &str = "PyTorch is capturing a CUDA graph, and gpuheap does not know which memory the graph \
-     keeps; leave PyTorch's allocator in place and use gpuheap.torch.pool(), or capture no graph";
+/// Refusal of a capture without a pool. Memory that it frees would serve other tensors, and a
+/// replay writes to it.
+const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch has begun no memory pool for it, so \
+     gpuheap cannot keep the graph's memory; capture by torch.cuda.graph() with a recent PyTorch, or allocate \
+     before the capture";
 
 /// A heap that PyTorch allocates from.
 struct Served {
@@ -36,6 +40,8 @@ struct Served {
     addresses: Arc<Addresses>,
     /// PyTorch's streams, which live as long as the process.
     streams: Mutex<FxHashMap<usize, gpuheap::Stream>>,
+    /// Memory of CUDA graphs.
+    pools: Pools,
 }
 
 impl Served {
@@ -58,21 +64,28 @@ impl Served {
         Ok(Some(stream))
     }
 
-    /// Returns `true` if a stream is capturing a graph and was not used before.
-    fn is_first_seen_in_capture(&self, raw: *mut c_void) -> Result<bool, Error> {
-        Ok(self.stream(raw)?.is_some_and(|stream| stream.is_of_capture()))
+    /// Allocates. With `finds_line` records the line of Python, and refuses a capture.
+    fn allocate(&self, bytes: u64, raw: *mut c_void, finds_line: bool) -> Result<u64, String> {
+        let stream = self.stream(raw).map_err(|error| text(&error))?;
+        if finds_line && let Some(stream) = &stream {
+            let captures = stream.is_of_capture() || stream.is_capturing().map_err(|e| text(&e))?;
+            if captures {
+                return Err(CAPTURING.to_owned());
+            }
+        }
+        self.allocate_on(bytes, stream, finds_line).map_err(|error| told(&error))
     }
 
-    /// Allocates, and with `finds_line` records the line of Python.
-    fn allocate(&self, bytes: u64, raw: *mut c_void, finds_line: bool) -> Result<u64, Error> {
-        let stream = self.stream(raw)?;
+    fn allocate_on(
+        &self,
+        bytes: u64,
+        stream: Option<gpuheap::Stream>,
+        finds_line: bool,
+    ) -> Result<u64, Error> {
         let on = stream.as_ref().unwrap_or(&self.owner.default);
         let block = self.owner.heap.allocate(bytes, on)?;
         let address = block.address();
-        let record = match finds_line && self.owner.tracks() {
-            true => Python::try_attach(|py| self.owner.tracked_below(py, address, bytes)).flatten(),
-            false => None,
-        };
+        let record = if finds_line { self.owner.tracked_detached(address, bytes) } else { None };
         let memory = Memory::new(block, record, None, self.owner.clone(), stream);
         self.addresses.keep(address, memory)?;
         Ok(address)
@@ -87,6 +100,7 @@ pub(crate) fn _torch_serve(py: Python<'_>, heap: &Heap) -> PyResult<()> {
         owner: heap.owner.clone(),
         addresses: heap.addresses.clone(),
         streams: Mutex::default(),
+        pools: Pools::new(heap.owner.clone()),
     };
     if serve(ordinal, Arc::new(served)) {
         return Ok(());
@@ -119,8 +133,8 @@ fn serve(ordinal: usize, served: Arc<Served>) -> bool {
     is_free
 }
 
-/// Returns the addresses of the functions, by their names. `entry` is missing without the feature
-/// `wheel`.
+/// Returns the addresses of the functions, by their names. Those in C++ are missing without the
+/// feature `wheel`.
 #[pyfunction]
 pub(crate) fn _torch_functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let functions = PyDict::new(py);
@@ -129,8 +143,15 @@ pub(crate) fn _torch_functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         unsafe extern "C" {
             fn gpuheap_torch_entry(bytes: isize, device: c_int, stream: *mut c_void)
             -> *mut c_void;
+            // Their parameters are of C++. PyTorch calls them, and nothing here.
+            fn gpuheap_torch_begin_pool();
+            fn gpuheap_torch_end_pool();
+            fn gpuheap_torch_release_pool();
         }
         functions.set_item("entry", gpuheap_torch_entry as *const () as usize)?;
+        functions.set_item("begin_pool", gpuheap_torch_begin_pool as *const () as usize)?;
+        functions.set_item("end_pool", gpuheap_torch_end_pool as *const () as usize)?;
+        functions.set_item("release_pool", gpuheap_torch_release_pool as *const () as usize)?;
     }
     functions.set_item("allocate", gpuheap_torch_allocate as *const () as usize)?;
     functions.set_item("segment", segment as *const () as usize)?;
@@ -141,20 +162,29 @@ pub(crate) fn _torch_functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(functions)
 }
 
-/// Allocates for PyTorch. Returns null for no bytes, and null with a text if it fails.
+/// Allocates for PyTorch, in a pool if it names one. Returns null for no bytes, and null with a
+/// text if it fails.
 ///
 /// # Safety
 ///
-/// `stream` is a stream of PyTorch on `device`, and `text` has `room` writable bytes.
+/// `stream` is a stream of PyTorch on `device`, and `text` has `room` writable bytes. `pool` is
+/// null or points to the two numbers of a pool.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn gpuheap_torch_allocate(
     bytes: isize,
     device: c_int,
     stream: *mut c_void,
+    pool: *const PoolId,
     text: *mut c_char,
     room: usize,
 ) -> *mut c_void {
-    match allocated(bytes, device, stream, true) {
+    // SAFETY: the caller gives null or a pool.
+    let pool = unsafe { pool.as_ref() }.copied();
+    let done = allocated(bytes, device, |served, bytes| match pool {
+        Some(id) => served.pools.allocate(id, bytes, stream as usize).map_err(|error| told(&error)),
+        None => served.allocate(bytes, stream, true),
+    });
+    match done {
         Ok(address) => address as *mut c_void,
         Err(why) => {
             let why = why.as_bytes();
@@ -173,7 +203,7 @@ unsafe extern "C" fn gpuheap_torch_allocate(
 
 /// Allocates a segment for a `MemPool`, which takes null as out of memory.
 unsafe extern "C" fn segment(bytes: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    allocated(bytes, device, stream, false)
+    allocated(bytes, device, |served, bytes| served.allocate(bytes, stream, false))
         .map_or(std::ptr::null_mut(), |address| address as *mut c_void)
 }
 
@@ -182,7 +212,9 @@ unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut
     let _ = guarded(|| {
         if let Some(served) = served(device) {
             // PyTorch hears of no error here. The heap counts what it could not free.
-            let _ = served.addresses.free(address as u64, None);
+            if served.addresses.free(address as u64, None).is_none() {
+                let _ = served.pools.free(address as u64);
+            }
         }
     });
 }
@@ -200,6 +232,36 @@ unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
                 }
                 return;
             }
+            if let Ok(true) = served.pools.share(address as u64) {
+                return;
+            }
+        }
+    });
+}
+
+/// Begins a capture into a pool.
+#[unsafe(no_mangle)]
+extern "C" fn gpuheap_torch_pool_began(device: c_int, first: u64, second: u64) {
+    on_pools(device, |pools| pools.begin([first, second]));
+}
+
+/// Ends a capture into a pool.
+#[unsafe(no_mangle)]
+extern "C" fn gpuheap_torch_pool_ended(device: c_int) {
+    on_pools(device, Pools::end);
+}
+
+/// Drops one use of a pool: a graph of it is gone.
+#[unsafe(no_mangle)]
+extern "C" fn gpuheap_torch_pool_released(device: c_int, first: u64, second: u64) {
+    on_pools(device, |pools| pools.release([first, second]));
+}
+
+/// PyTorch hears of no error here: that of a forked child, or of work of the device.
+fn on_pools(device: c_int, work: impl FnOnce(&Pools) -> Result<(), Error>) {
+    let _ = guarded(|| {
+        if let Some(served) = served(device) {
+            let _ = work(&served.pools);
         }
     });
 }
@@ -210,6 +272,7 @@ unsafe extern "C" fn reset() {
         let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
         for served in heaps.iter().flatten() {
             // Memory that cannot be given back stays cached, and counts as that.
+            let _ = served.pools.settle();
             let _ = served.owner.heap.reclaim_all();
         }
     });
@@ -230,29 +293,28 @@ unsafe extern "C" fn fraction(fraction: c_double, device: c_int) {
 fn allocated(
     bytes: isize,
     device: c_int,
-    stream: *mut c_void,
-    finds_line: bool,
+    allocate: impl FnOnce(&Served, u64) -> Result<u64, String>,
 ) -> Result<u64, String> {
     let bytes = u64::try_from(bytes).unwrap_or(0);
     if bytes == 0 {
         return Ok(0);
     }
-    let done = guarded(|| {
-        let Some(served) = served(device) else {
-            return Err(format!(
-                "gpuheap serves no heap of cuda:{device}; pass one to gpuheap.torch.install(), or make \
-                 another device current"
-            ));
-        };
-        if finds_line && served.is_first_seen_in_capture(stream).map_err(|error| text(&error))? {
-            return Err(CAPTURING.to_owned());
-        }
-        served.allocate(bytes, stream, finds_line).map_err(|error| match error.out_of_memory() {
-            Some(_) => format!("CUDA out of memory. {}", text(&error)),
-            None => text(&error),
-        })
+    let done = guarded(|| match served(device) {
+        Some(served) => allocate(&served, bytes),
+        None => Err(format!(
+            "gpuheap serves no heap of cuda:{device}; pass one to gpuheap.torch.install(), or make \
+             another device current"
+        )),
     });
     done.unwrap_or_else(|| Err("gpuheap failed in a way that is a bug of its own".to_owned()))
+}
+
+/// Returns an error's text. Out of memory begins as PyTorch's own.
+fn told(error: &Error) -> String {
+    match error.out_of_memory() {
+        Some(_) => format!("CUDA out of memory. {}", text(error)),
+        None => text(error),
+    }
 }
 
 fn served(device: c_int) -> Option<Arc<Served>> {

@@ -1,4 +1,6 @@
-// The allocation function that PyTorch calls. Out of memory is a C++ exception there: a null pointer
+// The functions that PyTorch calls whose interface is C++: allocation, and the pools of CUDA graphs.
+//
+// Out of memory is a C++ exception there: a null pointer
 // would become a tensor at address 0. The text begins as PyTorch's own, by which Accelerate and
 // Lightning recognise it.
 //
@@ -7,20 +9,29 @@
 // them would bind the wheel to one version of PyTorch. Its own constructor makes the object, so
 // nothing here depends on the layout. Without the type, the error is a std::runtime_error.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <functional>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
+#include <utility>
+#include <vector>
 
 extern "C" {
 
 // In torch.rs. Writes why it failed, with a null at its end, if it returns null for more than no bytes.
-void *gpuheap_torch_allocate(std::ptrdiff_t bytes, int device, void *stream, char *text,
-                             std::size_t room);
+// `pool` is null or has two numbers.
+void *gpuheap_torch_allocate(std::ptrdiff_t bytes, int device, void *stream, const std::uint64_t *pool,
+                             char *text, std::size_t room);
+void gpuheap_torch_pool_began(int device, std::uint64_t first, std::uint64_t second);
+void gpuheap_torch_pool_ended(int device);
+void gpuheap_torch_pool_released(int device, std::uint64_t first, std::uint64_t second);
 }
 
 namespace {
@@ -91,12 +102,73 @@ void throw_pytorchs(const char *text) {
   *static_cast<void **>(error) = type.table + FIRST;
   abi::__cxa_throw(error, type.info, reinterpret_cast<void (*)(void *)>(type.table[FIRST]));
 }
+
+// c10::MempoolId_t.
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+
+// Which streams' allocations PyTorch wants from a pool.
+using Filter = std::function<bool(void *)>;
+
+// A capture in progress.
+struct Begun {
+  int device;
+  PoolId id;
+  Filter filter;
+};
+
+std::mutex begun_lock;
+// Never destroyed: threads may allocate while the process exits.
+std::vector<Begun> &begun = *new std::vector<Begun>;
+// Their number, so that an allocation outside of captures takes no lock.
+std::atomic<std::size_t> begun_count(0);
+
+// Finds the pool for an allocation. Throws as the filters do.
+bool find_pool(int device, void *stream, std::uint64_t (&pool)[2]) {
+  if (begun_count.load(std::memory_order_acquire) == 0) {
+    return false;
+  }
+  std::lock_guard<std::mutex> held(begun_lock);
+  for (const Begun &one : begun) {
+    if (one.device == device && one.filter(stream)) {
+      pool[0] = one.id.first;
+      pool[1] = one.id.second;
+      return true;
+    }
+  }
+  return false;
+}
+}
+
+extern "C" void gpuheap_torch_begin_pool(int device, PoolId id, Filter filter) {
+  std::lock_guard<std::mutex> held(begun_lock);
+  begun.push_back(Begun{device, id, std::move(filter)});
+  begun_count.store(begun.size(), std::memory_order_release);
+  gpuheap_torch_pool_began(device, id.first, id.second);
+}
+
+extern "C" void gpuheap_torch_end_pool(int device, PoolId id) {
+  std::lock_guard<std::mutex> held(begun_lock);
+  for (std::size_t at = begun.size(); at-- > 0;) {
+    if (begun[at].device == device && begun[at].id == id) {
+      begun.erase(begun.begin() + static_cast<std::ptrdiff_t>(at));
+      begun_count.store(begun.size(), std::memory_order_release);
+      gpuheap_torch_pool_ended(device);
+      return;
+    }
+  }
+}
+
+extern "C" void gpuheap_torch_release_pool(int device, PoolId id) {
+  gpuheap_torch_pool_released(device, id.first, id.second);
 }
 
 extern "C" void *gpuheap_torch_entry(std::ptrdiff_t bytes, int device, void *stream) {
   char text[4096];
   text[0] = 0;
-  void *address = gpuheap_torch_allocate(bytes, device, stream, text, sizeof text);
+  std::uint64_t pool[2];
+  const bool is_pooled = find_pool(device, stream, pool);
+  void *address =
+      gpuheap_torch_allocate(bytes, device, stream, is_pooled ? pool : nullptr, text, sizeof text);
   if (address == nullptr && text[0] != 0) {
     if (std::strncmp(text, OUT_OF_MEMORY, sizeof OUT_OF_MEMORY - 1) == 0) {
       throw_pytorchs(text);

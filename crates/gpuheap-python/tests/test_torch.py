@@ -237,6 +237,152 @@ assert changed == [] and gpuheap.torch.install(first) is first
 """)
 
 
+@pytest.fixture
+def captures(tmp_path):
+    """Begins of a program that captures graphs as PyTorch does: a pool has a filter of streams, in C++."""
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+    (tmp_path / "pools.cpp").write_text("""
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <utility>
+using Id = std::pair<unsigned long long, unsigned long long>;
+extern "C" void begin(void (*set)(int, Id, std::function<bool(void *)>), int device, unsigned long id, void *stream) {
+  set(device, Id(0, id), [stream](void *other) { return other == stream; });
+}
+extern "C" void with_id(void (*set)(int, Id), int device, unsigned long id) { set(device, Id(0, id)); }
+extern "C" int caught(void *(*allocate)(long, int, void *), long bytes, void *stream, char *text, unsigned long room) {
+  try { allocate(bytes, 0, stream); return 0; }
+  catch (const std::exception &error) { std::strncpy(text, error.what(), room); return 1; }
+}
+""")
+    library = tmp_path / "pools.so"
+    build = ["g++", "-std=c++17", "-shared", "-fPIC", "-o", library, tmp_path / "pools.cpp"]
+    subprocess.run(build, check=True)
+    return f"""
+MIB = 1 << 20
+library, cuda = ctypes.CDLL({str(library)!r}), ctypes.CDLL("libcuda.so.1")
+heap = gpuheap.torch.install(limit="512MiB", track="lines")
+[allocator] = changed
+context = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+def function(name):
+    return ctypes.c_void_p(allocator.functions[name])
+def begin(id, stream):
+    library.begin(function("set_begin_allocate_to_pool"), 0, ctypes.c_ulong(id), ctypes.c_void_p(stream))
+    capture(stream)
+def end(id, stream):
+    end_capture(stream)
+    library.with_id(function("set_end_allocate_to_pool_fn"), 0, ctypes.c_ulong(id))
+def release(id):
+    library.with_id(function("set_release_pool"), 0, ctypes.c_ulong(id))
+def capture(stream):
+    assert cuda.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 0) == 0
+def end_capture(stream):
+    graph = ctypes.c_void_p()
+    assert cuda.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
+    assert cuda.cuGraphDestroy(graph) == 0
+def fresh():
+    stream = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    return stream.value
+def refused(stream):
+    text = ctypes.create_string_buffer(4096)
+    threw = library.caught(function("allocate"), ctypes.c_long(1000), ctypes.c_void_p(stream), text, ctypes.c_ulong(4096))
+    return "has begun no memory pool" in text.value.decode() if threw else False
+def live():
+    return gpuheap.torch.memory_allocated()
+"""
+
+
+def test_graph_memory_serves_its_pool_alone(captures):
+    run(captures + """
+stream = fresh()
+begin(7, stream)
+kept, temporary = allocator.allocate(MIB, 0, stream), allocator.allocate(2 * MIB, 0, stream)
+allocator.free(temporary)
+assert allocator.allocate(MIB * 3 // 2, 0, stream) == temporary
+allocator.free(temporary)
+assert allocator.allocate(1000, 0, fresh()) not in (kept, temporary)
+small = allocator.allocate(MIB // 2, 0, stream)
+assert small != temporary, "it would waste most of the block"
+allocator.free(small)
+end(7, stream)
+others = [allocator.allocate(2 * MIB, 0, where) for where in (0, stream) for _ in range(8)]
+allocator.call("set_reset_fn", None)
+others += [allocator.allocate(2 * MIB, 0, where) for where in (0, stream) for _ in range(8)]
+assert temporary not in others
+# A second graph of the pool.
+begin(7, stream)
+assert allocator.allocate(2 * MIB, 0, stream) == temporary
+allocator.free(temporary)
+end(7, stream)
+before = live()
+release(7)
+assert live() == before
+release(7)
+release(7)
+assert before - live() == 2 * MIB + MIB // 2
+# What is live goes back with its free.
+allocator.free(kept)
+assert before - live() == 3 * MIB + MIB // 2
+for other in others:
+    allocator.free(other)
+assert live() == 1000 and len(heap.leaks()) == 1
+""")
+
+
+def test_capture_without_pool_is_refused(captures):
+    run(captures + """
+known, unknown, covered = fresh(), fresh(), fresh()
+allocator.free(allocator.allocate(1000, 0, known))
+for stream in (known, unknown):
+    capture(stream)
+    assert refused(stream)
+    assert allocator.allocate(1000, 0, 0)
+    end_capture(stream)
+    assert not refused(stream)
+begin(1, covered)
+capture(known)
+assert refused(known) and not refused(covered)
+end_capture(known)
+end(1, covered)
+assert not refused(covered)
+release(1)
+""")
+
+
+def test_memory_of_two_streams_stays_unused(captures):
+    run(captures + """
+stream, other = fresh(), fresh()
+begin(1, stream)
+shared = allocator.allocate(MIB, 0, stream)
+allocator.call("set_record_stream_fn", None, ctypes.c_void_p(shared), ctypes.c_void_p(other))
+allocator.free(shared)
+assert allocator.allocate(MIB, 0, stream) != shared
+end(1, stream)
+before = live()
+release(1)
+assert before - live() == MIB
+""")
+
+
+def test_pool_released_in_capture_waits(captures):
+    run(captures + """
+one, other = fresh(), fresh()
+begin(1, one)
+allocator.free(allocator.allocate(MIB, 0, one))
+end(1, one)
+begin(2, other)
+release(1)
+assert live() == MIB and allocator.allocate(MIB, 0, other)
+end(2, other)
+allocator.call("set_reset_fn", None)
+assert live() == MIB
+""")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_waits_for_no_lock_of_another_thread():
     # Threads of PyTorch free without the interpreter's lock, so a fork meets a table that is locked.

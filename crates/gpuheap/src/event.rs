@@ -65,13 +65,14 @@ impl Event {
         }
     }
 
-    /// Blocks this thread until the event is reached.
+    /// Blocks this thread until the event is reached. Breaks no capture of a graph on other
+    /// streams.
     ///
     /// # Errors
     ///
     /// The error of the work before the event; a driver error.
     pub fn synchronize(&self) -> Result<(), Error> {
-        let _current = self.context.enter()?;
+        let _current = self.context.enter_aside()?;
         // SAFETY: this object owns the event.
         let waited = unsafe { self.context.driver().cuEventSynchronize(self.raw) };
         check("cuEventSynchronize", waited)?;

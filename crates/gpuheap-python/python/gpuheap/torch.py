@@ -6,9 +6,12 @@
     gpuheap.torch.max_memory_allocated()
 
 PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise afterwards: PyTorch keeps none
-for another allocator. The functions here take their place. `torch.cuda.MemPool`, CUDA graphs
-(`torch.cuda.graph`, and `torch.compile` with `mode="reduce-overhead"`) and tensors shared between processes do not work either; for those leave PyTorch's allocator
+for another allocator. The functions here take their place. `torch.cuda.MemPool`, `torch.compile` with
+`mode="reduce-overhead"` and tensors shared between processes do not work either; for those leave PyTorch's allocator
 in place, and let `pool()` give it segments from the heap.
+
+CUDA graphs work (`torch.cuda.graph`, `make_graphed_callables`; tried with PyTorch 2.11). Memory that a capture allocated
+serves that graph's pool alone until the graph is deleted, and counts as live until then.
 
 Running out of memory raises `torch.OutOfMemoryError`, whose text begins with "CUDA out of memory.", by which
 Accelerate and Lightning recognise it. `gpuheap.explain` reads it. Wheels of PyTorch before 2.7, which have an older
@@ -55,6 +58,11 @@ def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, t
     allocator.set_record_stream_fn(functions["record_stream"])
     allocator.set_reset_fn(functions["reset"])
     allocator.set_memory_fraction_fn(functions["fraction"])
+    # Older versions of PyTorch have other names and types for these. Their captures are refused.
+    if hasattr(allocator, "set_begin_allocate_to_pool"):
+        allocator.set_begin_allocate_to_pool(functions["begin_pool"])
+        allocator.set_end_allocate_to_pool_fn(functions["end_pool"])
+        allocator.set_release_pool(functions["release_pool"])
     was_served = 0 in _served
     # Not `torch.cuda.current_device()`: it would initialize PyTorch's allocator.
     heap = _serve(0, heap, limit, track)

@@ -194,6 +194,15 @@ fn a_capture_is_not_made_to_wait() {
 }
 
 #[test]
+fn event_wait_breaks_no_capture() {
+    let device = device(64 * MIB, Schedule::OnDemand);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    for mode in MODES {
+        captured(&device, &stream, mode, || other.record().unwrap().synchronize().unwrap());
+    }
+}
+
+#[test]
 fn what_is_freed_in_a_capture_keeps_nothing_else_from_the_others() {
     for pool in POOLS {
         for (mine, size) in [(MIB, 8 * MIB), (5 * MIB, 8 * MIB), (5 * MIB, MIB / 2), (5 * MIB, 100)]

@@ -1,0 +1,187 @@
+//! Pools of CUDA graphs: memory that a capture allocated, and that its graph keeps using.
+//!
+//! PyTorch begins a pool for each capture, ends it with the capture, and releases it with the graph.
+//! Until then the pool's memory goes to the same pool alone: a replay writes to it again.
+
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gpuheap::Error;
+use rustc_hash::FxHashMap;
+
+use crate::locked::locked;
+use crate::memory::Memory;
+use crate::owner::Owner;
+
+/// PyTorch's number of a pool.
+pub(super) type PoolId = [u64; 2];
+
+/// Sizes in a pool are multiples of this, as in PyTorch's own.
+const UNIT: u64 = 512;
+
+/// A free block serves a request of at least its size divided by this.
+const LARGEST_EXCESS: u64 = 2;
+
+/// Pools of one device, and the memory in them.
+pub(super) struct Pools {
+    owner: Arc<Owner>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    pools: FxHashMap<PoolId, Pool>,
+    /// Memory that PyTorch holds, by address.
+    live: FxHashMap<u64, Pooled>,
+    /// Memory of released pools, for the heap after a wait for the device.
+    returning: Vec<Memory>,
+    /// Captures in progress.
+    begun: usize,
+    /// Stream of all pools' memory. No work is enqueued on it.
+    stream: Option<gpuheap::Stream>,
+}
+
+#[derive(Default)]
+struct Pool {
+    /// Captures of the pool whose graphs exist.
+    uses: usize,
+    free: Vec<Pooled>,
+}
+
+/// Memory of a pool.
+struct Pooled {
+    memory: Memory,
+    pool: PoolId,
+    /// PyTorch's stream that it was allocated on.
+    stream: usize,
+    /// `true` if another stream used it: the free is not ordered after that, so nothing reuses it.
+    is_shared: bool,
+}
+
+impl Pools {
+    pub(super) fn new(owner: Arc<Owner>) -> Pools {
+        Pools { owner, state: Mutex::default() }
+    }
+
+    /// Begins a capture into a pool.
+    pub(super) fn begin(&self, id: PoolId) -> Result<(), Error> {
+        {
+            let mut state = self.lock()?;
+            state.begun += 1;
+            state.pools.entry(id).or_default().uses += 1;
+        }
+        // Made before PyTorch's stream captures.
+        self.stream().map(drop)
+    }
+
+    /// Ends a capture.
+    pub(super) fn end(&self) -> Result<(), Error> {
+        let mut state = self.lock()?;
+        state.begun = state.begun.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Drops one use of a pool. With the last one, its free memory goes back to the heap.
+    pub(super) fn release(&self, id: PoolId) -> Result<(), Error> {
+        let mut state = self.lock()?;
+        if let Entry::Occupied(mut pool) = state.pools.entry(id) {
+            pool.get_mut().uses -= 1;
+            if pool.get().uses == 0 {
+                let free = pool.remove().free;
+                state.returning.extend(free.into_iter().map(|pooled| pooled.memory));
+            }
+        }
+        drop(state);
+        self.settle()
+    }
+
+    /// Takes free memory of a pool, or new memory of the heap that no work uses any more.
+    pub(super) fn allocate(&self, id: PoolId, bytes: u64, stream: usize) -> Result<u64, Error> {
+        let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
+        {
+            let mut state = self.lock()?;
+            let free = state.pools.get_mut(&id).map(|pool| &mut pool.free);
+            if let Some(pooled) = free.and_then(|free| best_fit(free, bytes, stream)) {
+                let address = pooled.memory.address();
+                state.live.insert(address, pooled);
+                return Ok(address);
+            }
+        }
+        // Without the lock: the heap may run Python's collector, which frees.
+        let own = self.stream()?;
+        let block = self.owner.heap.allocate(bytes, &own)?;
+        // A replay is on any stream, so the memory's earlier work has to have completed.
+        own.record()?.synchronize()?;
+        let address = block.address();
+        let record = self.owner.tracked_detached(address, bytes);
+        let memory = Memory::new(block, record, None, self.owner.clone(), Some(own));
+        let pooled = Pooled { memory, pool: id, stream, is_shared: false };
+        self.lock()?.live.insert(address, pooled);
+        Ok(address)
+    }
+
+    /// Frees memory into its pool. `false` if the address is of no pool.
+    pub(super) fn free(&self, address: u64) -> Result<bool, Error> {
+        let mut state = self.lock()?;
+        let Some(pooled) = state.live.remove(&address) else { return Ok(false) };
+        if let Some(pool) = state.pools.get_mut(&pooled.pool) {
+            pool.free.push(pooled);
+            return Ok(true);
+        }
+        state.returning.push(pooled.memory);
+        drop(state);
+        self.settle()?;
+        Ok(true)
+    }
+
+    /// Notes that another stream uses memory. `false` if the address is of no pool.
+    pub(super) fn share(&self, address: u64) -> Result<bool, Error> {
+        let mut state = self.lock()?;
+        let pooled = state.live.get_mut(&address);
+        Ok(pooled.map(|pooled| pooled.is_shared = true).is_some())
+    }
+
+    /// Gives the memory of released pools back to the heap, after all work of the device. A capture
+    /// in progress forbids that wait: the memory then stays until the next call.
+    pub(super) fn settle(&self) -> Result<(), Error> {
+        let returning = {
+            let mut state = self.lock()?;
+            if state.begun > 0 {
+                return Ok(());
+            }
+            std::mem::take(&mut state.returning)
+        };
+        if returning.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.owner.device.synchronize() {
+            self.lock()?.returning.extend(returning);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn stream(&self) -> Result<gpuheap::Stream, Error> {
+        if let Some(known) = &self.lock()?.stream {
+            return Ok(known.clone());
+        }
+        let made = self.owner.device.stream()?;
+        Ok(self.lock()?.stream.get_or_insert(made).clone())
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+        locked(&self.owner.heap, &self.state)
+    }
+}
+
+/// Takes the smallest free block of a stream that fits closely.
+fn best_fit(free: &mut Vec<Pooled>, bytes: u64, stream: usize) -> Option<Pooled> {
+    let fits = |pooled: &Pooled| {
+        let size = pooled.memory.bytes();
+        let is_close = size >= bytes && size / LARGEST_EXCESS <= bytes;
+        is_close && pooled.stream == stream && !pooled.is_shared
+    };
+    let fitting = free.iter().enumerate().filter(|(_, pooled)| fits(pooled));
+    let (best, _) = fitting.min_by_key(|(_, pooled)| pooled.memory.bytes())?;
+    Some(free.swap_remove(best))
+}
