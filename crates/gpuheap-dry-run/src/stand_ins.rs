@@ -53,10 +53,11 @@ impl StandIns {
         [beside, above].iter().flatten().find_map(|folder| StandIns::within(folder)).ok_or_else(
             || {
                 Error::Environment(format!(
-                    "the emulated driver is missing; install the Python package, which has it (pip \
-                     install gpuheap), or build it (cargo build --release -p gpuheap-emu-libcuda -p \
-                     gpuheap-emu-cudart -p gpuheap-emu-libraries -p gpuheap-emu-nvml) and name its \
-                     folder in {FOLDER}"
+                    "the emulated driver is missing; in a clone of gpuheap, install the Python \
+                     package, which has it (pip install ./crates/gpuheap-python), or build it (cargo \
+                     build --release -p gpuheap-emu-libcuda -p gpuheap-emu-cudart -p \
+                     gpuheap-emu-libraries -p gpuheap-emu-nvml) and name its folder: export \
+                     {FOLDER}=$PWD/target/release"
                 ))
             },
         )

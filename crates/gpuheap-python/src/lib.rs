@@ -55,6 +55,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // Before the first class is made: classes belong to the interpreter that makes them.
     check_interpreter()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    lines::keep_package(module.py())?;
     reserve::renew(module.py())?;
     module.add_class::<array::Array>()?;
     module.add_class::<array::SharedMemory>()?;

@@ -5,7 +5,7 @@
 //! Names are made when they are read, so an allocation costs a walk and a count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use gpuheap::Error;
@@ -406,9 +406,12 @@ impl State {
     }
 }
 
+/// Folder of the Python package, with a slash at its end. A program may lie in another folder named
+/// `gpuheap`, such as a clone.
+static PACKAGE: OnceLock<String> = OnceLock::new();
+
 /// Folders of the libraries whose frames are passed over.
-const LIBRARIES: [&str; 9] = [
-    "/gpuheap/",
+const LIBRARIES: [&str; 8] = [
     "/site-packages/cupy/",
     "/site-packages/cuda/",
     "/site-packages/numba/",
@@ -419,10 +422,18 @@ const LIBRARIES: [&str; 9] = [
     "/contextlib.py",
 ];
 
+/// Keeps the folder of the Python package, whose frames are passed over.
+pub(crate) fn keep_package(py: Python<'_>) -> PyResult<()> {
+    let folder: String = py.import("gpuheap")?.getattr("__path__")?.get_item(0)?.extract()?;
+    PACKAGE.get_or_init(|| format!("{folder}/"));
+    Ok(())
+}
+
 /// Returns whether a code object is of no library that hands memory on.
 fn is_program(code: &Bound<'_, PyAny>) -> bool {
     let file = names(code).map(|(file, _)| file).unwrap_or_default();
-    !LIBRARIES.iter().any(|library| file.contains(library))
+    let is_package = PACKAGE.get().is_some_and(|package| file.starts_with(package));
+    !is_package && !LIBRARIES.iter().any(|library| file.contains(library))
 }
 
 /// Returns the code object of a frame, and its current line.

@@ -187,6 +187,14 @@ def test_threads_are_named():
     assert [record["thread"] for record in heap._records()] == ["loader"]
 
 
+def test_program_below_folder_gpuheap_is_named(tmp_path):
+    program = tmp_path / "gpuheap" / "program.py"
+    heap = gpuheap.Heap("emulated:1GiB", track="lines")
+    names = {"heap": heap}
+    exec(compile("kept = heap.alloc(10)", str(program), "exec"), names)
+    assert [line.file for line in heap.leaks()] == [str(program)]
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_thread_with_the_number_of_an_ended_one_has_its_own_name(keeps):
     heap = gpuheap.Heap("emulated:1GiB", track="lines")

@@ -82,7 +82,9 @@ pub(super) fn invalid_device(text: &str, on_wsl2: bool) -> Option<Explanation> {
 
 /// Explains the names of the error in the driver and the runtime, without figures.
 pub(super) fn bare(text: &str, on_wsl2: bool) -> Option<Explanation> {
-    const NAMES: [&str; 5] = [
+    const NAMES: [&str; 6] = [
+        // The macro `gpuErrchk` of many C++ programs prints the runtime's words after this one.
+        "GPUassert: out of memory",
         "cudaErrorMemoryAllocation",
         "CUDA_ERROR_OUT_OF_MEMORY",
         "CUDA error: out of memory",

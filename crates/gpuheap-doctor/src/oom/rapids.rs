@@ -7,7 +7,9 @@ use super::sizes::{after, before};
 /// Explains RMM and libraries on top of it: cuDF, cuML, Dask.
 pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_pool = text.contains("Maximum pool size exceeded");
-    let is_rmm = (text.contains("rmm") || text.contains("RMM")) && text.contains("bad_alloc");
+    // RMM's own words, also if the file's path was cut off.
+    let is_rmm = text.contains("bad_alloc: out_of_memory: ")
+        || (text.contains("rmm") || text.contains("RMM")) && text.contains("bad_alloc");
     if !is_pool && !is_rmm {
         return None;
     }
@@ -37,10 +39,11 @@ pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
         explanation(program, "the driver has no memory left for the request", HOLDERS).or(&[
             "del df; gc.collect() # tables and intermediate results that are done with",
             "export CUDF_SPILL=on # before python starts: cuDF moves what it can to the host",
-            "rmm.reinitialize(managed_memory=True) # slower, and larger than the card",
+            "rmm.reinitialize(managed_memory=True) # slower, larger than the card; not under WSL2",
             "gpuheap replay --find-minimum run.dev0.csv # a card that is enough",
         ])
     };
+    let found = if text.contains("read_csv") { found.or(&[CSV_PARTS]) } else { found };
     let found = match program {
         "RMM, in a worker of Dask" => found.or(&[
             "LocalCUDACluster(rmm_pool_size=0.25, device_memory_limit=0.5) # shares of the card",
@@ -52,6 +55,8 @@ pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
 
 const HOLDERS: &str = "gpuheap status # who holds the card";
 const TABLES: &str = "gpuheap explain rapids # sizes of pools for this machine";
+const CSV_PARTS: &str =
+    "cudf.read_csv(path, byte_range=(0, 2**28)) # a part at a time: docs/python.md";
 const SMALL_START: &str =
     "rmm.reinitialize(pool_allocator=True, initial_pool_size=2**30) # begin with 1 GiB";
 
