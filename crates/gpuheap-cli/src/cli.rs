@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
 use crate::status::StatusArguments;
-use crate::values::{GRANULE, TypedSize, bytes, missing};
+use crate::values::{GRANULE, TypedSize, bytes, missing, profile};
 
 /// GPU memory that you can account for
 #[derive(Parser, Debug)]
@@ -505,12 +505,6 @@ fn event(text: &str) -> Result<u64, String> {
     missing(text)?;
     text.replace(',', "").parse().map_err(|_| {
         format!("'{text}' is not an event; give its number, as the report does (1,519 or 1519)")
-    })
-}
-
-pub(crate) fn profile(text: &str) -> Result<Profile, String> {
-    Profile::named(text).ok_or_else(|| {
-        format!("'{text}' is not a profile; the profiles are {}", Profile::NAMES.join(", "))
     })
 }
 

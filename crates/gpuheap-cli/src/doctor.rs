@@ -13,7 +13,7 @@ use gpuheap_doctor::{
 
 use crate::failure::Failure;
 use crate::verdict::Verdict;
-use crate::{baseline, cli, machine, output, probe};
+use crate::{baseline, machine, output, probe, values};
 
 /// Arguments of `gpuheap doctor`.
 #[derive(Args, Debug)]
@@ -139,7 +139,7 @@ pub(crate) struct ExplainArguments {
 
     /// Read an error as one of this kind of device, whatever this machine and the text say:
     /// wsl2-rtx4060 for one under WSL2, h200 for one of Linux
-    #[arg(long, value_name = "NAME", value_parser = cli::profile, allow_hyphen_values = true)]
+    #[arg(long, value_name = "NAME", value_parser = values::profile, allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["id", "machine"])]
     profile: Option<Profile>,
 

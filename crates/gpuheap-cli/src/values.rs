@@ -1,6 +1,7 @@
 //! Values that options of several commands have.
 
 use gpuheap::Size;
+use gpuheap::emu::Profile;
 
 /// Granule of devices, bytes.
 pub(crate) const GRANULE: u64 = 2 << 20;
@@ -33,4 +34,11 @@ pub(crate) fn missing(text: &str) -> Result<(), String> {
         return Err(format!("the value is missing before '{text}'"));
     }
     Ok(())
+}
+
+/// Parses the name of an emulated device.
+pub(crate) fn profile(text: &str) -> Result<Profile, String> {
+    Profile::named(text).ok_or_else(|| {
+        format!("'{text}' is not a profile; the profiles are {}", Profile::NAMES.join(", "))
+    })
 }

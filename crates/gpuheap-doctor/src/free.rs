@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
+pub use holders::{Held, Holder, Step};
+
 use crate::ask;
 use crate::doctor::diagnose;
 use crate::evidence::{self, Ended};
@@ -35,41 +37,6 @@ pub struct Orphan {
     pub listed_pid: u32,
     /// Listed memory, bytes.
     pub bytes: u64,
-}
-
-/// Step that would give memory back, for the reader to take.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Step {
-    /// Reason why the step would help.
-    pub reason: String,
-    /// Bytes that the step would give back; 0 if that is not known.
-    pub bytes: u64,
-    /// Command to type.
-    pub command: String,
-}
-
-/// Memory in use on one device, and its holders.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Held {
-    /// NVML's index of the device.
-    pub device: u32,
-    /// Memory of the device, bytes.
-    pub total_bytes: u64,
-    /// Memory in use, bytes.
-    pub used_bytes: u64,
-    /// Holders, the most memory first.
-    pub holders: Vec<Holder>,
-}
-
-/// Holder of memory: a process, or several as one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Holder {
-    /// Pid, if the holder is one process of this system.
-    pub pid: Option<u32>,
-    /// The holder, in words.
-    pub name: String,
-    /// Its memory, bytes; `None` if no figure is known.
-    pub bytes: Option<u64>,
 }
 
 /// Memory in use, its holders, and steps that would give memory back.

@@ -1,10 +1,46 @@
 //! Holders of the devices' memory, and the steps that each holder leaves to the reader.
 
-use super::{Held, Holder, Step};
+use serde::Serialize;
+
 use crate::evidence;
 use crate::machine::{Kind, Machine, WindowsProcess};
 use crate::status::{Account, Place, Row};
 use crate::words::{age, count, cut, hanging, mib};
+
+/// Step that would give memory back, for the reader to take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// Reason why the step would help.
+    pub reason: String,
+    /// Bytes that the step would give back; 0 if that is not known.
+    pub bytes: u64,
+    /// Command to type.
+    pub command: String,
+}
+
+/// Memory in use on one device, and its holders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// NVML's index of the device.
+    pub device: u32,
+    /// Memory of the device, bytes.
+    pub total_bytes: u64,
+    /// Memory in use, bytes.
+    pub used_bytes: u64,
+    /// Holders, the most memory first.
+    pub holders: Vec<Holder>,
+}
+
+/// Holder of memory: a process, or several as one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// Pid, if the holder is one process of this system.
+    pub pid: Option<u32>,
+    /// The holder, in words.
+    pub name: String,
+    /// Its memory, bytes; `None` if no figure is known.
+    pub bytes: Option<u64>,
+}
 
 /// Returns the memory in use of each device that can be read, with its holders.
 pub(super) fn of(machine: &Machine) -> Vec<Held> {

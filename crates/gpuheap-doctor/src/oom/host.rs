@@ -92,7 +92,7 @@ pub(super) fn bad_alloc(text: &str, on_wsl2: bool) -> Option<Explanation> {
 }
 
 /// Explains a program that ended with "Killed", in the shell's words.
-pub(super) fn killed(text: &str, on_wsl2: bool) -> Option<Explanation> {
+pub(super) fn killed(text: &str, line: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_shells = |line: &str| {
         let line = line.trim();
         let job = line.starts_with('[') && (line.contains(" Killed") || line.contains(" killed"));
@@ -101,7 +101,6 @@ pub(super) fn killed(text: &str, on_wsl2: bool) -> Option<Explanation> {
     };
     const CODES: [&str; 4] =
         ["exit code 137", "exit status 137", "exit code: 137", "<Signals.SIGKILL: 9>"];
-    let line = super::unwrapped(text);
     let is_killed = text.lines().any(is_shells)
         || CODES.iter().any(|code| line.contains(code))
         || line.starts_with("zsh: killed");

@@ -41,7 +41,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
         &|| host::numpy(line, is_wsl2),
         &|| host::kernel(line, is_wsl2),
         &|| host::bad_alloc(line, is_wsl2),
-        &|| host::killed(text, is_wsl2),
+        &|| host::killed(text, line, is_wsl2),
     ];
     let found = readers.iter().find_map(|read| read())?;
     // The chapter marks an explanation that would be another one without WSL2.

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::growth;
+use super::growth::{self, MOST, floor_power};
 use crate::pool::{Environment, Shortage};
 use crate::source::{Chunk, Segment, SourceError};
 
-/// Smallest and largest chunk. Setting access costs 24 µs for each chunk of up to 512 MiB, and
-/// giving one of that size back 136 µs (H200, driver 580). Larger chunks save nothing more.
+/// Smallest chunk, bytes: the driver's granule.
 pub(super) const LEAST: u64 = crate::source::GRANULE;
-pub(super) const MOST: u64 = 512 << 20;
 /// Divisor that bounds chunks: a chunk is at most the total memory divided by `SHARE`, but at least
 /// [`LEAST`]. Free parts of a chunk can only begin or end a stitched range, not be inside it.
 const SHARE: u64 = 256;
@@ -147,9 +145,4 @@ impl Memory {
         }
         Ok(destroyed)
     }
-}
-
-/// Returns the largest power of two that is at most `bytes`; zero for zero.
-pub(super) fn floor_power(bytes: u64) -> u64 {
-    if bytes == 0 { 0 } else { 1 << bytes.ilog2() }
 }
