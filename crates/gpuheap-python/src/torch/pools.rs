@@ -1,7 +1,7 @@
 //! Pools of CUDA graphs: memory that a capture allocated, and that its graph keeps using.
 //!
-//! PyTorch begins a pool for each capture, ends it with the capture, and releases it with the graph.
-//! Until then the pool's memory goes to the same pool alone: a replay writes to it again.
+//! PyTorch begins a pool for each capture, ends it with the capture, and releases it with the
+//! graph. Until then the pool's memory goes to the same pool alone: a replay writes to it again.
 
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
