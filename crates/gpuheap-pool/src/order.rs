@@ -243,6 +243,16 @@ impl Order {
         self.streams[stream.slot()].transient
     }
 
+    /// Returns `true` if memory freed on the stream is kept for a graph.
+    pub fn is_of_capture(&self, stream: StreamRef) -> bool {
+        self.streams[stream.slot()].is_of_capture()
+    }
+
+    /// Returns `true` if freed memory is kept for a graph that has not ended.
+    pub fn keeps_for_graph(&self) -> bool {
+        self.streams.iter().any(|state| state.is_of_capture() && state.reached < state.freed)
+    }
+
     /// Returns the driver's id of a retired stream, each only once.
     #[inline]
     pub fn next_ended(&mut self) -> Option<u64> {

@@ -179,6 +179,10 @@ impl Store {
                 return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
+            // One stream, named within its capture and by its id.
+            if current.is_some_and(|own| own.raw() == theirs.raw()) {
+                return Ok(Some(stream).filter(|_| !order.is_of_capture(lease.stream)));
+            }
             if current.is_some_and(|own| order.follow(own, theirs, &mut **source).is_ok()) {
                 return Ok(None);
             }
