@@ -795,7 +795,7 @@ impl Handle {
         let Some(capture) = &self.capture else { return false };
         let is_alive = self.origin == Origin::Foreign && !capture.is_retired();
         if is_alive {
-            self.membership(capture).map_or(true, |found| found != Membership::Ended)
+            !matches!(self.membership(capture), Ok(Membership::Ended))
         } else {
             capture.may_capture()
         }

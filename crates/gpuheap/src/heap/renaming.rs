@@ -55,8 +55,8 @@ impl Inner {
         Some(self.renamed(kind, lease, of_capture))
     }
 
-    /// If the lease's stream cannot be named, the memory is reused after a wait for the whole device.
-    /// If `stream` cannot, that wait comes after the end of its graph.
+    /// If the lease's stream cannot be named, the memory is reused after a wait for the whole
+    /// device. If `stream` cannot, that wait comes after the end of its graph.
     #[cold]
     fn renamed(&self, kind: MemoryKind, mut lease: Lease, stream: Option<&Stream>) -> Renamed {
         let of_lease = match is_of_capture(lease.stream_id) {

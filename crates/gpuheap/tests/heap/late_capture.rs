@@ -941,3 +941,33 @@ fn heaps_end_amid_captures() {
         assert_no_findings(&device, &format!("seed {seed}"));
     }
 }
+
+/// The free of a capture's block names the stream before the program does.
+#[test]
+fn stream_named_by_free_is_ordinary() {
+    let device = emulated(512 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Stitched);
+    let mut reserved = 0;
+    for round in 0..50 {
+        let theirs = Theirs::new(&device, false);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let inside = heap.allocate(5 * MIB, &theirs.wrap().unwrap()).unwrap();
+        theirs.end().unwrap().end();
+        drop(inside);
+        let known = theirs.wrap().unwrap();
+        let block = heap.allocate(5 * MIB, &known).unwrap();
+        heap.usage().unwrap();
+        let other = device.stream().unwrap();
+        let beside = heap.allocate(MIB, &other).unwrap();
+        drop(beside);
+        drop(block);
+        let now = heap.usage().unwrap().reserved;
+        if round < 3 {
+            reserved = now;
+        }
+        assert!(now <= reserved, "round {round}: {now} of {reserved}");
+        heap.retire(&known).unwrap();
+        theirs.destroy();
+    }
+    assert_all_returned(&device, &heap, "named by a free");
+}
