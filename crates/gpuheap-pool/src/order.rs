@@ -210,6 +210,12 @@ impl StreamState {
         self.guard.as_ref().is_some_and(|guard| guard.is_of_capture())
     }
 
+    /// Returns `true` if the stream was named only for a call that is over by now.
+    #[inline]
+    fn has_passed(&self) -> bool {
+        self.transient && self.guard.as_ref().is_some_and(|guard| guard.is_abandoned())
+    }
+
     fn fenced(&self) -> u64 {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
@@ -243,6 +249,16 @@ impl Order {
         self.streams[stream.slot()].transient
     }
 
+    /// Returns `true` if memory freed on the stream is kept for a graph.
+    pub fn is_of_capture(&self, stream: StreamRef) -> bool {
+        self.streams[stream.slot()].is_of_capture()
+    }
+
+    /// Returns `true` if freed memory is kept for a graph that has not ended.
+    pub fn keeps_for_graph(&self) -> bool {
+        self.streams.iter().any(|state| state.is_of_capture() && state.reached < state.freed)
+    }
+
     /// Returns the driver's id of a retired stream, each only once.
     #[inline]
     pub fn next_ended(&mut self) -> Option<u64> {
@@ -259,12 +275,17 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> StreamRef {
         let last = self.streams.get(self.last as usize);
-        if let Some(last) = last.filter(|state| state.id == id && !state.retired) {
+        let is_named = |state: &&StreamState| state.id == id && !state.retired;
+        if let Some(last) = last.filter(|state| is_named(state) && !state.has_passed()) {
             return StreamRef { slot: self.last, turn: last.turn, raw };
         }
         if let Some(&slot) = self.slots.get(&id) {
-            self.last = slot;
-            return StreamRef { slot, turn: self.streams[slot as usize].turn, raw };
+            if !self.streams[slot as usize].has_passed() {
+                self.last = slot;
+                return StreamRef { slot, turn: self.streams[slot as usize].turn, raw };
+            }
+            // Never fails: it makes no driver call for a transient stream.
+            let _ = self.retire_slot(slot as usize, source);
         }
         // A program that makes streams also ends them, so this is the time to look for ended ones.
         self.retire_abandoned(source);

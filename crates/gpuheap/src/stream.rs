@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver, check};
 use gpuheap_pool::{Completed, Moments, SourceError, StreamHandle};
 
-use crate::device::{CaptureStream, Context, ContextError, Device};
+use crate::device::{CaptureStream, Context, ContextError, Device, Membership};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::thread_cache;
@@ -313,6 +313,7 @@ impl Stream {
                 // SAFETY: the pointer is valid for the call and the stream is alive.
                 let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
                 check("cuStreamGetId", asked)?;
+                handle.context.captures.note_outside(StreamHandle(raw.0));
             }
         }
         handle.id = capture.as_ref().map_or(id, |capture| capture.number);
@@ -355,19 +356,19 @@ impl Stream {
     #[cold]
     pub(crate) fn renamed(&self) -> Result<Stream, Error> {
         let _alive = self.accept_work()?;
-        match &self.handle().capture {
-            Some(capture) if !self.handle().is_capturing_still(capture)? => {
-                // SAFETY: the maker of this object keeps the stream alive, as announced.
-                unsafe {
-                    Stream::foreign(self.context_arc().clone(), self.raw(), self.handle().origin)
-                }
-            }
-            _ => Ok(self.clone()),
+        let Some(capture) = &self.handle().capture else { return Ok(self.clone()) };
+        match self.handle().membership(capture)? {
+            Membership::Member => Ok(self.clone()),
+            // SAFETY: the maker of this object keeps the stream alive, as announced.
+            Membership::Ended => unsafe {
+                Stream::foreign(self.context_arc().clone(), self.raw(), self.handle().origin)
+            },
+            Membership::Unknown => Err(unnamed(self.raw())),
         }
     }
 
-    /// Returns the stream for a free of a block that was allocated in a capture; `None` while the
-    /// stream still is part of that capture.
+    /// Returns the stream for a free of a block that was allocated in a capture; `None` if the
+    /// memory is to be kept for the graph.
     ///
     /// # Safety
     ///
@@ -378,11 +379,17 @@ impl Stream {
     ) -> Result<Option<Stream>, Error> {
         let handle = capture.handle();
         let raw = handle.thread().map_or(CUstream(handle.0), thread_stream::handle);
-        {
+        let membership = {
             let _current = context.enter_aside()?;
-            if capture.is_capturing(context.driver(), raw)? {
+            capture.membership(context.driver(), raw)?
+        };
+        match membership {
+            Membership::Member => return Ok(None),
+            Membership::Unknown => {
+                capture.doubt();
                 return Ok(None);
             }
+            Membership::Ended => {}
         }
         // SAFETY: the caller guarantees that the stream is alive.
         unsafe { Stream::foreign(context.clone(), raw, Origin::Passing) }.map(Some)
@@ -777,9 +784,9 @@ impl Handle {
     }
 
     /// Queries whether the stream still is part of the capture that it is named within.
-    fn is_capturing_still(&self, capture: &CaptureStream) -> Result<bool, ContextError> {
+    fn membership(&self, capture: &CaptureStream) -> Result<Membership, ContextError> {
         let _current = self.context.enter_aside()?;
-        Ok(capture.is_capturing(self.context.driver(), self.raw_here())?)
+        Ok(capture.membership(self.context.driver(), self.raw_here())?)
     }
 
     /// Returns `true` if the capture that the stream is named within may not have ended. The handle
@@ -788,7 +795,7 @@ impl Handle {
         let Some(capture) = &self.capture else { return false };
         let is_alive = self.origin == Origin::Foreign && !capture.is_retired();
         if is_alive {
-            self.is_capturing_still(capture).unwrap_or(true)
+            !matches!(self.membership(capture), Ok(Membership::Ended))
         } else {
             capture.may_capture()
         }

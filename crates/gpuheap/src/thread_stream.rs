@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
 use gpuheap_driver::{CUstream, check};
-use gpuheap_pool::Completed;
+use gpuheap_pool::{Completed, StreamHandle};
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
@@ -70,6 +70,9 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
     let _current = context.enter_aside()?;
     // A call on the stream: before it, `HERE` must not be touched.
     let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
+    if !is_capturing {
+        context.captures.note_outside(StreamHandle::of_thread(this_thread()));
+    }
     let known = HERE.try_with(|here| {
         let streams = here.streams.borrow();
         let same = |of: &Weak<Context>| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context));

@@ -8,7 +8,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuheap_driver::{
@@ -33,12 +33,18 @@ pub(crate) fn is_of_capture(id: u64) -> bool {
 
 /// The streams of captures in one context.
 #[derive(Default)]
-pub(crate) struct Captures(Mutex<Known>);
+pub(crate) struct Captures {
+    known: Mutex<Known>,
+    /// Number of `active` streams.
+    active: AtomicUsize,
+}
 
 #[derive(Default)]
 struct Known {
     by_number: FxHashMap<u64, Arc<CaptureStream>>,
     by_handle: FxHashMap<(u64, StreamHandle), Arc<CaptureStream>>,
+    /// The streams whose captures are not known to have ended.
+    active: Vec<Arc<CaptureStream>>,
 }
 
 /// A stream within one capture.
@@ -62,8 +68,20 @@ struct CapturedGraph {
     completed: Completed,
     /// `true` once the capture is known to have ended.
     is_captured: AtomicBool,
+    /// `true` if memory was freed for the graph that work after the capture may use too. The end of
+    /// the graph then completes no free.
+    is_doubtful: AtomicBool,
     /// `true` once the graph, its executable graphs and their launches have ended.
     has_ended: AtomicBool,
+}
+
+/// Relation of a stream to the capture that it is named within.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Membership {
+    Member,
+    Ended,
+    /// The stream may be part of this capture, or of a later one that is broken.
+    Unknown,
 }
 
 /// State of a stream with regard to captures.
@@ -128,6 +146,8 @@ impl Captures {
         let stream = Arc::new(CaptureStream { number, handle, graph, live, is_retired });
         known.by_number.insert(number, stream.clone());
         known.by_handle.insert((capture, handle), stream.clone());
+        known.active.push(stream.clone());
+        self.active.store(known.active.len(), Ordering::Release);
         Ok(Some(stream))
     }
 
@@ -145,8 +165,28 @@ impl Captures {
         }
     }
 
+    /// Notes that a stream, which is alive, is part of no capture.
+    #[inline]
+    pub(crate) fn note_outside(&self, handle: StreamHandle) {
+        if self.active.load(Ordering::Acquire) > 0 {
+            self.note_captured(handle);
+        }
+    }
+
+    #[cold]
+    fn note_captured(&self, handle: StreamHandle) {
+        let mut known = self.lock();
+        known.active.retain(|stream| {
+            if stream.handle == handle {
+                stream.graph.is_captured.store(true, Ordering::Release);
+            }
+            stream.may_capture()
+        });
+        self.active.store(known.active.len(), Ordering::Release);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,6 +196,7 @@ impl Known {
         let is_needed = |of: &CaptureStream| !of.has_ended() || of.live.load(Ordering::Relaxed) > 0;
         self.by_handle.retain(|_, stream| is_needed(stream));
         self.by_number.retain(|_, stream| is_needed(stream));
+        self.active.retain(|stream| stream.may_capture());
     }
 }
 
@@ -193,26 +234,30 @@ impl CaptureStream {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Makes memory that was freed in the capture wait for the device, after the end of the graph.
+    pub(crate) fn doubt(&self) {
+        self.graph.is_doubtful.store(true, Ordering::SeqCst);
+    }
+
     /// Queries whether the stream, `raw` on the calling thread, still is part of the capture. The
     /// caller has entered the context, and keeps the stream alive.
-    pub(crate) fn is_capturing(
+    pub(crate) fn membership(
         &self,
         driver: &dyn Driver,
         raw: CUstream,
-    ) -> Result<bool, DriverError> {
+    ) -> Result<Membership, DriverError> {
         if !self.may_capture() {
-            return Ok(false);
+            return Ok(Membership::Ended);
         }
-        let captures = match CaptureState::of(driver, raw)? {
-            CaptureState::None => false,
-            CaptureState::Active(capture, _) => capture == self.graph.capture,
-            // An invalidated capture is this one, unless that has ended.
-            CaptureState::Invalidated | CaptureState::Implicit => true,
-        };
-        if !captures {
-            self.graph.is_captured.store(true, Ordering::Release);
+        match CaptureState::of(driver, raw)? {
+            CaptureState::Active(capture, _) if capture == self.graph.capture => {
+                return Ok(Membership::Member);
+            }
+            CaptureState::None | CaptureState::Active(..) => {}
+            CaptureState::Invalidated | CaptureState::Implicit => return Ok(Membership::Unknown),
         }
-        Ok(captures)
+        self.graph.is_captured.store(true, Ordering::Release);
+        Ok(Membership::Ended)
     }
 }
 
@@ -229,6 +274,7 @@ impl CapturedGraph {
             moments: moments.clone(),
             completed: Completed::default(),
             is_captured: AtomicBool::new(false),
+            is_doubtful: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         });
         let mut object = CUuserObject::NULL;
@@ -262,6 +308,9 @@ unsafe extern "C" fn note_end(data: *mut c_void) {
     // SAFETY: the data is the reference that `follow` gave to the user object.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    graph.moments.complete(&graph.completed, moment);
+    // After the moment began: a free that is doubted from now on is not before it.
+    if !graph.is_doubtful.load(Ordering::SeqCst) {
+        graph.moments.complete(&graph.completed, moment);
+    }
     graph.has_ended.store(true, Ordering::Release);
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use gpuheap_driver::Driver;
 
-pub(crate) use captures::{CaptureStream, NO_STREAM, is_of_capture};
+pub(crate) use captures::{CaptureStream, Membership, NO_STREAM, is_of_capture};
 #[cfg(feature = "arithmetic")]
 pub(crate) use context::Attachment;
 pub(crate) use context::{Aside, Context, ContextError};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gpuheap_pool::{BlockRef, GRANULE, Limits, Request, Shortage, SourceError, StreamRef};
 
+use crate::device::is_of_capture;
 use crate::error::Error;
 use crate::heap::Inner;
 use crate::heap::lease::Lease;
@@ -174,6 +175,11 @@ impl Store {
         };
         lease.note(&self.context, |checks, block| checks.resized(block));
         if let Err(error) = zeroed {
+            if is_of_capture(lease.stream_id)
+                && let Some(capture) = self.context.captures.find(lease.stream_id)
+            {
+                capture.note_freed();
+            }
             let _ = self.free(lease, None, false, None);
             return Err(error.into());
         }

@@ -67,6 +67,8 @@ impl Inner {
         lease: Lease,
         stream: &Stream,
     ) -> Result<(), Error> {
+        // Before a lock is taken: in a forked child, a thread of the parent may have held it.
+        self.check_alive_for(lease)?;
         let renamed = self.rename(kind, lease, Some(stream));
         let lease = renamed.as_ref().map_or(lease, |renamed| renamed.lease);
         let stream = renamed.as_ref().and_then(|renamed| renamed.stream.as_ref()).unwrap_or(stream);
@@ -74,7 +76,6 @@ impl Inner {
         if lease.key.is_none() || is_ordered {
             return self.free(kind, lease, Some(stream), false);
         }
-        self.check_alive_for(lease)?;
         let ordered = self.store(kind).order_free(&lease, stream);
         let stream = ordered.inspect_err(|_| self.note_failed_free(kind))?;
         self.free(kind, lease, stream, false)
@@ -179,6 +180,10 @@ impl Store {
                 return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
+            // One stream, named within its capture and by its id.
+            if current.is_some_and(|own| own.raw() == theirs.raw()) {
+                return Ok(Some(stream).filter(|_| !order.is_of_capture(lease.stream)));
+            }
             if current.is_some_and(|own| order.follow(own, theirs, &mut **source).is_ok()) {
                 return Ok(None);
             }

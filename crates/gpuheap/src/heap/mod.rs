@@ -251,6 +251,10 @@ impl Heap {
     /// can be freed afterwards. Their memory is reused after a wait for the whole device. Makes no
     /// driver call.
     pub fn retire_captured(&self, raw: CUstream) {
+        // Before a lock is taken: in a forked child, a thread of the parent may have held it.
+        if self.check_alive().is_err() {
+            return;
+        }
         self.handle.context.captures.retire(Some(StreamHandle(raw.0)));
     }
 

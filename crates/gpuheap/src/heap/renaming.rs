@@ -21,7 +21,7 @@ pub(super) struct Renamed {
 
 /// The stream of a lease that was allocated in a capture.
 enum Own {
-    /// The stream still is part of the capture.
+    /// The stream is, or may be, part of the capture.
     InCapture(Arc<CaptureStream>),
     /// The stream after the capture, kept until the free was made.
     After(#[allow(dead_code, reason = "held for its drop")] Stream),
@@ -55,17 +55,20 @@ impl Inner {
         Some(self.renamed(kind, lease, of_capture))
     }
 
-    /// If a stream cannot be named, the memory is reused after a wait for the whole device.
+    /// If the lease's stream cannot be named, the memory is reused after a wait for the whole
+    /// device. If `stream` cannot, that wait comes after the end of its graph.
     #[cold]
     fn renamed(&self, kind: MemoryKind, mut lease: Lease, stream: Option<&Stream>) -> Renamed {
         let of_lease = match is_of_capture(lease.stream_id) {
             true => self.own_stream(kind, &mut lease),
             false => Own::None,
         };
-        let stream = stream.filter(|stream| !stream.is_retired()).map(Stream::renamed);
-        let stream = stream.transpose().unwrap_or_else(|_| {
-            self.forget_stream(kind, &mut lease);
-            None
+        let stream = stream.filter(|stream| !stream.is_retired()).and_then(|stream| {
+            let renamed = stream.renamed();
+            if let (Err(_), Some(capture)) = (&renamed, stream.capture()) {
+                capture.doubt();
+            }
+            renamed.ok()
         });
         Renamed { lease, stream, of_lease }
     }

@@ -493,8 +493,9 @@ impl Drop for Store {
                 state.order.all_over(&mut *state.source);
             }
         }
-        // A graph that uses the memory may be under capture.
-        if waited.is_err_and(|error| !is_end_of_work(&error)) {
+        // A graph that uses the memory may be under capture, or be launched.
+        let is_in_use = waited.is_err_and(|error| !is_end_of_work(&error));
+        if is_in_use || state.order.keeps_for_graph() {
             state.source.leave();
         }
     }

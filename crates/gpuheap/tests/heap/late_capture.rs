@@ -548,3 +548,426 @@ fn captures_in_turns_leave_no_streams() {
     theirs.destroy();
     assert_all_returned(&device, &heap, "captures in turns");
 }
+
+/// Breaks the capture of a stream, by a wait that it does not allow.
+fn break_capture(theirs: &Theirs<'_>) {
+    // SAFETY: the stream is alive.
+    let waited =
+        theirs.device.with_current(|driver| unsafe { driver.cuStreamSynchronize(theirs.raw) });
+    assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+/// The block is used between its capture and a later one, which breaks. The earlier graph's end
+/// shows nothing about that use.
+#[test]
+fn later_broken_capture_keeps_order() {
+    for pool in POOLS {
+        for by_name in [false, true] {
+            for seen in [false, true] {
+                let device = device(64 * MIB, Schedule::OnDemand);
+                let heap = Heap::builder(&device).pool(pool).hard_limit(24 * MIB).build().unwrap();
+                let other = device.stream().unwrap();
+                let theirs = Theirs::new(&device, false);
+                theirs.begin(CUstreamCaptureMode::RELAXED);
+                let stream = theirs.wrap().unwrap();
+                let inside = heap.allocate(16 * MIB, &stream).unwrap();
+                let graph = theirs.end().unwrap();
+                fill(&device, &inside, 1, &stream);
+                if seen {
+                    drop(heap.allocate(1000, &stream).unwrap());
+                }
+                theirs.begin(CUstreamCaptureMode::RELAXED);
+                break_capture(&theirs);
+                match by_name {
+                    // SAFETY: it is the block's own stream.
+                    true => unsafe { inside.free_on_unchecked(&stream).unwrap() },
+                    false => drop(inside),
+                }
+                graph.end();
+                if let Ok(block) = heap.allocate(16 * MIB, &other) {
+                    fill(&device, &block, 2, &other);
+                    other.synchronize().unwrap();
+                }
+                assert!(theirs.end().is_none());
+                device.synchronize().unwrap();
+                drop(stream);
+                await_returned(&device, &heap, &format!("{pool} {by_name} {seen}"));
+                retire(&heap, &theirs);
+                theirs.destroy();
+            }
+        }
+    }
+}
+
+/// Memory of a graph is not handed out on the stream's name within that graph's capture, while a
+/// later capture is broken.
+#[test]
+fn broken_capture_gets_no_graph_memory() {
+    for pool in POOLS {
+        let device = device(64 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let other = device.stream().unwrap();
+        let theirs = Theirs::new(&device, false);
+        theirs.begin(CUstreamCaptureMode::RELAXED);
+        let stream = theirs.wrap().unwrap();
+        let freed = heap.allocate(16 * MIB, &stream).unwrap();
+        fill(&device, &freed, 1, &stream);
+        let address = freed.address();
+        drop(freed);
+        let graph = theirs.end().unwrap();
+        theirs.begin(CUstreamCaptureMode::RELAXED);
+        break_capture(&theirs);
+        let again = heap.allocate(16 * MIB, &stream);
+        assert!(again.is_err() || again.is_ok_and(|block| block.address() != address), "{pool}");
+        assert!(theirs.end().is_none());
+        graph.run_and_end(&other);
+        device.synchronize().unwrap();
+        drop(stream);
+        await_returned(&device, &heap, pool.name());
+        retire(&heap, &theirs);
+        theirs.destroy();
+    }
+}
+
+#[test]
+fn heap_ends_before_its_graph() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = heap(device, pool);
+        let other = device.stream().unwrap();
+        let theirs = Theirs::new(device, unannounced);
+        theirs.begin(CUstreamCaptureMode::RELAXED);
+        let stream = theirs.wrap().unwrap();
+        let block = heap.allocate(16 * MIB, &stream).unwrap();
+        fill(device, &block, 1, &stream);
+        drop(block);
+        let graph = theirs.end().expect(case);
+        drop((stream, heap));
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are valid.
+        let asked = |driver: &dyn Driver| unsafe { driver.cuMemGetInfo_v2(&mut free, &mut total) };
+        check("cuMemGetInfo_v2", device.with_current(asked).unwrap()).unwrap();
+        assert!(
+            (total - free) as u64 >= 16 * MIB,
+            "{case}: the memory stays until the device's end"
+        );
+        graph.run_and_end(&other);
+        other.synchronize().unwrap();
+        theirs.destroy();
+        assert_no_findings(device, case);
+    });
+}
+
+/// A stream that the heap knew before has another name in a capture.
+#[test]
+fn stream_of_two_names_frees() {
+    for_each_case(|device, pool, unannounced, case| {
+        let heap = heap(device, pool);
+        let theirs = Theirs::new(device, unannounced);
+        let known = theirs.wrap().unwrap();
+        let before = heap.allocate(5 * MIB, &known).unwrap();
+        fill(device, &before, 1, &known);
+        theirs.begin(CUstreamCaptureMode::RELAXED);
+        let stream = theirs.wrap().unwrap();
+        let inside = heap.allocate(5 * MIB, &stream).unwrap();
+        fill(device, &inside, 2, &stream);
+        let freed = (before.free_on(&stream).is_ok(), inside.free_on(&known).is_ok());
+        theirs.end().expect(case).end();
+        assert_eq!(freed, (true, true), "{case}");
+        drop((stream, known));
+        await_returned(device, &heap, case);
+        retire(&heap, &theirs);
+        theirs.destroy();
+    });
+}
+
+/// The capture of an unannounced stream is seen to have ended by any later use of the stream.
+#[test]
+fn kept_graph_allows_device_waits() {
+    for pool in POOLS {
+        let device = emulated(64 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let own = device.stream().unwrap();
+        let theirs = Theirs::new(&device, true);
+        theirs.begin(CUstreamCaptureMode::RELAXED);
+        drop(heap.allocate(1000, &theirs.wrap().unwrap()).unwrap());
+        let graph = theirs.end().unwrap();
+        let ended = Theirs::new(&device, true);
+        let stream = ended.wrap().unwrap();
+        let orphan = heap.allocate(32 * MIB, &stream).unwrap();
+        stream.synchronize().unwrap();
+        heap.retire(&stream).unwrap();
+        drop((orphan, stream));
+        ended.destroy();
+        drop(heap.allocate(1000, &theirs.wrap().unwrap()).unwrap());
+        assert!(heap.allocate(32 * MIB, &own).is_ok(), "{pool}");
+        graph.end();
+        await_returned(&device, &heap, pool.name());
+        theirs.destroy();
+    }
+}
+
+#[test]
+fn driver_pool_refuses_unknown_capture() {
+    for unannounced in [false, true] {
+        let device = device(256 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, PoolKind::Driver);
+        let other = device.stream().unwrap();
+        let block = heap.allocate(MIB, &other).unwrap();
+        let theirs = Theirs::new(&device, unannounced);
+        theirs.begin(CUstreamCaptureMode::RELAXED);
+        let stream = theirs.wrap().unwrap();
+        assert!(heap.allocate(MIB, &stream).is_err());
+        let _ = block.free_on(&stream);
+        theirs.end().expect("a whole capture").end();
+        drop(stream);
+        device.synchronize().unwrap();
+        heap.reclaim_all().unwrap();
+        assert_eq!(heap.usage().unwrap().live, 0);
+        retire(&heap, &theirs);
+        theirs.destroy();
+        assert_no_findings(&device, "driver");
+    }
+}
+
+/// Blocks of a capture on a thread's own default stream are freed by other threads, while the
+/// thread runs and after its end.
+#[test]
+fn other_threads_free_of_own_capture() {
+    for pool in POOLS {
+        for ended in [false, true] {
+            let device = device(256 * MIB, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let blocks = std::thread::scope(|scope| {
+                let made = scope.spawn(|| {
+                    let theirs =
+                        Theirs { device: &device, raw: CUstream::PER_THREAD, unannounced: false };
+                    theirs.begin(CUstreamCaptureMode::RELAXED);
+                    let stream = theirs.wrap().unwrap();
+                    let blocks = [(); 2].map(|()| heap.allocate(5 * MIB, &stream).unwrap());
+                    blocks.iter().for_each(|block| fill(&device, block, 1, &stream));
+                    let [one, two] = blocks;
+                    let mut one = Some(one);
+                    if !ended {
+                        let one = one.take();
+                        std::thread::scope(|scope| drop(scope.spawn(move || drop(one))));
+                    }
+                    theirs.end().unwrap().run_and_end(&stream);
+                    (one, two)
+                });
+                made.join().unwrap()
+            });
+            drop(blocks);
+            let other = device.stream().unwrap();
+            let again = heap.allocate(10 * MIB, &other).unwrap();
+            fill(&device, &again, 2, &other);
+            drop(again);
+            await_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+/// Several heaps of a device, with limits, while threads capture, break captures and end heaps.
+#[test]
+fn captures_of_many_heaps_at_random() {
+    for seed in 0..4_u64 {
+        let device = emulated(192 * MIB, Schedule::Seeded(seed));
+        let heaps: Vec<Heap> = [PoolKind::Stitched, PoolKind::Split, PoolKind::Binned]
+            .map(|pool| {
+                Heap::builder(&device)
+                    .pool(pool)
+                    .soft_limit(8 * MIB)
+                    .hard_limit(48 * MIB)
+                    .build()
+                    .unwrap()
+            })
+            .into();
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (device, heaps) = (&device, &heaps);
+                scope.spawn(move || {
+                    let mut state = seed * 31 + thread + 1;
+                    let mut next = move |below: u64| {
+                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695);
+                        (state >> 33) % below
+                    };
+                    let launched = device.stream().unwrap();
+                    let mut kept = Vec::new();
+                    for _ in 0..40 {
+                        let theirs = Theirs::new(device, next(2) == 0);
+                        theirs.begin(MODES[2]);
+                        for _ in 0..next(12) {
+                            let heap = &heaps[next(3) as usize];
+                            let Ok(stream) = theirs.wrap() else { break };
+                            match next(8) {
+                                0 => drop(heap.reclaim(MIB)),
+                                1 => drop(heap.usage().unwrap()),
+                                2 => drop(heap.flush()),
+                                _ => {
+                                    let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream)
+                                    else {
+                                        continue;
+                                    };
+                                    fill(device, &block, 1, &stream);
+                                    if next(4) == 0 {
+                                        kept.push(block);
+                                    }
+                                }
+                            }
+                        }
+                        if let Some(graph) = theirs.end() {
+                            if next(3) > 0 {
+                                graph.run_and_end(&launched);
+                            } else {
+                                graph.end();
+                            }
+                        }
+                        let stream = theirs.wrap().unwrap();
+                        stream.wait(&launched.record().unwrap()).unwrap();
+                        kept.drain(..).for_each(|block| fill(device, &block, 3, &stream));
+                        drop(stream);
+                        for heap in heaps {
+                            retire(heap, &theirs);
+                        }
+                        theirs.destroy();
+                    }
+                });
+            }
+        });
+        for heap in &heaps {
+            device.synchronize().unwrap();
+            heap.reclaim_all().unwrap();
+            assert_eq!(heap.usage().unwrap().live, 0);
+            assert_eq!(heap.usage().unwrap().stats.taken, 0, "{seed}");
+        }
+        assert_no_findings(&device, "at random");
+    }
+}
+
+/// Threads capture, break captures, destroy graphs and free each other's blocks, while the heaps
+/// end under them.
+#[test]
+fn heaps_end_amid_captures() {
+    for seed in 0..12_u64 {
+        let device = emulated(512 * MIB, SCHEDULES[seed as usize % 3]);
+        let pools = [PoolKind::Stitched, PoolKind::Split, PoolKind::Simple, PoolKind::Stitched];
+        let thrown = std::sync::Mutex::new(Vec::<Block>::new());
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (device, thrown) = (&device, &thrown);
+                scope.spawn(move || {
+                    let mut state = seed * 31 + thread + 1;
+                    let mut next = move |below: u64| {
+                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695);
+                        (state >> 33) % below
+                    };
+                    let launched = device.stream().unwrap();
+                    for round in 0..20 {
+                        let heap = Heap::builder(device)
+                            .pool(pools[next(4) as usize])
+                            .zero_on_free(next(3) == 0)
+                            .hard_limit(64 * MIB)
+                            .build()
+                            .unwrap();
+                        let unannounced = next(2) == 0;
+                        let theirs = Theirs::new(device, unannounced);
+                        let early = theirs.wrap().unwrap();
+                        let mut kept = vec![heap.allocate(MIB, &early).unwrap()];
+                        fill(device, &kept[0], 1, &early);
+                        theirs.begin(MODES[2]);
+                        let stream = theirs.wrap().unwrap();
+                        // A graph is not launched after its memory was freed outside the capture.
+                        let (mut runs, mut runs_late) = (true, true);
+                        for _ in 0..next(9) {
+                            let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream) else {
+                                continue;
+                            };
+                            fill(device, &block, 1, &stream);
+                            match next(5) {
+                                0 => {
+                                    runs_late = false;
+                                    kept.push(block);
+                                }
+                                1 => drop(block.free_on(&early)),
+                                // Freed by any thread, at any time.
+                                2 if !unannounced => {
+                                    runs = false;
+                                    thrown.lock().unwrap().push(block);
+                                }
+                                3 => drop(block.free_on(&launched)),
+                                _ => drop(block),
+                            }
+                        }
+                        if next(4) == 0 {
+                            break_capture(&theirs);
+                        }
+                        let found = thrown.lock().unwrap().pop();
+                        drop(found);
+                        drop(heap.usage());
+                        drop(heap.flush());
+                        let graph = theirs.end();
+                        let graph = match graph {
+                            Some(graph) if runs && next(2) == 0 => {
+                                graph.run_and_end(&launched);
+                                None
+                            }
+                            graph => graph,
+                        };
+                        let now = theirs.wrap().unwrap();
+                        now.wait(&launched.record().unwrap()).unwrap();
+                        for block in kept {
+                            fill(device, &block, 2, &now);
+                            drop(block.free_on(if round % 2 == 0 { &now } else { &launched }));
+                        }
+                        now.synchronize().unwrap();
+                        drop(heap.reclaim_all());
+                        for stream in [stream, early, now] {
+                            drop(heap.retire(&stream));
+                        }
+                        drop(heap);
+                        match graph {
+                            Some(graph) if runs && runs_late => graph.run_and_end(&launched),
+                            graph => drop(graph.map(Graph::end)),
+                        }
+                        launched.synchronize().unwrap();
+                        if unannounced {
+                            theirs.destroy();
+                        }
+                    }
+                });
+            }
+        });
+        drop(thrown);
+        device.synchronize().unwrap();
+        assert_no_findings(&device, &format!("seed {seed}"));
+    }
+}
+
+/// The free of a capture's block names the stream before the program does.
+#[test]
+fn stream_named_by_free_is_ordinary() {
+    let device = emulated(512 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Stitched);
+    let mut reserved = 0;
+    for round in 0..50 {
+        let theirs = Theirs::new(&device, false);
+        theirs.begin(CUstreamCaptureMode::GLOBAL);
+        let inside = heap.allocate(5 * MIB, &theirs.wrap().unwrap()).unwrap();
+        theirs.end().unwrap().end();
+        drop(inside);
+        let known = theirs.wrap().unwrap();
+        let block = heap.allocate(5 * MIB, &known).unwrap();
+        heap.usage().unwrap();
+        let other = device.stream().unwrap();
+        let beside = heap.allocate(MIB, &other).unwrap();
+        drop(beside);
+        drop(block);
+        let now = heap.usage().unwrap().reserved;
+        if round < 3 {
+            reserved = now;
+        }
+        assert!(now <= reserved, "round {round}: {now} of {reserved}");
+        heap.retire(&known).unwrap();
+        theirs.destroy();
+    }
+    assert_all_returned(&device, &heap, "named by a free");
+}
