@@ -71,6 +71,18 @@ fn refusal_is_not_made_good_elsewhere() {
 }
 
 #[test]
+fn search_ends_at_a_fit_of_managed_memory() {
+    let bench = Bench::with_runtime();
+    let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
+    let search = ["--card", "RTX 4090", "--find-batch", "N=1..25", "--"];
+    // The last value that is tried, 24, is too large.
+    let (ran, json) = bench.json(&[&search[..], &[&program, "managed GiB", "{N}"]].concat());
+    assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+    assert_eq!(json["batch"]["found"][0]["largest"], 23);
+    assert!(ran.stderr.contains("Managed memory on RTX 4090: 23 GiB"), "{}", ran.stderr);
+}
+
+#[test]
 fn managed_memory_beyond_the_device_oversubscribes() {
     let (ran, json) = ran("managed", "RTX 4090", &[]);
     assert_eq!((ran.code, &json["outcome"]), (1, &"oversubscribed".into()), "{}", ran.stderr);
