@@ -43,6 +43,8 @@ struct Refused {
     then: Then,
     /// `true` once the thread made another request.
     is_past: bool,
+    /// `true` once the thread gave the device other work: the program went on without the memory.
+    is_over: bool,
     caller: OnceLock<Caller>,
 }
 
@@ -94,14 +96,23 @@ pub(crate) fn take() -> bool {
     }
     let (stack, thread) = (Stack::here(), thread::current().id());
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
-    match request.is_granted {
-        true => granted(&mut refused, &request, &stack, thread),
-        false => {
-            ANY.store(true, Ordering::Relaxed);
-            keep(&mut refused, request, stack, thread);
+    add(&mut refused, request, stack, thread);
+    !request.is_granted
+}
+
+fn add(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread: ThreadId) {
+    if request.is_after_work {
+        for known in refused.iter_mut().filter(|known| known.thread == thread) {
+            known.is_over = true;
         }
     }
-    !request.is_granted
+    match request.is_granted {
+        true => granted(refused, &request, &stack, thread),
+        false => {
+            ANY.store(true, Ordering::Relaxed);
+            keep(refused, request, stack, thread);
+        }
+    }
 }
 
 fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread: ThreadId) {
@@ -111,7 +122,9 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
             && (known.request.bytes, known.request.place) == (request.bytes, request.place)
     });
     if let Some(known) = known {
-        (known.times, known.then, known.is_past) = (known.times + 1, Then::Nothing, false);
+        known.times += 1;
+        known.is_over &= known.then == Then::Nothing;
+        (known.then, known.is_past) = (Then::Nothing, false);
         return;
     }
     if refused.len() == KEPT {
@@ -119,9 +132,16 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
     }
-    let caller = OnceLock::new();
-    let then = Then::Nothing;
-    refused.push_back(Refused { request, thread, stack, times: 1, then, is_past: false, caller });
+    refused.push_back(Refused {
+        request,
+        thread,
+        stack,
+        times: 1,
+        then: Then::Nothing,
+        is_past: false,
+        is_over: false,
+        caller: OnceLock::new(),
+    });
 }
 
 /// Compares a request that was granted with those that were refused before.
@@ -130,6 +150,7 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
         known.thread == thread
             && known.request.device == request.device
             && known.then == Then::Nothing
+            && !known.is_over
     };
     for known in refused.iter_mut().filter(own) {
         let is_repeated = known.stack.functions == stack.functions
@@ -297,10 +318,7 @@ mod tests {
             };
             // The fields are public, and the type has no constructor for other crates.
             let request = request(bytes, place, is_granted);
-            match is_granted {
-                true => granted(&mut refused, &request, &stack, thread),
-                false => keep(&mut refused, request, stack, thread),
-            }
+            add(&mut refused, request, stack, thread);
         }
         refused.iter().map(|known| known.then).collect()
     }
@@ -341,6 +359,22 @@ mod tests {
         assert!(after(&[asked, less]) == [Then::Nothing]);
         let elsewhere = (8 * GIB, 1, &[250, 900][..], true);
         assert!(after(&[asked, elsewhere]) == [Then::Nothing]);
+    }
+
+    #[test]
+    fn work_before_the_repeat_keeps_refusals_open() {
+        let (thread, mut refused) = (thread::current().id(), VecDeque::new());
+        let asked = |is_granted, is_after_work| {
+            let mut request = request(8 * GIB, 1, is_granted);
+            request.is_after_work = is_after_work;
+            request
+        };
+        let stack = || Stack { addresses: vec![110], functions: vec![1] };
+        // Another turn without memory changes nothing.
+        for is_granted in [false, true, false, true] {
+            add(&mut refused, asked(is_granted, is_granted), stack(), thread);
+            assert!(refused.iter().all(|known: &Refused| known.then == Then::Nothing));
+        }
     }
 
     #[test]

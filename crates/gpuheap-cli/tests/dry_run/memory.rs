@@ -71,6 +71,15 @@ fn refusal_is_not_made_good_elsewhere() {
 }
 
 #[test]
+fn refusal_before_further_work_stays_open() {
+    for way in ["sweep", "turns"] {
+        let (ran, json) = ran(way, "RTX 4090", &[]);
+        assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+        assert!(ran.stderr.contains("did not check the result"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn search_ends_at_a_fit_of_managed_memory() {
     let bench = Bench::with_runtime();
     let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
