@@ -29,6 +29,9 @@ const PART: u64 = 4;
 /// gpuheap's libraries in the places of the vendor's, other than this one.
 const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
 
+/// gpuheap's C interface.
+const HEAP: &str = "libgpuheap_capi.so";
+
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
 /// `true` once a request was refused: then those that follow are compared.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -168,9 +171,18 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
         }
         (known.then, next) = (Then::Less(request.bytes), bytes);
     }
-    for known in refused.iter_mut().filter(|known| known.thread == thread) {
+    let of_thread = |known: &&mut Refused| {
+        // A heap's own requests lie within those of its program.
+        known.thread == thread && is_of_heap(&known.request) == is_of_heap(request)
+    };
+    for known in refused.iter_mut().filter(of_thread) {
         known.is_past = true;
     }
+}
+
+/// Returns `true` if the program made the request of gpuheap's C interface, and not of the driver.
+fn is_of_heap(request: &Request) -> bool {
+    request.function.starts_with("gpuheap_")
 }
 
 /// Returns the refused requests as the elements of a JSON array.
@@ -178,7 +190,7 @@ pub(crate) fn json() -> String {
     let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let one = |known: &Refused| {
         let Request { device, bytes, free_bytes, .. } = known.request;
-        let caller = known.caller.get_or_init(|| caller(&known.stack, known.request.function));
+        let caller = known.caller.get_or_init(|| caller(&known.stack, &known.request));
         let lines: Vec<String> =
             caller.lines.iter().map(|line| format!("\"{}\"", escaped(line))).collect();
         let mut text = format!(
@@ -201,12 +213,15 @@ pub(crate) fn json() -> String {
 }
 
 /// Finds the caller on a stack: the first frame outside this library and the other stand-ins.
-fn caller(stack: &Stack, function: &str) -> Caller {
+fn caller(stack: &Stack, request: &Request) -> Caller {
     let own = place_of(caller as *const () as usize).map(|place| place.base);
     let is_ours = |place: &Place| {
-        Some(place.base) == own || STAND_INS.contains(&file_name(&place.file).as_str())
+        let file = file_name(&place.file);
+        Some(place.base) == own
+            || STAND_INS.contains(&file.as_str())
+            || (is_of_heap(request) && file == HEAP)
     };
-    let mut called = function.to_owned();
+    let mut called = request.function.to_owned();
     let mut frames = stack.addresses.iter().copied().peekable();
     while let Some(place) = frames.peek().and_then(|address| place_of(*address)) {
         if !is_ours(&place) {

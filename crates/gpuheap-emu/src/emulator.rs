@@ -411,6 +411,12 @@ pub fn take_request() -> Option<Request> {
     REQUEST.take()
 }
 
+/// Makes this the calling thread's latest request for [`take_request`], as a driver call does. A
+/// heap reports requests by it that it refused without a driver call.
+pub fn put_request(request: Request) {
+    REQUEST.set(Some(request));
+}
+
 /// Returns the bytes that the calling thread's driver calls copied from device memory to the host
 /// since the last time that it asked.
 pub fn take_copied_to_host() -> u64 {

@@ -116,6 +116,26 @@ fn killed_program_leaves_its_figures() {
     assert_eq!(json["cards"][0]["processes"][0]["devices"][0]["managed"], 1 << 30);
 }
 
+#[test]
+fn refusal_of_a_heap_counts() {
+    let bench = Bench::with_runtime();
+    let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/heap.cpp");
+    for (way, code, outcome) in [
+        ("fits", 0, "fits"),
+        ("ignored", 1, "does_not_fit"),
+        ("pieces", 1, "does_not_fit"),
+        ("told", 1, "does_not_fit"),
+        ("halved", 0, "fits"),
+    ] {
+        let (ran, json) = bench.json(&["--card", "RTX 4090", "--", &program, way]);
+        assert_eq!((ran.code, &json["outcome"]), (code, &outcome.into()), "{way}: {}", ran.stderr);
+        if code == 1 {
+            assert!(ran.stderr.contains("gpuheap_allocate of "), "{}", ran.stderr);
+            assert!(ran.stderr.contains("heap.cpp:"), "{}", ran.stderr);
+        }
+    }
+}
+
 /// Runs a program of `examples/cpp` on an H200 with other memory. Its context takes 527 MiB.
 fn example(name: &str, memory: &str) -> (Ran, Value) {
     let bench = Bench::with_runtime();
