@@ -1,7 +1,7 @@
 //! Reports of requests to `gpuheap dry-run`, which runs a program on an emulated driver.
 //!
-//! A heap refuses a request that no device holds without a driver call, and serves others by what is
-//! left after one that the driver refused. So the driver's account does not say which failed.
+//! A heap refuses a request that no device holds without a driver call. After a request that the
+//! driver refused, it serves its program by other memory. So the driver cannot see which failed.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +51,8 @@ fn report(bytes: u64, place: *mut *mut c_void, is_granted: bool) {
         return;
     }
     ANY.store(true, Ordering::Relaxed);
-    // SAFETY: gpuheap's emulated driver alone has this symbol, with this type, and is never unloaded
-    // after this `dlopen`.
+    // SAFETY: gpuheap's emulated driver alone has this symbol, with this type. This `dlopen` keeps
+    // it loaded.
     unsafe {
         std::mem::transmute::<*mut c_void, Report>(found)(
             bytes,
