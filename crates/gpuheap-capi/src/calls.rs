@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_void};
 
 use gpuheap::{Device, Heap, Limits};
 
+use crate::dry_run;
 use crate::entry::{Failure, enter, gpuheap_status, note, text, write};
 use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
@@ -93,7 +94,8 @@ pub unsafe extern "C" fn gpuheap_allocate(
         // SAFETY: `heap` is null or from gpuheap_open, the stream is alive, and `address` is not
         // null by now.
         unsafe {
-            address.write(gpuheap_heap::get(heap)?.allocate(bytes, stream)? as *mut c_void);
+            let allocated = gpuheap_heap::get(heap)?.allocate(bytes, stream);
+            address.write(dry_run::reported(bytes, address, allocated)? as *mut c_void);
         }
         Ok(())
     })
@@ -127,8 +129,9 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
         for at in 0..count {
             // SAFETY: both arrays have `count` elements, and the stream is alive.
             unsafe {
-                match heap.allocate(bytes.add(at).read(), stream) {
-                    Ok(address) => addresses.add(at).write(address as *mut c_void),
+                let (bytes, address) = (bytes.add(at).read(), addresses.add(at));
+                match dry_run::reported(bytes, address, heap.allocate(bytes, stream)) {
+                    Ok(allocated) => address.write(allocated as *mut c_void),
                     Err(failure) => {
                         for made in (0..at).map(|made| addresses.add(made)) {
                             let address = made.replace(std::ptr::null_mut());

@@ -77,6 +77,10 @@ impl Failure {
         Failure(Box::new((status, text.into())))
     }
 
+    pub(crate) fn status(&self) -> gpuheap_status {
+        self.0.0
+    }
+
     pub(crate) fn refused(text: impl Into<String>) -> Failure {
         Failure::new(gpuheap_status::Refused, text)
     }

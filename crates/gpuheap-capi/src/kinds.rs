@@ -6,6 +6,7 @@ use std::ffi::c_void;
 
 use gpuheap::MemoryKind;
 
+use crate::dry_run;
 use crate::entry::{Failure, enter, gpuheap_status, note, write};
 use crate::handle::gpuheap_heap;
 use crate::sized::write_result;
@@ -57,7 +58,11 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
         // SAFETY: `heap` is null or from gpuheap_open, the stream is alive, and `address` is not
         // null by now.
         unsafe {
-            let allocated = gpuheap_heap::get(heap)?.allocate_kind(kind, bytes, stream)?;
+            let allocated = gpuheap_heap::get(heap)?.allocate_kind(kind, bytes, stream);
+            let allocated = match kind {
+                MemoryKind::Device => dry_run::reported(bytes, address, allocated)?,
+                _ => allocated?,
+            };
             address.write(std::ptr::with_exposed_provenance_mut(allocated as usize));
         }
         Ok(())

@@ -12,6 +12,7 @@ mod blocks;
 mod callbacks;
 mod calls;
 mod devices;
+mod dry_run;
 mod entry;
 mod handle;
 mod kinds;

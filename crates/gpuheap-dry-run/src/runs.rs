@@ -141,7 +141,8 @@ impl Runner<'_> {
                 let run = run.map_err(Stop::Error)?;
                 let outcome = outcome::of(&run).outcome;
                 // Of the runs that fit, the last one has the largest value.
-                if kept.is_none() || outcome != Outcome::DoesNotFit {
+                let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
+                if kept.is_none() || !is_too_large {
                     kept = Some(run);
                 }
                 match outcome {

@@ -29,6 +29,9 @@ const PART: u64 = 4;
 /// gpuheap's libraries in the places of the vendor's, other than this one.
 const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
 
+/// gpuheap's C interface.
+const HEAP: &str = "libgpuheap_capi.so";
+
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
 /// `true` once a request was refused: then those that follow are compared.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -43,6 +46,8 @@ struct Refused {
     then: Then,
     /// `true` once the thread made another request.
     is_past: bool,
+    /// `true` once the thread gave the device other work: the program went on without the memory.
+    is_over: bool,
     caller: OnceLock<Caller>,
 }
 
@@ -94,14 +99,23 @@ pub(crate) fn take() -> bool {
     }
     let (stack, thread) = (Stack::here(), thread::current().id());
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
-    match request.is_granted {
-        true => granted(&mut refused, &request, &stack, thread),
-        false => {
-            ANY.store(true, Ordering::Relaxed);
-            keep(&mut refused, request, stack, thread);
+    add(&mut refused, request, stack, thread);
+    !request.is_granted
+}
+
+fn add(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread: ThreadId) {
+    if request.is_after_work {
+        for known in refused.iter_mut().filter(|known| known.thread == thread) {
+            known.is_over = true;
         }
     }
-    !request.is_granted
+    match request.is_granted {
+        true => granted(refused, &request, &stack, thread),
+        false => {
+            ANY.store(true, Ordering::Relaxed);
+            keep(refused, request, stack, thread);
+        }
+    }
 }
 
 fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread: ThreadId) {
@@ -111,7 +125,9 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
             && (known.request.bytes, known.request.place) == (request.bytes, request.place)
     });
     if let Some(known) = known {
-        (known.times, known.then, known.is_past) = (known.times + 1, Then::Nothing, false);
+        known.times += 1;
+        known.is_over &= known.then == Then::Nothing;
+        (known.then, known.is_past) = (Then::Nothing, false);
         return;
     }
     if refused.len() == KEPT {
@@ -119,9 +135,16 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
     }
-    let caller = OnceLock::new();
-    let then = Then::Nothing;
-    refused.push_back(Refused { request, thread, stack, times: 1, then, is_past: false, caller });
+    refused.push_back(Refused {
+        request,
+        thread,
+        stack,
+        times: 1,
+        then: Then::Nothing,
+        is_past: false,
+        is_over: false,
+        caller: OnceLock::new(),
+    });
 }
 
 /// Compares a request that was granted with those that were refused before.
@@ -130,6 +153,7 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
         known.thread == thread
             && known.request.device == request.device
             && known.then == Then::Nothing
+            && !known.is_over
     };
     for known in refused.iter_mut().filter(own) {
         let is_repeated = known.stack.functions == stack.functions
@@ -147,9 +171,18 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
         }
         (known.then, next) = (Then::Less(request.bytes), bytes);
     }
-    for known in refused.iter_mut().filter(|known| known.thread == thread) {
+    let of_thread = |known: &&mut Refused| {
+        // A heap's own requests lie within those of its program.
+        known.thread == thread && is_of_heap(&known.request) == is_of_heap(request)
+    };
+    for known in refused.iter_mut().filter(of_thread) {
         known.is_past = true;
     }
+}
+
+/// Returns `true` if the program made the request of gpuheap's C interface, and not of the driver.
+fn is_of_heap(request: &Request) -> bool {
+    request.function.starts_with("gpuheap_")
 }
 
 /// Returns the refused requests as the elements of a JSON array.
@@ -157,7 +190,7 @@ pub(crate) fn json() -> String {
     let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let one = |known: &Refused| {
         let Request { device, bytes, free_bytes, .. } = known.request;
-        let caller = known.caller.get_or_init(|| caller(&known.stack, known.request.function));
+        let caller = known.caller.get_or_init(|| caller(&known.stack, &known.request));
         let lines: Vec<String> =
             caller.lines.iter().map(|line| format!("\"{}\"", escaped(line))).collect();
         let mut text = format!(
@@ -180,12 +213,15 @@ pub(crate) fn json() -> String {
 }
 
 /// Finds the caller on a stack: the first frame outside this library and the other stand-ins.
-fn caller(stack: &Stack, function: &str) -> Caller {
+fn caller(stack: &Stack, request: &Request) -> Caller {
     let own = place_of(caller as *const () as usize).map(|place| place.base);
     let is_ours = |place: &Place| {
-        Some(place.base) == own || STAND_INS.contains(&file_name(&place.file).as_str())
+        let file = file_name(&place.file);
+        Some(place.base) == own
+            || STAND_INS.contains(&file.as_str())
+            || (is_of_heap(request) && file == HEAP)
     };
-    let mut called = function.to_owned();
+    let mut called = request.function.to_owned();
     let mut frames = stack.addresses.iter().copied().peekable();
     while let Some(place) = frames.peek().and_then(|address| place_of(*address)) {
         if !is_ours(&place) {
@@ -297,10 +333,7 @@ mod tests {
             };
             // The fields are public, and the type has no constructor for other crates.
             let request = request(bytes, place, is_granted);
-            match is_granted {
-                true => granted(&mut refused, &request, &stack, thread),
-                false => keep(&mut refused, request, stack, thread),
-            }
+            add(&mut refused, request, stack, thread);
         }
         refused.iter().map(|known| known.then).collect()
     }
@@ -341,6 +374,22 @@ mod tests {
         assert!(after(&[asked, less]) == [Then::Nothing]);
         let elsewhere = (8 * GIB, 1, &[250, 900][..], true);
         assert!(after(&[asked, elsewhere]) == [Then::Nothing]);
+    }
+
+    #[test]
+    fn work_before_the_repeat_keeps_refusals_open() {
+        let (thread, mut refused) = (thread::current().id(), VecDeque::new());
+        let asked = |is_granted, is_after_work| {
+            let mut request = request(8 * GIB, 1, is_granted);
+            request.is_after_work = is_after_work;
+            request
+        };
+        let stack = || Stack { addresses: vec![110], functions: vec![1] };
+        // Another turn without memory changes nothing.
+        for is_granted in [false, true, false, true] {
+            add(&mut refused, asked(is_granted, is_granted), stack(), thread);
+            assert!(refused.iter().all(|known: &Refused| known.then == Then::Nothing));
+        }
     }
 
     #[test]

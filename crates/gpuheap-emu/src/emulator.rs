@@ -235,6 +235,10 @@ impl Shared {
     }
 }
 
+/// Beginnings of the functions that give a device work. A program that found no memory copies to
+/// the host before it tries again, and gives no work.
+const WORK: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
+
 /// One call that holds the emulator's lock. Its methods are the driver API (in `api`), the engine
 /// that does queued work (in `engine`) and the checks (in `check`).
 pub(crate) struct Call<'e> {
@@ -274,6 +278,9 @@ impl Call<'_> {
 
     /// Keeps the call's request of device memory for [`take_request`].
     fn keep_request(&self, outcome: Outcome) {
+        if WORK.iter().any(|work| self.symbol.starts_with(work)) {
+            HAS_WORKED.set(true);
+        }
         let is_granted = match outcome {
             Ok(()) => true,
             Err(CUresult::ERROR_OUT_OF_MEMORY) => false,
@@ -288,8 +295,9 @@ impl Call<'_> {
             (false, None) => self.state.devices[device].free_bytes(self.state.memory_limit()),
         };
         let device = device as CUdevice;
+        let (function, is_after_work) = (self.symbol, HAS_WORKED.take());
         let request =
-            Request { function: self.symbol, device, bytes, place, free_bytes, is_granted };
+            Request { function, device, bytes, place, free_bytes, is_granted, is_after_work };
         REQUEST.set(Some(request));
     }
 
@@ -355,6 +363,8 @@ thread_local! {
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
     /// Bytes that this thread's calls copied to the host since it last asked.
     static COPIED_TO_HOST: Cell<u64> = const { Cell::new(0) };
+    /// `true` if this thread gave a device work after its latest request.
+    static HAS_WORKED: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest request for device memory.
     static REQUEST: Cell<Option<Request>> = const { Cell::new(None) };
     /// Number of the emulator whose callback this thread is running, or 0.
@@ -377,6 +387,9 @@ pub struct Request {
     pub free_bytes: u64,
     /// `false` if the device had too little memory.
     pub is_granted: bool,
+    /// `true` if the thread gave the device work after its last request: it launched kernels,
+    /// filled memory or uploaded data.
+    pub is_after_work: bool,
 }
 
 impl Request {
@@ -388,7 +401,7 @@ impl Request {
         place: u64,
         is_granted: bool,
     ) -> Request {
-        Request { function, device, bytes, place, free_bytes: 0, is_granted }
+        Request { function, device, bytes, place, free_bytes: 0, is_granted, is_after_work: false }
     }
 }
 
@@ -396,6 +409,12 @@ impl Request {
 /// function.
 pub fn take_request() -> Option<Request> {
     REQUEST.take()
+}
+
+/// Makes this the calling thread's latest request for [`take_request`], as a driver call does. A
+/// heap reports requests by it that it refused without a driver call.
+pub fn put_request(request: Request) {
+    REQUEST.set(Some(request));
 }
 
 /// Returns the bytes that the calling thread's driver calls copied from device memory to the host

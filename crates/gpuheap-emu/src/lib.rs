@@ -59,7 +59,8 @@ mod visible;
 
 pub use account::{Account, Entry};
 pub use emulator::{
-    Emulator, Request, take_copied_to_host, take_request, with_per_thread_default_stream,
+    Emulator, Request, put_request, take_copied_to_host, take_request,
+    with_per_thread_default_stream,
 };
 pub use fault::{Fault, FaultPlan};
 pub use finding::{ChecksOff, Finding, FindingKind};

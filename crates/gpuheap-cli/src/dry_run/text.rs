@@ -306,17 +306,10 @@ fn failed(text: &mut String, verdict: &Verdict) {
 fn refused(text: &mut String, card: &CardResult) {
     let all = || card.processes.iter().flat_map(|process| &process.refused);
     let mut decisive = all().filter(|refusal| refusal.is_decisive);
-    // Another process may have checked it; PyTorch raises an error, which the program caught.
-    let is_alone =
-        card.processes.len() == 1 && card.processes.iter().all(|process| process.torch.is_none());
     if let Some(first) = decisive.next() {
+        // The program ignored it, or said so and ended.
         let unchecked = match card.ended {
-            Some(Ended::Exit(0)) if !is_alone => {
-                " The program ended with exit code 0 all the same."
-            }
-            Some(Ended::Exit(0)) => {
-                " The program did not check the result: it went on, and ended with exit code 0."
-            }
+            Some(Ended::Exit(0)) => " The program ended with exit code 0 all the same.",
             _ => "",
         };
         let more = match decisive.count() {

@@ -47,7 +47,7 @@ fn unchecked_refusal_is_told() {
 fn checked_refusal_is_out_of_memory() {
     let (ran, _) = ran("checked", "RTX 4090", &[]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
-    assert!(!ran.stderr.contains("did not check"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("exit code 0"), "{}", ran.stderr);
 }
 
 #[test]
@@ -68,6 +68,27 @@ fn refusal_that_is_made_good_fits() {
 fn refusal_is_not_made_good_elsewhere() {
     let (ran, json) = ran("three", "RTX 4090", &[]);
     assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+}
+
+#[test]
+fn refusal_before_further_work_stays_open() {
+    for way in ["sweep", "turns"] {
+        let (ran, json) = ran(way, "RTX 4090", &[]);
+        assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+        assert!(ran.stderr.contains("exit code 0 all the same"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn search_ends_at_a_fit_of_managed_memory() {
+    let bench = Bench::with_runtime();
+    let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
+    let search = ["--card", "RTX 4090", "--find-batch", "N=1..25", "--"];
+    // The last value that is tried, 24, is too large.
+    let (ran, json) = bench.json(&[&search[..], &[&program, "managed GiB", "{N}"]].concat());
+    assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
+    assert_eq!(json["batch"]["found"][0]["largest"], 23);
+    assert!(ran.stderr.contains("Managed memory on RTX 4090: 23 GiB"), "{}", ran.stderr);
 }
 
 #[test]
@@ -93,6 +114,26 @@ fn killed_program_leaves_its_figures() {
     let (ran, json) = ran("waits", "RTX 4090", &["--time-limit", "2s"]);
     assert_eq!((ran.code, &json["cards"][0]["reason"]), (3, &"no_step".into()), "{}", ran.stderr);
     assert_eq!(json["cards"][0]["processes"][0]["devices"][0]["managed"], 1 << 30);
+}
+
+#[test]
+fn refusal_of_a_heap_counts() {
+    let bench = Bench::with_runtime();
+    let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/heap.cpp");
+    for (way, code, outcome) in [
+        ("fits", 0, "fits"),
+        ("ignored", 1, "does_not_fit"),
+        ("pieces", 1, "does_not_fit"),
+        ("told", 1, "does_not_fit"),
+        ("halved", 0, "fits"),
+    ] {
+        let (ran, json) = bench.json(&["--card", "RTX 4090", "--", &program, way]);
+        assert_eq!((ran.code, &json["outcome"]), (code, &outcome.into()), "{way}: {}", ran.stderr);
+        if code == 1 {
+            assert!(ran.stderr.contains("gpuheap_allocate of "), "{}", ran.stderr);
+            assert!(ran.stderr.contains("heap.cpp:"), "{}", ran.stderr);
+        }
+    }
 }
 
 /// Runs a program of `examples/cpp` on an H200 with other memory. Its context takes 527 MiB.

@@ -56,6 +56,29 @@ static void three_arrays() {
   cudaMalloc(&third, 16 * GIB);
 }
 
+// The program works with each size in turn, and has no memory for the first ones.
+static void sweep() {
+  for (std::size_t bytes = 64 * GIB; bytes >= GIB; bytes /= 2) {
+    void *workspace = nullptr;
+    cudaMalloc(&workspace, bytes);
+    cudaMemset(workspace, 0, bytes);
+    cudaFree(workspace);
+  }
+}
+
+// The second turn has no memory for its work, and the third one has.
+static void take_turns() {
+  void *model, *workspace;
+  cudaMalloc(&model, 16 * GIB);
+  for (int turn = 1; turn <= 3; turn++) {
+    workspace = nullptr;
+    cudaMalloc(&workspace, (turn == 1 ? 1 : 16) * GIB);
+    cudaMemset(workspace, 0, GIB);
+    cudaFree(workspace);
+    if (turn == 2) cudaFree(model);
+  }
+}
+
 static void managed(std::size_t bytes) {
   void *pages;
   cudaMallocManaged(&pages, bytes, 1);
@@ -70,6 +93,9 @@ int main(int, char **arguments) {
   if (is("repeated")) free_and_repeat();
   if (is("halved")) halve();
   if (is("three")) three_arrays();
+  if (is("sweep")) sweep();
+  if (is("turns")) take_turns();
+  if (is("managed GiB")) managed(std::atol(arguments[2]) * GIB);
   if (is("managed")) managed(60 * GIB);
   if (is("managed little")) managed(GIB);
   if (is("waits")) {
