@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, fork};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::state::calls::{Counts, SYMBOLS, symbol_index};
+use crate::state::calls::{Counts, GIVES_WORK, SYMBOLS, symbol_index};
 use crate::state::capture::may_disturb;
 use crate::state::device::Usage;
 use crate::state::{State, context};
@@ -235,10 +235,6 @@ impl Shared {
     }
 }
 
-/// Beginnings of the functions that give a device work. A program that found no memory copies to
-/// the host before it tries again, and gives no work.
-const WORK: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
-
 /// One call that holds the emulator's lock. Its methods are the driver API (in `api`), the engine
 /// that does queued work (in `engine`) and the checks (in `check`).
 pub(crate) struct Call<'e> {
@@ -266,6 +262,9 @@ impl Call<'_> {
 
     /// Counts a call's outcome and returns its code.
     pub(crate) fn end(&mut self, symbol: usize, outcome: Outcome) -> CUresult {
+        if GIVES_WORK[symbol] {
+            HAS_WORKED.set(true);
+        }
         self.keep_request(outcome);
         let Err(code) = outcome else { return CUresult::SUCCESS };
         match code {
@@ -278,9 +277,6 @@ impl Call<'_> {
 
     /// Keeps the call's request of device memory for [`take_request`].
     fn keep_request(&self, outcome: Outcome) {
-        if WORK.iter().any(|work| self.symbol.starts_with(work)) {
-            HAS_WORKED.set(true);
-        }
         let is_granted = match outcome {
             Ok(()) => true,
             Err(CUresult::ERROR_OUT_OF_MEMORY) => false,

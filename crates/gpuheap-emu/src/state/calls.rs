@@ -1,5 +1,7 @@
 //! Counters of driver calls, by function.
 
+use std::sync::LazyLock;
+
 use gpuheap_driver::cuda_functions;
 
 macro_rules! symbols {
@@ -19,6 +21,14 @@ cuda_functions!(symbols);
 pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
     SYMBOLS.iter().position(|known| *known == symbol)
 }
+
+/// `true` for each function that gives a device work, by index. A program that found no memory
+/// copies to the host before it tries again, and gives no work.
+pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
+    const BEGINNINGS: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
+    let gives_work = |symbol: &&str| BEGINNINGS.iter().any(|start| symbol.starts_with(start));
+    SYMBOLS.iter().map(gives_work).collect()
+});
 
 /// Counts of what an emulator did, beyond its calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! User objects: data of the program that graphs keep, each with the function that ends it.
 
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::state::callback::Callback;
@@ -21,7 +22,14 @@ pub(crate) struct Kept {
 
 /// Functions to call once the emulator's lock is released.
 #[derive(Clone, Default)]
-pub(crate) struct Due(Arc<Mutex<Vec<Callback>>>);
+pub(crate) struct Due(Arc<DueList>);
+
+#[derive(Default)]
+struct DueList {
+    /// `false` if the list is empty: each driver call reads this, and few take the lock.
+    is_any: AtomicBool,
+    list: Mutex<Vec<Callback>>,
+}
 
 impl Kept {
     pub(crate) fn new(end: Callback, due: Due) -> Kept {
@@ -41,12 +49,19 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        self.due.0.lock().unwrap_or_else(PoisonError::into_inner).extend(end);
+        let mut list = self.due.0.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.extend(end);
+        self.due.0.is_any.store(true, Ordering::Release);
     }
 }
 
 impl Due {
     pub(crate) fn take(&self) -> Vec<Callback> {
-        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        if !self.0.is_any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut list = self.0.list.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.is_any.store(false, Ordering::Release);
+        mem::take(&mut *list)
     }
 }
