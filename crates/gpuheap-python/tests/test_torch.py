@@ -324,7 +324,7 @@ assert live() == before
 release(7)
 release(7)
 assert before - live() == 2 * MIB + MIB // 2
-# What is live goes back with its free.
+# Live memory returns to the heap at its own free.
 allocator.free(kept)
 assert before - live() == 3 * MIB + MIB // 2
 for other in others:

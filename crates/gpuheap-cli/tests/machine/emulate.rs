@@ -13,17 +13,7 @@ fn emulate(arguments: &[&str]) -> Ran {
             command.env_remove(name);
         }
     }
-    let output = command
-        .env("GPUHEAP_STAND_INS", folder.path())
-        .arg("emulate")
-        .args(arguments)
-        .output()
-        .unwrap();
-    Ran {
-        code: output.status.code().unwrap(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    crate::ran(command.env("GPUHEAP_STAND_INS", folder.path()).arg("emulate").args(arguments))
 }
 
 #[test]

@@ -24,16 +24,11 @@ fn probed(device: &str, arguments: &[&str]) -> Ran {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let program = Path::new(env!("CARGO_BIN_EXE_gpuheap"));
     let variables = [("GPUHEAP_EMULATED_DEVICE", device)];
-    let output = library::command(program, &folder, &variables)
-        .args(["doctor", "--probe-cuda"])
-        .args(arguments)
-        .output()
-        .unwrap();
-    Ran {
-        code: output.status.code().unwrap(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    crate::ran(
+        library::command(program, &folder, &variables)
+            .args(["doctor", "--probe-cuda"])
+            .args(arguments),
+    )
 }
 
 #[test]

@@ -28,7 +28,12 @@ struct Ran {
 
 /// Runs the command without a visible GPU.
 fn gpuheap(arguments: &[&str]) -> Ran {
-    let output = Command::new(env!("CARGO_BIN_EXE_gpuheap")).args(arguments).output().unwrap();
+    ran(Command::new(env!("CARGO_BIN_EXE_gpuheap")).args(arguments))
+}
+
+/// Runs a command to its end.
+fn ran(command: &mut Command) -> Ran {
+    let output = command.output().unwrap();
     Ran {
         code: output.status.code().unwrap(),
         stdout: String::from_utf8(output.stdout).unwrap(),
