@@ -145,6 +145,7 @@ mod event;
 pub mod guide;
 mod heap;
 mod kind;
+mod lease;
 mod measure;
 mod program;
 mod say;
@@ -189,7 +190,7 @@ pub use bytemuck;
 #[cfg(feature = "emulator")]
 pub use device::profile;
 pub use device::{Device, DeviceInfo};
-pub use error::{Cause, Consumer, Error, ErrorKind, OutOfMemory};
+pub use error::{Cause, Consumer, Error, ErrorKind, OutOfMemory, ReclaimStep};
 pub use event::Event;
 #[cfg(feature = "arrays")]
 pub use gpuheap_derive::Adapt;
@@ -206,7 +207,6 @@ pub use heap::builder::HeapBuilder;
 pub use heap::fit::{Fit, InTheWay};
 pub use heap::flush::{FlushReport, FlushedKind};
 pub use heap::page_lock::PageLock;
-pub use heap::reclaim_step::ReclaimStep;
 pub use heap::reclaimers::Reclaimer;
 pub use heap::region::{Region, RegionUsage};
 pub use heap::retry::RunsOut;

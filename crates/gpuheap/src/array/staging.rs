@@ -21,9 +21,9 @@ use super::storage::Storage;
 use crate::error::Error;
 use crate::event::Event;
 use crate::heap::Heap;
-use crate::heap::lease::Lease;
 use crate::heap::staging::Staging;
 use crate::kind::MemoryKind;
+use crate::lease::Lease;
 use crate::stream::Stream;
 
 /// Pinned memory through which a copy goes.

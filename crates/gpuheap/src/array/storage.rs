@@ -16,8 +16,8 @@ use crate::array::target::Target;
 use crate::device::{Context, Visited};
 use crate::error::{Error, ErrorKind, Fault, Freed};
 use crate::heap::Heap;
-use crate::heap::lease::Lease;
 use crate::kind::MemoryKind;
+use crate::lease::Lease;
 use crate::program::{self, Callback};
 use crate::stream::Stream;
 

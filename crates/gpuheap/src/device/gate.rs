@@ -2,6 +2,8 @@
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
+use crate::error::HostBorrowed;
+
 /// A gate that keeps device and host apart on a device without concurrent access to managed memory
 /// (WSL2). There, a host that accesses any managed memory while anything runs on the device
 /// crashes. With concurrent access the gate costs one branch. Each device has its own gate, so a
@@ -12,18 +14,6 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 pub(crate) struct HostGate {
     /// Number of borrows by the host; `None` with concurrent access.
     borrows: Option<RwLock<u32>>,
-}
-
-/// Refusal of work: the host has borrowed unified memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HostBorrowed;
-
-impl HostBorrowed {
-    /// Text of the error.
-    pub(crate) const TEXT: &'static str = "the device cannot be given work now, because the host \
-        has a unified array of it borrowed (as_slice or as_mut_slice) and the device lacks \
-        concurrent access to managed memory, as under WSL2: the host would crash if both ran; drop \
-        the borrow first, or use pinned memory";
 }
 
 impl HostGate {

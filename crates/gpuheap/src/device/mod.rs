@@ -23,7 +23,6 @@ pub(crate) use context::Attachment;
 pub(crate) use context::{Aside, Context, ContextError};
 #[cfg(feature = "emulator")]
 pub use emulated::profile;
-pub(crate) use gate::HostBorrowed;
 #[cfg(doc)]
 pub(crate) use holders::Holders;
 pub(crate) use holders::{Holder, Visited, is_visiting};

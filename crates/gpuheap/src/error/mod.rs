@@ -1,24 +1,23 @@
 //! The library's one error type.
 
-mod driver;
-mod freed;
 mod kind;
 mod out_of_memory;
+mod reclaim_step;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::panic::Location;
 
-use gpuheap_driver::{DriverError, OpenError};
-use gpuheap_pool::{Gone, SourceError};
+use gpuheap_driver::{CUresult, DriverError, OpenError};
+use gpuheap_pool::{DriverFailure, Gone, SourceError};
 
-use crate::device::HostBorrowed;
 use crate::kind::MemoryKind;
 
-pub(crate) use driver::{driver_error, failure};
-pub(crate) use freed::Freed;
 pub use kind::ErrorKind;
 pub use out_of_memory::{Cause, Consumer, OutOfMemory};
+pub(crate) use reclaim_step::RECLAIM_STEPS;
+pub use reclaim_step::ReclaimStep;
 
 /// An error of any gpuheap call.
 ///
@@ -49,6 +48,29 @@ pub(crate) enum Fault {
     Freed(Freed),
     /// The context ended: after a fork or a reset.
     Gone(Gone),
+}
+
+/// Way in which an array's memory was freed while handles to it existed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// By `free_early` at this line.
+    Early(&'static Location<'static>),
+    /// At the end of the scope that began at this line.
+    Scope(&'static Location<'static>),
+    /// At the end of its batch's turn; the batches were made at this line.
+    Batch(&'static Location<'static>),
+}
+
+/// Refusal of work: the host has borrowed unified memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostBorrowed;
+
+impl HostBorrowed {
+    /// Text of the error.
+    pub(crate) const TEXT: &'static str = "the device cannot be given work now, because the host \
+        has a unified array of it borrowed (as_slice or as_mut_slice) and the device lacks \
+        concurrent access to managed memory, as under WSL2: the host would crash if both ran; drop \
+        the borrow first, or use pinned memory";
 }
 
 impl Error {
@@ -137,6 +159,19 @@ impl From<SourceError> for Error {
         }
         .into()
     }
+}
+
+/// Converts the failure of a driver call to the error of a source.
+pub(crate) fn failure(error: DriverError) -> SourceError {
+    if error.is_out_of_memory() {
+        return SourceError::OutOfMemory;
+    }
+    SourceError::Driver(DriverFailure { function: error.function(), code: error.code().0 })
+}
+
+/// Converts the failure of a driver call back from the error of a source.
+pub(crate) fn driver_error(failure: DriverFailure) -> DriverError {
+    DriverError::new(failure.function, CUresult(failure.code))
 }
 
 /// Text of an [`ErrorKind::Capturing`] error.

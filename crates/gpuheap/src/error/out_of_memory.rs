@@ -6,7 +6,7 @@ use std::panic::Location;
 use gpuheap_pool::PoolKind;
 use serde::Serialize;
 
-use crate::heap::reclaim_step::ReclaimStep;
+use super::reclaim_step::ReclaimStep;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 

@@ -9,9 +9,9 @@ use gpuheap_pool::{BlockRef, GRANULE, Limits, Request, Shortage, SourceError, St
 use crate::device::is_of_capture;
 use crate::error::Error;
 use crate::heap::Inner;
-use crate::heap::lease::Lease;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
+use crate::lease::Lease;
 use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::{ThreadCache, find};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use gpuheap_pool::Gone;
 
 use crate::error::Error;
-use crate::heap::lease::Lease;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
+use crate::lease::Lease;
 use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;

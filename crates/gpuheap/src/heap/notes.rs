@@ -3,7 +3,7 @@
 use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
 
 use crate::device::Context;
-use crate::heap::lease::Lease;
+use crate::lease::Lease;
 use crate::source::raw;
 
 impl Lease {

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use gpuheap_pool::{BlockRef, Cached, Shortage, SourceError, StreamRef};
 
-use crate::error::{Cause, Error, Fault, OutOfMemory};
+use crate::error::{Cause, Error, Fault, OutOfMemory, RECLAIM_STEPS, ReclaimStep};
 use crate::heap::fit::Foreseen;
 use crate::heap::other_heaps::OtherHeaps;
-use crate::heap::reclaim_step::{RECLAIM_STEPS, ReclaimStep};
 use crate::heap::siblings::MOST_ROUNDS;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;

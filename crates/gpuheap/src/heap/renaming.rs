@@ -7,8 +7,8 @@ use gpuheap_pool::StreamRef;
 
 use crate::device::{CaptureStream, NO_STREAM, is_of_capture};
 use crate::heap::Inner;
-use crate::heap::lease::Lease;
 use crate::kind::MemoryKind;
+use crate::lease::Lease;
 use crate::stream::Stream;
 
 /// A free, with the streams as they are now.

@@ -11,12 +11,12 @@ use gpuheap_pool::{
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::heap::lease::Lease;
 use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::policies::Parts;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
+use crate::lease::Lease;
 use crate::stream::Stream;
 use crate::sync::{Lock, Locked};
 use crate::thread_cache::{Kept, ThreadCache};

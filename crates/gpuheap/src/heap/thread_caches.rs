@@ -9,9 +9,9 @@ use std::sync::Arc;
 use gpuheap_pool::{KeptByThreads, RunningStats, StreamRef};
 
 use crate::heap::Inner;
-use crate::heap::lease::Lease;
 use crate::heap::store::State;
 use crate::kind::MemoryKind;
+use crate::lease::Lease;
 use crate::stream::Stream;
 use crate::thread_cache::{
     CacheOwner, Kept, Opening, ThreadCache, find, free, insert, is_there, unused, unused_here,

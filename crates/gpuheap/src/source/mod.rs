@@ -12,7 +12,7 @@ pub(crate) use plain::PlainSource;
 use gpuheap_driver::{CUresult, CUstream};
 use gpuheap_pool::{SourceError, StreamRef};
 
-use crate::device::HostBorrowed;
+use crate::error::HostBorrowed;
 use crate::error::failure;
 use crate::thread_stream;
 

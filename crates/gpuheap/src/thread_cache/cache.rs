@@ -11,7 +11,7 @@ use super::local;
 use super::remote_frees::{PLACES, RemoteFrees};
 use super::slots::{Kept, LARGEST, NEVER, Note, Slot, Slots};
 use crate::fork;
-use crate::heap::lease::Lease;
+use crate::lease::Lease;
 use crate::sync::{AtomicPtr, Lock, Ordering, Owned, Word, this_thread};
 
 /// The blocks that a thread freed on a stream, kept for its next requests on that stream.
