@@ -4,10 +4,11 @@ use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
 use gpuheap::Device;
-use gpuheap_replay::replay::{DeviceChoice, Options, Progress as Steps, ReplayError, TraceReport};
+use gpuheap_replay::replay::{DeviceChoice, Options, Progress as Steps, ReplayError};
 use gpuheap_replay::report::Detail;
+use gpuheap_replay::run::TraceReport;
 use gpuheap_replay::tune::TraceSearch;
-use gpuheap_replay::{json, replay, report};
+use gpuheap_replay::{json, report, run};
 use gpuheap_trace::{ReadOptions, Trace};
 
 use crate::cli::{AskedCard, ReplayArguments};
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     }
     let options = options(arguments)?;
     let progress = Progress::new(0);
-    let reports = replay::replay(&traces, &options, &progress).map_err(failed)?;
+    let reports = run::replay(&traces, &options, &progress).map_err(failed)?;
     drop(progress);
     let text = if arguments.json {
         json::render(&reports).map_err(Failure::could_not_look)?

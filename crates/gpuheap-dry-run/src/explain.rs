@@ -3,7 +3,8 @@
 use gpuheap_replay::Program;
 use gpuheap_replay::cards::Class;
 use gpuheap_replay::moment::Moment;
-use gpuheap_replay::replay::{DeviceChoice, Options, Silent, TraceReport, replay};
+use gpuheap_replay::replay::{DeviceChoice, Options, Silent};
+use gpuheap_replay::run::{TraceReport, replay};
 use gpuheap_replay::verdict::{RemedyKind, Way};
 use gpuheap_trace::{ReadOptions, Trace, read};
 

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use gpuheap::Size;
-use gpuheap_replay::replay::{DeviceChoice, Options, Pool, Silent, replay};
+use gpuheap_replay::replay::{DeviceChoice, Options, Pool, Silent};
 use gpuheap_replay::report::{self, Detail};
+use gpuheap_replay::run::replay;
 use gpuheap_replay::{cards, json};
 use gpuheap_trace::ReadOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};

@@ -5,7 +5,7 @@ use std::fmt;
 use gpuheap_trace::SnapshotKeys;
 
 use crate::models::torch::Version;
-use crate::report::words::Amount;
+use crate::text::Amount;
 use crate::{Program, Reproduction};
 
 /// Fact that a recording does not have, and the effect on the figures.

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::moment::Holder as Held;
-use crate::replay::{Minimum, PoolReport, Stop, TraceReport};
+use crate::replay::{Minimum, PoolReport, Stop};
+use crate::run::TraceReport;
 use crate::tune::{Candidate, TraceSearch};
 use crate::verdict;
 

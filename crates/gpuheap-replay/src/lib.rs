@@ -23,15 +23,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod budget;
 pub mod cards;
 mod gaps;
 pub mod json;
 pub mod models;
 pub mod moment;
 mod program;
+mod recorded;
 pub mod replay;
 pub mod report;
 mod reproduction;
+pub mod run;
+pub mod text;
 pub mod tune;
 pub mod verdict;
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Program;
 use crate::models::torch::Settings;
-use crate::report::words::Amount;
+use crate::text::Amount;
 
 /// The most bytes that stay a part of a large block when it is cut (PyTorch's `kSmallSize`). A
 /// larger rest becomes a free block.

@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 
 use name::Name;
 
-use crate::models::words::{distance, quoted};
+use crate::text::{distance, quoted};
 
 /// Data file. Its head describes the columns and the estimates.
 const FILE: &str = include_str!("cards.csv");

@@ -8,12 +8,13 @@ pub mod rmm;
 mod spans;
 mod spec;
 pub mod torch;
-pub(crate) mod words;
 
 use std::fmt;
 
 pub use books::Books;
 pub use spec::{NAMES, build};
+
+use crate::text::{distance, quoted};
 
 /// Allocator that follows the rules of the one that it is named after.
 ///
@@ -153,6 +154,24 @@ pub struct SettingError {
 impl SettingError {
     pub(crate) fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { what: what.into(), advice: advice.into() }
+    }
+
+    /// Returns the error for a name that is not in `known`.
+    pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Self {
+        // A word is near if at most half of its letters differ.
+        let letters = name.chars().count();
+        let is_part = |known: &str| letters >= 3 && known.contains(name);
+        let is_near = |known: &&&str| is_part(known) || distance(name, known) * 2 <= letters;
+        let near = known.iter().filter(is_near);
+        let nearest = near.min_by_key(|known| (!is_part(known), distance(name, known)));
+        Self::new(
+            format!("{what} {}", quoted(name)),
+            match nearest {
+                Some(nearest) => format!("the nearest known one is {nearest}"),
+                None if known.is_empty() => "leave it out".to_owned(),
+                None => format!("known are {}", known.join(", ")),
+            },
+        )
     }
 
     /// Returns what is wrong. It quotes the text that was given.

@@ -4,8 +4,8 @@ use super::cuda::{Async, Cuda};
 use super::cupy::Cupy;
 use super::rmm::{Arena, Binning, Pool};
 use super::torch::Torch;
-use super::words::quoted;
 use super::{Model, SettingError};
+use crate::text::quoted;
 
 /// All names that [`build`] accepts.
 pub const NAMES: [&str; 7] =

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use gpuheap_trace::Trace;
 
-use super::heaps::{Bounds, Machine, Steps};
-use super::memory::Memory;
+use super::device::Machine;
+use super::heaps::{Bounds, Steps};
 use super::{DeviceUsed, Options, ReplayError};
+use crate::budget::Budget;
 use crate::models::torch::Settings;
-use crate::tune::Budget;
-use crate::verdict::Recorded;
+use crate::recorded::Recorded;
 use crate::{PeakRange, Program};
 
 /// Trace, made ready for all pools.
@@ -23,7 +23,7 @@ pub(crate) struct Bench<'t> {
 }
 
 impl<'t> Bench<'t> {
-    pub(super) fn new(
+    pub(crate) fn new(
         trace: &'t Trace,
         recorded: &Recorded,
         options: &Options,
@@ -69,5 +69,26 @@ impl<'t> Bench<'t> {
         let PeakRange { low, high } = self.program.torch_peak(settings, device);
         // Reserved memory is part of the device's, so the range ends at the capacity.
         PeakRange { low: low.min(memory.capacity()), high: high.min(memory.capacity()) }
+    }
+}
+
+/// Memory that a model may take, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    /// All memory of the device. PyTorch's memory fraction is a part of this.
+    pub(crate) total: u64,
+    /// Memory that a program can use.
+    pub(crate) usable: u64,
+    /// Hard limit.
+    pub(crate) limit: Option<u64>,
+}
+
+impl Memory {
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { total: bytes, usable: bytes, limit: None }
+    }
+
+    pub(crate) fn capacity(self) -> u64 {
+        self.usable.min(self.limit.unwrap_or(u64::MAX))
     }
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use gpuheap::Device;
-use gpuheap::emu::Profile;
+use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::{Device, Error};
 
-use super::heaps::Machine;
 use crate::cards::Card;
-use crate::verdict::Recorded;
+use crate::recorded::Recorded;
 
 /// The device that was asked for.
 #[derive(Debug, Clone)]
@@ -128,6 +127,32 @@ impl DeviceChoice {
         };
         let profile = profile.memory_bytes(used.usable).without_context();
         Machine::Emulated { profile, delay }
+    }
+}
+
+/// Device that a replay runs on.
+#[derive(Clone)]
+pub(super) enum Machine {
+    /// A fresh emulated device for each replay. Its context takes no memory.
+    Emulated {
+        profile: Profile,
+        /// Delay of the streams behind the host.
+        delay: Option<Duration>,
+    },
+    /// A real device.
+    Real(Device),
+}
+
+impl Machine {
+    pub(super) fn open(&self) -> Result<Device, Error> {
+        match self {
+            Machine::Real(device) => Ok(device.clone()),
+            Machine::Emulated { profile, delay } => {
+                let schedule = delay.map_or(Schedule::Immediate, Schedule::Lag);
+                let options = Options::with_device(profile.clone());
+                Device::emulated_with(Options { schedule, checks: false, ..options })
+            }
+        }
     }
 }
 

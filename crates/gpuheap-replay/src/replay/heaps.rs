@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpuheap::emu::{Emulator, Options, Profile, Schedule};
-use gpuheap::{Block, Device, Error, Heap, OutOfMemory, PoolKind, Size, Stream};
+use gpuheap::emu::{Emulator, Profile};
+use gpuheap::{Block, Error, Heap, OutOfMemory, PoolKind, Size, Stream};
 use gpuheap_trace::{Op, Trace};
 
+use super::device::Machine;
 use super::{Cause, Pool, PoolReport, Stop};
 use crate::PeakRange;
-use crate::report::words::Amount;
+use crate::text::Amount;
 
 /// The default stream's handle in a trace.
 const DEFAULT_STREAM: u64 = 0;
@@ -37,19 +38,6 @@ pub(super) struct Steps {
 enum Step {
     Allocate { allocation: u32, stream: u32, bytes: u64 },
     Free { allocation: u32, stream: u32 },
-}
-
-/// Device that a replay runs on.
-#[derive(Clone)]
-pub(super) enum Machine {
-    /// A fresh emulated device for each replay. Its context takes no memory.
-    Emulated {
-        profile: Profile,
-        /// Delay of the streams behind the host.
-        delay: Option<Duration>,
-    },
-    /// A real device.
-    Real(Device),
 }
 
 /// Bounds of what the heap of a replay takes and keeps.
@@ -124,19 +112,6 @@ impl Steps {
     /// Returns the peak of live bytes, as requested.
     pub(super) fn peak_live(&self) -> u64 {
         self.peak_live
-    }
-}
-
-impl Machine {
-    fn open(&self) -> Result<Device, Error> {
-        match self {
-            Machine::Real(device) => Ok(device.clone()),
-            Machine::Emulated { profile, delay } => {
-                let schedule = delay.map_or(Schedule::Immediate, Schedule::Lag);
-                let options = Options::with_device(profile.clone());
-                Device::emulated_with(Options { schedule, checks: false, ..options })
-            }
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Replays of a [`Bench`] through one pool, and on smaller and smaller devices.
 
-use super::heaps::Machine;
-use super::memory::Memory;
-use super::{Bench, Minimum, Pool, PoolReport, Progress, ReplayError, heaps, minimum, model};
+use super::device::Machine;
+use super::{
+    Bench, Memory, Minimum, Pool, PoolReport, Progress, ReplayError, heaps, minimum, model,
+};
 
 impl Bench<'_> {
-    pub(super) fn measure(&self, pool: &Pool) -> Result<PoolReport, ReplayError> {
+    pub(crate) fn measure(&self, pool: &Pool) -> Result<PoolReport, ReplayError> {
         match pool {
             Pool::Own(kind) => {
                 heaps::measure(self.trace, &self.steps, *kind, &self.machine, self.bounds)

@@ -1,7 +1,7 @@
 //! The smallest device on which a pool gets through a trace.
 
 use super::Progress;
-use crate::report::words::Amount;
+use crate::text::Amount;
 
 /// Granule of the driver, bytes, and so the step of the search.
 pub(crate) const STEP: u64 = 2 << 20;

@@ -1,212 +1,23 @@
-//! Replays of traces through pools, and verdicts on their results.
+//! Replays of one trace through one pool.
 
 mod bench;
 mod device;
 mod error;
 mod heaps;
 mod measure;
-mod memory;
 pub(crate) mod minimum;
 mod model;
 mod options;
 mod pool;
 mod pool_report;
-mod progress;
 mod stop;
-mod trace_report;
 
-use std::sync::{Mutex, PoisonError};
-
-use gpuheap::PoolKind;
-use gpuheap_trace::{Format, Trace, WarningKind};
-
-pub(crate) use self::bench::Bench;
+pub(crate) use self::bench::{Bench, Memory};
 pub use self::device::{DeviceChoice, DeviceUsed};
 pub use self::error::ReplayError;
-pub(crate) use self::memory::Memory;
 pub use self::minimum::Minimum;
 pub(crate) use self::model::{attempt, run_torch, torch_gets_through, torch_settings, unlimited};
-pub use self::options::Options;
+pub use self::options::{Options, Progress, Silent};
 pub use self::pool::Pool;
 pub use self::pool_report::PoolReport;
-pub use self::progress::{Progress, Silent};
 pub use self::stop::{Cause, Stop};
-pub use self::trace_report::TraceReport;
-use crate::Gap;
-use crate::verdict::{Recorded, Verdict};
-
-/// Replays all traces through all pools, and judges the results.
-///
-/// The replays run on one core, so that they do not disturb each other's times. The searches for
-/// the smallest devices run on all cores. Blocks until all is done.
-///
-/// # Errors
-/// Returns an error if a setting is not possible on the device, or if the device fails.
-pub fn replay(
-    traces: &[Trace],
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Vec<TraceReport>, ReplayError> {
-    let mut benches = Vec::new();
-    for trace in traces {
-        let recorded = Recorded::of(trace);
-        let bench = Bench::new(trace, &recorded, options)?;
-        let pools = pools(trace, &recorded, options);
-        progress.expect(pools.len() as u64);
-        benches.push((bench, recorded, pools));
-    }
-    let mut all_results = Vec::new();
-    for (bench, _, pools) in &benches {
-        let mut results = Vec::new();
-        for pool in pools {
-            progress.now(&format!("replaying, pool {pool}"));
-            results.push(bench.measure(pool)?);
-            progress.advance(1);
-        }
-        all_results.push(results);
-    }
-    if options.find_minimum {
-        progress.now("finding minima");
-        let mut tasks = Vec::new();
-        for ((bench, ..), results) in benches.iter().zip(&mut all_results) {
-            tasks.extend(results.iter_mut().map(|result| (bench, result)));
-        }
-        on_all_cores(tasks, |(bench, result)| {
-            result.minimum = Some(bench.find_minimum(result, progress)?);
-            Ok(())
-        })?;
-    }
-    let mut reports = Vec::new();
-    for ((bench, recorded, _), results) in benches.into_iter().zip(all_results) {
-        progress.now("judging");
-        let gaps = gaps(&bench, &recorded, options)?;
-        let verdict = Verdict::of(&bench, &recorded, &results, options)?;
-        let results = match options.pools.is_empty() {
-            true => with_remedies(&bench, results, &verdict, options.find_minimum)?,
-            false => results,
-        };
-        reports.push(TraceReport {
-            name: bench.trace.name().to_owned(),
-            format: bench.trace.format(),
-            recorded_on: bench.trace.device(),
-            is_cut_off: bench.trace.warnings().iter().any(|warning| {
-                matches!(warning.kind, WarningKind::BrokenOff(_) | WarningKind::LastLineCut)
-            }),
-            summary: bench.trace.summary(),
-            limit: bench.memory().limit,
-            limit_typed: options.limit_typed.clone(),
-            device: bench.device,
-            recorded,
-            gaps,
-            pools: results,
-            verdict,
-        });
-    }
-    Ok(reports)
-}
-
-/// Returns the results, with one more for each pool that the verdict advises. Those come before
-/// gpuheap's own pools.
-fn with_remedies(
-    bench: &Bench<'_>,
-    mut results: Vec<PoolReport>,
-    verdict: &Verdict,
-    find_minimum: bool,
-) -> Result<Vec<PoolReport>, ReplayError> {
-    for text in verdict.remedies.iter().filter_map(|remedy| remedy.pool.as_deref()) {
-        if results.iter().any(|result| result.pool.to_string() == text) {
-            continue;
-        }
-        let mut result = bench.measure(&Pool::Model(text.to_owned()))?;
-        if find_minimum {
-            result.minimum = Some(bench.find_minimum(&result, &Silent)?);
-        }
-        let is_own = |result: &PoolReport| matches!(result.pool, Pool::Own(_));
-        let at = results.iter().position(is_own).unwrap_or(results.len());
-        results.insert(at, result);
-    }
-    Ok(results)
-}
-
-/// Returns the gaps of the recording. Only a pool's settings, given by the user, can have the
-/// memory fraction.
-fn gaps(
-    bench: &Bench<'_>,
-    recorded: &Recorded,
-    options: &Options,
-) -> Result<Vec<Gap>, ReplayError> {
-    let mut fraction = None;
-    for pool in options.pools.iter().chain(&options.check) {
-        if let Pool::Model(text) = pool {
-            let settings = torch_settings(bench, text)?;
-            fraction = fraction.or(settings.and_then(|settings| settings.memory_fraction()));
-        }
-    }
-    let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);
-    let without = || bench.program.gaps(None, memory);
-    let mut gaps = match fraction {
-        Some(_) => bench.program.gaps(fraction, bench.device.total),
-        None => without(),
-    };
-    // With a fraction that the program did not have, the model must differ. That is no gap of the
-    // recording.
-    if fraction.is_some() && gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_))) {
-        gaps = without();
-    }
-    if !recorded.failed.is_empty() && !options.knows_memory(recorded) {
-        gaps.push(Gap::Device);
-    }
-    Ok(gaps)
-}
-
-/// Returns the pools to replay, each once, in the order asked for.
-fn pools(trace: &Trace, recorded: &Recorded, options: &Options) -> Vec<Pool> {
-    let own = PoolKind::ALL.map(Pool::Own);
-    let model = |text: &str| Pool::Model(text.to_owned());
-    let asked = match (&options.pools[..], trace.format()) {
-        ([], Format::PytorchSnapshot) => {
-            let mut pools = vec![model("torch")];
-            if !recorded.expandable_segments() {
-                pools.push(model("torch:expandable_segments:True"));
-            }
-            pools.extend(own);
-            pools
-        }
-        ([], _) => {
-            let others = ["rmm:async", "rmm:pool", "rmm:arena", "rmm:binning", "cuda", "cupy"];
-            others.map(model).into_iter().chain(own).collect()
-        }
-        (named, _) => named.to_vec(),
-    };
-    let mut pools = Vec::new();
-    for pool in asked.into_iter().chain(options.check.clone()) {
-        if !pools.contains(&pool) {
-            pools.push(pool);
-        }
-    }
-    pools
-}
-
-/// Runs all tasks, one on each core at a time. A core stops at its first error.
-fn on_all_cores<T: Send>(
-    tasks: Vec<T>,
-    work: impl Fn(T) -> Result<(), ReplayError> + Sync,
-) -> Result<(), ReplayError> {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let workers = cores.min(tasks.len());
-    let tasks = Mutex::new(tasks.into_iter());
-    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let worker = || {
-        while let Some(task) = next() {
-            work(task)?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })
-}

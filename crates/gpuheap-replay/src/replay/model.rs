@@ -1,10 +1,9 @@
 //! Models of other allocators, run through a trace.
 
-use super::memory::Memory;
-use super::{Bench, Cause, Pool, PoolReport, ReplayError, Stop};
+use super::{Bench, Cause, Memory, Pool, PoolReport, ReplayError, Stop};
 use crate::models::build;
 use crate::models::torch::{Settings, Torch};
-use crate::report::words::Amount;
+use crate::text::Amount;
 use crate::{Failure, Outcome, PeakRange};
 
 /// Runs a model. Reports its peak of reserved bytes, or its failure.

@@ -1,11 +1,11 @@
-//! Choices of a replay.
+//! Choices of a replay, and its progress.
 
 use std::time::Duration;
 
 use gpuheap::Size;
 
 use super::{DeviceChoice, Pool};
-use crate::verdict::Recorded;
+use crate::recorded::Recorded;
 
 /// Options of a replay.
 #[derive(Debug, Clone)]
@@ -50,4 +50,24 @@ impl Options {
     pub(crate) fn knows_memory(&self, recorded: &Recorded) -> bool {
         self.device.is_given() || self.limit.is_some() || recorded.limit.is_some()
     }
+}
+
+/// Receiver of progress. It is called from several threads.
+pub trait Progress: Sync {
+    /// Names the step that begins now.
+    fn now(&self, step: &str);
+    /// Adds to the number of steps that are expected.
+    fn expect(&self, steps: u64);
+    /// Reports steps as done.
+    fn advance(&self, steps: u64);
+}
+
+/// Progress that is not shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn now(&self, _step: &str) {}
+    fn expect(&self, _steps: u64) {}
+    fn advance(&self, _steps: u64) {}
 }

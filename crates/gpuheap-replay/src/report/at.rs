@@ -2,9 +2,9 @@
 
 use gpuheap_trace::Trace;
 
-use super::words::{Amount, count, grouped, line};
 use crate::Program;
 use crate::moment::{Moment, OnStream, Piece};
+use crate::text::{Amount, count, grouped, line};
 
 /// Characters in a line of the map.
 const COLUMNS: u64 = 64;

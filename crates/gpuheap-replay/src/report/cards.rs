@@ -1,8 +1,7 @@
 //! Text of cards.
 
-use super::Detail;
-use super::words::{Amount, hanging, line};
 use crate::cards::{self, Class};
+use crate::text::{Amount, hanging, line};
 use crate::verdict::{Fit, Way};
 
 /// Well-known cards, one or two of each size.
@@ -29,8 +28,7 @@ const SHOWN_OWNED: usize = 2;
 
 /// Adds the cards that fit, with the settings that they need. Adds all cards, or the well-known
 /// ones around the size that is enough. `first` is the pool of the first remedy.
-pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, detail: Detail) {
-    let is_all = detail == Detail::Full;
+pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: bool) {
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();
     known.sort_by_key(|fit| fit.card.usable_bytes);

@@ -2,19 +2,18 @@
 
 mod at;
 mod cards;
-mod detail;
 mod table;
 mod tune;
 mod verdict;
-pub mod words;
 
 pub use self::at::at;
 pub use self::cards::list_cards;
-pub use self::detail::Detail;
 pub use self::tune::tune;
-use self::words::{Amount, count, line, paragraph};
-use crate::replay::{DeviceUsed, TraceReport};
-use crate::verdict::Recorded;
+pub use self::verdict::Detail;
+use crate::recorded::Recorded;
+use crate::replay::DeviceUsed;
+use crate::run::TraceReport;
+use crate::text::{Amount, count, line, paragraph};
 
 /// Renders reports for a terminal of 80 columns, one section for each trace.
 pub fn render(reports: &[TraceReport], detail: Detail) -> String {

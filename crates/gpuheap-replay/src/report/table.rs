@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::words::{Amount, WIDTH, grouped, line, paragraph};
-use crate::replay::{Cause, Minimum, PoolReport, Stop, TraceReport};
+use crate::replay::{Cause, Minimum, PoolReport, Stop};
+use crate::run::TraceReport;
+use crate::text::{Amount, WIDTH, grouped, line, paragraph};
 use crate::{Gap, PeakRange};
 
 /// Width of the column of names. A longer name has a line of its own.

@@ -1,7 +1,7 @@
 //! Text of a search for settings.
 
 use super::device_words;
-use super::words::{Amount, exported, grouped, line, paragraph, typed};
+use crate::text::{Amount, exported, grouped, line, paragraph, typed};
 use crate::tune::Family;
 use crate::tune::TraceSearch;
 

@@ -1,14 +1,24 @@
 //! Text of a verdict: what happened, and what would help.
 
-use super::Detail;
 use super::table::place;
-use super::words::{Amount, count, exported, grouped, hanging, line, paragraph, typed};
-use crate::replay::{Cause, PoolReport, TraceReport};
+use crate::replay::{Cause, PoolReport};
+use crate::run::TraceReport;
+use crate::text::{Amount, count, exported, grouped, hanging, line, paragraph, typed};
 use crate::verdict::{Advice, MemoryAtFailure, Remedy, RemedyKind};
 use crate::{Gap, PeakRange};
 
 /// Number of remedies that fit on a screen.
 const SHOWN: usize = 3;
+
+/// Length of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detail {
+    /// At most one screen of 24 lines.
+    #[default]
+    Screen,
+    /// All remedies, cards and holders.
+    Full,
+}
 
 pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     let verdict = &report.verdict;
@@ -29,7 +39,7 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     let hidden = remedies(text, report, detail);
     if !verdict.fits.is_empty() {
         let first = verdict.remedies.first().and_then(|remedy| remedy.pool.as_deref());
-        super::cards::add(text, &verdict.fits, first, detail);
+        super::cards::add(text, &verdict.fits, first, detail == Detail::Full);
     }
     gaps(text, report);
     if detail == Detail::Screen {

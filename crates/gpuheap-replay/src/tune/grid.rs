@@ -1,14 +1,21 @@
 //! Settings that a search tries: plain ones first, then combinations that people use.
 
-use super::trial::Trial;
 use super::{Budget, Family};
 use crate::Program;
 use crate::models::cuda::Cuda;
 use crate::models::torch::Version;
 use crate::models::{Model, build};
-use crate::report::words::quoted;
+use crate::text::shell_quoted;
 
 const MIB: u64 = 1 << 20;
+
+/// A setting that is to be tried.
+#[derive(Debug, Clone)]
+pub(super) struct Trial {
+    pub(super) setting: String,
+    pub(super) python: Option<String>,
+    pub(super) model: String,
+}
 
 /// Returns the settings to try for a program: the framework's default, then plain ones, then
 /// combinations.
@@ -50,7 +57,7 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
         model: format!("torch:expandable_segments:False{kept}{limit}"),
     }];
     trials.extend(texts.into_iter().map(|text| Trial {
-        setting: format!("PYTORCH_CUDA_ALLOC_CONF={}", quoted(&text)),
+        setting: format!("PYTORCH_CUDA_ALLOC_CONF={}", shell_quoted(&text)),
         python: None,
         model: format!("torch:{text}{kept}{limit}"),
     }));

@@ -16,11 +16,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod budget;
 mod family;
 mod grid;
 mod trace;
-mod trial;
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,11 +26,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-pub use self::budget::Budget;
 pub use self::family::Family;
+use self::grid::Trial;
 pub use self::trace::TraceSearch;
-use self::trial::Trial;
 use crate::Program;
+pub use crate::budget::Budget;
 use crate::models::torch::{Settings, Torch};
 use crate::models::{Model, SettingError, build};
 

@@ -6,8 +6,8 @@ use gpuheap_trace::{Format, Trace};
 
 use super::{Budget, Candidate, Family, search};
 use crate::Program;
+use crate::recorded::Recorded;
 use crate::replay::{DeviceChoice, DeviceUsed, Progress};
-use crate::verdict::Recorded;
 
 /// Result of the search for one trace.
 #[derive(Debug, Clone)]

@@ -1,19 +1,17 @@
 //! Conclusions from replays: the outcome, its reason, and what would help.
 
-mod best_pool;
 mod fits;
-mod recorded;
 mod remedies;
 mod remedy;
 mod rmm;
 
 use gpuheap_trace::Format;
 
-use self::best_pool::best_pool;
 pub use self::fits::{Fit, Way};
-pub use self::recorded::{FailedRequest, Recorded, RecordedLimit};
+use self::remedies::best_pool;
 pub use self::remedy::{Remedy, RemedyKind};
 use crate::moment::{Holder, Moment};
+pub use crate::recorded::{FailedRequest, Recorded, RecordedLimit};
 use crate::replay::minimum::LARGEST;
 use crate::replay::{
     Bench, Cause, Options, Pool, PoolReport, ReplayError, Silent, Stop, torch_settings,

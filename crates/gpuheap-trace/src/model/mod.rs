@@ -3,7 +3,6 @@
 mod allocator;
 mod builder;
 mod ids;
-mod keys;
 mod stacks;
 mod summary;
 mod warning;
@@ -11,10 +10,9 @@ mod warning;
 use std::fmt;
 use std::sync::Arc;
 
-pub use allocator::{AllocatorSettings, Segment};
+pub use allocator::{AllocatorSettings, Segment, SnapshotKeys};
 pub use builder::{At, TraceBuilder};
 pub(crate) use ids::next as next_number;
-pub use keys::SnapshotKeys;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
 pub use summary::Summary;

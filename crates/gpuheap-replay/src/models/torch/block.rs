@@ -1,6 +1,18 @@
-//! A block of a segment.
+//! Blocks of segments, requests for them, and their sizes.
 
-use super::sizes::NONE;
+/// Smallest block, bytes. Sizes are multiples of it.
+pub(super) const MIN_BLOCK: u64 = 512;
+/// Largest request that the pool of small blocks serves, bytes.
+pub(super) const SMALL: u64 = 1 << 20;
+/// Segment of small blocks, bytes.
+pub(super) const SMALL_SEGMENT: u64 = 2 << 20;
+/// Largest request that is tried, bytes: 1 EiB.
+pub(super) const LARGEST_REQUEST: u64 = 1 << 60;
+
+/// No block.
+pub(super) const NONE: u32 = u32::MAX;
+/// Segment of a block that does not grow.
+pub(super) const FIXED: u32 = u32::MAX;
 
 /// A piece of a segment.
 #[derive(Debug, Clone, Copy)]
@@ -39,4 +51,23 @@ impl Block {
     pub(super) fn is_split(&self) -> bool {
         self.previous != NONE || self.next != NONE
     }
+}
+
+/// Address range of a segment that grows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Growing {
+    pub(super) base: u64,
+    pub(super) bytes: u64,
+    /// Bytes that are mapped at a time.
+    pub(super) piece: u64,
+}
+
+/// Memory that a request needs.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) bytes: u64,
+    /// Bytes to take from the driver if no free block is large enough.
+    pub(super) segment_bytes: u64,
+    pub(super) pool: u32,
+    pub(super) stream: u64,
 }

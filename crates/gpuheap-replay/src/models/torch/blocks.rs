@@ -1,8 +1,7 @@
 //! Splitting of segments into blocks, and merging of blocks.
 
 use super::Torch;
-use super::block::{Block, State};
-use super::sizes::{FIXED, NONE};
+use super::block::{Block, FIXED, NONE, State};
 use crate::models::Ticket;
 
 impl Torch {

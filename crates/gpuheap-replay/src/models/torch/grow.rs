@@ -1,10 +1,7 @@
 //! Growth in place: addresses get memory when it is needed.
 
 use super::Torch;
-use super::block::{Block, State};
-use super::growing::Growing;
-use super::sizes::SMALL_SEGMENT;
-use super::wanted::Wanted;
+use super::block::{Block, Growing, SMALL_SEGMENT, State, Wanted};
 
 impl Torch {
     pub(super) fn grown_bytes(&self, block: u32) -> u64 {

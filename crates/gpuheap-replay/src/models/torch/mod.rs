@@ -13,23 +13,17 @@ mod block;
 mod blocks;
 mod free_blocks;
 mod grow;
-mod growing;
 mod pool;
 mod release;
 mod search;
 mod settings;
-mod sizes;
 mod version;
-mod wanted;
 
 pub use settings::Settings;
 pub use version::Version;
 
-use self::block::{Block, State};
-use self::growing::Growing;
+use self::block::{Block, Growing, LARGEST_REQUEST, MIN_BLOCK, State, Wanted};
 use self::pool::Pool;
-use self::sizes::{LARGEST_REQUEST, MIN_BLOCK};
-use self::wanted::Wanted;
 use super::addresses::Addresses;
 use super::{Books, DriverEvent, Model, Refusal, Request, Ticket};
 

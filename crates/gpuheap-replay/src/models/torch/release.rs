@@ -1,8 +1,6 @@
 //! Memory given back to the driver: garbage, oversize blocks, and all cached memory.
 
-use super::block::Block;
-use super::sizes::FIXED;
-use super::wanted::Wanted;
+use super::block::{Block, FIXED, Wanted};
 use super::{Torch, part};
 
 impl Torch {

@@ -1,10 +1,8 @@
 //! Service of a request: the best free block, or new memory, and the part that is handed out.
 
 use super::Torch;
-use super::block::{Block, State};
+use super::block::{Block, FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT, State, Wanted};
 use super::pool::Pool;
-use super::sizes::{FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT};
-use super::wanted::Wanted;
 use crate::models::Ticket;
 
 /// Smallest request that gets a segment of its own, bytes. Its size is a multiple of 2 MiB.

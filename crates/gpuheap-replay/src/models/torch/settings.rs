@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::Version;
 use crate::models::SettingError;
-use crate::models::words::quoted;
+use crate::text::quoted;
 
 const MIB: u64 = 1 << 20;
 /// Smallest value of `max_split_size_mb` and `max_non_split_rounding_mb` in PyTorch.
@@ -169,7 +169,7 @@ impl Settings {
 
     /// Returns the smallest block that a request for `bytes` gets, in bytes.
     pub fn rounded(&self, bytes: u64) -> u64 {
-        const LEAST: u64 = super::sizes::MIN_BLOCK;
+        const LEAST: u64 = super::block::MIN_BLOCK;
         if bytes < LEAST {
             return LEAST;
         }

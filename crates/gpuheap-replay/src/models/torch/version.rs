@@ -6,7 +6,7 @@ use std::str::FromStr;
 use gpuheap_trace::SnapshotKeys;
 
 use crate::models::SettingError;
-use crate::models::words::quoted;
+use crate::text::quoted;
 
 /// Release of PyTorch, from 2.6 to 2.15.
 ///

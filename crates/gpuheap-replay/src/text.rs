@@ -1,4 +1,4 @@
-//! Texts of sizes, numbers and lines.
+//! Texts for people: sizes, numbers, names, lines of a terminal, and lines to type.
 
 use std::fmt::{self, Write};
 
@@ -125,7 +125,7 @@ pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &s
         return typed(text, first, indent, setting);
     };
     let value = value.trim_matches('\'');
-    let first_line = |value: &str| format!("export {name}={}", quoted(value));
+    let first_line = |value: &str| format!("export {name}={}", shell_quoted(value));
     let room = WIDTH - first.chars().count().max(indent.chars().count());
     if first_line(value).chars().count() <= room {
         return line(text, format_args!("{first}{}", first_line(value)));
@@ -133,7 +133,7 @@ pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &s
     let mut parts = settings(value).into_iter();
     line(text, format_args!("{first}{}", first_line(parts.next().unwrap_or_default())));
     for part in parts {
-        line(text, format_args!("{indent}{name}+={}", quoted(&format!(",{part}"))));
+        line(text, format_args!("{indent}{name}+={}", shell_quoted(&format!(",{part}"))));
     }
 }
 
@@ -152,11 +152,36 @@ fn settings(text: &str) -> Vec<&str> {
 }
 
 /// Quotes a value for a shell.
-pub(crate) fn quoted(value: &str) -> String {
+pub(crate) fn shell_quoted(value: &str) -> String {
     match value.contains(['>', '[']) {
         true => format!("'{value}'"),
         false => value.to_owned(),
     }
+}
+
+/// Quotes a text from the user for a message: 40 characters at most, control characters escaped.
+pub(crate) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 40;
+    let more = if text.chars().nth(SHOWN).is_some() { "…" } else { "" };
+    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    format!("\"{shown}{more}\"")
+}
+
+/// Returns the edit distance of two words.
+pub(crate) fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    // Bounds the time: a name may have a megabyte.
+    for (index, letter) in one.chars().take(64).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for (column, &wanted) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != wanted);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
 }
 
 #[cfg(test)]
@@ -216,7 +241,7 @@ mod tests {
             ),
         ] {
             let mut text = String::new();
-            exported(&mut text, "  1. ", "     ", &format!("NAME={}", quoted(value)));
+            exported(&mut text, "  1. ", "     ", &format!("NAME={}", shell_quoted(value)));
             assert_eq!(text.lines().collect::<Vec<_>>(), lines);
         }
     }
