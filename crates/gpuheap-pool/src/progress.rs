@@ -1,9 +1,9 @@
-//! Progress of streams, as learnt from the program's own waits.
+//! Progress of streams, as shown by the program's own waits.
 //!
 //! A context counts *moments*: each wait of the host begins one, and each event marks one. If a
 //! wait completes, a free that was made in an earlier moment is completed too. A wait costs two
-//! additions and a free one load. Neither takes a lock, and heaps check for completed frees only if
-//! something was learnt.
+//! additions and a free one load. Neither takes a lock, and heaps check for completed frees only
+//! after progress was noted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ pub struct Moments {
     /// Moment that began last.
     last: AtomicU64,
     /// Number of times that work became known to be completed.
-    learnt: AtomicU64,
+    changes: AtomicU64,
     /// Moment before which the context's whole work is completed.
     completed: Completed,
 }
@@ -37,7 +37,7 @@ impl Moments {
     /// Notes that work enqueued on `stream` before `moment` is completed.
     pub fn complete(&self, stream: &Completed, moment: u64) {
         if stream.0.fetch_max(moment, Ordering::SeqCst) < moment {
-            self.learnt.fetch_add(1, Ordering::SeqCst);
+            self.changes.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -67,8 +67,8 @@ impl Moments {
 
     /// Returns a number that changes whenever work becomes known to be completed.
     #[inline]
-    pub fn learnt(&self) -> u64 {
-        self.learnt.load(Ordering::SeqCst)
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_learnt_of_one_stream_says_nothing_of_another() {
+    fn progress_of_one_stream_leaves_others() {
         let (moments, one, other) =
             (Moments::default(), Completed::default(), Completed::default());
         let freed = moments.now();
@@ -86,11 +86,11 @@ mod tests {
         moments.complete(&one, wait);
         assert!(freed < moments.completed(&one) && later >= moments.completed(&one));
         assert!(freed >= moments.completed(&other));
-        let learnt = moments.learnt();
+        let before = moments.changes();
         moments.complete(&one, wait);
-        assert_eq!(moments.learnt(), learnt, "nothing new");
+        assert_eq!(moments.changes(), before, "nothing new");
         let wait = moments.begin();
         moments.complete_all(wait);
-        assert!(later < moments.completed(&other) && moments.learnt() > learnt);
+        assert!(later < moments.completed(&other) && moments.changes() > before);
     }
 }

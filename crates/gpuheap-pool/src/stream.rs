@@ -29,7 +29,7 @@ impl StreamHandle {
 pub struct StreamRef {
     pub(crate) slot: u32,
     /// Number of streams that used the slot before.
-    pub(crate) turn: u32,
+    pub(crate) generation: u32,
     pub(crate) raw: StreamHandle,
 }
 
@@ -37,14 +37,14 @@ impl StreamRef {
     /// Returns the stream with a [number](StreamRef::number) and a handle.
     #[inline]
     pub fn new(number: u64, raw: StreamHandle) -> StreamRef {
-        StreamRef { slot: number as u32, turn: (number >> 32) as u32, raw }
+        StreamRef { slot: number as u32, generation: (number >> 32) as u32, raw }
     }
 
     /// Returns the stream's number: its slot in the lower half, the number of earlier streams in
     /// that slot in the upper half.
     #[inline]
     pub fn number(self) -> u64 {
-        u64::from(self.turn) << 32 | u64::from(self.slot)
+        u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
     /// Returns the stream's slot in the heap's table of streams.

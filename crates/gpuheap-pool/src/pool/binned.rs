@@ -80,7 +80,7 @@ impl Policy for Binned {
         env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(segment) = self.live.remove(key) else { return Ok(()) };
-        let ticket = env.order.freed(stream, env.source);
+        let ticket = env.order.note_free(stream, env.source);
         match self.bins.get_mut(bin(segment.bytes)) {
             Some(free) => {
                 free.push(ticket, segment);

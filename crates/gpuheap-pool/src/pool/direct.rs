@@ -55,7 +55,7 @@ impl Policy for Direct {
             && let Some(stream) = env.order.current(stream)
         {
             let given_back = env.give_back_on(segment, stream);
-            let ticket = env.order.freed(stream, env.source);
+            let ticket = env.order.note_free(stream, env.source);
             match given_back {
                 Ok(()) => {
                     let last = self.given.entry(ticket.slot()).or_default();
@@ -67,7 +67,7 @@ impl Policy for Direct {
             // A free cannot be part of a graph under capture: the segment waits.
             return if given_back == Err(SourceError::Capturing) { Ok(()) } else { given_back };
         }
-        let ticket = env.order.freed(stream, env.source);
+        let ticket = env.order.note_free(stream, env.source);
         self.waiting.push((ticket, segment));
         if !env.source.is_stream_ordered() {
             // A capturing stream has no fence to wait for, so its frees keep waiting.

@@ -48,7 +48,7 @@ impl Policy for Simple {
         env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         if let Some(segment) = self.live.remove(key) {
-            let ticket = env.order.freed(stream, env.source);
+            let ticket = env.order.note_free(stream, env.source);
             self.free.push(ticket, segment);
         }
         Ok(())

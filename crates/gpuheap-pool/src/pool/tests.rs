@@ -272,7 +272,7 @@ impl World {
         // A fence may have failed on a transient stream. Its free then stays pending until that
         // stream's next free, or until a wait for the whole device, as here.
         self.model.all_known();
-        self.order.all_over(&mut self.model);
+        self.order.complete_all(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         if self.limits.soft.is_some() {
             let released = self.act(|policy, env| policy.release_freed(u64::MAX, env));

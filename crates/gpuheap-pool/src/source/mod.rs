@@ -189,12 +189,12 @@ pub trait MemorySource: Send {
     /// Frees the fence.
     fn forget(&mut self, fence: Fence);
 
-    /// Begins a group of calls, up to [`let_go`](MemorySource::let_go), that enter and leave the
-    /// driver once. Both calls come from one thread, with no call of the program in between.
-    fn hold(&mut self) {}
+    /// Begins a group of calls, up to [`end_calls`](MemorySource::end_calls), that enters and leaves
+    /// the driver once. Both calls come from one thread, with no call of the program in between.
+    fn begin_calls(&mut self) {}
 
-    /// Ends the group that [`hold`](MemorySource::hold) began.
-    fn let_go(&mut self) {}
+    /// Ends the group that [`begin_calls`](MemorySource::begin_calls) began.
+    fn end_calls(&mut self) {}
 
     /// Leaves the remaining memory allocated when the source is dropped, because it is unknown
     /// whether it is in use. The context or the process frees it at its end.

@@ -201,7 +201,7 @@ impl State {
     pub(crate) fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         self.refuse(bytes)?;
         self.refuse_ended(stream).map_err(Shortage::Failed)?;
-        self.order.learn(&mut *self.source);
+        self.order.note_progress(&mut *self.source);
         let spares = self.has_spare(bytes);
         self.order.refuse_waits(spares);
         let mut grant = self.grant(bytes, stream);

@@ -425,7 +425,7 @@ impl Heap {
 
     #[cfg(test)]
     pub(crate) fn streams(&self) -> usize {
-        self.handle.device.lock().order.places()
+        self.handle.device.lock().order.slot_count()
     }
 
     /// Waits for a lease's last use and returns its memory to the driver. Returns the bytes

@@ -100,7 +100,7 @@ impl Inner {
 
     /// Puts a lease on the stream for frees on streams that can be named no more.
     fn forget_stream(&self, kind: MemoryKind, lease: &mut Lease) {
-        let stream = self.store(kind).lock().order.orphanage();
+        let stream = self.store(kind).lock().order.detached_stream();
         lease.stream = StreamRef::new(stream.number(), lease.stream.raw());
         lease.stream_id = NO_STREAM;
     }

@@ -132,7 +132,7 @@ impl Store {
         let mut state = self.lock();
         let state = &mut *state;
         state.flush_caches();
-        state.order.learn(&mut *state.source);
+        state.order.note_progress(&mut *state.source);
         state.keep_soft_limit()?;
         self.note_soft_limit(state);
         let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
@@ -221,7 +221,7 @@ impl Store {
         let State { order, source, .. } = &mut *state;
         if waited.is_ok() {
             order.foreign().for_each(|guard| guard.complete());
-            order.all_over(&mut **source);
+            order.complete_all(&mut **source);
         }
         // Even if the wait failed: their handles may be invalid from now on.
         order.retire_foreign(waited.is_ok());
@@ -490,7 +490,7 @@ impl Drop for Store {
             }
             waited = state.synchronize(&self.context);
             if waited.is_ok() {
-                state.order.all_over(&mut *state.source);
+                state.order.complete_all(&mut *state.source);
             }
         }
         // A graph that uses the memory may be under capture, or be launched.

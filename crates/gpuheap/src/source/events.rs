@@ -26,12 +26,12 @@ impl Events {
     }
 
     /// Groups the following calls, so that the context is entered once. Undo it on this thread by
-    /// [`let_go`](Events::let_go), before any code of the program or other code is called.
-    pub(super) fn hold(&mut self) {
+    /// [`end_calls`](Events::end_calls), before any code of the program or other code is called.
+    pub(super) fn begin_calls(&mut self) {
         self.holds = true;
     }
 
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn end_calls(&mut self) {
         self.holds = false;
         self.inside = None;
     }
@@ -230,12 +230,12 @@ macro_rules! order_by_events {
             self.events.unused.push(fence.0);
         }
 
-        fn hold(&mut self) {
-            self.events.hold();
+        fn begin_calls(&mut self) {
+            self.events.begin_calls();
         }
 
-        fn let_go(&mut self) {
-            self.events.let_go();
+        fn end_calls(&mut self) {
+            self.events.end_calls();
         }
     };
 }

@@ -188,7 +188,7 @@ impl Policy for Stitched {
         if state != State::Live && range == NONE {
             return Ok(());
         }
-        let ticket = env.order.freed(stream, env.source);
+        let ticket = env.order.note_free(stream, env.source);
         let order = &*env.order;
         let last = Last::of(ticket, order);
         let notes = env.limits.soft.is_some();
@@ -501,7 +501,7 @@ impl Stitched {
         if !grows {
             return Ok(None);
         }
-        if !env.order.is_few() {
+        if !env.order.polls_all() {
             // All streams are polled before new memory is taken.
             env.order.poll(env.source).map_err(Shortage::Failed)?;
             self.primary.join_boundaries(env.order);
@@ -606,7 +606,7 @@ impl Stitched {
         if length < SMALL_RUN && grown {
             // The memory was used by several streams, and `stream` comes after all of them.
             length = SMALL_RUN;
-            let ticket = env.order.freed(stream, env.source);
+            let ticket = env.order.note_free(stream, env.source);
             last = Last::of(ticket, env.order);
         }
         if length >= SMALL_RUN {

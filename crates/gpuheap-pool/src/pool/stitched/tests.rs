@@ -123,7 +123,7 @@ proptest! {
                 3 | 6 if !live.is_empty() => {
                     let key = live.swap_remove(pick as usize % live.len());
                     primary.blocks[key].small = primary.blocks[key].bytes <= SMALL;
-                    let ticket = order.freed(stream, &mut model);
+                    let ticket = order.note_free(stream, &mut model);
                     let block = &primary.blocks[key];
                     let steps = (block.address..block.end()).step_by(ROUNDING as usize);
                     freed.extend(steps.map(|step| (step, ticket)));

@@ -1,0 +1,208 @@
+//! Polling: which frees are known to be completed, and searches that poll before they wait.
+
+use super::fences::group_calls;
+use super::slots::Order;
+use crate::source::{MemorySource, SourceError};
+use crate::stream::{StreamRef, Ticket};
+use crate::stuck::Stuck;
+
+/// Free memory that a search found for a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<T> {
+    /// Memory that the stream may use now.
+    pub usable: Option<T>,
+    /// Memory that the stream may use once it waits for this free.
+    pub other: Option<(T, Ticket)>,
+    /// `true` if a poll may make more of the memory usable.
+    pub may_grow: bool,
+}
+
+/// Number of streams that one request polls: a program may have thousands.
+const MOST_POLLED: usize = 16;
+
+impl Order {
+    /// Returns `true` if the work of `stream` before `moment` is known to be completed.
+    #[inline]
+    pub fn is_completed(&self, stream: StreamRef, moment: u64) -> bool {
+        let guard = self.streams[stream.slot()].guard.as_ref();
+        moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
+    }
+
+    /// Notes the progress that the program's own waits have shown since the last call. Makes no
+    /// driver call.
+    #[inline]
+    pub fn note_progress(&mut self, source: &mut dyn MemorySource) {
+        if let Some(moments) = &self.moments
+            && moments.changes() != self.noted_changes
+        {
+            self.note_new_progress(source);
+        }
+    }
+
+    #[cold]
+    fn note_new_progress(&mut self, source: &mut dyn MemorySource) {
+        let Some(moments) = &self.moments else { return };
+        self.noted_changes = moments.changes();
+        for &slot in self.active.iter().chain(&self.detached) {
+            self.streams[slot].note_progress(moments, source);
+        }
+    }
+
+    /// Finds memory for `stream`: memory that it may use now, else memory that a poll makes usable,
+    /// else memory for which it is made to wait. The argument of `search` is `true` after the poll.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for what was found.
+    pub fn find<T>(
+        &mut self,
+        stream: StreamRef,
+        source: &mut dyn MemorySource,
+        mut search: impl FnMut(&Order, bool) -> Candidates<T>,
+    ) -> Result<Option<T>, SourceError> {
+        let found = search(self, false);
+        if found.usable.is_some() || !found.may_grow {
+            return Ok(found.usable);
+        }
+        self.poll_some(found.other.map(|(_, ticket)| ticket), source)?;
+        match search(self, true) {
+            Candidates { usable: None, other: Some((other, ticket)), .. } => {
+                self.order_after(stream, ticket, source).map(|()| Some(other))
+            }
+            found => Ok(found.usable),
+        }
+    }
+
+    /// Polls the progress of every stream with frees in flight. Records a fence for frees that have
+    /// none.
+    pub fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+        self.note_progress(source);
+        group_calls(source, |source| {
+            self.retire_abandoned(source);
+            (0..self.active.len()).try_for_each(|at| self.poll_slot(self.active[at], source))
+        })?;
+        let streams = &mut self.streams;
+        let ended = |slot: &mut usize| {
+            let state = &mut streams[*slot];
+            let ended = state.retired && state.reached == state.freed;
+            if ended {
+                state.after.clear();
+            }
+            ended
+        };
+        self.spare.extend(self.active.extract_if(.., ended));
+        Ok(())
+    }
+
+    /// Polls the stream of `ticket` and [a few](MOST_POLLED) others in rotation. If there are only
+    /// a few streams, polls all of them.
+    pub fn poll_some(
+        &mut self,
+        ticket: Option<Ticket>,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        if self.polls_all() {
+            return self.poll(source);
+        }
+        self.note_progress(source);
+        group_calls(source, |source| {
+            if let Some(ticket) = ticket {
+                self.poll_slot(ticket.slot(), source)?;
+            }
+            (0..MOST_POLLED).try_for_each(|_| {
+                self.polled = (self.polled + 1) % self.active.len();
+                self.poll_slot(self.active[self.polled], source)
+            })
+        })
+    }
+
+    /// Returns `true` if there are few enough streams for each request to poll all of them.
+    #[inline]
+    pub fn polls_all(&self) -> bool {
+        self.active.len() <= MOST_POLLED
+    }
+
+    /// Polls the progress of one stream.
+    fn poll_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+        if self.streams[slot].reached < self.streams[slot].freed {
+            self.fence_all(slot, source)?;
+            // Usually the newest fence is reached, and so all are. If it is not, the fences are
+            // queried from the oldest on.
+            let newest = self.streams[slot].fences.back().copied();
+            let all = match newest {
+                Some((_, fence)) => source.is_fence_reached(fence)?,
+                None => false,
+            };
+            while let Some((number, fence)) = self.streams[slot].fences.front().copied() {
+                if !all && !source.is_fence_reached(fence)? {
+                    break;
+                }
+                source.forget(fence);
+                let state = &mut self.streams[slot];
+                state.fences.pop_front();
+                state.reached = number;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if one of the heap's streams is capturing a graph. Waiting for the whole
+    /// device is not possible then.
+    pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
+        for &slot in &self.active {
+            let state = &self.streams[slot];
+            if state
+                .guard
+                .as_ref()
+                .is_some_and(|guard| guard.is_of_capture() && guard.may_capture())
+            {
+                return Ok(true);
+            }
+            // A stream that may have ended is not queried: a real driver crashes on a stale handle.
+            if state.retired || state.transient {
+                continue;
+            }
+            if source.is_capturing(self.stream_in(slot))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the frees that no wait can complete now. A stream counts as capturing if the query
+    /// fails.
+    pub fn stuck(&mut self, source: &mut dyn MemorySource) -> Stuck {
+        self.note_progress(source);
+        let mut stuck = Stuck::default();
+        let is_pending = |slot: &usize| self.streams[*slot].fenced() < self.streams[*slot].freed;
+        let pending = || self.active.iter().copied().chain(self.detached).filter(is_pending);
+        for slot in pending().filter(|slot| !self.streams[*slot].retired) {
+            let state = &self.streams[slot];
+            // A transient stream cannot be queried. Its frees without a fence were made during a
+            // capture.
+            if state.transient || source.is_capturing(self.stream_in(slot)).unwrap_or(true) {
+                stuck.add(slot, state.fenced());
+            }
+        }
+        // These frees are completed when the device's work is. No wait for the device is possible
+        // during a capture.
+        let mut ended = pending().filter(|slot| self.streams[*slot].retired).peekable();
+        if ended.peek().is_some() && self.is_any_capturing(source).unwrap_or(true) {
+            ended.for_each(|slot| stuck.add(slot, self.streams[slot].fenced()));
+        }
+        stuck
+    }
+
+    /// Returns the frees that are not known to be completed. Other streams may reuse their memory
+    /// only after a wait.
+    pub fn unreached(&self) -> Stuck {
+        let mut unreached = Stuck::default();
+        for &slot in self.active.iter().chain(&self.detached) {
+            let state = &self.streams[slot];
+            if state.reached < state.freed {
+                unreached.add(slot, state.reached);
+            }
+        }
+        unreached
+    }
+}
