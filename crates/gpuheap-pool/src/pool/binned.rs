@@ -5,7 +5,7 @@
 //! block is given back to the driver once its stream has reached the free.
 
 use super::free_list::FreeList;
-use super::slab::Slab;
+use super::slot_map::SlotMap;
 use super::{
     BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Rounding, Served,
     Shortage, Taking,
@@ -20,7 +20,7 @@ const LARGEST_BIN: u32 = 27;
 /// The policy `binned`.
 #[derive(Debug)]
 pub struct Binned {
-    live: Slab<Segment>,
+    live: SlotMap<Segment>,
     bins: Vec<FreeList>,
     /// Freed blocks above the largest bin, which wait for their stream before they are given back.
     unpooled: FreeList,
@@ -29,7 +29,7 @@ pub struct Binned {
 impl Default for Binned {
     fn default() -> Binned {
         Binned {
-            live: Slab::default(),
+            live: SlotMap::default(),
             bins: (0..=LARGEST_BIN).map(|_| FreeList::default()).collect(),
             unpooled: FreeList::default(),
         }

@@ -7,7 +7,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::slab::Slab;
+use super::slot_map::SlotMap;
 use super::{BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Shortage};
 use crate::order::Order;
 use crate::source::{Segment, SourceError};
@@ -16,7 +16,7 @@ use crate::stream::{StreamRef, Ticket};
 /// The policies `none` and `driver`.
 #[derive(Debug, Default)]
 pub struct Direct {
-    live: Slab<Segment>,
+    live: SlotMap<Segment>,
     /// Segments freed but not given back yet: their stream is capturing a graph, or a driver call
     /// failed.
     waiting: Vec<(Ticket, Segment)>,

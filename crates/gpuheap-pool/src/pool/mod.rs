@@ -16,7 +16,7 @@ mod binned;
 mod direct;
 mod free_list;
 mod simple;
-mod slab;
+mod slot_map;
 mod stitched;
 #[cfg(test)]
 mod tests;

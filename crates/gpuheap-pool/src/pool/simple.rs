@@ -4,7 +4,7 @@
 //! most 4 MiB above. Blocks are neither split nor merged.
 
 use super::free_list::FreeList;
-use super::slab::Slab;
+use super::slot_map::SlotMap;
 use super::{
     BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Shortage, Taking,
 };
@@ -20,7 +20,7 @@ const LARGE_WASTE: u64 = 4 << 20;
 /// The policy `simple`.
 #[derive(Debug, Default)]
 pub struct Simple {
-    live: Slab<Segment>,
+    live: SlotMap<Segment>,
     free: FreeList,
 }
 

@@ -145,7 +145,7 @@ pub struct Stitched {
     ranges: Ranges,
     placement_log: PlacementLog,
     /// Addresses of blocks for small requests, in the order of their first use.
-    slabs: Vec<u64>,
+    small_runs: Vec<u64>,
     /// Primary addresses of chunks that a free left all free. Noted only if there is a soft limit.
     freed: BTreeSet<u64>,
 }
@@ -276,7 +276,7 @@ impl Stitched {
             memory: Memory::default(),
             ranges: Ranges::default(),
             placement_log: PlacementLog::default(),
-            slabs: Vec::new(),
+            small_runs: Vec::new(),
             freed: BTreeSet::new(),
         }
     }
@@ -547,12 +547,12 @@ impl Stitched {
         let found = self.primary.find(bytes, true, search_depth, stream, env.order);
         let key = match found.usable {
             Some(key) => Some(key),
-            None => match self.slab(request, grows, env) {
+            None => match self.take_small_run(request, grows, env) {
                 Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
                     let grant = self.rather_than_fail(request, shortage, env)?;
                     return Ok(Some(grant));
                 }
-                slab => slab?,
+                run => run?,
             },
         };
         Ok(key.map(|key| self.hand_out(key, bytes)))
@@ -560,11 +560,16 @@ impl Stitched {
 
     /// Takes a block for small requests, from the free memory of large ones or from the driver.
     #[cold]
-    fn slab(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> FoundKey {
+    fn take_small_run(
+        &mut self,
+        request: Request,
+        grows: bool,
+        env: &mut Environment<'_>,
+    ) -> FoundKey {
         let Request { stream, .. } = request;
         let search_depth = self.tuning.search_depth;
         // At an earlier address, if possible: blocks placed around it then find their places again.
-        let mut key = self.slabs.iter().find_map(|address| {
+        let mut key = self.small_runs.iter().find_map(|address| {
             let key = self.primary.run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
             let usable =
@@ -610,7 +615,7 @@ impl Stitched {
             last = Last::of(ticket, env.order);
         }
         if length >= SMALL_RUN {
-            self.note_slab(address);
+            self.note_small_run(address);
         }
         let key = self.primary.take(key, address, length, State::Live);
         self.primary.blocks[key].small = true;
@@ -624,17 +629,17 @@ impl Stitched {
         !self.in_segments || self.primary.blocks[key].bytes == SMALL_RUN
     }
 
-    fn note_slab(&mut self, address: u64) {
-        if self.slabs.contains(&address) {
+    fn note_small_run(&mut self, address: u64) {
+        if self.small_runs.contains(&address) {
             return;
         }
-        if self.slabs.len() >= MOST_SMALL_RUNS {
+        if self.small_runs.len() >= MOST_SMALL_RUNS {
             // Addresses without memory are removed, to make room.
             let primary = &self.primary;
-            self.slabs.retain(|slab| primary.holds_memory(*slab));
+            self.small_runs.retain(|run| primary.holds_memory(*run));
         }
-        if self.slabs.len() < MOST_SMALL_RUNS {
-            self.slabs.push(address);
+        if self.small_runs.len() < MOST_SMALL_RUNS {
+            self.small_runs.push(address);
         }
     }
 

@@ -798,9 +798,9 @@ fn places_of_small_blocks_make_room_when_their_memory_went() {
         let blocks: Vec<_> = (0..MOST_SMALL_RUNS as u64 * (SMALL_RUN / SMALL))
             .map(|_| bench.allocate(SMALL, 0))
             .collect();
-        assert_eq!(bench.policy.slabs.len(), MOST_SMALL_RUNS);
+        assert_eq!(bench.policy.small_runs.len(), MOST_SMALL_RUNS);
         let known =
-            bench.policy.slabs.iter().filter(|slab| bench.policy.primary.holds_memory(**slab));
+            bench.policy.small_runs.iter().filter(|run| bench.policy.primary.holds_memory(**run));
         assert_eq!(known.count(), MOST_SMALL_RUNS, "round {round}");
         for block in blocks {
             bench.free(block, 0);

@@ -1,19 +1,19 @@
-//! Descriptors in one vector, named by their index.
+//! Values in one vector, each named by its index.
 
-/// A vector that reuses its holes.
+/// Vector that reuses the indexes of removed values.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(super) struct SlotMap<T> {
     entries: Vec<Option<T>>,
     holes: Vec<u32>,
 }
 
-impl<T> Default for Slab<T> {
-    fn default() -> Slab<T> {
-        Slab { entries: Vec::new(), holes: Vec::new() }
+impl<T> Default for SlotMap<T> {
+    fn default() -> SlotMap<T> {
+        SlotMap { entries: Vec::new(), holes: Vec::new() }
     }
 }
 
-impl<T> Slab<T> {
+impl<T> SlotMap<T> {
     pub(super) fn insert(&mut self, value: T) -> u32 {
         match self.holes.pop() {
             Some(key) => {
