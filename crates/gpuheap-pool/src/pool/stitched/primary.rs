@@ -356,7 +356,7 @@ impl Primary {
                 return self.merge(key, order);
             }
         }
-        self.note_seams(key);
+        self.note_boundaries(key);
         self.bin(key);
     }
 
@@ -364,7 +364,7 @@ impl Primary {
     pub(super) fn put_apart(&mut self, key: u32, last: Last) {
         let block = &mut self.blocks[key];
         (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
-        self.note_seams(key);
+        self.note_boundaries(key);
         self.bin(key);
     }
 
@@ -399,7 +399,7 @@ impl Primary {
             self.put_apart(right, Last::OVER);
             key = left;
         }
-        self.note_seams(key);
+        self.note_boundaries(key);
         self.bin(key);
     }
 
@@ -572,7 +572,7 @@ impl Primary {
         if both { first.with(second, order) } else { None }
     }
 
-    fn note_seams(&mut self, key: u32) {
+    fn note_boundaries(&mut self, key: u32) {
         let Block { before, after, small, .. } = self.blocks[key];
         for (first, second) in [(before, key), (key, after)] {
             let both = [first, second]
