@@ -321,7 +321,7 @@ impl Stitched {
         if !followed && !grows && place.is_some_and(|place| self.is_among_small(place, bytes)) {
             return Ok(None);
         }
-        if !followed && let Some(key) = self.cached_at_home(request, false, env)? {
+        if !followed && let Some(key) = self.find_at_primary(request, false, env)? {
             grant = Some(self.hand_out(key, bytes));
         }
         let grant = match grant {
@@ -387,7 +387,7 @@ impl Stitched {
     /// Takes a free block by steps 2 to 4 of the module's list, except that it does not wait for
     /// several streams.
     #[inline]
-    fn cached_at_home(
+    fn find_at_primary(
         &mut self,
         request: Request,
         small: bool,
@@ -442,7 +442,7 @@ impl Stitched {
             return Ok(self.hand_out(key, bytes));
         }
         if let Some(address) = self.bounded_run(bytes)
-            && let Some(grant) = self.at_primary(address, request, env)?
+            && let Some(grant) = self.take_at_primary(address, request, env)?
         {
             return Ok(grant);
         }
@@ -491,7 +491,7 @@ impl Stitched {
     #[cold]
     fn find_more(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         if let Some(address) = self.bounded_run(request.bytes)
-            && let Some(grant) = self.at_primary(address, request, env)?
+            && let Some(grant) = self.take_at_primary(address, request, env)?
         {
             return Ok(Some(grant));
         }
@@ -505,7 +505,7 @@ impl Stitched {
             // All streams are polled before new memory is taken.
             env.order.poll(env.source).map_err(Shortage::Failed)?;
             self.primary.join_boundaries(env.order);
-            if let Some(key) = self.cached_at_home(request, false, env)? {
+            if let Some(key) = self.find_at_primary(request, false, env)? {
                 return Ok(Some(self.hand_out(key, request.bytes)));
             }
         }
@@ -586,12 +586,12 @@ impl Stitched {
                 .map(|key| (key, self.primary.blocks[key].address));
         }
         if key.is_none() {
-            if let Some(key) = self.cached_at_home(request, true, env)? {
+            if let Some(key) = self.find_at_primary(request, true, env)? {
                 return Ok(Some(key));
             }
             if !self.in_segments {
                 key = self
-                    .cached_at_home(request, false, env)?
+                    .find_at_primary(request, false, env)?
                     .map(|key| (key, self.primary.blocks[key].address));
             }
         }
@@ -601,7 +601,7 @@ impl Stitched {
         }
         if grown {
             let address =
-                self.grow_at_home(Request { bytes: SMALL_RUN, ..request }, Bound::None, env)?;
+                self.grow_at_primary(Request { bytes: SMALL_RUN, ..request }, Bound::None, env)?;
             key = address.and_then(|at| Some((self.primary.run_at(at, SMALL_RUN)?, at)));
         }
         let (key, address) = key.ok_or(Shortage::Device(LEAST))?;
@@ -653,7 +653,12 @@ impl Stitched {
 
     /// Takes a range of primary addresses, if it is free.
     #[inline]
-    fn at_primary(&mut self, address: u64, request: Request, env: &mut Environment<'_>) -> Served {
+    fn take_at_primary(
+        &mut self,
+        address: u64,
+        request: Request,
+        env: &mut Environment<'_>,
+    ) -> Served {
         let first = self.primary.run_at(address, request.bytes);
         self.in_run(first, address, request, env)
     }

@@ -169,8 +169,8 @@ impl Stitched {
     /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
     /// total would exceed the bound, or if new memory is refused and stitching may need none.
     pub(super) fn grow_for(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
-        match self.grow_at_home(request, Bound::Slack, env) {
-            Ok(Some(address)) => self.at_primary(address, request, env),
+        match self.grow_at_primary(request, Bound::Slack, env) {
+            Ok(Some(address)) => self.take_at_primary(address, request, env),
             Ok(None) => Ok(None),
             Err(Shortage::Limit(_) | Shortage::Device(_)) if !self.in_segments => Ok(None),
             Err(error) => Err(error),
@@ -179,7 +179,7 @@ impl Stitched {
 
     /// Takes new memory for a gap, so that `bytes` lie free in one piece, and orders `stream` after
     /// all its uses. Returns the piece's address.
-    pub(super) fn grow_at_home(
+    pub(super) fn grow_at_primary(
         &mut self,
         request: Request,
         bound: Bound,
@@ -446,12 +446,12 @@ impl Stitched {
             // cannot be used.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
-                match self.grow_at_home(request, Bound::None, env) {
+                match self.grow_at_primary(request, Bound::None, env) {
                     // Too many mappings are better than a failed request.
                     Err(Shortage::Limit(_) | Shortage::Device(_)) if plan.missing == 0 => {}
                     grown => {
                         let address = grown?.ok_or_else(none)?;
-                        let grant = self.at_primary(address, request, env)?;
+                        let grant = self.take_at_primary(address, request, env)?;
                         return grant.ok_or_else(none);
                     }
                 }
@@ -469,7 +469,7 @@ impl Stitched {
             tries += 1;
         };
         if let [one] = plan.runs[..]
-            && let Some(grant) = self.at_primary(one.address, request, env)?
+            && let Some(grant) = self.take_at_primary(one.address, request, env)?
         {
             return Ok(grant);
         }

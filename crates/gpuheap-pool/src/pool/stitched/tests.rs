@@ -88,7 +88,7 @@ proptest! {
     /// free neighbours are merged or noted as a boundary, and that each address leads to its block.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page at every step")]
-    fn a_home_stays_in_order(
+    fn blocks_tile_their_addresses(
         actions in prop::collection::vec((0_u8..8, any::<u64>(), 1_u64..9000), 1..fewer(150)),
     ) {
         let (mut model, mut order, mut primary) = (Model::new(1 << 40), Order::default(), Primary::default());
@@ -451,8 +451,8 @@ fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
     let request = Request { bytes: 4 * MIB + left, stream: bench.streams[0] };
     let before = bench.stats.taken;
     let grown = bench.act(|policy, env| {
-        let address = policy.grow_at_home(request, Bound::None, env).unwrap().unwrap();
-        policy.at_primary(address, request, env).unwrap()
+        let address = policy.grow_at_primary(request, Bound::None, env).unwrap().unwrap();
+        policy.take_at_primary(address, request, env).unwrap()
     });
     assert!(grown.is_some());
     assert_eq!(bench.stats.taken - before, 4 * MIB);
@@ -818,7 +818,7 @@ proptest! {
     /// Blocks whose merge is deferred while the program repeats itself merge when it does not.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page of a large arena")]
-    fn a_program_that_nearly_repeats_itself_keeps_its_home_in_order(
+    fn near_repetition_keeps_blocks_tiled(
         sizes in prop::collection::vec(1_u64..40, 6..30),
         rounds in
             prop::collection::vec((0_usize..30, 0_u64..40, any::<bool>(), any::<u64>()), 4..fewer(20)),
