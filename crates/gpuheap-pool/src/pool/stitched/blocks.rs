@@ -16,8 +16,8 @@ pub(super) enum State {
     Vacant,
     /// Live at its primary address.
     Live,
-    /// Mapped: live as a part of a stitched range.
-    Lent,
+    /// Live as a part of a stitched range.
+    Mapped,
     Free,
     /// Addresses without memory.
     Gap,

@@ -718,7 +718,7 @@ impl Stitched {
         if !self.order_run(&runs, stream, env)? {
             return Ok(None);
         }
-        let held = self.lend(&runs, id);
+        let held = self.take_mapped(&runs, id);
         let Some(&key) = held.first() else { return Ok(None) };
         self.ranges.hold(id, held);
         Ok(Some(BlockRef { key, address, bytes }))
@@ -726,11 +726,11 @@ impl Stitched {
 
     /// Takes free ranges of primary addresses for a stitched range. Returns the keys of their
     /// blocks.
-    fn lend(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
+    fn take_mapped(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
         let mut held = Vec::with_capacity(runs.len());
         for run in runs {
             if let Some(first) = self.primary.run_at(run.address, run.bytes) {
-                held.push(self.primary.take(first, run.address, run.bytes, State::Lent));
+                held.push(self.primary.take(first, run.address, run.bytes, State::Mapped));
             }
         }
         if let Some(first) = held.first() {
