@@ -201,8 +201,8 @@ impl Stitched {
                 if exceeds(self.memory.bytes(), LEAST) {
                     return Ok(None);
                 }
-                let arena = reserve(round_up(bytes, LEAST), env)?;
-                self.primary.add_arena(arena.address, arena.bytes);
+                let reserved = reserve(round_up(bytes, LEAST), env)?;
+                self.primary.add_address_range(reserved.address, reserved.bytes);
                 room = self.room(bytes, eligibility, stream, env.order);
             }
             let Some(room) = room else { return Ok(None) };
@@ -328,8 +328,8 @@ impl Stitched {
                 })
                 .min()
             else {
-                let arena = reserve(bytes, env)?;
-                self.primary.add_arena(arena.address, arena.bytes);
+                let reserved = reserve(bytes, env)?;
+                self.primary.add_address_range(reserved.address, reserved.bytes);
                 continue;
             };
             let part = length.min(bytes);

@@ -2,8 +2,8 @@
 //! alone.
 //!
 //! ```text
-//! arena  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼────────────── gap ──────────────┤  blocks
-//!        ├ chunk ┼ chunk ┼──── chunk ──────┼ chunk┤                                    memory
+//! addresses  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼────────────── gap ──────────────┤  blocks
+//!            ├ chunk ┼ chunk ┼──── chunk ──────┼ chunk┤                                    memory
 //! ```
 //!
 //! Blocks are linked by address. For each page, a table names the block that covers its first byte,
@@ -34,7 +34,7 @@ pub(super) struct Primary {
     large: Bins,
     small: Bins,
     /// Ranges of addresses that blocks cover whole, by address.
-    arenas: Vec<Arena>,
+    address_ranges: Vec<AddressRange>,
     pub(super) gaps: Vec<u32>,
     /// Free blocks that could not merge with the next one, because another stream freed it.
     boundaries: Vec<u32>,
@@ -47,7 +47,7 @@ pub(super) struct Primary {
 }
 
 #[derive(Debug)]
-struct Arena {
+struct AddressRange {
     base: u64,
     bytes: u64,
     /// Block that covers the first byte of each page.
@@ -56,7 +56,7 @@ struct Arena {
 
 impl Primary {
     /// Adds addresses without memory.
-    pub(super) fn add_arena(&mut self, base: u64, bytes: u64) {
+    pub(super) fn add_address_range(&mut self, base: u64, bytes: u64) {
         let key = self.add_block(base, bytes, State::Gap);
         self.gaps.push(key);
     }
@@ -71,7 +71,7 @@ impl Primary {
     pub(super) fn remove_segment(&mut self, first: u32, base: u64, bytes: u64) {
         let key = self.take(first, base, bytes, State::Gap);
         self.blocks.remove(key);
-        self.arenas.retain(|arena| arena.base != base);
+        self.address_ranges.retain(|addresses| addresses.base != base);
     }
 
     /// Adds addresses that one block covers.
@@ -92,24 +92,24 @@ impl Primary {
             binned: false,
             listed: false,
         });
-        let at = self.arenas.partition_point(|arena| arena.base < base);
+        let at = self.address_ranges.partition_point(|addresses| addresses.base < base);
         let cover = vec![key; bytes.div_ceil(PAGE) as usize];
-        self.arenas.insert(at, Arena { base, bytes, cover });
+        self.address_ranges.insert(at, AddressRange { base, bytes, cover });
         key
     }
 
-    /// Returns the last arena if it is only a gap, so that its addresses can be given back.
-    pub(super) fn arena_to_go(&self) -> Option<Segment> {
-        let &Arena { base, bytes, .. } = self.arenas.last()?;
+    /// Returns the last address range if it is only a gap, so that its addresses can be given back.
+    pub(super) fn last_unused_address_range(&self) -> Option<Segment> {
+        let &AddressRange { base, bytes, .. } = self.address_ranges.last()?;
         let is_all = |gap: &Block| (gap.address, gap.bytes) == (base, bytes);
         let is_gap = self.gaps.iter().any(|gap| is_all(&self.blocks[*gap]));
         is_gap.then_some(Segment { address: base, bytes })
     }
 
-    /// Forgets the last arena, whose addresses were given back.
-    pub(super) fn forget_arena(&mut self) {
-        let Some(arena) = self.arenas.pop() else { return };
-        let holds = |gap: &u32| self.blocks[*gap].address == arena.base;
+    /// Forgets the last address range, whose addresses were given back.
+    pub(super) fn remove_last_address_range(&mut self) {
+        let Some(addresses) = self.address_ranges.pop() else { return };
+        let holds = |gap: &u32| self.blocks[*gap].address == addresses.base;
         if let Some(at) = self.gaps.iter().position(holds) {
             self.blocks.remove(self.gaps.swap_remove(at));
         }
@@ -183,17 +183,20 @@ impl Primary {
         })
     }
 
-    /// Returns the index of the arena that holds `address`.
+    /// Returns the index of the address range that holds `address`.
     #[inline]
-    fn arena_of(&self, address: u64) -> Option<usize> {
-        let at = self.arenas.partition_point(|arena| arena.base <= address).checked_sub(1)?;
-        (address - self.arenas[at].base < self.arenas[at].bytes).then_some(at)
+    fn address_range_at(&self, address: u64) -> Option<usize> {
+        let at = self
+            .address_ranges
+            .partition_point(|addresses| addresses.base <= address)
+            .checked_sub(1)?;
+        (address - self.address_ranges[at].base < self.address_ranges[at].bytes).then_some(at)
     }
 
     /// Returns the block that holds `address`.
     pub(super) fn at(&self, address: u64) -> Option<u32> {
-        let arena = &self.arenas[self.arena_of(address)?];
-        let mut key = *arena.cover.get(((address - arena.base) / PAGE) as usize)?;
+        let addresses = &self.address_ranges[self.address_range_at(address)?];
+        let mut key = *addresses.cover.get(((address - addresses.base) / PAGE) as usize)?;
         loop {
             let block = self.blocks.get(key)?;
             if address < block.end() {
@@ -684,10 +687,13 @@ impl Primary {
     /// Notes the block that covers the pages that begin in a range.
     #[inline]
     fn cover_range(&mut self, key: u32, from: u64, to: u64) {
-        let Some(arena) = self.arena_of(from).map(|at| &mut self.arenas[at]) else { return };
-        let first = (from - arena.base).div_ceil(PAGE) as usize;
-        let end = (to - arena.base).div_ceil(PAGE) as usize;
-        if let Some(pages) = arena.cover.get_mut(first..end) {
+        let Some(addresses) = self.address_range_at(from).map(|at| &mut self.address_ranges[at])
+        else {
+            return;
+        };
+        let first = (from - addresses.base).div_ceil(PAGE) as usize;
+        let end = (to - addresses.base).div_ceil(PAGE) as usize;
+        if let Some(pages) = addresses.cover.get_mut(first..end) {
             pages.fill(key);
         }
     }
@@ -714,17 +720,17 @@ impl Primary {
                 assert!(!both || is_boundary || !are_merged, "{block:?} {next:?}");
             }
         }
-        for arena in &self.arenas {
-            let (mut at, end) = (arena.base, arena.base + arena.bytes);
+        for addresses in &self.address_ranges {
+            let (mut at, end) = (addresses.base, addresses.base + addresses.bytes);
             let mut key = self.at(at).expect("a block at the base");
             while at < end {
                 let block = &self.blocks[key];
                 assert_eq!(block.address, at);
-                for page in
-                    (at - arena.base).div_ceil(PAGE)..(block.end() - arena.base).div_ceil(PAGE)
+                for page in (at - addresses.base).div_ceil(PAGE)
+                    ..(block.end() - addresses.base).div_ceil(PAGE)
                 {
                     if page < 4096 {
-                        assert_eq!(arena.cover[page as usize], key, "page {page}");
+                        assert_eq!(addresses.cover[page as usize], key, "page {page}");
                     }
                 }
                 (at, key) = (block.end(), block.after);

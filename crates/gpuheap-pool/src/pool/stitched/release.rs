@@ -242,9 +242,9 @@ impl Stitched {
             return Ok(());
         }
         self.ranges.clear(env)?;
-        while let Some(arena) = self.primary.arena_to_go() {
-            env.pages()?.unreserve(arena.address, arena.bytes)?;
-            self.primary.forget_arena();
+        while let Some(reserved) = self.primary.last_unused_address_range() {
+            env.pages()?.unreserve(reserved.address, reserved.bytes)?;
+            self.primary.remove_last_address_range();
         }
         Ok(())
     }

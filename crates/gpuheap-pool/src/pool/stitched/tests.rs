@@ -84,7 +84,7 @@ proptest! {
         }
     }
 
-    /// Takes, frees, fills and empties ranges at random. Checks that blocks tile their arena, that
+    /// Takes, frees, fills and empties ranges at random. Checks that blocks tile their address range, that
     /// free neighbours are merged or noted as a boundary, and that each address leads to its block.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page at every step")]
@@ -96,7 +96,7 @@ proptest! {
         let streams: Vec<_> = (0..3)
             .map(|n| order.stream(100 + n, StreamHandle(n as usize + 10), || None, &mut model))
             .collect();
-        primary.add_arena(1 << 40, 64 * LEAST);
+        primary.add_address_range(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
         // Last free of each step of memory, which no block records.
         let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
@@ -817,7 +817,7 @@ proptest! {
 
     /// Blocks whose merge is deferred while the program repeats itself merge when it does not.
     #[test]
-    #[cfg_attr(miri, ignore = "it looks at every page of a large arena")]
+    #[cfg_attr(miri, ignore = "it looks at every page of a large address range")]
     fn near_repetition_keeps_blocks_tiled(
         sizes in prop::collection::vec(1_u64..40, 6..30),
         rounds in
