@@ -20,7 +20,7 @@ pub(super) enum State {
     Mapped,
     Free,
     /// Addresses without memory.
-    Gap,
+    Unbacked,
 }
 
 /// Last use of a free block, in twelve bytes.

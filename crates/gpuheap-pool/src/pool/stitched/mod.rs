@@ -1,7 +1,7 @@
 //! `stitched`: physical memory mapped at reserved addresses, so that all free bytes are usable.
 //!
 //! ```text
-//! primary    ├ live ┼─ a ─┼ live ┼── b ──┼ live ┼─ c ─┼─ live ─┼──────── gap ────────┤
+//! primary    ├ live ┼─ a ─┼ live ┼── b ──┼ live ┼─ c ─┼─ live ─┼────── unbacked ─────┤
 //!                   │             │             │
 //! range             └──────┬──────┴──────┬──────┘       a request larger than a, b and c
 //!                  ├─── a ─┼───── b ─────┼─ c ───┤

@@ -82,18 +82,18 @@ pub(super) struct Plan {
     pub(super) missing: u64,
 }
 
-/// Room for new memory: a part of a gap, and the start of the free piece that results.
+/// Room for new memory: a part of an unbacked range, and the start of the free piece that results.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     start: u64,
     memory: Segment,
-    /// Size of the whole gap.
-    gap: u64,
+    /// Size of the whole unbacked range.
+    unbacked: u64,
 }
 
 impl Room {
-    /// Returns the parts of the blocks before and after the gap that the first `bytes` of the piece
-    /// take.
+    /// Returns the parts of the blocks before and after that range that the first `bytes` of the
+    /// piece take.
     fn beside(self, bytes: u64) -> Vec<Segment> {
         let between =
             |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
@@ -177,8 +177,8 @@ impl Stitched {
         }
     }
 
-    /// Takes new memory for a gap, so that `bytes` lie free in one piece, and orders `stream` after
-    /// all its uses. Returns the piece's address.
+    /// Takes new memory for an unbacked range, so that `bytes` lie free in one piece, and orders
+    /// `stream` after all its uses. Returns the piece's address.
     pub(super) fn grow_at_primary(
         &mut self,
         request: Request,
@@ -264,11 +264,11 @@ impl Stitched {
     fn ahead(&self, room: Room, growth: Growth) -> u64 {
         let ahead = growth.ahead(room.memory.bytes, self.memory.bytes());
         // Memory of failed calls is put to use before more is taken.
-        let fits = ahead <= room.gap && self.memory.loose_bytes() == 0;
+        let fits = ahead <= room.unbacked && self.memory.loose_bytes() == 0;
         if fits { ahead } else { room.memory.bytes }
     }
 
-    /// Puts new memory into a part of a gap, in [pieces](super::growth::piece) of up to
+    /// Puts new memory into a part of an unbacked range, in [pieces](super::growth::piece) of up to
     /// `most_piece` bytes or the share of the total. If the memory cannot be taken, nothing
     /// changes.
     fn put_memory(
@@ -284,8 +284,8 @@ impl Stitched {
         while at < end {
             match self.memory.add(at, end - at, most_piece, env) {
                 Ok(added) => {
-                    if let Some(gap) = self.primary.at(at) {
-                        self.primary.fill(gap, added, env.order);
+                    if let Some(unbacked) = self.primary.at(at) {
+                        self.primary.fill(unbacked, added, env.order);
                     }
                     at += added;
                 }
@@ -311,7 +311,7 @@ impl Stitched {
         }
     }
 
-    /// Puts new memory into any gaps, and notes its addresses.
+    /// Puts new memory into any unbacked ranges, and notes its addresses.
     fn grow_anywhere(
         &mut self,
         mut bytes: u64,
@@ -320,11 +320,17 @@ impl Stitched {
     ) -> Result<(), Shortage> {
         bytes = round_up(bytes, LEAST);
         while bytes > 0 {
-            let gaps = self.primary.gaps.iter().map(|gap| &self.primary.blocks[*gap]);
-            // The first gap that holds the memory, else the largest.
-            let Some((_, _, address, length)) = gaps
-                .map(|gap| {
-                    (gap.bytes < bytes, u64::MAX - gap.bytes.min(bytes), gap.address, gap.bytes)
+            let ranges =
+                self.primary.unbacked.iter().map(|unbacked| &self.primary.blocks[*unbacked]);
+            // The first unbacked range that holds the memory, else the largest.
+            let Some((_, _, address, length)) = ranges
+                .map(|unbacked| {
+                    (
+                        unbacked.bytes < bytes,
+                        u64::MAX - unbacked.bytes.min(bytes),
+                        unbacked.address,
+                        unbacked.bytes,
+                    )
                 })
                 .min()
             else {
@@ -340,8 +346,8 @@ impl Stitched {
         Ok(())
     }
 
-    /// Returns the gap that needs the least new memory for `bytes` in one piece, together with the
-    /// eligible blocks beside it.
+    /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
+    /// together with the eligible blocks beside it.
     fn room(
         &self,
         bytes: u64,
@@ -354,22 +360,23 @@ impl Stitched {
         })
     }
 
-    /// Returns the gap that needs the least new memory for `bytes` in one piece, together with the
-    /// `usable` free blocks beside it.
+    /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
+    /// together with the `usable` free blocks beside it.
     fn room_beside(&self, bytes: u64, usable: impl Fn(&Block) -> bool) -> Option<Room> {
         let usable = |block: &&Block| usable(block);
         let mut best: Option<Room> = None;
-        for key in &self.primary.gaps {
-            let gap = &self.primary.blocks[*key];
-            let (mut start, mut end) = (gap.address, gap.end());
-            let mut next = gap.before;
+        for key in &self.primary.unbacked {
+            let unbacked = &self.primary.blocks[*key];
+            let (mut start, mut end) = (unbacked.address, unbacked.end());
+            let mut next = unbacked.before;
             while let Some(block) = self.primary.blocks.get(next).filter(usable) {
                 start = block.address;
                 next = block.before;
             }
-            let mut need = round_up(bytes.saturating_sub(gap.address - start), LEAST).max(LEAST);
-            if need > gap.bytes {
-                next = gap.after;
+            let mut need =
+                round_up(bytes.saturating_sub(unbacked.address - start), LEAST).max(LEAST);
+            if need > unbacked.bytes {
+                next = unbacked.after;
                 while let Some(block) = self.primary.blocks.get(next).filter(usable) {
                     end = block.end();
                     next = block.after;
@@ -377,11 +384,11 @@ impl Stitched {
                 if end - start < bytes {
                     continue;
                 }
-                need = gap.bytes;
+                need = unbacked.bytes;
             }
-            let memory = Segment { address: gap.address, bytes: need };
+            let memory = Segment { address: unbacked.address, bytes: need };
             let rank = |room: &Room| (room.memory.bytes, room.memory.address);
-            let room = Room { start, memory, gap: gap.bytes };
+            let room = Room { start, memory, unbacked: unbacked.bytes };
             if best.is_none_or(|best| rank(&room) < rank(&best)) {
                 best = Some(room);
             }
@@ -544,7 +551,7 @@ impl Stitched {
         let room = self.room_beside(grown, usable);
         let growth = self.growth(grown, stats, headroom);
         let fresh = Segment { address: 0, bytes: round_up(grown, LEAST) };
-        let room = room.unwrap_or(Room { start: 0, memory: fresh, gap: u64::MAX });
+        let room = room.unwrap_or(Room { start: 0, memory: fresh, unbacked: u64::MAX });
         let loose = self.memory.loose_bytes();
         let at_primary = room.memory.bytes.saturating_sub(loose);
         let ahead = Taking::of(self.ahead(room, growth).saturating_sub(loose));

@@ -2,7 +2,7 @@
 //! alone.
 //!
 //! ```text
-//! addresses  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼────────────── gap ──────────────┤  blocks
+//! addresses  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼─────────── unbacked ────────────┤  blocks
 //!            ├ chunk ┼ chunk ┼──── chunk ──────┼ chunk┤                                    memory
 //! ```
 //!
@@ -35,7 +35,7 @@ pub(super) struct Primary {
     small: Bins,
     /// Ranges of addresses that blocks cover whole, by address.
     address_ranges: Vec<AddressRange>,
-    pub(super) gaps: Vec<u32>,
+    pub(super) unbacked: Vec<u32>,
     /// Free blocks that could not merge with the next one, because another stream freed it.
     boundaries: Vec<u32>,
     /// Number of boundaries at which stale ones are removed.
@@ -57,8 +57,8 @@ struct AddressRange {
 impl Primary {
     /// Adds addresses without memory.
     pub(super) fn add_address_range(&mut self, base: u64, bytes: u64) {
-        let key = self.add_block(base, bytes, State::Gap);
-        self.gaps.push(key);
+        let key = self.add_block(base, bytes, State::Unbacked);
+        self.unbacked.push(key);
     }
 
     /// Adds addresses with memory, a segment of the driver, as one free block.
@@ -69,7 +69,7 @@ impl Primary {
 
     /// Removes the addresses of a segment that is all free, because it was given back.
     pub(super) fn remove_segment(&mut self, first: u32, base: u64, bytes: u64) {
-        let key = self.take(first, base, bytes, State::Gap);
+        let key = self.take(first, base, bytes, State::Unbacked);
         self.blocks.remove(key);
         self.address_ranges.retain(|addresses| addresses.base != base);
     }
@@ -98,20 +98,21 @@ impl Primary {
         key
     }
 
-    /// Returns the last address range if it is only a gap, so that its addresses can be given back.
+    /// Returns the last address range if it is unbacked as a whole, so that its addresses can be
+    /// given back.
     pub(super) fn last_unused_address_range(&self) -> Option<Segment> {
         let &AddressRange { base, bytes, .. } = self.address_ranges.last()?;
-        let is_all = |gap: &Block| (gap.address, gap.bytes) == (base, bytes);
-        let is_gap = self.gaps.iter().any(|gap| is_all(&self.blocks[*gap]));
-        is_gap.then_some(Segment { address: base, bytes })
+        let is_all = |unbacked: &Block| (unbacked.address, unbacked.bytes) == (base, bytes);
+        let is_unbacked = self.unbacked.iter().any(|unbacked| is_all(&self.blocks[*unbacked]));
+        is_unbacked.then_some(Segment { address: base, bytes })
     }
 
     /// Forgets the last address range, whose addresses were given back.
     pub(super) fn remove_last_address_range(&mut self) {
         let Some(addresses) = self.address_ranges.pop() else { return };
-        let holds = |gap: &u32| self.blocks[*gap].address == addresses.base;
-        if let Some(at) = self.gaps.iter().position(holds) {
-            self.blocks.remove(self.gaps.swap_remove(at));
+        let holds = |unbacked: &u32| self.blocks[*unbacked].address == addresses.base;
+        if let Some(at) = self.unbacked.iter().position(holds) {
+            self.blocks.remove(self.unbacked.swap_remove(at));
         }
     }
 
@@ -208,7 +209,7 @@ impl Primary {
 
     /// Returns `true` if `address` has memory.
     pub(super) fn holds_memory(&self, address: u64) -> bool {
-        self.at(address).is_some_and(|key| self.blocks[key].state != State::Gap)
+        self.at(address).is_some_and(|key| self.blocks[key].state != State::Unbacked)
     }
 
     /// Returns the first block of the run of free blocks of large requests that covers a range.
@@ -523,16 +524,16 @@ impl Primary {
         self.boundaries.iter().copied().filter(begins)
     }
 
-    /// Makes the first `bytes` of a gap, which have memory now, a free block.
-    pub(super) fn fill(&mut self, gap: u32, bytes: u64, order: &Order) {
-        let mut key = gap;
-        if self.blocks[gap].bytes > bytes {
-            let (left, right) = self.split(gap, self.blocks[gap].address + bytes);
-            self.gaps.retain(|kept| *kept != gap);
-            self.gaps.push(right);
+    /// Makes the first `bytes` of an unbacked block, which have memory now, a free block.
+    pub(super) fn fill(&mut self, unbacked: u32, bytes: u64, order: &Order) {
+        let mut key = unbacked;
+        if self.blocks[unbacked].bytes > bytes {
+            let (left, right) = self.split(unbacked, self.blocks[unbacked].address + bytes);
+            self.unbacked.retain(|kept| *kept != unbacked);
+            self.unbacked.push(right);
             key = left;
         } else {
-            self.gaps.retain(|kept| *kept != gap);
+            self.unbacked.retain(|kept| *kept != unbacked);
         }
         // With uses in flight on both sides, a merged block would count as in use between them too.
         let Block { before, after, .. } = self.blocks[key];
@@ -548,21 +549,21 @@ impl Primary {
         }
     }
 
-    /// Makes a range that is all free a gap, because its memory was given back.
+    /// Makes a range that is all free unbacked, because its memory was given back.
     pub(super) fn empty(&mut self, first: u32, address: u64, bytes: u64) {
-        let mut key = self.take(first, address, bytes, State::Gap);
+        let mut key = self.take(first, address, bytes, State::Unbacked);
         let (before, after) = (self.blocks[key].before, self.blocks[key].after);
         for neighbour in [before, after] {
-            if self.blocks.get(neighbour).is_some_and(|block| block.state == State::Gap) {
-                self.gaps.retain(|kept| *kept != neighbour);
+            if self.blocks.get(neighbour).is_some_and(|block| block.state == State::Unbacked) {
+                self.unbacked.retain(|kept| *kept != neighbour);
                 let first = if neighbour == before { neighbour } else { key };
                 let second = if neighbour == before { key } else { neighbour };
                 key = self.join(first, second);
             }
         }
-        let gap = &mut self.blocks[key];
-        (gap.last, gap.small) = (Last::OVER, false);
-        self.gaps.push(key);
+        let unbacked = &mut self.blocks[key];
+        (unbacked.last, unbacked.small) = (Last::OVER, false);
+        self.unbacked.push(key);
     }
 
     /// Returns the last use of two neighbours together; `None` if they may not become one block.
@@ -711,7 +712,11 @@ impl Primary {
             let is_deferred = block.is_free(false) && block.listed;
             assert!(!block.binned || block.state == State::Free, "{key} {block:?}");
             assert!(block.binned || is_deferred || block.state != State::Free, "{key} {block:?}");
-            assert_eq!(self.gaps.contains(&key), block.state == State::Gap, "{key} {block:?}");
+            assert_eq!(
+                self.unbacked.contains(&key),
+                block.state == State::Unbacked,
+                "{key} {block:?}"
+            );
             if let Some(next) = self.blocks.get(block.after) {
                 assert_eq!((next.address, next.before), (block.end(), key));
                 let both = block.is_free(block.small) && next.is_free(block.small);

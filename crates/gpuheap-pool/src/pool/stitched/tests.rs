@@ -84,8 +84,9 @@ proptest! {
         }
     }
 
-    /// Takes, frees, fills and empties ranges at random. Checks that blocks tile their address range, that
-    /// free neighbours are merged or noted as a boundary, and that each address leads to its block.
+    /// Takes, frees, fills and empties ranges at random. Checks that blocks tile their address
+    /// range, that free neighbours are merged or noted as a boundary, and that each address leads
+    /// to its block.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page at every step")]
     fn blocks_tile_their_addresses(
@@ -104,10 +105,10 @@ proptest! {
             let stream = streams[(pick % 3) as usize];
             match what {
                 0 => {
-                    let gap = primary.gaps.first().copied();
-                    if let Some(gap) = gap {
-                        let pages = primary.blocks[gap].bytes / LEAST;
-                        primary.fill(gap, (1 + pick % pages) * LEAST, &order);
+                    let unbacked = primary.unbacked.first().copied();
+                    if let Some(unbacked) = unbacked {
+                        let pages = primary.blocks[unbacked].bytes / LEAST;
+                        primary.fill(unbacked, (1 + pick % pages) * LEAST, &order);
                     }
                 }
                 1 | 2 => {
