@@ -309,8 +309,8 @@ impl Stitched {
         let place = if self.tuning.follows { self.placement_log.place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.again(place, request, env)? {
-                // Empty blocks of small requests may be in the way.
-                None if self.primary.reclaim_islands(env.order) => {
+                // Empty small runs may be in the way.
+                None if self.primary.merge_empty_small_runs(env.order) => {
                     self.again(place, request, env)?
                 }
                 grant => grant,
@@ -400,14 +400,15 @@ impl Stitched {
             if polled {
                 primary.join_boundaries(order);
                 if !small {
-                    primary.reclaim_islands(order);
+                    primary.merge_empty_small_runs(order);
                 }
             }
             // The search widens before a stream waits or new memory is taken.
             let depth = if polled { search_depth.saturating_mul(WIDE) } else { search_depth };
             let found = primary.find(bytes, small, depth, stream, order);
             let other = found.other.and_then(|key| Some((key, primary.blocks[key].last.ticket()?)));
-            let may_grow = other.is_some() || primary.has_boundaries() || primary.has_islands();
+            let may_grow =
+                other.is_some() || primary.has_boundaries() || primary.has_empty_small_runs();
             Candidates { usable: found.usable, other, may_grow }
         });
         match found {

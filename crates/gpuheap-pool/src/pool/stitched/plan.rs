@@ -518,12 +518,12 @@ impl Stitched {
     /// but the stuck ones are completed. Then `spare` bytes of chunks could be given back. Follows
     /// the steps of the module's list in order.
     pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
-        let (small, islands) = (bytes <= self.small, self.primary.islands());
-        // For large requests, the empty blocks of small requests count as given to the large ones.
+        let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());
+        // For large requests, empty small runs count as free blocks of large requests.
         let &Outlook { stats, headroom, stuck } = outlook;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
-            is_completed(block) && (block.is_free(false) || islands.contains(&block.address))
+            is_completed(block) && (block.is_free(false) || empty_runs.contains(&block.address))
         };
         let runs = |allowed: &dyn Fn(&Block) -> bool| -> Vec<u64> {
             let runs = self.primary.all_free().filter_map(|key| {

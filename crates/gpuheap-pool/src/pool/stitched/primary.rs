@@ -22,8 +22,8 @@ use crate::stream::StreamRef;
 /// Page size of the table of covering blocks, in bytes: the smallest chunk.
 const PAGE: u64 = crate::source::GRANULE;
 
-/// Number of empty free ranges of small requests that are kept for the next ones.
-const ISLANDS: usize = 2;
+/// Number of empty small runs that are kept for the next small requests.
+const KEPT_EMPTY_RUNS: usize = 2;
 
 /// Number of boundaries that may be noted before stale ones are removed.
 const BOUNDARIES: usize = 1024;
@@ -40,8 +40,8 @@ pub(super) struct Primary {
     boundaries: Vec<u32>,
     /// Number of boundaries at which stale ones are removed.
     crowded: usize,
-    /// Free blocks of small requests with no other block of small requests on either side.
-    islands: Vec<u32>,
+    /// Empty small runs: free blocks with no other block of small requests on either side.
+    empty_runs: Vec<u32>,
     /// Freed blocks whose merge is deferred. Some may have become something else since.
     deferred: Vec<u32>,
 }
@@ -350,10 +350,10 @@ impl Primary {
             let block = &mut self.blocks[key];
             (block.last, block.part) = merged;
         }
-        if small && self.is_island(key) {
-            if self.islands.len() < ISLANDS || self.islands.contains(&key) {
-                if !self.islands.contains(&key) {
-                    self.islands.push(key);
+        if small && self.is_empty_small_run(key) {
+            if self.empty_runs.len() < KEPT_EMPTY_RUNS || self.empty_runs.contains(&key) {
+                if !self.empty_runs.contains(&key) {
+                    self.empty_runs.push(key);
                 }
             } else {
                 self.blocks[key].small = false;
@@ -452,13 +452,13 @@ impl Primary {
         self.deferred = left;
     }
 
-    /// Moves the empty blocks of small requests to the free blocks for large requests. Returns
+    /// Makes empty small runs free blocks for large requests. Returns
     /// `true` if some were empty.
-    pub(super) fn reclaim_islands(&mut self, order: &Order) -> bool {
+    pub(super) fn merge_empty_small_runs(&mut self, order: &Order) -> bool {
         let mut any = false;
-        for key in std::mem::take(&mut self.islands) {
+        for key in std::mem::take(&mut self.empty_runs) {
             let free = self.blocks.get(key).is_some_and(|block| block.is_free(true));
-            if free && self.is_island(key) {
+            if free && self.is_empty_small_run(key) {
                 self.unbin(key);
                 self.blocks[key].small = false;
                 self.merge(key, order);
@@ -469,10 +469,10 @@ impl Primary {
     }
 
     /// Returns the addresses of the blocks of small requests that would be
-    /// [given](Primary::reclaim_islands) to the large ones, once all frees are completed.
-    pub(super) fn islands(&self) -> FxHashSet<u64> {
+    /// [given](Primary::merge_empty_small_runs) to the large ones, once all frees are completed.
+    pub(super) fn empty_small_runs(&self) -> FxHashSet<u64> {
         let is_small = |key: u32| self.blocks.get(key).is_some_and(|block| block.small);
-        let mut islands = FxHashSet::default();
+        let mut empty_runs = FxHashSet::default();
         for key in self.free(true) {
             let Some(end) = self.run_from(key, |block| block.small) else { continue };
             let mut run = vec![key];
@@ -482,15 +482,15 @@ impl Primary {
                 run.push(last);
             }
             if !is_small(self.blocks[key].before) && !is_small(self.blocks[last].after) {
-                islands.extend(run.iter().map(|key| self.blocks[*key].address));
+                empty_runs.extend(run.iter().map(|key| self.blocks[*key].address));
             }
         }
-        islands
+        empty_runs
     }
 
     /// Gives all free memory of small requests to the large ones.
     pub(super) fn unite(&mut self, order: &Order) {
-        self.islands.clear();
+        self.empty_runs.clear();
         let apart: Vec<u32> = self.free(true).collect();
         for key in apart {
             self.unbin(key);
@@ -592,8 +592,8 @@ impl Primary {
         !self.boundaries.is_empty()
     }
 
-    pub(super) fn has_islands(&self) -> bool {
-        !self.islands.is_empty()
+    pub(super) fn has_empty_small_runs(&self) -> bool {
+        !self.empty_runs.is_empty()
     }
 
     /// Returns `true` if so many boundaries were noted that stale ones should be removed.
@@ -601,7 +601,7 @@ impl Primary {
         self.boundaries.len() > self.crowded.max(BOUNDARIES)
     }
 
-    fn is_island(&self, key: u32) -> bool {
+    fn is_empty_small_run(&self, key: u32) -> bool {
         let Block { before, after, .. } = self.blocks[key];
         [before, after].iter().all(|key| self.blocks.get(*key).is_none_or(|block| !block.small))
     }

@@ -164,7 +164,7 @@ impl Stitched {
     pub(super) fn settle(&mut self, order: &Order) {
         self.primary.join_deferred(order);
         self.primary.join_boundaries(order);
-        self.primary.reclaim_islands(order);
+        self.primary.merge_empty_small_runs(order);
     }
 
     /// Returns the size of the chunk with that primary address, if it exists.

@@ -153,7 +153,7 @@ proptest! {
                     order.poll(&mut model).unwrap();
                     primary.join_deferred(&order);
                     primary.join_boundaries(&order);
-                    primary.reclaim_islands(&order);
+                    primary.merge_empty_small_runs(&order);
                 }
             }
             primary.check();
