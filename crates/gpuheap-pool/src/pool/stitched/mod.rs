@@ -438,7 +438,7 @@ impl Stitched {
                 return Ok(self.hand_out(key, bytes));
             }
         }
-        self.primary.unite(env.order);
+        self.primary.merge_all_small(env.order);
         if let Some(key) = self.within_eligibility(request, false, usize::MAX, env)? {
             return Ok(self.hand_out(key, bytes));
         }
@@ -472,7 +472,7 @@ impl Stitched {
         let Request { bytes, stream } = request;
         for eligibility in [Eligibility::Fenced, Eligibility::Open] {
             let order = &*env.order;
-            self.loosen_to(eligibility, stream, order);
+            self.cut_completed_parts(eligibility, stream, order);
             let found =
                 self.primary.find_within(eligibility, bytes, small, search_depth, stream, order);
             if found.usable.is_some() {

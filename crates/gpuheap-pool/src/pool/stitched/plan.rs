@@ -232,13 +232,18 @@ impl Stitched {
         order: &Order,
     ) -> Option<Eligibility> {
         let less = eligibility.less()?;
-        self.loosen_to(less, stream, order);
+        self.cut_completed_parts(less, stream, order);
         Some(less)
     }
 
-    pub(super) fn loosen_to(&mut self, eligibility: Eligibility, stream: StreamRef, order: &Order) {
+    pub(super) fn cut_completed_parts(
+        &mut self,
+        eligibility: Eligibility,
+        stream: StreamRef,
+        order: &Order,
+    ) {
         if eligibility != Eligibility::All {
-            self.primary.loosen(order, |last| eligibility.allows(last, stream, order));
+            self.primary.cut_completed_parts(order, |last| eligibility.allows(last, stream, order));
         }
     }
 
@@ -472,7 +477,7 @@ impl Stitched {
                 break plan;
             }
             self.grow_anywhere(plan.missing, grown, env)?;
-            self.loosen_to(eligibility, stream, env.order);
+            self.cut_completed_parts(eligibility, stream, env.order);
             tries += 1;
         };
         if let [one] = plan.runs[..]

@@ -261,7 +261,7 @@ impl Primary {
     }
 
     /// Returns the size of the longest free block if no merge were deferred and [nothing set
-    /// apart](Primary::unite) for small requests.
+    /// apart](Primary::merge_all_small) for small requests.
     pub(super) fn longest(&self, order: &Order) -> u64 {
         let mut longest = 0;
         for first in self.all_free() {
@@ -373,16 +373,16 @@ impl Primary {
     }
 
     /// Cuts the parts that are out of use from free blocks that are not `allowed`.
-    pub(super) fn loosen(&mut self, order: &Order, allowed: impl Fn(Last) -> bool) {
+    pub(super) fn cut_completed_parts(&mut self, order: &Order, allowed: impl Fn(Last) -> bool) {
         let held = |key: &u32| !allowed(self.blocks[*key].last);
         let held: Vec<u32> = self.all_free().filter(held).collect();
         for key in held {
-            self.cut_loose(key, self.blocks[key].in_use(order));
+            self.cut_around_use(key, self.blocks[key].in_use(order));
         }
     }
 
     /// Cuts the parts that are out of use from a free block of which a part is in use.
-    fn cut_loose(&mut self, mut key: u32, (from, to): (u64, u64)) {
+    fn cut_around_use(&mut self, mut key: u32, (from, to): (u64, u64)) {
         let block = &self.blocks[key];
         let (address, end) = (block.address, block.end());
         if (from, to) == (address, end) {
@@ -488,8 +488,8 @@ impl Primary {
         empty_runs
     }
 
-    /// Gives all free memory of small requests to the large ones.
-    pub(super) fn unite(&mut self, order: &Order) {
+    /// Makes all free blocks of small requests free blocks for large requests.
+    pub(super) fn merge_all_small(&mut self, order: &Order) {
         self.empty_runs.clear();
         let apart: Vec<u32> = self.free(true).collect();
         for key in apart {

@@ -146,7 +146,7 @@ proptest! {
                 }
                 5 => {
                     primary.join_deferred(&order);
-                    primary.loosen(&order, |last| last.is_usable_on(stream, &order));
+                    primary.cut_completed_parts(&order, |last| last.is_usable_on(stream, &order));
                 }
                 _ => {
                     (0..3).filter(|slot| pick >> slot & 1 == 1).for_each(|slot| model.complete(slot));
