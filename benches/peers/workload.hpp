@@ -36,13 +36,13 @@ struct Peer {
   double open_ms = 0;
 };
 
-#define CHECK(call)                                                      \
-  do {                                                                   \
-    cudaError_t code_ = (call);                                          \
-    if (code_ != cudaSuccess) {                                          \
-      fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(code_));     \
-      exit(3);                                                           \
-    }                                                                    \
+#define CHECK(call)                                                  \
+  do {                                                               \
+    cudaError_t code_ = (call);                                      \
+    if (code_ != cudaSuccess) {                                      \
+      fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(code_)); \
+      exit(3);                                                       \
+    }                                                                \
   } while (0)
 
 using Clock = std::chrono::steady_clock;
@@ -358,9 +358,10 @@ inline void replay(Peer &peer, const std::string &file) {
   };
   double cold = pass();
   double warm = median({pass(), pass(), pass()});
-  printf("RESULT peer=%s work=replay trace=%s cold_ns=%.1f ns=%.1f live_peak=%zu reserved_peak=%zu\n",
-         peer.name.c_str(), file.substr(file.rfind('/') + 1).c_str(), cold, warm, peak,
-         peer.reserved_peak());
+  printf(
+      "RESULT peer=%s work=replay trace=%s cold_ns=%.1f ns=%.1f live_peak=%zu reserved_peak=%zu\n",
+      peer.name.c_str(), file.substr(file.rfind('/') + 1).c_str(), cold, warm, peak,
+      peer.reserved_peak());
   for (uint32_t at = 1; at <= last_stream; at++) end_stream(peer, streams[at]);
 }
 

@@ -30,7 +30,9 @@ static void plain() {
 static unsigned long long live(const gpuheap::heap &heap) {
   gpuheap_statistics now{};
   now.size = sizeof now;
-  return gpuheap_get_kind_statistics(heap.get(), GPUHEAP_KIND_UNIFIED, &now) == GPUHEAP_STATUS_OK ? now.live : 0;
+  return gpuheap_get_kind_statistics(heap.get(), GPUHEAP_KIND_UNIFIED, &now) == GPUHEAP_STATUS_OK
+             ? now.live
+             : 0;
 }
 
 static void with_gpuheap() {
@@ -42,7 +44,8 @@ static void with_gpuheap() {
     auto memory = heap.allocate_kind<float>(GPUHEAP_KIND_UNIFIED, COUNT);
     heap.wait_for(nullptr);
     memory.data()[COUNT - 1] = 1;
-    std::printf("gpuheap: wrote %g, live %llu MiB of managed memory\n", memory.data()[COUNT - 1], live(heap) >> 20);
+    std::printf("gpuheap: wrote %g, live %llu MiB of managed memory\n", memory.data()[COUNT - 1],
+                live(heap) >> 20);
   }
   std::printf("gpuheap: live %llu MiB after the end of the buffer\n", live(heap) >> 20);
   (void)heap.allocate_kind<float>(GPUHEAP_KIND_UNIFIED, COUNT).release();

@@ -82,8 +82,8 @@ static void look(const char *program, const char *how, int signal) {
   kill(other, signal);
   waitpid(other, nullptr, 0);
   close(said[0]);
-  std::printf("%s, %s: it holds memory: %s; after its end: %lld MiB taken\n", how, strsignal(signal),
-              is_there && takes ? "yes" : "no", taken_since(before));
+  std::printf("%s, %s: it holds memory: %s; after its end: %lld MiB taken\n", how,
+              strsignal(signal), is_there && takes ? "yes" : "no", taken_since(before));
 }
 
 int main(int count, char **arguments) try {

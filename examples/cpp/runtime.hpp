@@ -43,19 +43,20 @@ int cudaDeviceReset();
 // Says why a program has no GPU, for the codes of that.
 inline const char *remedy(int code) {
   bool has_none = code == 35 || code == 100;
-  return has_none ? "\n  no driver or no device was found; without a GPU, set LD_LIBRARY_PATH to gpuheap's folder\n"
+  return has_none ? "\n  no driver or no device was found; without a GPU, set LD_LIBRARY_PATH to "
+                    "gpuheap's folder\n"
                     "  lib/emulated, as docs/cpp.md says"
                   : "";
 }
 
 // Ends the program if a call of the runtime fails.
-#define CHECK(call)                                                                  \
-  do {                                                                               \
-    int code_ = static_cast<int>(call);                                              \
-    if (code_ != 0) {                                                                \
-      std::fprintf(stderr, "%s returned %d%s\n", #call, code_, remedy(code_));       \
-      std::exit(1);                                                                  \
-    }                                                                                \
+#define CHECK(call)                                                            \
+  do {                                                                         \
+    int code_ = static_cast<int>(call);                                        \
+    if (code_ != 0) {                                                          \
+      std::fprintf(stderr, "%s returned %d%s\n", #call, code_, remedy(code_)); \
+      std::exit(1);                                                            \
+    }                                                                          \
   } while (false)
 
 // Free memory of the device, of all processes, in bytes.

@@ -54,7 +54,8 @@ static void with_gpuheap(cudaStream_t one, cudaStream_t two) {
   CHECK(cudaEventDestroy(ready));
   // Gets the same memory, behind the work of both.
   heap.allocate<char>(BYTES, one).fill(3, one);
-  std::printf("gpuheap: freed behind both streams, live %llu bytes\n", (unsigned long long)heap.statistics().live);
+  std::printf("gpuheap: freed behind both streams, live %llu bytes\n",
+              (unsigned long long)heap.statistics().live);
   // A heap is told before a stream ends.
   heap.stream_ended(one);
   heap.stream_ended(two);

@@ -28,7 +28,8 @@ constexpr std::size_t MOST_PINNED = 2048 * MIB;
 static std::size_t pinned_until_refused() {
   std::vector<void *> pieces;
   void *piece;
-  while (pieces.size() * 64 * MIB < MOST_PINNED && cudaHostAlloc(&piece, 64 * MIB, 0) == 0) pieces.push_back(piece);
+  while (pieces.size() * 64 * MIB < MOST_PINNED && cudaHostAlloc(&piece, 64 * MIB, 0) == 0)
+    pieces.push_back(piece);
   (void)cudaGetLastError();
   for (void *each : pieces) CHECK(cudaFreeHost(each));
   return pieces.size() * 64 * MIB;
@@ -38,7 +39,8 @@ static std::size_t pinned_until_refused() {
 static std::size_t served_of_free(std::size_t free) {
   std::vector<void *> pieces;
   void *piece;
-  while ((pieces.size() + 1) * 64 * MIB <= free && cudaMalloc(&piece, 64 * MIB) == 0) pieces.push_back(piece);
+  while ((pieces.size() + 1) * 64 * MIB <= free && cudaMalloc(&piece, 64 * MIB) == 0)
+    pieces.push_back(piece);
   (void)cudaGetLastError();
   for (void *each : pieces) CHECK(cudaFree(each));
   return pieces.size() * 64 * MIB;
@@ -48,15 +50,19 @@ static void plain() {
   int both_sides = 0;
   CHECK(cudaFree(nullptr));
   CHECK(cudaDeviceGetAttribute(&both_sides, cudaDevAttrConcurrentManagedAccess, 0));
-  std::printf("plain:   managed memory pages, and host and device use it at once: %s\n", both_sides ? "yes" : "no");
+  std::printf("plain:   managed memory pages, and host and device use it at once: %s\n",
+              both_sides ? "yes" : "no");
   std::size_t pinned = pinned_until_refused();
-  std::printf("plain:   pinned %zu MiB%s\n", pinned / MIB, pinned < MOST_PINNED ? ", then refused" : " of as many");
+  std::printf("plain:   pinned %zu MiB%s\n", pinned / MIB,
+              pinned < MOST_PINNED ? ", then refused" : " of as many");
   std::size_t free = device_free(), served = served_of_free(free);
   std::printf("plain:   free %zu MiB, served %zu MiB of them\n", free / MIB, served / MIB);
 }
 
 // The first sentence of an error; the figures follow it in brackets.
-static std::string in_short(const gpuheap::failure &why) { return why.text().substr(0, why.text().find(" (")); }
+static std::string in_short(const gpuheap::failure &why) {
+  return why.text().substr(0, why.text().find(" ("));
+}
 
 static void with_gpuheap() {
   gpuheap::heap heap;
@@ -65,7 +71,8 @@ static void with_gpuheap() {
   std::size_t total = heap.device().total_memory;
   for (std::size_t percent : {50, 90}) {
     auto part = heap.try_allocate<char>(total / 100 * percent);
-    std::printf("gpuheap: %zu %% of the device: %s\n", percent, part ? "served" : in_short(part.why()).c_str());
+    std::printf("gpuheap: %zu %% of the device: %s\n", percent,
+                part ? "served" : in_short(part.why()).c_str());
   }
 }
 

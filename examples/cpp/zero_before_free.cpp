@@ -49,9 +49,11 @@ static void with_gpuheap(bool zero_on_free) {
     where = key.data();
   }
   auto later = heap.allocate<char>(BYTES);
-  std::printf("gpuheap: zero_on_free %s: the next allocation %s the memory, and reads %zu bytes of the key\n",
-              zero_on_free ? "on" : "off", later.data() == where ? "gets" : "does not get",
-              left_of_the_key(later.data()));
+  std::printf(
+      "gpuheap: zero_on_free %s: the next allocation %s the memory, and reads %zu bytes of the "
+      "key\n",
+      zero_on_free ? "on" : "off", later.data() == where ? "gets" : "does not get",
+      left_of_the_key(later.data()));
 }
 
 int main() try {

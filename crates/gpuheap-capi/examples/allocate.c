@@ -67,8 +67,7 @@ int main(void) {
   /* The first call asks for the length of the text, as with snprintf. */
   check(gpuheap_memory_status(heap, GPUHEAP_FORMAT_TEXT, NULL, 0, &length));
   text = malloc(length + 1);
-  if (text == NULL)
-    return 1;
+  if (text == NULL) return 1;
   check(gpuheap_memory_status(heap, GPUHEAP_FORMAT_TEXT, text, length + 1, NULL));
   printf("%s\n", text);
   free(text);

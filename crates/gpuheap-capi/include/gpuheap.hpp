@@ -150,12 +150,14 @@ inline outcome done(gpuheap_status status) {
 constexpr std::size_t alignment = 512;
 
 inline failure aligned(std::size_t align) {
-  return failure(GPUHEAP_STATUS_REFUSED, "an alignment of " + std::to_string(align) + " bytes is above " +
-                                             std::to_string(alignment) + ", which all memory of a heap has");
+  return failure(GPUHEAP_STATUS_REFUSED, "an alignment of " + std::to_string(align) +
+                                             " bytes is above " + std::to_string(alignment) +
+                                             ", which all memory of a heap has");
 }
 
 inline failure too_many(std::size_t size, std::size_t each) {
-  return failure(GPUHEAP_STATUS_REFUSED, std::to_string(size) + " elements of " + std::to_string(each) +
+  return failure(GPUHEAP_STATUS_REFUSED, std::to_string(size) + " elements of " +
+                                             std::to_string(each) +
                                              " bytes are more than addresses can count");
 }
 
@@ -170,7 +172,9 @@ inline failure no_memory(without reason, const char *call) {
     case without::release:
       text += ": release() gave the address away; free it by gpuheap_free, once";
       break;
-    case without::move: text += ": the owner was moved from; use the one that it was moved to"; break;
+    case without::move:
+      text += ": the owner was moved from; use the one that it was moved to";
+      break;
     case without::elements: text += ": there is no memory"; break;
   }
   return failure(GPUHEAP_STATUS_REFUSED, std::move(text));
@@ -348,7 +352,8 @@ class registered {
       if (without_ == detail::without::elements) return std::monostate{};
       const char *call = "gpuheap::registered::unregister";
       if (without_ == detail::without::move) return detail::no_memory(without_, call);
-      return failure(GPUHEAP_STATUS_REFUSED, std::string(call) + ": the memory was unregistered before");
+      return failure(GPUHEAP_STATUS_REFUSED,
+                     std::string(call) + ": the memory was unregistered before");
     }
     size_ = 0;
     device_data_ = nullptr;
@@ -410,9 +415,11 @@ class snapshot {
   ~snapshot() { (void)gpuheap_drop_snapshot(inner_); }
 
   // What changed since an earlier one of the same heap.
-  result<std::string> try_since(const snapshot &earlier, gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
+  result<std::string> try_since(const snapshot &earlier,
+                                gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
-      return gpuheap_snapshot_difference(earlier.inner_, inner_, format, buffer, capacity, length, nullptr);
+      return gpuheap_snapshot_difference(earlier.inner_, inner_, format, buffer, capacity, length,
+                                         nullptr);
     });
   }
 
@@ -424,7 +431,9 @@ class snapshot {
   }
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
-  std::vector<gpuheap_site> growth_since(const snapshot &earlier) const { return try_growth_since(earlier).value(); }
+  std::vector<gpuheap_site> growth_since(const snapshot &earlier) const {
+    return try_growth_since(earlier).value();
+  }
   std::string since(const snapshot &earlier, gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return try_since(earlier, format).value();
   }
@@ -449,7 +458,8 @@ class scope {
   // Ends the scope now, and says what happened in it.
   result<gpuheap_scope_report> try_close() {
     if (inner_ == nullptr) {
-      return failure(GPUHEAP_STATUS_REFUSED, "gpuheap::scope::close: the scope was closed before, or moved from");
+      return failure(GPUHEAP_STATUS_REFUSED,
+                     "gpuheap::scope::close: the scope was closed before, or moved from");
     }
     gpuheap_scope_report report{};
     report.size = sizeof report;
@@ -499,7 +509,8 @@ class heap {
   // Allocates elements for use on a stream; their bytes are not initialised.
   template <class T>
   result<buffer<T>> try_allocate(std::size_t size, void *stream = nullptr) {
-    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) return detail::too_many(size, sizeof(T));
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
+      return detail::too_many(size, sizeof(T));
     void *data = nullptr;
     gpuheap_status status = gpuheap_allocate(inner_, size * sizeof(T), stream, &data);
     if (status != GPUHEAP_STATUS_OK) return detail::last(status);
@@ -510,7 +521,8 @@ class heap {
   // it waits for the stream by try_wait_for.
   template <class T>
   result<buffer<T>> try_allocate_kind(gpuheap_kind kind, std::size_t size, void *stream = nullptr) {
-    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) return detail::too_many(size, sizeof(T));
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
+      return detail::too_many(size, sizeof(T));
     void *data = nullptr;
     gpuheap_status status = gpuheap_allocate_kind(inner_, kind, size * sizeof(T), stream, &data);
     if (status != GPUHEAP_STATUS_OK) return detail::last(status);
@@ -532,7 +544,8 @@ class heap {
   // owner's end.
   template <class T>
   result<registered<T>> try_register_memory(T *memory, std::size_t size) {
-    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) return detail::too_many(size, sizeof(T));
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
+      return detail::too_many(size, sizeof(T));
     void *device = nullptr;
     gpuheap_status status = gpuheap_register(inner_, memory, size * sizeof(T), &device);
     if (status != GPUHEAP_STATUS_OK) return detail::last(status);
@@ -614,7 +627,9 @@ class heap {
   outcome try_wait() { return detail::done(gpuheap_wait(inner_)); }
 
   // Waits for the work of a stream so far.
-  outcome try_wait_for(void *stream) { return detail::done(gpuheap_wait_for_stream(inner_, stream)); }
+  outcome try_wait_for(void *stream) {
+    return detail::done(gpuheap_wait_for_stream(inner_, stream));
+  }
 
   // Resets the device, with all that the process has on it, and closes this heap. See
   // gpuheap_reset_device for what must have ended before. Every later call of the heap and of its
@@ -622,7 +637,9 @@ class heap {
   outcome try_reset_device() { return detail::done(gpuheap_reset_device(inner_)); }
 
   // Announces that a stream is about to be destroyed.
-  outcome try_stream_ended(void *stream) { return detail::done(gpuheap_stream_ended(inner_, stream)); }
+  outcome try_stream_ended(void *stream) {
+    return detail::done(gpuheap_stream_ended(inner_, stream));
+  }
 
   // Changes the limits, in bytes; 0 removes one.
   outcome try_set_limits(std::uint64_t soft, std::uint64_t hard) {
@@ -650,8 +667,12 @@ class heap {
   gpuheap_flushed flush() { return try_flush().value(); }
   gpuheap_statistics statistics() const { return try_statistics().value(); }
   gpuheap_fit would_fit(std::uint64_t bytes) const { return try_would_fit(bytes).value(); }
-  std::string status(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const { return try_status(format).value(); }
-  std::string leaks(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const { return try_leaks(format).value(); }
+  std::string status(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
+    return try_status(format).value();
+  }
+  std::string leaks(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
+    return try_leaks(format).value();
+  }
   std::vector<gpuheap_site> list_leaks() const { return try_list_leaks().value(); }
   snapshot take_snapshot() const { return try_take_snapshot().value(); }
   scope open_scope(const char *name = nullptr) { return try_open_scope(name).value(); }
@@ -678,23 +699,28 @@ class heap {
 // may use the memory at once: take a stream for it that has little work. The heap outlives it.
 class memory_resource : public std::pmr::memory_resource {
  public:
-  explicit memory_resource(heap &of, gpuheap_kind kind = GPUHEAP_KIND_PINNED, void *stream = nullptr)
+  explicit memory_resource(heap &of, gpuheap_kind kind = GPUHEAP_KIND_PINNED,
+                           void *stream = nullptr)
       : heap_(of.get()), kind_(kind), stream_(stream) {
     if (kind == GPUHEAP_KIND_DEVICE) {
-      throw error(failure(GPUHEAP_STATUS_REFUSED,
-                          "gpuheap::memory_resource: the host cannot construct elements in device memory; pass "
-                          "GPUHEAP_KIND_PINNED or GPUHEAP_KIND_UNIFIED"));
+      throw error(failure(
+          GPUHEAP_STATUS_REFUSED,
+          "gpuheap::memory_resource: the host cannot construct elements in device memory; pass "
+          "GPUHEAP_KIND_PINNED or GPUHEAP_KIND_UNIFIED"));
     }
   }
 
   // Says that a container's memory, by its data(), is in use on that stream too, until its free.
-  void used_on(void *data, void *stream) { detail::done(gpuheap_used_on(heap_, data, stream)).value(); }
+  void used_on(void *data, void *stream) {
+    detail::done(gpuheap_used_on(heap_, data, stream)).value();
+  }
 
  private:
   void *do_allocate(std::size_t bytes, std::size_t align) override {
     if (align > detail::alignment) throw bad_allocation(detail::aligned(align));
     void *data = nullptr;
-    gpuheap_status status = gpuheap_allocate_kind(heap_, kind_, bytes > 0 ? bytes : 1, stream_, &data);
+    gpuheap_status status =
+        gpuheap_allocate_kind(heap_, kind_, bytes > 0 ? bytes : 1, stream_, &data);
     if (status != GPUHEAP_STATUS_OK) throw bad_allocation(detail::last(status));
     status = gpuheap_wait_for_stream(heap_, stream_);
     if (status != GPUHEAP_STATUS_OK) {
@@ -706,7 +732,9 @@ class memory_resource : public std::pmr::memory_resource {
   }
 
   // A free that fails is counted by the heap.
-  void do_deallocate(void *data, std::size_t, std::size_t) override { (void)gpuheap_free(heap_, data); }
+  void do_deallocate(void *data, std::size_t, std::size_t) override {
+    (void)gpuheap_free(heap_, data);
+  }
 
   bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
     const auto *same = dynamic_cast<const memory_resource *>(&other);
@@ -728,9 +756,11 @@ class stream_allocator {
  public:
   using value_type = T;
 
-  explicit stream_allocator(heap &of, void *stream = nullptr) noexcept : heap_(of.get()), stream_(stream) {}
+  explicit stream_allocator(heap &of, void *stream = nullptr) noexcept
+      : heap_(of.get()), stream_(stream) {}
   template <class U>
-  stream_allocator(const stream_allocator<U> &other) noexcept : heap_(other.heap_), stream_(other.stream_) {}
+  stream_allocator(const stream_allocator<U> &other) noexcept
+      : heap_(other.heap_), stream_(other.stream_) {}
 
   T *allocate(std::size_t size) {
     if (size > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
@@ -848,7 +878,9 @@ class device_resource {
     (void)gpuheap_wait(heap_);
     (void)gpuheap_free(heap_, data);
   }
-  void *allocate(std::size_t bytes, std::size_t align = alignment) { return allocate_sync(bytes, align); }
+  void *allocate(std::size_t bytes, std::size_t align = alignment) {
+    return allocate_sync(bytes, align);
+  }
   void deallocate(void *data, std::size_t bytes, std::size_t align = alignment) noexcept {
     deallocate_sync(data, bytes, align);
   }

@@ -3,38 +3,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { unsigned x, y, z; } dim3;
+typedef struct {
+  unsigned x, y, z;
+} dim3;
 typedef void *stream_t, *event_t, *graph_t, *pool_t;
-typedef struct { int type, device; void *on_device, *on_host; void *reserved[8]; } attributes_t;
+typedef struct {
+  int type, device;
+  void *on_device, *on_host;
+  void *reserved[8];
+} attributes_t;
 
 int cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDevice(int *), cudaDeviceReset(void);
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *);
-int cudaMallocHost(void **, size_t), cudaFreeHost(void *), cudaMallocManaged(void **, size_t, unsigned);
+int cudaMallocHost(void **, size_t), cudaFreeHost(void *),
+    cudaMallocManaged(void **, size_t, unsigned);
 int cudaMemcpy(void *, const void *, size_t, int), cudaMemset(void *, int, size_t);
-int cudaMemcpyAsync(void *, const void *, size_t, int, stream_t), cudaMemsetAsync(void *, int, size_t, stream_t);
+int cudaMemcpyAsync(void *, const void *, size_t, int, stream_t),
+    cudaMemsetAsync(void *, int, size_t, stream_t);
 int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int);
 int cudaMallocAsync(void **, size_t, stream_t), cudaFreeAsync(void *, stream_t);
 int cudaDeviceGetDefaultMemPool(pool_t *, int), cudaMemPoolTrimTo(pool_t, size_t);
-int cudaStreamCreateWithFlags(stream_t *, unsigned), cudaStreamSynchronize(stream_t), cudaStreamDestroy(stream_t);
+int cudaStreamCreateWithFlags(stream_t *, unsigned), cudaStreamSynchronize(stream_t),
+    cudaStreamDestroy(stream_t);
 int cudaEventCreate(event_t *), cudaEventRecord(event_t, stream_t), cudaEventDestroy(event_t);
-int cudaEventElapsedTime(float *, event_t, event_t), cudaStreamWaitEvent(stream_t, event_t, unsigned);
+int cudaEventElapsedTime(float *, event_t, event_t),
+    cudaStreamWaitEvent(stream_t, event_t, unsigned);
 int cudaStreamBeginCapture(stream_t, int), cudaStreamEndCapture(stream_t, graph_t *);
-int cudaGraphInstantiate(graph_t *, graph_t, unsigned long long), cudaGraphLaunch(graph_t, stream_t);
+int cudaGraphInstantiate(graph_t *, graph_t, unsigned long long),
+    cudaGraphLaunch(graph_t, stream_t);
 int cudaGraphExecDestroy(graph_t), cudaGraphDestroy(graph_t), cudaIpcGetMemHandle(void *, void *);
-int cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, stream_t), cudaDeviceSynchronize(void);
+int cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, stream_t),
+    cudaDeviceSynchronize(void);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *, const void *, int, size_t);
 int cudaGetDeviceProperties(void *, int), cudaGetDeviceProperties_v2(void *, int);
 int cudaPointerGetAttributes(attributes_t *, const void *), cudaRuntimeGetVersion(int *);
-int cudaGetSymbolAddress(void **, const void *), cudaMemcpyToSymbol(const void *, const void *, size_t, size_t, int);
+int cudaGetSymbolAddress(void **, const void *),
+    cudaMemcpyToSymbol(const void *, const void *, size_t, size_t, int);
 int cudaGetLastError(void), cudaPeekAtLastError(void), cudaGetSymbolSize(size_t *, const void *);
 const char *cudaGetErrorName(int), *cudaGetErrorString(int);
-typedef struct { int magic, version; const void *data, *more; } fat_binary;
+typedef struct {
+  int magic, version;
+  const void *data, *more;
+} fat_binary;
 void **__cudaRegisterFatBinary(void *), __cudaRegisterFatBinaryEnd(void **);
-void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *,
+                            void *, void *, int *);
 int cudaFuncGetAttributes(void *, const void *), cudaFuncSetAttribute(const void *, int, int);
-int cudaGraphGetNodes(graph_t, void **, size_t *), cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long, int *);
-int cudaStreamGetCaptureInfo(stream_t, int *, unsigned long long *, graph_t *, const void **, const void **, size_t *);
-int cudaMemcpyPeer(void *, int, const void *, int, size_t), cudaDeviceEnablePeerAccess(int, unsigned);
+int cudaGraphGetNodes(graph_t, void **, size_t *),
+    cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long, int *);
+int cudaStreamGetCaptureInfo(stream_t, int *, unsigned long long *, graph_t *, const void **,
+                             const void **, size_t *);
+int cudaMemcpyPeer(void *, int, const void *, int, size_t),
+    cudaDeviceEnablePeerAccess(int, unsigned);
 void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int);
 unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, stream_t);
 int __cudaPopCallConfiguration(dim3 *, dim3 *, size_t *, stream_t *);
@@ -161,17 +181,21 @@ static void code(void) {
   unsigned long long id = 0;
   int status = -1;
   void **module = __cudaRegisterFatBinary(&binary);
-  __cudaRegisterFunction(module, (char *)kernel, (char *)kernel, "kernel", -1, NULL, NULL, NULL, NULL, NULL);
+  __cudaRegisterFunction(module, (char *)kernel, (char *)kernel, "kernel", -1, NULL, NULL, NULL,
+                         NULL, NULL);
   __cudaRegisterFatBinaryEnd(module);
   __cudaRegisterVar(module, (char *)&shadow, "shadow", "shadow", 0, sizeof shadow, 0, 0);
   CHECK(cudaLaunchKernel((void *)kernel, grid, block, NULL, 0, NULL));
-  printf("no blocks: %s\n", cudaGetErrorName(cudaLaunchKernel((void *)kernel, none, block, NULL, 0, NULL)));
-  printf("large blocks: %s\n", cudaGetErrorName(cudaLaunchKernel((void *)kernel, grid, large, NULL, 0, NULL)));
+  printf("no blocks: %s\n",
+         cudaGetErrorName(cudaLaunchKernel((void *)kernel, none, block, NULL, 0, NULL)));
+  printf("large blocks: %s\n",
+         cudaGetErrorName(cudaLaunchKernel((void *)kernel, grid, large, NULL, 0, NULL)));
   printf("no kernel: %s\n", cudaGetErrorName(cudaLaunchKernel(NULL, grid, block, NULL, 0, NULL)));
   __cudaPushCallConfiguration(grid, block, 12, NULL);
   CHECK(__cudaPopCallConfiguration(&popped, &popped, &shared, &stream));
   printf("pushed: %u %zu %d\n", popped.x, shared, stream == NULL);
-  printf("nothing pushed: %s\n", cudaGetErrorName(__cudaPopCallConfiguration(&popped, &popped, &shared, &stream)));
+  printf("nothing pushed: %s\n",
+         cudaGetErrorName(__cudaPopCallConfiguration(&popped, &popped, &shared, &stream)));
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (void *)kernel, 256, 0));
   printf("occupancy: %d\n", blocks);
   CHECK(cudaFuncSetAttribute((void *)kernel, 8, 100 << 10));
@@ -194,15 +218,16 @@ static void code(void) {
   value = 0;
   CHECK(cudaMemcpy(&value, address, sizeof value, 2));
   printf("variable: %d of %zu\n", value, bytes);
-  printf("past its end: %s\n", cudaGetErrorName(cudaMemcpyToSymbol(&shadow, &value, sizeof value, 1, 1)));
+  printf("past its end: %s\n",
+         cudaGetErrorName(cudaMemcpyToSymbol(&shadow, &value, sizeof value, 1, 1)));
   printf("no variable: %s\n", cudaGetErrorName(cudaGetSymbolSize(&bytes, &value)));
   printf("shared with processes: %s\n", cudaGetErrorName(cudaIpcGetMemHandle(properties, address)));
   CHECK(cudaGetDeviceProperties(properties, 0));
-  printf("CUDA 13: %s, %d.%d, %d\n", properties, *(int *)(properties + 360), *(int *)(properties + 364),
-         *(int *)(properties + 384));
+  printf("CUDA 13: %s, %d.%d, %d\n", properties, *(int *)(properties + 360),
+         *(int *)(properties + 364), *(int *)(properties + 384));
   CHECK(cudaGetDeviceProperties_v2(properties, 0));
-  printf("CUDA 12: %s, %d.%d, %d\n", properties, *(int *)(properties + 360), *(int *)(properties + 364),
-         *(int *)(properties + 388));
+  printf("CUDA 12: %s, %d.%d, %d\n", properties, *(int *)(properties + 360),
+         *(int *)(properties + 364), *(int *)(properties + 388));
   CHECK(cudaRuntimeGetVersion(&version));
   CHECK(cudaGetDeviceCount(&count));
   printf("version %d, %d devices\n", version, count);

@@ -3,7 +3,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-int cudnnCreate(void **), cudnnDestroy(void *), cudnnSetStream(void *, void *), cudnnGetStream(void *, void **);
+int cudnnCreate(void **), cudnnDestroy(void *), cudnnSetStream(void *, void *),
+    cudnnGetStream(void *, void **);
 int cudnnGetProperty(int, int *);
 const char *cudnnGetErrorString(int);
 int cudnnBackendCreateDescriptor(int, void **), cudnnBackendDestroyDescriptor(void *);
@@ -11,110 +12,123 @@ int cudnnBackendFinalize(void *), cudnnBackendExecute(void *, void *, void *);
 int cudnnBackendSetAttribute(void *, int, int, int64_t, const void *);
 int cudnnBackendGetAttribute(void *, int, int, int64_t, int64_t *, void *);
 int cudnnCreateRNNDescriptor(void **), cudnnDestroyRNNDescriptor(void *);
-int cudnnSetRNNDescriptor_v8(void *, int, int, int, int, int, int, int, int, int, int, int, int, void *, unsigned);
+int cudnnSetRNNDescriptor_v8(void *, int, int, int, int, int, int, int, int, int, int, int, int,
+                             void *, unsigned);
 int cudnnCreateRNNDataDescriptor(void **), cudnnDestroyRNNDataDescriptor(void *);
 int cudnnSetRNNDataDescriptor(void *, int, int, int, int, int, const int *, void *);
 int cudnnGetRNNWeightSpaceSize(void *, void *, size_t *);
 int cudnnGetRNNTempSpaceSizes(void *, void *, int, void *, size_t *, size_t *);
-int cudnnGetRNNWeightParams(void *, void *, int, size_t, const void *, int, void *, void **, void *, void **);
+int cudnnGetRNNWeightParams(void *, void *, int, size_t, const void *, int, void *, void **, void *,
+                            void **);
 int cudnnCreateTensorDescriptor(void **), cudnnDestroyTensorDescriptor(void *);
 int cudnnGetTensorNdDescriptor(void *, int, int *, int *, int *, int *);
 
-#define CHECK(condition)                                 \
-    do {                                                 \
-        if (!(condition)) {                              \
-            printf("line %d: " #condition "\n", __LINE__); \
-            return 1;                                    \
-        }                                                \
-    } while (0)
+#define CHECK(condition)                             \
+  do {                                               \
+    if (!(condition)) {                              \
+      printf("line %d: " #condition "\n", __LINE__); \
+      return 1;                                      \
+    }                                                \
+  } while (0)
 
 enum { HALF = 2, DATA_TYPE = 1, INT64 = 3, INT32 = 23, DESCRIPTOR = 15 };
 
 static void *made(int kind) {
-    void *descriptor = 0;
-    return cudnnBackendCreateDescriptor(kind, &descriptor) ? 0 : descriptor;
+  void *descriptor = 0;
+  return cudnnBackendCreateDescriptor(kind, &descriptor) ? 0 : descriptor;
 }
 
 static void *tensor(int64_t n, int64_t c, int64_t h, int64_t w) {
-    int64_t sizes[] = {n, c, h, w}, strides[] = {c * h * w, h * w, w, 1};
-    int type = HALF;
-    void *descriptor = made(17);
-    if (cudnnBackendSetAttribute(descriptor, 901, DATA_TYPE, 1, &type) ||
-        cudnnBackendSetAttribute(descriptor, 902, INT64, 4, sizes) ||
-        cudnnBackendSetAttribute(descriptor, 903, INT64, 4, strides) || cudnnBackendFinalize(descriptor))
-        return 0;
-    return descriptor;
+  int64_t sizes[] = {n, c, h, w}, strides[] = {c * h * w, h * w, w, 1};
+  int type = HALF;
+  void *descriptor = made(17);
+  if (cudnnBackendSetAttribute(descriptor, 901, DATA_TYPE, 1, &type) ||
+      cudnnBackendSetAttribute(descriptor, 902, INT64, 4, sizes) ||
+      cudnnBackendSetAttribute(descriptor, 903, INT64, 4, strides) ||
+      cudnnBackendFinalize(descriptor))
+    return 0;
+  return descriptor;
 }
 
 static int plan(void) {
-    /* A filter of 3 by 3 over 32 images of 28 by 28. */
-    void *x = tensor(32, 128, 28, 28), *w = tensor(128, 128, 3, 3), *y = tensor(32, 128, 28, 28);
-    void *operation = made(10), *graph = made(15), *heuristic = made(4), *config = made(3), *engine = made(2);
-    void *plan = made(5), *pack = made(16), *handle = 0, *stream = 0;
-    int64_t count = 7, workspace = 0, index = 7;
-    int shared = -1;
-    CHECK(x && w && y && cudnnCreate(&handle) == 0 && cudnnCreate(0) == 2002);
-    CHECK(cudnnSetStream(handle, 0) == 0 && cudnnGetStream(handle, &stream) == 0 && !stream);
-    CHECK(cudnnBackendSetAttribute(operation, 704, DESCRIPTOR, 1, &x) == 0);
-    CHECK(cudnnBackendSetAttribute(operation, 703, DESCRIPTOR, 1, &w) == 0);
-    CHECK(cudnnBackendSetAttribute(operation, 705, DESCRIPTOR, 1, &y) == 0);
-    /* What was given stays, whatever becomes of the program's own. */
-    CHECK(cudnnBackendDestroyDescriptor(w) == 0 && cudnnBackendDestroyDescriptor(0) == 0);
-    CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, &operation) == 0);
-    CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, -1, &operation) == 2000);
-    CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, 0) == 2002);
-    CHECK(cudnnBackendGetAttribute(graph, 802, INT64, 1, &count, &index) == 0 && count == 1 && index == 1);
-    CHECK(cudnnBackendSetAttribute(heuristic, 201, DESCRIPTOR, 1, &graph) == 0 && cudnnBackendFinalize(heuristic) == 0);
-    CHECK(cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 0, &count, 0) == 0 && count == 1);
-    CHECK(cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 1, &count, &config) == 0);
-    CHECK(cudnnBackendGetAttribute(config, 304, INT32, 1, &count, &shared) == 0 && shared == 0);
-    CHECK(cudnnBackendGetAttribute(config, 300, DESCRIPTOR, 1, &count, &engine) == 0);
-    CHECK(cudnnBackendGetAttribute(engine, 1301, INT64, 1, &count, &index) == 0 && index == 0);
-    CHECK(cudnnBackendGetAttribute(engine, 1303, 11, 0, &count, 0) == 0 && count == 0);
-    CHECK(cudnnBackendSetAttribute(plan, 401, DESCRIPTOR, 1, &config) == 0 && cudnnBackendFinalize(plan) == 0);
-    CHECK(cudnnBackendGetAttribute(plan, 402, INT64, 1, &count, &workspace) == 0 && count == 1);
-    printf("workspace %lld\n", (long long)workspace);
-    CHECK(cudnnBackendExecute(handle, plan, pack) == 0 && cudnnBackendExecute(0, plan, pack) == 2002);
-    void *all[] = {x, y, operation, graph, heuristic, config, engine, plan, pack};
-    for (int i = 0; i < 9; i++) CHECK(cudnnBackendDestroyDescriptor(all[i]) == 0);
-    CHECK(cudnnDestroy(handle) == 0);
-    return 0;
+  /* A filter of 3 by 3 over 32 images of 28 by 28. */
+  void *x = tensor(32, 128, 28, 28), *w = tensor(128, 128, 3, 3), *y = tensor(32, 128, 28, 28);
+  void *operation = made(10), *graph = made(15), *heuristic = made(4), *config = made(3),
+       *engine = made(2);
+  void *plan = made(5), *pack = made(16), *handle = 0, *stream = 0;
+  int64_t count = 7, workspace = 0, index = 7;
+  int shared = -1;
+  CHECK(x && w && y && cudnnCreate(&handle) == 0 && cudnnCreate(0) == 2002);
+  CHECK(cudnnSetStream(handle, 0) == 0 && cudnnGetStream(handle, &stream) == 0 && !stream);
+  CHECK(cudnnBackendSetAttribute(operation, 704, DESCRIPTOR, 1, &x) == 0);
+  CHECK(cudnnBackendSetAttribute(operation, 703, DESCRIPTOR, 1, &w) == 0);
+  CHECK(cudnnBackendSetAttribute(operation, 705, DESCRIPTOR, 1, &y) == 0);
+  /* What was given stays, whatever becomes of the program's own. */
+  CHECK(cudnnBackendDestroyDescriptor(w) == 0 && cudnnBackendDestroyDescriptor(0) == 0);
+  CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, &operation) == 0);
+  CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, -1, &operation) == 2000);
+  CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, 0) == 2002);
+  CHECK(cudnnBackendGetAttribute(graph, 802, INT64, 1, &count, &index) == 0 && count == 1 &&
+        index == 1);
+  CHECK(cudnnBackendSetAttribute(heuristic, 201, DESCRIPTOR, 1, &graph) == 0 &&
+        cudnnBackendFinalize(heuristic) == 0);
+  CHECK(cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 0, &count, 0) == 0 && count == 1);
+  CHECK(cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 1, &count, &config) == 0);
+  CHECK(cudnnBackendGetAttribute(config, 304, INT32, 1, &count, &shared) == 0 && shared == 0);
+  CHECK(cudnnBackendGetAttribute(config, 300, DESCRIPTOR, 1, &count, &engine) == 0);
+  CHECK(cudnnBackendGetAttribute(engine, 1301, INT64, 1, &count, &index) == 0 && index == 0);
+  CHECK(cudnnBackendGetAttribute(engine, 1303, 11, 0, &count, 0) == 0 && count == 0);
+  CHECK(cudnnBackendSetAttribute(plan, 401, DESCRIPTOR, 1, &config) == 0 &&
+        cudnnBackendFinalize(plan) == 0);
+  CHECK(cudnnBackendGetAttribute(plan, 402, INT64, 1, &count, &workspace) == 0 && count == 1);
+  printf("workspace %lld\n", (long long)workspace);
+  CHECK(cudnnBackendExecute(handle, plan, pack) == 0 && cudnnBackendExecute(0, plan, pack) == 2002);
+  void *all[] = {x, y, operation, graph, heuristic, config, engine, plan, pack};
+  for (int i = 0; i < 9; i++) CHECK(cudnnBackendDestroyDescriptor(all[i]) == 0);
+  CHECK(cudnnDestroy(handle) == 0);
+  return 0;
 }
 
 static int network(void) {
-    void *network = 0, *sequences = 0, *matrix = 0, *vector = 0, *matrix_at = 0, *vector_at = 0;
-    size_t weights = 0, workspace = 0, reserve = 7;
-    int type = 7, dimensions = 0, sizes[3] = {0}, strides[3] = {0};
-    char *base = (char *)4096;
-    CHECK(cudnnCreateRNNDescriptor(&network) == 0 && cudnnCreateRNNDataDescriptor(&sequences) == 0);
-    CHECK(cudnnCreateTensorDescriptor(&matrix) == 0 && cudnnCreateTensorDescriptor(&vector) == 0);
-    CHECK(cudnnSetRNNDescriptor_v8(network, 0, 2, 2, 0, 0, 0, 0, 0, 512, 1024, 1024, 0, 0, 0) == 2000);
-    CHECK(cudnnSetRNNDescriptor_v8(network, 0, 2, 2, 0, 0, 0, 0, 0, 512, 1024, 1024, 3, 0, 0) == 0);
-    CHECK(cudnnSetRNNDataDescriptor(sequences, 0, 0, 200, 64, 512, 0, 0) == 0);
-    CHECK(cudnnGetRNNWeightSpaceSize(0, network, &weights) == 0);
-    CHECK(cudnnGetRNNTempSpaceSizes(0, network, 0, sequences, &workspace, &reserve) == 0 && reserve == 0);
-    CHECK(cudnnGetRNNTempSpaceSizes(0, network, 1, sequences, &workspace, &reserve) == 0);
-    printf("weights %zu, reserve %zu\n", weights, reserve);
-    /* The second gate that takes the input of the second layer: behind the first layer and one matrix. */
-    CHECK(cudnnGetRNNWeightParams(0, network, 1, weights, base, 1, matrix, &matrix_at, vector, &vector_at) == 0);
-    size_t first = 4u * 1024 * (512 + 1024);
-    CHECK((char *)matrix_at == base + 4 * (first + 1024 * 1024));
-    CHECK(cudnnGetTensorNdDescriptor(matrix, 3, &type, &dimensions, sizes, strides) == 0);
-    CHECK(type == 0 && dimensions == 3 && sizes[0] == 1 && sizes[1] == 1024 && sizes[2] == 1024);
-    CHECK(cudnnGetRNNWeightParams(0, network, 2, weights, base, 7, matrix, &matrix_at, vector, &vector_at) == 0);
-    /* The last vector ends where the weights end. */
-    CHECK((char *)vector_at + 4 * 1024 == base + weights);
-    CHECK(cudnnGetRNNWeightParams(0, network, 2, weights, base, 8, matrix, &matrix_at, vector, &vector_at) == 0);
-    CHECK(!matrix_at && !vector_at);
-    CHECK(cudnnGetRNNWeightParams(0, network, 3, weights, base, 0, matrix, &matrix_at, vector, &vector_at) == 2000);
-    CHECK(cudnnDestroyRNNDescriptor(network) == 0 && cudnnDestroyRNNDataDescriptor(sequences) == 0);
-    CHECK(cudnnDestroyTensorDescriptor(matrix) == 0 && cudnnDestroyTensorDescriptor(vector) == 0);
-    return 0;
+  void *network = 0, *sequences = 0, *matrix = 0, *vector = 0, *matrix_at = 0, *vector_at = 0;
+  size_t weights = 0, workspace = 0, reserve = 7;
+  int type = 7, dimensions = 0, sizes[3] = {0}, strides[3] = {0};
+  char *base = (char *)4096;
+  CHECK(cudnnCreateRNNDescriptor(&network) == 0 && cudnnCreateRNNDataDescriptor(&sequences) == 0);
+  CHECK(cudnnCreateTensorDescriptor(&matrix) == 0 && cudnnCreateTensorDescriptor(&vector) == 0);
+  CHECK(cudnnSetRNNDescriptor_v8(network, 0, 2, 2, 0, 0, 0, 0, 0, 512, 1024, 1024, 0, 0, 0) ==
+        2000);
+  CHECK(cudnnSetRNNDescriptor_v8(network, 0, 2, 2, 0, 0, 0, 0, 0, 512, 1024, 1024, 3, 0, 0) == 0);
+  CHECK(cudnnSetRNNDataDescriptor(sequences, 0, 0, 200, 64, 512, 0, 0) == 0);
+  CHECK(cudnnGetRNNWeightSpaceSize(0, network, &weights) == 0);
+  CHECK(cudnnGetRNNTempSpaceSizes(0, network, 0, sequences, &workspace, &reserve) == 0 &&
+        reserve == 0);
+  CHECK(cudnnGetRNNTempSpaceSizes(0, network, 1, sequences, &workspace, &reserve) == 0);
+  printf("weights %zu, reserve %zu\n", weights, reserve);
+  /* The second gate that takes the input of the second layer: behind the first layer and one matrix. */
+  CHECK(cudnnGetRNNWeightParams(0, network, 1, weights, base, 1, matrix, &matrix_at, vector,
+                                &vector_at) == 0);
+  size_t first = 4u * 1024 * (512 + 1024);
+  CHECK((char *)matrix_at == base + 4 * (first + 1024 * 1024));
+  CHECK(cudnnGetTensorNdDescriptor(matrix, 3, &type, &dimensions, sizes, strides) == 0);
+  CHECK(type == 0 && dimensions == 3 && sizes[0] == 1 && sizes[1] == 1024 && sizes[2] == 1024);
+  CHECK(cudnnGetRNNWeightParams(0, network, 2, weights, base, 7, matrix, &matrix_at, vector,
+                                &vector_at) == 0);
+  /* The last vector ends where the weights end. */
+  CHECK((char *)vector_at + 4 * 1024 == base + weights);
+  CHECK(cudnnGetRNNWeightParams(0, network, 2, weights, base, 8, matrix, &matrix_at, vector,
+                                &vector_at) == 0);
+  CHECK(!matrix_at && !vector_at);
+  CHECK(cudnnGetRNNWeightParams(0, network, 3, weights, base, 0, matrix, &matrix_at, vector,
+                                &vector_at) == 2000);
+  CHECK(cudnnDestroyRNNDescriptor(network) == 0 && cudnnDestroyRNNDataDescriptor(sequences) == 0);
+  CHECK(cudnnDestroyTensorDescriptor(matrix) == 0 && cudnnDestroyTensorDescriptor(vector) == 0);
+  return 0;
 }
 
 int main(void) {
-    int major = 0;
-    CHECK(cudnnGetProperty(0, &major) == 0 && major == 9 && cudnnGetProperty(9, &major) == 2000);
-    CHECK(cudnnGetErrorString(0)[0] == 'C' && cudnnGetErrorString(-5));
-    return plan() || network();
+  int major = 0;
+  CHECK(cudnnGetProperty(0, &major) == 0 && major == 9 && cudnnGetProperty(9, &major) == 2000);
+  CHECK(cudnnGetErrorString(0)[0] == 'C' && cudnnGetErrorString(-5));
+  return plan() || network();
 }

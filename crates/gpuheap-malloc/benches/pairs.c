@@ -51,7 +51,8 @@ static void written(size_t bytes, cudaStream_t stream) {
 }
 
 /* The best of some rounds: other load on the machine only makes a round slower. */
-static void show(const char *name, void (*pair)(size_t, cudaStream_t), size_t bytes, cudaStream_t stream) {
+static void show(const char *name, void (*pair)(size_t, cudaStream_t), size_t bytes,
+                 cudaStream_t stream) {
   double best = 1e18;
   int pairs = 16;
   for (int round = 0; round < 12; round++) {

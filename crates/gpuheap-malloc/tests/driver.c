@@ -17,7 +17,8 @@ int cuDevicePrimaryCtxReset_v2(int), cuCtxCreate_v2(context *, unsigned, int);
 int cuMemAlloc_v2(ptr *, size_t), cuMemFree_v2(ptr), cuMemGetInfo_v2(size_t *, size_t *);
 int cuMemAllocAsync(ptr *, size_t, stream), cuMemFreeAsync(ptr, stream);
 int cuMemAllocAsync_ptsz(ptr *, size_t, stream), cuMemFreeAsync_ptsz(ptr, stream);
-int cuMemAllocManaged(ptr *, size_t, unsigned), cuMemAllocPitch_v2(ptr *, size_t *, size_t, size_t, unsigned);
+int cuMemAllocManaged(ptr *, size_t, unsigned),
+    cuMemAllocPitch_v2(ptr *, size_t *, size_t, size_t, unsigned);
 int cuDeviceGetDefaultMemPool(void **, int), cuMemAllocFromPoolAsync(ptr *, size_t, void *, stream);
 int cuMemCreate(uint64_t *, size_t, const void *, uint64_t), cuMemRelease(uint64_t);
 int cuArrayCreate_v2(void **, const void *);
@@ -232,7 +233,10 @@ static void foreign(void) {
   /* The type, the device's location and its number, in the driver's structure of 32 bytes. */
   uint32_t properties[8] = {1, 0, 1, 0};
   /* Width, height, and a format and channels. */
-  struct { size_t width, height; uint32_t format, channels; } description = {64, 64, 0x20, 4};
+  struct {
+    size_t width, height;
+    uint32_t format, channels;
+  } description = {64, 64, 0x20, 4};
   ptr managed, pitched, pooled;
   uint64_t handle;
   size_t pitch;
@@ -298,7 +302,8 @@ static void *work(void *number) {
   start();
   for (int round = 0; round < ROUNDS; round++) {
     ptr address = allocated((size_t)1 << (9 + round % 12));
-    ptr others = __atomic_exchange_n(&passed_on[(round + (intptr_t)number) % THREADS], address, __ATOMIC_ACQ_REL);
+    ptr others = __atomic_exchange_n(&passed_on[(round + (intptr_t)number) % THREADS], address,
+                                     __ATOMIC_ACQ_REL);
     CHECK(cuMemFree_v2(others));
   }
   return NULL;
@@ -321,10 +326,27 @@ static void at_exit(void) {
 }
 
 int main(int count, char **arguments) {
-  static const struct { const char *name; void (*run)(void); } programs[] = {
-      {"live", live}, {"wrong_frees", wrong_frees}, {"limit", limit}, {"waits", waits}, {"does_not_wait", does_not_wait}, {"in_use", in_use},
-      {"streams", streams}, {"capture", capture}, {"reset", reset}, {"own_context", own_context},
-      {"contexts", contexts}, {"foreign", foreign}, {"served_and_foreign", served_and_foreign}, {"found", found}, {"child", child}, {"threads", threads}, {"at_exit", at_exit},
+  static const struct {
+    const char *name;
+    void (*run)(void);
+  } programs[] = {
+      {"live", live},
+      {"wrong_frees", wrong_frees},
+      {"limit", limit},
+      {"waits", waits},
+      {"does_not_wait", does_not_wait},
+      {"in_use", in_use},
+      {"streams", streams},
+      {"capture", capture},
+      {"reset", reset},
+      {"own_context", own_context},
+      {"contexts", contexts},
+      {"foreign", foreign},
+      {"served_and_foreign", served_and_foreign},
+      {"found", found},
+      {"child", child},
+      {"threads", threads},
+      {"at_exit", at_exit},
   };
   for (size_t at = 0; count == 2 && at < sizeof programs / sizeof *programs; at++) {
     if (strcmp(arguments[1], programs[at].name) == 0) {

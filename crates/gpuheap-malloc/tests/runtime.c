@@ -10,8 +10,10 @@
 typedef void *stream;
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *);
 int cudaMallocAsync(void **, size_t, stream), cudaFreeAsync(void *, stream);
-int cudaMallocManaged(void **, size_t, unsigned), cudaMallocPitch(void **, size_t *, size_t, size_t);
-int cudaDeviceGetDefaultMemPool(void **, int), cudaMallocFromPoolAsync(void **, size_t, void *, stream);
+int cudaMallocManaged(void **, size_t, unsigned),
+    cudaMallocPitch(void **, size_t *, size_t, size_t);
+int cudaDeviceGetDefaultMemPool(void **, int),
+    cudaMallocFromPoolAsync(void **, size_t, void *, stream);
 int cudaMemset(void *, int, size_t), cudaMemsetAsync(void *, int, size_t, stream);
 int cudaStreamCreateWithFlags(stream *, unsigned), cudaStreamDestroy(stream);
 int cudaSetDevice(int), cudaGetDevice(int *), cudaDeviceReset(void), cudaDeviceSynchronize(void);
@@ -170,10 +172,16 @@ static void resets_freed(void) {
 static void nothing(void) { CHECK(cudaDeviceSynchronize()); }
 
 int main(int count, char **arguments) {
-  static const struct { const char *name; void (*run)(void); } programs[] = {
-      {"plain", run_plain}, {"threads", threads}, {"errors", errors}, {"others", others},
-      {"streams", streams}, {"devices", devices}, {"reset", reset}, {"leave", leave},
-      {"resets", resets}, {"resets_freed", resets_freed}, {"nothing", nothing},
+  static const struct {
+    const char *name;
+    void (*run)(void);
+  } programs[] = {
+      {"plain", run_plain}, {"threads", threads},
+      {"errors", errors},   {"others", others},
+      {"streams", streams}, {"devices", devices},
+      {"reset", reset},     {"leave", leave},
+      {"resets", resets},   {"resets_freed", resets_freed},
+      {"nothing", nothing},
   };
   for (size_t at = 0; count == 2 && at < sizeof programs / sizeof *programs; at++) {
     if (strcmp(arguments[1], programs[at].name) == 0) {

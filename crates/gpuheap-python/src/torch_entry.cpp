@@ -27,8 +27,8 @@ extern "C" {
 
 // In torch.rs. Writes why it failed, with a null at its end, if it returns null for more than no bytes.
 // `pool` is null or has two numbers.
-void *gpuheap_torch_allocate(std::ptrdiff_t bytes, int device, void *stream, const std::uint64_t *pool,
-                             char *text, std::size_t room);
+void *gpuheap_torch_allocate(std::ptrdiff_t bytes, int device, void *stream,
+                             const std::uint64_t *pool, char *text, std::size_t room);
 void gpuheap_torch_pool_began(int device, std::uint64_t first, std::uint64_t second);
 void gpuheap_torch_pool_ended(int device);
 void gpuheap_torch_pool_released(int device, std::uint64_t first, std::uint64_t second);
@@ -77,8 +77,8 @@ void *symbol(const char *name) {
 
 Type find() {
   Type found;
-  found.make = reinterpret_cast<void (*)(void *, Place, std::string)>(
-      symbol("_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
+  found.make = reinterpret_cast<void (*)(void *, Place, std::string)>(symbol(
+      "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
   found.table = static_cast<void **>(symbol("_ZTVN3c1016OutOfMemoryErrorE"));
   found.info = static_cast<std::type_info *>(symbol("_ZTIN3c1016OutOfMemoryErrorE"));
   return found;
@@ -137,7 +137,7 @@ bool find_pool(int device, void *stream, std::uint64_t (&pool)[2]) {
   }
   return false;
 }
-}
+}  // namespace
 
 extern "C" void gpuheap_torch_begin_pool(int device, PoolId id, Filter filter) {
   std::lock_guard<std::mutex> held(begun_lock);

@@ -61,7 +61,8 @@ static void refused(void) {
   EXPECT(BIT(OUT_OF_MEMORY), gpuheap_allocate(heap, (uint64_t)1 << 62, NULL, &address));
   EXPECT(BIT(OUT_OF_MEMORY), gpuheap_allocate_batch(heap, 2, sizes, NULL, pair));
   if (pair[0] != NULL || pair[1] != NULL) fail(__LINE__, "a part of a batch was left", 0);
-  EXPECT(BIT(OUT_OF_MEMORY) | BIT(REFUSED), gpuheap_allocate_kind(heap, GPUHEAP_KIND_PINNED, UINT64_MAX, NULL, &address));
+  EXPECT(BIT(OUT_OF_MEMORY) | BIT(REFUSED),
+         gpuheap_allocate_kind(heap, GPUHEAP_KIND_PINNED, UINT64_MAX, NULL, &address));
   EXPECT(BIT(REFUSED), gpuheap_allocate_kind(heap, GPUHEAP_KIND_REGISTERED, 1, NULL, &address));
   EXPECT(BIT(REFUSED), gpuheap_allocate_kind(heap, 99, 1, NULL, &address));
   EXPECT(BIT(REFUSED), gpuheap_allocate(heap, 1, NULL, NULL));
@@ -156,7 +157,8 @@ int main(void) {
   for (int at = 0; at < THREADS; at++) {
     if (shared[at] != NULL) EXPECT(BIT(UNKNOWN_ADDRESS), gpuheap_free(heap, shared[at]));
   }
-  if (statistics(heap).live != 0 || statistics(other).allocations != 0) fail(__LINE__, "memory was left", 0);
+  if (statistics(heap).live != 0 || statistics(other).allocations != 0)
+    fail(__LINE__, "memory was left", 0);
   /* Memory of a thread that ended. */
   pthread_create(&threads[0], NULL, at_thread_end, NULL);
   pthread_join(threads[0], &kept);

@@ -20,7 +20,8 @@ static void fails(const char *what, Call call) {
   } catch (const gpuheap::error &why) {
     std::printf("%s: %d, %s\n", what, why.status(), why.what()[0] ? "a text" : "no text");
   } catch (const gpuheap::bad_allocation &why) {
-    std::printf("%s: %d, %s, as bad_alloc\n", what, why.why().status(), why.what()[0] ? "a text" : "no text");
+    std::printf("%s: %d, %s, as bad_alloc\n", what, why.why().status(),
+                why.what()[0] ? "a text" : "no text");
   }
 }
 
@@ -91,7 +92,9 @@ int main() {
       alarm(60);
       int code = in_child(heap, memory);
       // Destructors run in the child too.
-      { gpuheap::heap ended = std::move(heap); }
+      {
+        gpuheap::heap ended = std::move(heap);
+      }
       _exit(code);
     }
     int status = 0;

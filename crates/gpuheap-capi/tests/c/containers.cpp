@@ -19,9 +19,11 @@ int main() {
     gpuheap_statistics now{};
     now.size = sizeof now;
     gpuheap_get_kind_statistics(heap.get(), GPUHEAP_KIND_PINNED, &now);
-    std::printf("pinned: %d, device: %llu\n", now.live >= 40000, (unsigned long long)heap.statistics().live);
+    std::printf("pinned: %d, device: %llu\n", now.live >= 40000,
+                (unsigned long long)heap.statistics().live);
   }
-  std::printf("equal: %d %d\n", pinned.is_equal(unified), pinned.is_equal(*std::pmr::new_delete_resource()));
+  std::printf("equal: %d %d\n", pinned.is_equal(unified),
+              pinned.is_equal(*std::pmr::new_delete_resource()));
   try {
     pinned.deallocate(pinned.allocate(0, 512), 0, 512);
     (void)pinned.allocate(1, 1024);

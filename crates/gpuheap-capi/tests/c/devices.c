@@ -25,12 +25,14 @@ int main(void) {
     device.size = sizeof device;
     if (gpuheap_get_device(at, &device) != GPUHEAP_STATUS_OK) return 1;
     printf("%s: number %" PRId32 ", %" PRIu64 " MiB, emulated %" PRId32 ", %d %d %d\n", device.name,
-           device.ordinal, device.total_memory >> 20, device.is_emulated, strlen(device.product) > 0,
-           strlen(device.uuid) == 40, device.compute_capability_major > 0);
+           device.ordinal, device.total_memory >> 20, device.is_emulated,
+           strlen(device.product) > 0, strlen(device.uuid) == 40,
+           device.compute_capability_major > 0);
     if (at < 2 && gpuheap_open(device.name, NULL, &heaps[at]) != GPUHEAP_STATUS_OK) return 1;
   }
   for (size_t at = 0; at < 2; at++) {
-    if (gpuheap_allocate(heaps[at], 1000 * (at + 1), NULL, &memory[at]) != GPUHEAP_STATUS_OK) return 1;
+    if (gpuheap_allocate(heaps[at], 1000 * (at + 1), NULL, &memory[at]) != GPUHEAP_STATUS_OK)
+      return 1;
     of_heap.size = sizeof of_heap;
     if (gpuheap_get_heap_device(heaps[at], &of_heap) != GPUHEAP_STATUS_OK) return 1;
     printf("a heap on %s: live %" PRIu64 "\n", of_heap.name, live(heaps[at]));
@@ -40,7 +42,10 @@ int main(void) {
   printf("freed: %" PRIu64 " %" PRIu64 "\n", live(heaps[0]), live(heaps[1]));
 
   /* A program of an older version, and one of a later. */
-  struct { gpuheap_device known; uint64_t later; } later = {{0}, 7};
+  struct {
+    gpuheap_device known;
+    uint64_t later;
+  } later = {{0}, 7};
   later.known.size = sizeof later;
   printf("later: %d", gpuheap_get_device(1, &later.known));
   printf(", then %" PRIu64 "\n", later.later);

@@ -22,7 +22,8 @@ int main() {
   for (gpuheap::heap &heap : heaps) buffers.push_back(heap.allocate<int>(250));
   for (gpuheap::heap &heap : heaps) {
     gpuheap_device device = heap.device();
-    std::printf("%s: %llu MiB, live %llu\n", device.name, (unsigned long long)device.total_memory >> 20,
+    std::printf("%s: %llu MiB, live %llu\n", device.name,
+                (unsigned long long)device.total_memory >> 20,
                 (unsigned long long)heap.statistics().live);
   }
   try {
@@ -52,5 +53,6 @@ int main() {
   auto none = heap.try_register_memory(static_cast<int *>(nullptr), 10);
   auto nothing = heap.try_register_memory(numbers.data(), 0);
   auto huge = heap.try_register_memory(numbers.data(), std::size_t(-1) / 2);
-  std::printf("refused: %d %d %d\n", none.why().status(), nothing.why().status(), huge.why().status());
+  std::printf("refused: %d %d %d\n", none.why().status(), nothing.why().status(),
+              huge.why().status());
 }

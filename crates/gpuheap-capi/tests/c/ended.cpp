@@ -19,7 +19,8 @@ static void fails(const char *what, Call call) {
 }
 
 static void each_of_buffer(gpuheap::buffer<int> &buffer) {
-  std::printf("data: %d, size: %zu\n", buffer.data() != nullptr, buffer.size() + buffer.size_bytes());
+  std::printf("data: %d, size: %zu\n", buffer.data() != nullptr,
+              buffer.size() + buffer.size_bytes());
   fails("fill", [&] { buffer.fill(1, nullptr); });
   fails("used_on", [&] { buffer.used_on(nullptr); });
   fails("keep", [&] { buffer.keep(); });
@@ -86,7 +87,8 @@ static void others(gpuheap::heap &heap) {
   none.unregister();
   auto locked = heap.register_memory(numbers, 10);
   gpuheap::registered<int> moved = std::move(locked);
-  std::printf("data: %d, %d, size: %zu\n", locked.data() != nullptr, locked.device_data() != nullptr, locked.size());
+  std::printf("data: %d, %d, size: %zu\n", locked.data() != nullptr,
+              locked.device_data() != nullptr, locked.size());
   fails("unregister", [&] { locked.unregister(); });
   moved.unregister();
   fails("unregister", [&] { moved.unregister(); });

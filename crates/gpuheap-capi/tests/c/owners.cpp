@@ -7,7 +7,8 @@
 #include <vector>
 
 static_assert(!std::is_copy_constructible<gpuheap::buffer<int>>::value, "one owner");
-static_assert(std::is_nothrow_move_constructible<gpuheap::buffer<int>>::value, "fits in containers");
+static_assert(std::is_nothrow_move_constructible<gpuheap::buffer<int>>::value,
+              "fits in containers");
 
 static unsigned long long live(const gpuheap::heap &heap) { return (*heap.try_statistics()).live; }
 
@@ -23,7 +24,8 @@ static int run() {
   {
     auto made = heap.try_allocate_zeroed<float>(1000);
     gpuheap::buffer<float> moved = std::move(*made);
-    std::printf("%zu elements, %zu bytes, live %llu\n", moved.size(), moved.size_bytes(), live(heap));
+    std::printf("%zu elements, %zu bytes, live %llu\n", moved.size(), moved.size_bytes(),
+                live(heap));
     std::vector<gpuheap::buffer<float>> several;
     several.push_back(std::move(moved));
     several.push_back(*heap.try_allocate<float>(10));
@@ -33,7 +35,8 @@ static int run() {
   std::printf("after the end: %llu\n", live(heap));
 
   auto empty = heap.try_allocate<int>(0);
-  std::printf("no elements: %d\n", empty->empty() && empty->data() == nullptr && bool(empty->try_fill(1, nullptr)));
+  std::printf("no elements: %d\n",
+              empty->empty() && empty->data() == nullptr && bool(empty->try_fill(1, nullptr)));
   auto large = heap.try_allocate<char>(100 << 20);
   std::printf("too large: %d, %d\n", large.has_value(), large.why().out_of_memory());
   auto huge = heap.try_allocate<double>(std::size_t(-1) / 2);
@@ -55,7 +58,8 @@ static int run() {
     auto kept = heap.try_allocate<char>(20);
     (void)freed;
     (void)kept->try_keep();
-    std::thread other([&] { std::printf("on another thread: %d\n", scope->try_close().has_value()); });
+    std::thread other(
+        [&] { std::printf("on another thread: %d\n", scope->try_close().has_value()); });
     other.join();
     auto report = scope->try_close();
     std::printf("scope: %llu of %llu freed\n", (unsigned long long)report->freed_at_end,
@@ -64,7 +68,8 @@ static int run() {
   }
   (void)leaked->try_free();
   auto flushed = heap.try_flush();
-  std::printf("flushed: live %llu, wait %d\n", (unsigned long long)flushed->live, bool(heap.try_wait()));
+  std::printf("flushed: live %llu, wait %d\n", (unsigned long long)flushed->live,
+              bool(heap.try_wait()));
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
   try {
@@ -74,7 +79,9 @@ static int run() {
   }
   heap.set_limits(0, 0);
   heap.allocate<char>(100 << 20).free();
-  { auto scope = heap.open_scope(); }
+  {
+    auto scope = heap.open_scope();
+  }
 #else
   std::printf("thrown: 1\n");
 #endif

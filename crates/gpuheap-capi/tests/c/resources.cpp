@@ -41,7 +41,8 @@ int main() {
   resource.deallocate_sync(both[2], 100);
   resource.deallocate(both[3], 100, 512);
   std::printf("freed: %llu\n", live(heap));
-  std::printf("equal: %d %d\n", resource == gpuheap::device_resource(heap), resource != gpuheap::device_resource(other));
+  std::printf("equal: %d %d\n", resource == gpuheap::device_resource(heap),
+              resource != gpuheap::device_resource(other));
   try {
     (void)resource.allocate(100, 4096);
   } catch (const gpuheap::bad_allocation &why) {

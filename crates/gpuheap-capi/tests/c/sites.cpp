@@ -5,14 +5,19 @@
 #include <cstring>
 #include <thread>
 
-constexpr unsigned LINE = __LINE__ + 1;
-static char *forgets(gpuheap::heap &heap, std::size_t bytes) { return heap.allocate<char>(bytes).release(); }
+constexpr unsigned LINE = __LINE__ + 2;
+static char *forgets(gpuheap::heap &heap, std::size_t bytes) {
+  return heap.allocate<char>(bytes).release();
+}
 
 static void show(const gpuheap_site &site) {
   const char *end = std::strrchr(site.file, '/');
-  std::printf("%lld bytes in %lld, kind %u, at %s, %d, by %s\n", (long long)site.bytes, (long long)site.allocations,
-              site.kind, end == nullptr ? site.file : end + 1, site.line == LINE,
-              site.thread[0] == 0 ? "none" : site.thread_id != 0 ? "a thread" : "?");
+  std::printf("%lld bytes in %lld, kind %u, at %s, %d, by %s\n", (long long)site.bytes,
+              (long long)site.allocations, site.kind, end == nullptr ? site.file : end + 1,
+              site.line == LINE,
+              site.thread[0] == 0   ? "none"
+              : site.thread_id != 0 ? "a thread"
+                                    : "?");
 }
 
 int main() {
@@ -41,13 +46,17 @@ int main() {
   show(growth.back());
 
   // Room for fewer than there are, and structures of a later version.
-  struct { gpuheap_site known; unsigned long long later; } two[2] = {};
+  struct {
+    gpuheap_site known;
+    unsigned long long later;
+  } two[2] = {};
   two[0].known.size = sizeof two[0];
   two[0].later = two[1].later = 7;
   std::size_t count = 0;
   int status = gpuheap_list_leaks(heap.get(), &two[0].known, 2, &count);
-  std::printf("later: %d, %zu, %lld %lld, %llu %llu\n", status, count, (long long)two[0].known.bytes,
-              (long long)two[1].known.bytes, two[0].later, two[1].later);
+  std::printf("later: %d, %zu, %lld %lld, %llu %llu\n", status, count,
+              (long long)two[0].known.bytes, (long long)two[1].known.bytes, two[0].later,
+              two[1].later);
   two[0].known.size = 8;
   std::printf("too small: %d\n", gpuheap_list_leaks(heap.get(), &two[0].known, 1, &count));
   std::printf("nowhere: %d, %d\n", gpuheap_list_leaks(heap.get(), nullptr, 1, &count),

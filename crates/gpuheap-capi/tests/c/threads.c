@@ -54,18 +54,14 @@ int main(void) {
   gpuheap_statistics now = {0};
   now.size = sizeof now;
   EXPECT(OK, gpuheap_open(NULL, NULL, &heap));
-  for (int at = 0; at < PLACES; at++)
-    pthread_mutex_init(&places[at].lock, NULL);
+  for (int at = 0; at < PLACES; at++) pthread_mutex_init(&places[at].lock, NULL);
   for (uintptr_t at = 0; at < THREADS; at++)
-    if (pthread_create(&threads[at], NULL, work, (void *)at) != 0)
-      return 1;
-  for (int at = 0; at < THREADS; at++)
-    pthread_join(threads[at], NULL);
+    if (pthread_create(&threads[at], NULL, work, (void *)at) != 0) return 1;
+  for (int at = 0; at < THREADS; at++) pthread_join(threads[at], NULL);
   for (int at = 0; at < PLACES; at++) {
     void *left = places[at].address;
     EXPECT(OK, gpuheap_free(heap, left));
-    if (left != NULL)
-      EXPECT(UNKNOWN_ADDRESS, gpuheap_free(heap, left));
+    if (left != NULL) EXPECT(UNKNOWN_ADDRESS, gpuheap_free(heap, left));
   }
   EXPECT(OK, gpuheap_get_statistics(heap, &now));
   printf("%d threads, %" PRIu64 " allocations, %" PRIu64 " bytes live\n", THREADS, now.allocations,

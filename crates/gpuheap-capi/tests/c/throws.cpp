@@ -12,15 +12,18 @@ int main(int, char **arguments) {
   options.tracking = "counts";
   gpuheap::heap heap("emulated:64MiB", &options);
   if (std::strcmp(arguments[1], "shortage") == 0) {
-    gpuheap_on_shortage(heap.get(), [](uint64_t, void *) -> uint64_t { throw std::runtime_error("mine"); }, nullptr);
+    gpuheap_on_shortage(
+        heap.get(), [](uint64_t, void *) -> uint64_t { throw std::runtime_error("mine"); },
+        nullptr);
     auto most = heap.allocate<char>(40 << 20);
     try {
       (void)heap.try_allocate<char>(40 << 20);
     } catch (const std::runtime_error &) {
     }
   } else {
-    gpuheap_on_thread_end(heap.get(), [](const gpuheap_thread_end *, void *) { throw std::runtime_error("mine"); },
-                          nullptr);
+    gpuheap_on_thread_end(
+        heap.get(), [](const gpuheap_thread_end *, void *) { throw std::runtime_error("mine"); },
+        nullptr);
     std::thread([&] { (void)heap.allocate<char>(1000).release(); }).join();
   }
   std::printf("went on\n");

@@ -22,7 +22,9 @@ int cudaDeviceSynchronize();
 #endif
 
 static double now() {
-  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double, std::nano>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 static void check(bool is_good, const char *what) {
@@ -56,8 +58,8 @@ int main() try {
   heap.allocate<char>(1 << 10);
   double second = now();
   heap.allocate<char>(1 << 10);
-  std::printf("open %.0f us, first pair %.0f us, second pair %.1f us\n", (first - opened) / 1e3, (second - first) / 1e3,
-              (now() - second) / 1e3);
+  std::printf("open %.0f us, first pair %.0f us, second pair %.1f us\n", (first - opened) / 1e3,
+              (second - first) / 1e3, (now() - second) / 1e3);
 
   cudaStream_t stream;
   check(static_cast<int>(cudaStreamCreateWithFlags(&stream, 1)) == 0, "cudaStreamCreateWithFlags");
@@ -72,15 +74,18 @@ int main() try {
       check(static_cast<int>(cudaFreeAsync(memory, stream)) == 0, "cudaFreeAsync");
     });
     show("C", bytes, [&] {
-      check(gpuheap_allocate(heap.get(), bytes, stream, &memory) == GPUHEAP_STATUS_OK, "gpuheap_allocate");
+      check(gpuheap_allocate(heap.get(), bytes, stream, &memory) == GPUHEAP_STATUS_OK,
+            "gpuheap_allocate");
       check(gpuheap_free(heap.get(), memory) == GPUHEAP_STATUS_OK, "gpuheap_free");
     });
     show("C, gpuheap_free_on", bytes, [&] {
-      check(gpuheap_allocate(heap.get(), bytes, stream, &memory) == GPUHEAP_STATUS_OK, "gpuheap_allocate");
+      check(gpuheap_allocate(heap.get(), bytes, stream, &memory) == GPUHEAP_STATUS_OK,
+            "gpuheap_allocate");
       check(gpuheap_free_on(heap.get(), memory, stream) == GPUHEAP_STATUS_OK, "gpuheap_free_on");
     });
     show("C++, buffer", bytes, [&] { heap.allocate<char>(bytes, stream); });
-    show("C++, buffer or result", bytes, [&] { check(heap.try_allocate<char>(bytes, stream).has_value(), "try_allocate"); });
+    show("C++, buffer or result", bytes,
+         [&] { check(heap.try_allocate<char>(bytes, stream).has_value(), "try_allocate"); });
   }
   heap.stream_ended(stream);
   cudaStreamDestroy(stream);

@@ -26,7 +26,8 @@ static_assert(cuda::mr::resource_with<gpuheap::device_resource, cuda::mr::device
 #else
 static_assert(cuda::mr::resource<gpuheap::device_resource>, "");
 static_assert(cuda::mr::async_resource<gpuheap::device_resource>, "");
-static_assert(cuda::mr::async_resource_with<gpuheap::device_resource, cuda::mr::device_accessible>, "");
+static_assert(cuda::mr::async_resource_with<gpuheap::device_resource, cuda::mr::device_accessible>,
+              "");
 #endif
 
 int main() {
@@ -47,7 +48,8 @@ int main() {
     try {
       vector<int> huge(std::size_t(1) << 45, 0, allocator);
     } catch (const std::bad_alloc &why) {
-      std::printf("too large: %d\n", std::string(why.what()).find("out of GPU memory") != std::string::npos);
+      std::printf("too large: %d\n",
+                  std::string(why.what()).find("out of GPU memory") != std::string::npos);
     }
   }
   gpuheap::device_resource resource(heap);

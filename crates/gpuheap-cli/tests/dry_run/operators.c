@@ -17,17 +17,17 @@ int repeat(void) OPERATOR(24, repeat_interleave_Tensor);
 int equal(void) OPERATOR(5, equal);
 
 int open_device(void) {
-    void *context;
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library || CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0)) return 1;
-    CALL(cuCtxSetCurrent, context);
-    return CALL(cuMemAlloc_v2, &memory, (size_t)4096);
+  void *context;
+  library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library || CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0)) return 1;
+  CALL(cuCtxSetCurrent, context);
+  return CALL(cuMemAlloc_v2, &memory, (size_t)4096);
 }
 
 int item(void) {
-    int value = 0;
-    CALL(cuMemcpyDtoH_v2, &value, memory, (size_t)4);
-    return value;
+  int value = 0;
+  CALL(cuMemcpyDtoH_v2, &value, memory, (size_t)4);
+  return value;
 }
 
 int nonzero(void) { return item() + 1; }

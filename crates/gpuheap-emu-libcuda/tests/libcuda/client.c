@@ -41,91 +41,89 @@ int cuGetProcAddress_v2(const char *base, void **function, int version, unsigned
 #define PER_THREAD 2
 
 static int expect(int line, int code, int expected) {
-    const char *name = "?";
-    if (code == expected)
-        return 1;
-    cuGetErrorName(code, &name);
-    fprintf(stderr, "line %d: %s (%d), expected %d\n", line, name, code, expected);
-    _exit(1);
+  const char *name = "?";
+  if (code == expected) return 1;
+  cuGetErrorName(code, &name);
+  fprintf(stderr, "line %d: %s (%d), expected %d\n", line, name, code, expected);
+  _exit(1);
 }
 #define IS(code, expected) expect(__LINE__, (code), (expected))
 #define OK(code) IS(code, 0)
 #define HOLDS(what) IS(!(what), 0)
 
 int main(void) {
-    size_t before, after, total;
-    context context;
-    int device;
+  size_t before, after, total;
+  context context;
+  int device;
 
-    IS(cuMemGetInfo_v2(&before, &total), NOT_INITIALIZED);
-    OK(cuInit(0));
-    OK(cuDeviceGet(&device, 0));
-    char name[64];
-    OK(cuDeviceGetName(name, sizeof name, device));
-    HOLDS(strstr(name, "emulated"));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemGetInfo_v2(&before, &total));
+  IS(cuMemGetInfo_v2(&before, &total), NOT_INITIALIZED);
+  OK(cuInit(0));
+  OK(cuDeviceGet(&device, 0));
+  char name[64];
+  OK(cuDeviceGetName(name, sizeof name, device));
+  HOLDS(strstr(name, "emulated"));
+  OK(cuDevicePrimaryCtxRetain(&context, device));
+  OK(cuCtxSetCurrent(context));
+  OK(cuMemGetInfo_v2(&before, &total));
 
-    /* Plain memory, up and down. */
-    char text[] = "one GPU, emulated", back[sizeof text] = "";
-    address plain;
-    OK(cuMemAlloc_v2(&plain, sizeof text));
-    OK(cuMemcpyHtoD_v2(plain, text, sizeof text));
-    OK(cuMemcpyDtoH_v2(back, plain, sizeof text));
-    HOLDS(!strcmp(text, back));
+  /* Plain memory, up and down. */
+  char text[] = "one GPU, emulated", back[sizeof text] = "";
+  address plain;
+  OK(cuMemAlloc_v2(&plain, sizeof text));
+  OK(cuMemcpyHtoD_v2(plain, text, sizeof text));
+  OK(cuMemcpyDtoH_v2(back, plain, sizeof text));
+  HOLDS(!strcmp(text, back));
 
-    /* Written on one stream, read on another behind an event. */
-    stream writer, reader;
-    event written;
-    address block;
-    unsigned words[1000];
-    OK(cuStreamCreate(&writer, 0));
-    OK(cuStreamCreate(&reader, 1));
-    OK(cuEventCreate(&written, 2));
-    OK(cuMemAllocAsync(&block, sizeof words, writer));
-    OK(cuMemsetD32Async(block, 0xFEEDBEEF, 1000, writer));
-    OK(cuEventRecord(written, writer));
-    OK(cuStreamWaitEvent(reader, written, 0));
-    OK(cuMemcpyDtoHAsync_v2(words, block, sizeof words, reader));
-    OK(cuMemFreeAsync(block, reader));
-    OK(cuStreamSynchronize(reader));
-    for (int i = 0; i < 1000; i++)
-        HOLDS(words[i] == 0xFEEDBEEF);
+  /* Written on one stream, read on another behind an event. */
+  stream writer, reader;
+  event written;
+  address block;
+  unsigned words[1000];
+  OK(cuStreamCreate(&writer, 0));
+  OK(cuStreamCreate(&reader, 1));
+  OK(cuEventCreate(&written, 2));
+  OK(cuMemAllocAsync(&block, sizeof words, writer));
+  OK(cuMemsetD32Async(block, 0xFEEDBEEF, 1000, writer));
+  OK(cuEventRecord(written, writer));
+  OK(cuStreamWaitEvent(reader, written, 0));
+  OK(cuMemcpyDtoHAsync_v2(words, block, sizeof words, reader));
+  OK(cuMemFreeAsync(block, reader));
+  OK(cuStreamSynchronize(reader));
+  for (int i = 0; i < 1000; i++) HOLDS(words[i] == 0xFEEDBEEF);
 
-    /* The calling thread's own default stream, as a program compiled for it asks for it. */
-    int (*alloc_async)(address *, size_t, stream), (*synchronize)(stream), status;
-    OK(cuGetProcAddress_v2("cuMemAllocAsync", (void **)&alloc_async, 11020, PER_THREAD, &status));
-    HOLDS(status == 0 && alloc_async != cuMemAllocAsync);
-    OK(cuGetProcAddress_v2("cuStreamSynchronize", (void **)&synchronize, 7000, PER_THREAD, NULL));
-    OK(alloc_async(&block, 1 << 20, NULL));
-    OK(synchronize(NULL));
-    OK(cuMemFree_v2(block));
+  /* The calling thread's own default stream, as a program compiled for it asks for it. */
+  int (*alloc_async)(address *, size_t, stream), (*synchronize)(stream), status;
+  OK(cuGetProcAddress_v2("cuMemAllocAsync", (void **)&alloc_async, 11020, PER_THREAD, &status));
+  HOLDS(status == 0 && alloc_async != cuMemAllocAsync);
+  OK(cuGetProcAddress_v2("cuStreamSynchronize", (void **)&synchronize, 7000, PER_THREAD, NULL));
+  OK(alloc_async(&block, 1 << 20, NULL));
+  OK(synchronize(NULL));
+  OK(cuMemFree_v2(block));
 
-    /* Too much is a value. */
-    IS(cuMemAlloc_v2(&block, total + 1), OUT_OF_MEMORY);
+  /* Too much is a value. */
+  IS(cuMemAlloc_v2(&block, total + 1), OUT_OF_MEMORY);
 
-    /* A child of fork has no device, and does not hang. */
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        IS(cuMemAlloc_v2(&block, 1), NOT_INITIALIZED);
-        IS(cuInit(0), NOT_INITIALIZED);
-        const char *text;
-        OK(cuGetErrorName(NOT_INITIALIZED, &text));
-        _exit(strcmp(text, "CUDA_ERROR_NOT_INITIALIZED") ? 1 : 7);
-    }
-    int ended;
-    HOLDS(waitpid(child, &ended, 0) == child);
-    HOLDS(WIFEXITED(ended) && WEXITSTATUS(ended) == 7);
+  /* A child of fork has no device, and does not hang. */
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    IS(cuMemAlloc_v2(&block, 1), NOT_INITIALIZED);
+    IS(cuInit(0), NOT_INITIALIZED);
+    const char *text;
+    OK(cuGetErrorName(NOT_INITIALIZED, &text));
+    _exit(strcmp(text, "CUDA_ERROR_NOT_INITIALIZED") ? 1 : 7);
+  }
+  int ended;
+  HOLDS(waitpid(child, &ended, 0) == child);
+  HOLDS(WIFEXITED(ended) && WEXITSTATUS(ended) == 7);
 
-    OK(cuEventDestroy_v2(written));
-    OK(cuStreamDestroy_v2(writer));
-    OK(cuStreamDestroy_v2(reader));
-    OK(cuMemFree_v2(plain));
-    OK(cuMemGetInfo_v2(&after, &total));
-    HOLDS(before == after);
-    OK(cuDevicePrimaryCtxRelease_v2(device));
-    puts("the end of the C program");
-    return 0;
+  OK(cuEventDestroy_v2(written));
+  OK(cuStreamDestroy_v2(writer));
+  OK(cuStreamDestroy_v2(reader));
+  OK(cuMemFree_v2(plain));
+  OK(cuMemGetInfo_v2(&after, &total));
+  HOLDS(before == after);
+  OK(cuDevicePrimaryCtxRelease_v2(device));
+  puts("the end of the C program");
+  return 0;
 }

@@ -10,30 +10,30 @@ typedef int (*call)();
 static unsigned long long copied, calls;
 
 static void on_copy(unsigned long long bytes) {
-    copied += bytes;
-    calls++;
+  copied += bytes;
+  calls++;
 }
 
 int main(void) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
-    unsigned long long memory;
-    char host[64];
-    if (!library) return 1;
+  void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
+  unsigned long long memory;
+  char host[64];
+  if (!library) return 1;
 #define CALL(name, ...) ((call)dlsym(library, #name))(__VA_ARGS__)
-    if (CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0)) return 2;
-    CALL(cuCtxSetCurrent, context);
-    CALL(cuMemAlloc_v2, &memory, (size_t)4 << 20);
-    CALL(cuMemsetD8_v2, memory, 1, (size_t)64);
-    CALL(gpuheap_emulated_on_copy_to_host, on_copy);
-    CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
-    CALL(cuMemcpyDtoHAsync_v2, host, memory, (size_t)32, (void *)0);
-    CALL(gpuheap_emulated_on_copy_to_host, (void *)0);
-    /* An allocator of the program hands out the first part again. */
-    CALL(gpuheap_emulated_handed_out, memory, 32ULL);
-    CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
-    if (host[31] || !host[32]) return 3;
-    if (fork() == 0) exit(0);
-    wait(0);
-    printf("%llu bytes in %llu\n", copied, calls);
-    return 0;
+  if (CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0)) return 2;
+  CALL(cuCtxSetCurrent, context);
+  CALL(cuMemAlloc_v2, &memory, (size_t)4 << 20);
+  CALL(cuMemsetD8_v2, memory, 1, (size_t)64);
+  CALL(gpuheap_emulated_on_copy_to_host, on_copy);
+  CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
+  CALL(cuMemcpyDtoHAsync_v2, host, memory, (size_t)32, (void *)0);
+  CALL(gpuheap_emulated_on_copy_to_host, (void *)0);
+  /* An allocator of the program hands out the first part again. */
+  CALL(gpuheap_emulated_handed_out, memory, 32ULL);
+  CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
+  if (host[31] || !host[32]) return 3;
+  if (fork() == 0) exit(0);
+  wait(0);
+  printf("%llu bytes in %llu\n", copied, calls);
+  return 0;
 }
