@@ -36,13 +36,18 @@ class Table(unittest.TestCase):
         sizes = [f"hot bytes={1 << shift} ns=123456.7" for shift in (10, 20, 26)]
         sizes.append("random ns=123456.7 live_peak=5 reserved_peak=9")
         threads = [f"threads threads={1 << shift} mpairs=1234.567" for shift in range(5)]
-        once = ["crossfree ns=123456.7 allocate_ns=123456.7", "first open_ms=1000.5 ms=1000.5",
-                "reclaim ms=123456.7 live_peak=5 cached=5 kept=10737418240"]
+        once = [
+            "crossfree ns=123456.7 allocate_ns=123456.7",
+            "first open_ms=1000.5 ms=1000.5",
+            "reclaim ms=123456.7 live_peak=5 cached=5 kept=10737418240",
+        ]
         traces = sorted((run.ROOT / "examples/traces").glob("*.csv.gz"))
         self.assertEqual(len(traces), 7)
         traces = [trace.name.removesuffix(".csv.gz") for trace in traces]
-        replays = [f"replay trace={name} cold_ns=5 ns=123456.7 live_peak=5 reserved_peak=9"
-                   for name in traces]
+        replays = [
+            f"replay trace={name} cold_ns=5 ns=123456.7 live_peak=5 reserved_peak=9"
+            for name in traces
+        ]
         found = {}
         for line in sizes + threads + once + replays:
             result = dict(pair.split("=", 1) for pair in f"work={line}".split())
@@ -69,8 +74,19 @@ class Whole(unittest.TestCase):
     def run_with(self, program, *arguments):
         """The script's exit code, what it prints and its JSON."""
         report = self.folder / "report.json"
-        command = [sys.executable, HERE / "run", "--device", "emulated", "--rust-bin", program,
-                   "--build", self.folder / "build", "--json", report, *arguments]
+        command = [
+            sys.executable,
+            HERE / "run",
+            "--device",
+            "emulated",
+            "--rust-bin",
+            program,
+            "--build",
+            self.folder / "build",
+            "--json",
+            report,
+            *arguments,
+        ]
         ran = subprocess.run(command, capture_output=True, text=True)
         return ran.returncode, ran.stdout, json.loads(report.read_text())
 
@@ -86,16 +102,18 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         code, text, report = self.run_with(self.stand_in(body), "--works", "hot")
         self.assertEqual(code, 0)
         self.assertEqual(report["medians"], {run.PAIRS: {"1 KiB": {"gpuheap one": 12.5}}})
-        self.assertEqual(report["skipped"],
-                         {"gpuheap other, hot": "it ended with code 3: no such thing"})
+        self.assertEqual(
+            report["skipped"], {"gpuheap other, hot": "it ended with code 3: no such thing"}
+        )
         self.assertIn("skipped: gpuheap other, hot: it ended with code 3: no such thing", text)
 
     def test_work_that_is_not_the_same_is_found(self):
         body = "echo RESULT peer=$1 work=random ns=5 live_peak=${#1} reserved_peak=9"
         code, text, _ = self.run_with(self.stand_in(body), "--works", "random")
         self.assertEqual(code, 1)
-        self.assertIn("not the same work, random: peak live "
-                      "{'gpuheap one': '3', 'gpuheap other': '5'}", text)
+        self.assertIn(
+            "not the same work, random: peak live {'gpuheap one': '3', 'gpuheap other': '5'}", text
+        )
 
     def test_works_are_chosen_by_the_names_that_are_listed(self):
         body = "echo RESULT peer=$1 work=replay trace=${2##*/} cold_ns=3 ns=2 live_peak=1 reserved_peak=1"
@@ -105,17 +123,28 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
 
     def test_a_curve_has_a_row_for_each_value(self):
         body = "echo RESULT peer=$1 work=random ns=$KNOB live_peak=1 reserved_peak=$KNOB"
-        _, _, report = self.run_with(self.stand_in(body), "--works", "random", "--curve",
-                                     "KNOB=2,4", "--peers", "one")
-        self.assertEqual(report["medians"][run.PAIRS],
-                         {"random": {"one 2": 2, "one 4": 4},
-                          "random used": {"one 2": 0.5, "one 4": 0.25}})
+        _, _, report = self.run_with(
+            self.stand_in(body), "--works", "random", "--curve", "KNOB=2,4", "--peers", "one"
+        )
+        self.assertEqual(
+            report["medians"][run.PAIRS],
+            {"random": {"one 2": 2, "one 4": 4}, "random used": {"one 2": 0.5, "one 4": 0.25}},
+        )
 
     def refused(self, *arguments):
         """What is said of a use that means nothing."""
         body = "echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"
-        command = [sys.executable, HERE / "run", "--device", "emulated", "--rust-bin",
-                   self.stand_in(body), "--build", self.folder / "build", *arguments]
+        command = [
+            sys.executable,
+            HERE / "run",
+            "--device",
+            "emulated",
+            "--rust-bin",
+            self.stand_in(body),
+            "--build",
+            self.folder / "build",
+            *arguments,
+        ]
         ran = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual((ran.returncode, ran.stdout), (2, ""), ran.stderr)
         return ran.stderr
@@ -138,8 +167,12 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         body = "echo there is no GPU >&2; exit 1"
         arguments = ("--works", "hot", "--peers", "one")
         _, text, _ = self.run_with(self.stand_in(body), "--device", "cuda:0", *arguments)
-        self.assertTrue(text.startswith("nothing was measured; on a machine without a GPU take "
-                                        "--device emulated\n"), text)
+        self.assertTrue(
+            text.startswith(
+                "nothing was measured; on a machine without a GPU take --device emulated\n"
+            ),
+            text,
+        )
         self.assertIn("gpuheap one, hot: it ended with code 1: there is no GPU", text)
         _, text, _ = self.run_with(self.stand_in(body), *arguments)
         self.assertTrue(text.startswith("nothing was measured\n"), text)
@@ -151,11 +184,17 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
 
     @unittest.skipUnless(os.environ.get("PEERS_PROGRAM"), "PEERS_PROGRAM names no program")
     def test_gpuheap_on_an_emulated_device(self):
-        code, text, report = self.run_with(os.environ["PEERS_PROGRAM"], "--scale", "100", "--works",
-                                           f"{'|'.join(run.WORKS)}|two_streams")
+        code, text, report = self.run_with(
+            os.environ["PEERS_PROGRAM"],
+            "--scale",
+            "100",
+            "--works",
+            f"{'|'.join(run.WORKS)}|two_streams",
+        )
         self.assertEqual((code, report["skipped"]), (0, {}), text)
-        self.assertEqual(list(report["medians"]),
-                         [run.PAIRS, run.THREADS, run.ONCE, run.TIME, run.USED])
+        self.assertEqual(
+            list(report["medians"]), [run.PAIRS, run.THREADS, run.ONCE, run.TIME, run.USED]
+        )
         for columns in report["medians"].values():
             for column, cells in columns.items():
                 self.assertIn("gpuheap split", cells, column)

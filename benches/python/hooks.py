@@ -44,7 +44,11 @@ def told(pairs, calls=5_000):
 # By library: the module that says that it is there, the ways to measure beside its own, the targets in
 # nanoseconds for the first size, and the program.
 LIBRARIES = {
-    "heap": ("gpuheap", ["hook", "lines"], {"hook": 200}, """
+    "heap": (
+        "gpuheap",
+        ["hook", "lines"],
+        {"hook": 200},
+        """
 if HOOK:
     heap = gpuheap.Heap(DEVICE, track=TRACK)
 else:
@@ -55,8 +59,13 @@ else:
         def free(self): pass
     heap = Nothing()
 told({name: lambda size=size: heap.alloc(size).free() for name, size in SIZES.items()})
-"""),
-    "cuda.core": ("cuda.core", ["hook"], {"hook": 1400}, """
+""",
+    ),
+    "cuda.core": (
+        "cuda.core",
+        ["hook"],
+        {"hook": 1400},
+        """
 from cuda.core import Device
 device = Device(0); device.set_current()
 stream = device.create_stream()
@@ -65,16 +74,26 @@ if HOOK:
     gpuheap.cuda_core.install(gpuheap.Heap(DEVICE))
 resource = device.memory_resource
 told({name: lambda size=size: resource.allocate(size, stream=stream).close() for name, size in SIZES.items()})
-"""),
-    "Numba": ("numba_cuda", ["hook"], {"hook": 2500}, """
+""",
+    ),
+    "Numba": (
+        "numba_cuda",
+        ["hook"],
+        {"hook": 2500},
+        """
 from numba import cuda
 if HOOK:
     import gpuheap.numba
     gpuheap.numba.install(gpuheap.Heap(DEVICE))
 context = cuda.current_context()
 told({name: lambda size=size: context.memalloc(size) for name, size in SIZES.items()})
-"""),
-    "CuPy": ("cupy", ["hook", "lines"], {}, """
+""",
+    ),
+    "CuPy": (
+        "cupy",
+        ["hook", "lines"],
+        {},
+        """
 import cupy
 if HOOK:
     import gpuheap.cupy
@@ -89,8 +108,13 @@ if WAY == "hook":
     pairs["part: MemoryPointer"] = lambda: MemoryPointer(memory, 0)
     pairs["part: the heap's pair"] = lambda heap=gpuheap.Heap(DEVICE): heap.alloc(1024).free()
 told(pairs)
-"""),
-    "RMM": ("rmm", ["hook"], {"hook": 500}, """
+""",
+    ),
+    "RMM": (
+        "rmm",
+        ["hook"],
+        {"hook": 500},
+        """
 import rmm, rmm.mr
 if HOOK:
     import gpuheap.rmm
@@ -105,15 +129,25 @@ if HOOK:
     pairs["part: empty callbacks"] = lambda: empty.deallocate(empty.allocate(1024), 1024)
     pairs["part: __cuda_stream__, twice"] = lambda: (DEFAULT_STREAM.__cuda_stream__(), DEFAULT_STREAM.__cuda_stream__())
 told(pairs)
-"""),
-    "PyTorch": ("torch", ["hook"], {}, """
+""",
+    ),
+    "PyTorch": (
+        "torch",
+        ["hook"],
+        {},
+        """
 import torch
 if HOOK:
     import gpuheap.torch
     gpuheap.torch.install()
 told({name: lambda size=size: torch.empty(size, dtype=torch.uint8, device="cuda") for name, size in SIZES.items()})
-"""),
-    "PyTorch training step": ("torch", ["hook", "lines"], {}, """
+""",
+    ),
+    "PyTorch training step": (
+        "torch",
+        ["hook", "lines"],
+        {},
+        """
 import torch
 if HOOK:
     import gpuheap.torch
@@ -129,13 +163,16 @@ def step():
     optimiser.step()
     torch.cuda.synchronize()
 told({"step": step}, calls=20)
-"""),
+""",
+    ),
 }
 
 
 def main() -> None:
     options = parser().parse_args()
-    print(f"gpuheap on {options.device}, Python {sys.version.split()[0]}, {options.rounds} rounds\n")
+    print(
+        f"gpuheap on {options.device}, Python {sys.version.split()[0]}, {options.rounds} rounds\n"
+    )
     print("| library | what | own | hook | ratio | target | by line |")
     print("|---|---|---|---|---|---|---|", flush=True)
     notes = []
@@ -152,7 +189,9 @@ def main() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("--only", type=names, help=f"which of {', '.join(LIBRARIES)}")
     made.add_argument("--device", default="cuda:0")
     made.add_argument("--rounds", type=int, default=3)
@@ -163,7 +202,9 @@ def parser() -> argparse.ArgumentParser:
 def names(text: str) -> list[str]:
     unknown = [name for name in text.split(",") if name not in LIBRARIES]
     if unknown:
-        raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}; there are {', '.join(LIBRARIES)}")
+        raise argparse.ArgumentTypeError(
+            f"there is no {unknown[0]!r}; there are {', '.join(LIBRARIES)}"
+        )
     return text.split(",")
 
 
@@ -178,18 +219,31 @@ class Failed(Exception):
     """What a process that gave no figures said."""
 
 
-def figures(program: str, ways: list[str], options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def figures(
+    program: str, ways: list[str], options: argparse.Namespace
+) -> dict[str, dict[str, float]]:
     """The median of each row's figures over the rounds, by way."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(options.rounds):
         for way in ways:
             for row, figure in measured(program, way, options).items():
                 found.setdefault(row, {}).setdefault(way, []).append(figure)
-    return {row: {way: statistics.median(of) for way, of in by.items()} for row, by in found.items()}
+    return {
+        row: {way: statistics.median(of) for way, of in by.items()} for row, by in found.items()
+    }
 
 
 def measured(program: str, way: str, options: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, "-W", "ignore", "-c", BEGIN + program, way, options.device, json.dumps(SIZES)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        BEGIN + program,
+        way,
+        options.device,
+        json.dumps(SIZES),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.seconds)
     except subprocess.TimeoutExpired:

@@ -23,7 +23,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-WAYS = {"torch": {}, "gpuheap": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
+WAYS = {
+    "torch": {},
+    "gpuheap": {},
+    "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+}
 
 
 def main():
@@ -37,7 +41,11 @@ def main():
         for way in ways if turn % 2 == 0 else ways[::-1]:
             for told in run(arguments.hook, way, names):
                 times[told["program"]][way].append(told["milliseconds"])
-        print(f"turn {turn + 1} of {arguments.turns}: {json.dumps(times)}", file=sys.stderr, flush=True)
+        print(
+            f"turn {turn + 1} of {arguments.turns}: {json.dumps(times)}",
+            file=sys.stderr,
+            flush=True,
+        )
     print_times(times)
     if not arguments.without_limits:
         with ThreadPoolExecutor(4) as pool:
@@ -50,8 +58,12 @@ def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("hook", help="the library that examples/torch_allocator.cpp makes")
     parser.add_argument("--turns", type=int, default=5, help="processes of each way (5)")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="programs, with commas between")
-    parser.add_argument("--expandable", action="store_true", help="PyTorch with expandable segments too")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), help="programs, with commas between"
+    )
+    parser.add_argument(
+        "--expandable", action="store_true", help="PyTorch with expandable segments too"
+    )
     parser.add_argument("--without-limits", action="store_true", help="times alone")
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -61,7 +73,11 @@ def run(hook, way, names, **environment):
     """Runs programs in a process of their own; returns what each told, or None if one failed."""
     command = [sys.executable, __file__, hook, "--child", way, "--only", ",".join(names)]
     done = subprocess.run(
-        command, env=os.environ | WAYS[way] | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=os.environ | WAYS[way] | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     if done.returncode == OUT_OF_MEMORY:
         return None
@@ -181,10 +197,16 @@ def gpt(torch, width, layers, heads, batch, length, dtype, checkpointed=False):
             super().__init__()
             self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
             self.three, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.wide = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            self.wide = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
 
         def forward(self, x):
-            parts = self.three(self.first(x)).unflatten(2, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)
+            parts = (
+                self.three(self.first(x))
+                .unflatten(2, (3, heads, width // heads))
+                .permute(2, 0, 3, 1, 4)
+            )
             mixed = functional.scaled_dot_product_attention(*parts, is_causal=True)
             x = x + self.out(mixed.transpose(1, 2).flatten(2))
             return x + self.wide(self.second(x))
@@ -192,13 +214,19 @@ def gpt(torch, width, layers, heads, batch, length, dtype, checkpointed=False):
     torch.backends.cuda.enable_cudnn_sdp(False)
     words = 50304
     blocks = nn.ModuleList([Block() for _ in range(layers)])
-    model = nn.ModuleList([nn.Embedding(words, width), blocks, nn.Linear(width, words)]).to("cuda", dtype)
+    model = nn.ModuleList([nn.Embedding(words, width), blocks, nn.Linear(width, words)]).to(
+        "cuda", dtype
+    )
 
     def loss(model):
         text = torch.zeros((batch, length), dtype=torch.long, device="cuda")
         x = model[0](text)
         for block in model[1]:
-            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
+            x = (
+                torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+                if checkpointed
+                else block(x)
+            )
         return functional.cross_entropy(model[2](x).view(-1, words).float(), text.view(-1))
 
     return trained(torch, model, loss)
@@ -218,7 +246,9 @@ def gpt_1b(torch):
 
 def encoder(torch):
     nn = torch.nn
-    model = nn.Sequential(nn.Embedding(32000, 1024), transformer(torch, 1024, 6, 16), nn.Linear(1024, 32000)).cuda()
+    model = nn.Sequential(
+        nn.Embedding(32000, 1024), transformer(torch, 1024, 6, 16), nn.Linear(1024, 32000)
+    ).cuda()
 
     def loss(model):
         text, next_words = torch.randint(0, 32000, (2, 8, 512), device="cuda")
@@ -229,7 +259,9 @@ def encoder(torch):
 
 def amp(torch):
     nn = torch.nn
-    layers = [nn.Sequential(nn.Linear(2048, 2048), nn.GELU(), nn.LayerNorm(2048)) for _ in range(12)]
+    layers = [
+        nn.Sequential(nn.Linear(2048, 2048), nn.GELU(), nn.LayerNorm(2048)) for _ in range(12)
+    ]
     model = nn.Sequential(*layers).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler("cuda")
@@ -274,7 +306,9 @@ def varied(torch):
 def small(torch):
     """Many small operations: the host's time is the step's."""
     model = transformer(torch, 128, 8, 4)
-    return trained(torch, model, lambda model: model(torch.randn(4, 32, 128, device="cuda")).mean()), 60
+    return trained(
+        torch, model, lambda model: model(torch.randn(4, 32, 128, device="cuda")).mean()
+    ), 60
 
 
 def streams(torch):
@@ -295,7 +329,18 @@ def streams(torch):
 
 PROGRAMS = {
     each.__name__: each
-    for each in (gpt_small, gpt_bf16_ckpt, gpt_1b, encoder, amp, resnet, lstm, varied, small, streams)
+    for each in (
+        gpt_small,
+        gpt_bf16_ckpt,
+        gpt_1b,
+        encoder,
+        amp,
+        resnet,
+        lstm,
+        varied,
+        small,
+        streams,
+    )
 }
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import sys
 
 import gpuheap
 
-heap = gpuheap.Heap(sys.argv[1] if len(sys.argv) > 1 else "emulated:1GiB", limit="64MiB", track="lines")
+heap = gpuheap.Heap(
+    sys.argv[1] if len(sys.argv) > 1 else "emulated:1GiB", limit="64MiB", track="lines"
+)
 
 
 def live():
@@ -43,7 +45,8 @@ except gpuheap.Freed as error:
 
 print("-- a whole structure")
 model = heap.adapt(
-    {"layers": [memoryview(bytes(4000)).cast("f"), memoryview(bytes(8000)).cast("d")], "rate": 0.1}, narrow=True
+    {"layers": [memoryview(bytes(4000)).cast("f"), memoryview(bytes(8000)).cast("d")], "rate": 0.1},
+    narrow=True,
 )
 print([layer.dtype for layer in model["layers"]], model["rate"], live())
 for line in heap.leaks():

@@ -15,7 +15,9 @@ import sys
 
 import gpuheap
 
-heap = gpuheap.Heap(sys.argv[1] if len(sys.argv) > 1 else "emulated:1GiB", limit="512MiB", track="lines")
+heap = gpuheap.Heap(
+    sys.argv[1] if len(sys.argv) > 1 else "emulated:1GiB", limit="512MiB", track="lines"
+)
 gpuheap.set_default_heap(heap)
 
 DEFINE = """
@@ -46,7 +48,13 @@ for held in heap.held():
         print(f"    {holder.name.partition(' at ')[0]}")
 
 print("\nDeleting names and collecting garbage gives nothing back, for there is no name to delete:")
-print("  given back:", gpuheap.flush().given_back >> 20, "MiB; live:", heap.stats()["live"] >> 20, "MiB")
+print(
+    "  given back:",
+    gpuheap.flush().given_back >> 20,
+    "MiB; live:",
+    heap.stats()["live"] >> 20,
+    "MiB",
+)
 
 print("\nWhat holds it is needed by no code, so it can be released:")
 report = gpuheap.flush(tracebacks=True)

@@ -30,8 +30,12 @@ for value, key in gpuheap.batches((values, keys), fraction=0.25, heap=heap):
     number += 1
 
 means = sums / counts.astype("float64")
-print(f"{table_bytes >> 20} MiB in {number} batches, {heap.stats()['reserved_peak'] >> 20} MiB at most")
-for group, (total, count, mean) in enumerate(zip(sums.to_list(), counts.to_list(), means.to_list())):
+print(
+    f"{table_bytes >> 20} MiB in {number} batches, {heap.stats()['reserved_peak'] >> 20} MiB at most"
+)
+for group, (total, count, mean) in enumerate(
+    zip(sums.to_list(), counts.to_list(), means.to_list())
+):
     print(f"group {group}: {count:7} rows, sum {total:11.0f}, mean {mean:7.4f}")
 
 on_host = [sum(values[group::GROUPS]) for group in range(GROUPS)]

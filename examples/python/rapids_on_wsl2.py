@@ -54,7 +54,9 @@ while sum(piece.nbytes for piece in pieces) + 256 * MIB <= most:
     pieces.append(card.alloc(256 * MIB))  # the pool grows while cuDF works
 print(f"it grew to {gib(sum(piece.nbytes for piece in pieces))}, and nothing was refused")
 
-print("\n-- in your program, before cudf is imported; the sizes for your card: gpuheap explain rapids")
+print(
+    "\n-- in your program, before cudf is imported; the sizes for your card: gpuheap explain rapids"
+)
 print("import rmm")
 print(f"rmm.reinitialize(pool_allocator=True, initial_pool_size={GIB}, maximum_pool_size={most})")
 print("import cudf")

@@ -41,7 +41,9 @@ for held in heap.held():
 
 print("the list is cleared, and a flush returns the memory to the driver")
 cache.clear()
-print(f"  live: {heap.stats()['live'] >> 20} MiB, kept for the next request: {heap.stats()['reserved'] >> 20} MiB")
+print(
+    f"  live: {heap.stats()['live'] >> 20} MiB, kept for the next request: {heap.stats()['reserved'] >> 20} MiB"
+)
 heap.flush()
 print(f"  after heap.flush(): {heap.stats()['reserved'] >> 20} MiB")
 

@@ -40,7 +40,9 @@ print("after, with the heap")
 heap = gpuheap.Heap("cuda:0", limit="512MiB")
 gpuheap.cupy.install(heap)
 on_a_thread()
-print(f"  kept by the pool: {pool.total_bytes() >> 20} MiB; live in the heap: {heap.stats()['live']} bytes")
+print(
+    f"  kept by the pool: {pool.total_bytes() >> 20} MiB; live in the heap: {heap.stats()['live']} bytes"
+)
 print(f"  kept by the heap: {heap.stats()['reserved'] >> 20} MiB")
 heap.flush()
 print(f"  after flush(): {heap.stats()['reserved'] >> 20} MiB")

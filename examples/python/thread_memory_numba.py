@@ -48,4 +48,6 @@ else:
     print("before, with Numba's own memory", flush=True)
     subprocess.run(again, check=True)
     print("after, with NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba", flush=True)
-    subprocess.run(again, check=True, env={**os.environ, "NUMBA_CUDA_MEMORY_MANAGER": "gpuheap.numba"})
+    subprocess.run(
+        again, check=True, env={**os.environ, "NUMBA_CUDA_MEMORY_MANAGER": "gpuheap.numba"}
+    )

@@ -30,7 +30,12 @@ def worker(allocator, results):
         array = gpuarray.to_gpu(numpy.ones(16 << 20, "float32"), allocator=allocator)
         results.append(float(array[:4].get().sum()))
         if allocator is not driver.mem_alloc:
-            print("  inside:", heap.leaks()[0].bytes >> 20, "MiB of thread", threading.current_thread().name)
+            print(
+                "  inside:",
+                heap.leaks()[0].bytes >> 20,
+                "MiB of thread",
+                threading.current_thread().name,
+            )
     finally:
         context.pop()
     # `array` dies here, on a thread without a context.
@@ -47,7 +52,9 @@ def on_a_thread(allocator):
     for warning in warned:
         print("  PyCUDA warns:", warning.message)
     heap.flush()
-    print(f"  result {results[0]}, left on the device: {before - driver.mem_get_info()[0] >> 20} MiB")
+    print(
+        f"  result {results[0]}, left on the device: {before - driver.mem_get_info()[0] >> 20} MiB"
+    )
 
 
 print("before, with PyCUDA's own memory")

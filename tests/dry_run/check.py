@@ -35,7 +35,11 @@ IN_USE = 100 << 20
 
 def main():
     command, interpreter, *names = sys.argv[1:]
-    rows = [row for row in recorded() if not names or set(names) & {row["program"], *row["arguments"].split()}]
+    rows = [
+        row
+        for row in recorded()
+        if not names or set(names) & {row["program"], *row["arguments"].split()}
+    ]
     if not rows:
         sys.exit(f"no program of figures.csv has one of the names {', '.join(names)}")
     print(f"{'program':42} {'seconds':>7}  " + " ".join(f"{key:>16}" for key in MARKS))
@@ -47,9 +51,13 @@ def main():
 
 def check_reads(command, interpreter):
     """Ends with a message if a result has an earlier upload's value, or a read that decides a size is not told."""
-    verdict, output = run({"program": "reads.py", "arguments": "", "settings": ""}, command, interpreter)
+    verdict, output = run(
+        {"program": "reads.py", "arguments": "", "settings": ""}, command, interpreter
+    )
     operators = {read["operator"] for read in verdict["unknown"]["sizes"]}
-    lines = [read["line"].partition(" in ")[0].rpartition("/")[2] for read in verdict["unknown"]["sizes"]]
+    lines = [
+        read["line"].partition(" in ")[0].rpartition("/")[2] for read in verdict["unknown"]["sizes"]
+    ]
     told = output.startswith("0.0 0\n3 [5, 7]\n\ngpuheap dry-run: ")
     marked = verdict["outcome"] == "fits_as_far_as_known" and verdict["is_lower_bound"]
     on_thread = "a thread of PyTorch" in lines
@@ -114,7 +122,9 @@ def run(row, command, interpreter):
 
 
 def has_module(interpreter, name):
-    return subprocess.run([interpreter, "-c", f"import {name}"], capture_output=True).returncode == 0
+    return (
+        subprocess.run([interpreter, "-c", f"import {name}"], capture_output=True).returncode == 0
+    )
 
 
 if __name__ == "__main__":

@@ -164,10 +164,14 @@ def check_pynvml():
     assert nvml.nvmlDeviceGetMigMode(divided) == [1, 1]
     assert nvml.nvmlDeviceGetMaxMigDeviceCount(divided) == 7
     instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(divided, 1)
-    assert nvml.nvmlDeviceIsMigDeviceHandle(instance) and not nvml.nvmlDeviceIsMigDeviceHandle(divided)
+    assert nvml.nvmlDeviceIsMigDeviceHandle(instance) and not nvml.nvmlDeviceIsMigDeviceHandle(
+        divided
+    )
     assert nvml.nvmlDeviceGetGpuInstanceId(instance) == 3
     assert nvml.nvmlDeviceGetMemoryInfo(instance).used == GIB
-    listed = [(one.pid, one.gpuInstanceId) for one in nvml.nvmlDeviceGetComputeRunningProcesses(instance)]
+    listed = [
+        (one.pid, one.gpuInstanceId) for one in nvml.nvmlDeviceGetComputeRunningProcesses(instance)
+    ]
     assert listed == [(compute["pid"], 3)], listed
     fails(nvml.NVMLError_NotFound, nvml.nvmlDeviceGetMigDeviceHandleByIndex, divided, 2)
 
@@ -213,7 +217,10 @@ def check_nvitop():
     assert not nvitop.libnvml.UNKNOWN_FUNCTIONS, nvitop.libnvml.UNKNOWN_FUNCTIONS
 
     once = subprocess.run(
-        [sys.executable, "-m", "nvitop", "-1", "--ascii"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "nvitop", "-1", "--ascii"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     for part in ("570.86.15", "00000000:19:00.0", "41C", "250W / 700W", "77%", "30.00GiB", "MIG"):
         assert part in once.stdout, f"nvitop shows no {part}:\n{once.stdout}{once.stderr}"
@@ -291,7 +298,9 @@ def main():
             (check_account, {"GPUHEAP_EMULATED_DEVICE": "4GiB", **account}),
         ):
             print(check.__name__.removeprefix("check_"), flush=True)
-            environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUHEAP_EMULATED_")}
+            environment = {
+                k: v for k, v in os.environ.items() if not k.startswith("GPUHEAP_EMULATED_")
+            }
             subprocess.run(
                 [sys.executable, here, check.__name__],
                 env={**environment, **variables, "CHECKED_BY": str(os.getpid())},

@@ -48,7 +48,9 @@ def main(known_file, folder):
             if outcome != "failed":
                 row[outcome] += 1
                 continue
-            place = next((at for at, line in enumerate(known) if is_named(line, suite, name, error)), None)
+            place = next(
+                (at for at, line in enumerate(known) if is_named(line, suite, name, error)), None
+            )
             row["unknown" if place is None else known[place][3]] += 1
             used.add(place)
             if place is None:

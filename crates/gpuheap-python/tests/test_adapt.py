@@ -36,7 +36,9 @@ def test_a_structure_goes_up_and_comes_back(heap):
     }
     up = heap.adapt(structure)
     assert (
-        isinstance(up["layers"][0], Layer) and isinstance(up["pair"], Pair) and type(up[3]) is collections.OrderedDict
+        isinstance(up["layers"][0], Layer)
+        and isinstance(up["pair"], Pair)
+        and type(up[3]) is collections.OrderedDict
     )
     assert [(layer.weights.dtype, layer.weights.shape) for layer in up["layers"]] == [
         ("float32", (2, 3)),
@@ -45,7 +47,9 @@ def test_a_structure_goes_up_and_comes_back(heap):
     assert up["pair"].left == (1, 2.5, "x", b"raw", None, True) and up["empty"] == [(), {}, []]
     assert isinstance(up[3]["a"], np.float64) and up[3]["b"].dtype == "int64"
     down = gpuheap.host(up)
-    assert np.array_equal(down["layers"][1].weights, weights[:, ::2]) and down["layers"][1].rate == 0.5
+    assert (
+        np.array_equal(down["layers"][1].weights, weights[:, ::2]) and down["layers"][1].rate == 0.5
+    )
     assert down["pair"].right.tolist() == [1, 2] and type(down["pair"].right) is np.ndarray
     assert structure["layers"][0].weights is weights
 

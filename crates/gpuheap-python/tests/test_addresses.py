@@ -62,7 +62,9 @@ def test_below_a_foreign_allocator_no_collector_runs(heap):
         gc.collect()
 
 
-def test_a_thread_with_a_foreign_lock_and_one_with_the_interpreters_do_not_wait_for_each_other(heap):
+def test_a_thread_with_a_foreign_lock_and_one_with_the_interpreters_do_not_wait_for_each_other(
+    heap,
+):
     """One thread holds a lock and asks for memory below it; another waits for the lock."""
     lock, done = threading.Lock(), []
 

@@ -11,7 +11,19 @@ import pytest
 
 import gpuheap
 
-KINDS = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+KINDS = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float32",
+    "float64",
+]
 NUMBERS = KINDS[1:]
 SHAPES = [(), (0,), (1,), (7,), (3, 4), (2, 0, 3), (2, 3, 4), (1, 5)]
 
@@ -35,7 +47,13 @@ def test_elements_go_up_and_come_back(np, heap):
         for shape in SHAPES:
             host = sample(np, rng, kind, shape)
             a = heap.array(host)
-            assert (a.shape, a.dtype, a.ndim, a.size, a.nbytes) == (shape, kind, len(shape), host.size, host.nbytes)
+            assert (a.shape, a.dtype, a.ndim, a.size, a.nbytes) == (
+                shape,
+                kind,
+                len(shape),
+                host.size,
+                host.nbytes,
+            )
             assert a.to_list() == host.tolist()
             assert a.to_bytes() == host.tobytes()
             back = np.asarray(a)
@@ -112,13 +130,27 @@ def test_a_list_that_grows_while_it_is_read(heap):
 
 def test_buffers_of_every_layout(np, heap):
     host = np.arange(24, dtype="i4").reshape(2, 3, 4)
-    for view in (host.T, host[:, ::2], host[::-1], np.asfortranarray(host), np.broadcast_to(host, (2, 2, 3, 4))):
+    for view in (
+        host.T,
+        host[:, ::2],
+        host[::-1],
+        np.asfortranarray(host),
+        np.broadcast_to(host, (2, 2, 3, 4)),
+    ):
         assert np.array_equal(heap.array(view).to_numpy(), view)
     odd = np.frombuffer(b"\x00\x02\xff", "bool")
-    assert heap.array(odd).to_list() == [False, True, True] and heap.array(odd).to_bytes() == b"\0\1\1"
+    assert (
+        heap.array(odd).to_list() == [False, True, True] and heap.array(odd).to_bytes() == b"\0\1\1"
+    )
     with pytest.raises(TypeError, match="big-endian"):
         heap.array(host.astype(">i4"))
-    for other in (host.astype("f2"), host.astype("c8"), np.array(["a"]), np.array([None]), np.zeros(1, "i4,f4")):
+    for other in (
+        host.astype("f2"),
+        host.astype("c8"),
+        np.array(["a"]),
+        np.array([None]),
+        np.zeros(1, "i4,f4"),
+    ):
         with pytest.raises(TypeError, match="format|no array"):
             heap.array(other)
     assert heap.array(np.float32(1.5), "f4").to_list() == 1.5
@@ -138,13 +170,20 @@ def test_masks_and_imaginary_parts_are_refused(np, heap):
             use()
     assert heap.array(masked.filled(7)).to_list() == [7.0, 2.0]
     for number in (np.complex64(1 + 2j), np.complex128(1 + 2j), np.clongdouble(1)):
-        for use in (lambda: heap.full(2, number), lambda: heap.array([number]), lambda: a + number, lambda: a.fill(number)):
+        for use in (
+            lambda: heap.full(2, number),
+            lambda: heap.array([number]),
+            lambda: a + number,
+            lambda: a.fill(number),
+        ):
             with pytest.raises(TypeError, match="complex number.*x.real"):
                 use()
     assert heap.full(1, np.complex64(1 + 2j).real).to_list() == [1.0]
 
 
-@pytest.mark.parametrize("shape", [-1, (2, -1), (2**62, 2**62), 2**70, (2**63,), (1,) * 65, "ab", 1.5, (2**60,)])
+@pytest.mark.parametrize(
+    "shape", [-1, (2, -1), (2**62, 2**62), 2**70, (2**63,), (1,) * 65, "ab", 1.5, (2**60,)]
+)
 def test_wrong_shapes_are_refused(heap, shape):
     with pytest.raises((ValueError, TypeError, MemoryError)):
         heap.zeros(shape)
@@ -157,10 +196,26 @@ def test_wrong_shapes_are_refused(heap, shape):
 def test_arithmetic_is_that_of_numpy(np, heap):
     rng = np.random.default_rng(2)
     for kind in NUMBERS:
-        for left_shape, right_shape in [((7,), (7,)), ((3, 4), (4,)), ((3, 1), (1, 4)), ((), (2, 3)), ((0,), (1,))]:
+        for left_shape, right_shape in [
+            ((7,), (7,)),
+            ((3, 4), (4,)),
+            ((3, 1), (1, 4)),
+            ((), (2, 3)),
+            ((0,), (1,)),
+        ]:
             left, right = (sample(np, rng, kind, shape) for shape in (left_shape, right_shape))
             a, b = heap.array(left), heap.array(right)
-            for name in ("__add__", "__sub__", "__mul__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+            for name in (
+                "__add__",
+                "__sub__",
+                "__mul__",
+                "__eq__",
+                "__ne__",
+                "__lt__",
+                "__le__",
+                "__gt__",
+                "__ge__",
+            ):
                 expected = np.asarray(getattr(left, name)(right))
                 made = getattr(a, name)(b).to_numpy()
                 assert made.dtype == expected.dtype and np.array_equal(made, expected), (kind, name)
@@ -262,7 +317,13 @@ def test_indices_are_those_of_numpy(np, heap):
     a = heap.array(host)
     bound = lambda: rng.choice([None, *range(-5, 6)])
     item = lambda: rng.choice(
-        [rng.randrange(-3, 4), slice(bound(), bound(), rng.choice([None, 1, 1, 2, -1, -3])), slice(None), None, ...]
+        [
+            rng.randrange(-3, 4),
+            slice(bound(), bound(), rng.choice([None, 1, 1, 2, -1, -3])),
+            slice(None),
+            None,
+            ...,
+        ]
     )
     seen = 0
     for _ in range(1500):
@@ -357,7 +418,9 @@ def test_shapes(np, heap):
     assert np.array_equal(a.reshape(4, -1).to_numpy(), host.reshape(4, -1))
     assert a.reshape((24,)).shape == (24,) and a.reshape(-1).shape == (24,)
     assert heap.array(5).reshape(1, 1).to_list() == [[5]]
-    assert np.array_equal(a[:, :, :1].broadcast_to((2, 3, 4)).to_numpy(), np.broadcast_to(host[:, :, :1], (2, 3, 4)))
+    assert np.array_equal(
+        a[:, :, :1].broadcast_to((2, 3, 4)).to_numpy(), np.broadcast_to(host[:, :, :1], (2, 3, 4))
+    )
     for wrong in ((5, 5), (-1, -1), (-2,), (2**63 - 1, 4), (0, -1), (-1, 7)):
         with pytest.raises((ValueError, OverflowError)):
             a.reshape(wrong)
@@ -380,7 +443,9 @@ def test_conversions_are_those_of_rust(np, heap):
         host = sample(np, rng, kind, (9,))
         for other in KINDS:
             if not (kind.startswith("f") and other.startswith("u")):
-                assert np.array_equal(heap.array(host).astype(other).to_numpy(), host.astype(other)), (kind, other)
+                assert np.array_equal(
+                    heap.array(host).astype(other).to_numpy(), host.astype(other)
+                ), (kind, other)
 
 
 def test_reductions_are_those_of_numpy(np, heap):
@@ -439,18 +504,24 @@ def test_groups_are_those_of_numpy(np, heap):
 def test_float_keys_group_by_value(np, heap):
     rng = np.random.default_rng(7)
     for kind in NUMBERS:
-        host = np.array([0.75, -0.5, 2.5, 1e30, 0.25] if kind.startswith("f") else [3, 0, 7, 100, 1], kind)
+        host = np.array(
+            [0.75, -0.5, 2.5, 1e30, 0.25] if kind.startswith("f") else [3, 0, 7, 100, 1], kind
+        )
         host = host[rng.integers(0, 5, 200)]
         values = rng.integers(0, 50, (200, 2))
         a, keys = heap.array(values), heap.array(host)
         expected = np.unique(host)
         distinct, sums = a.sum_by_key(keys)
         assert distinct.dtype == kind and np.array_equal(distinct.to_numpy(), expected)
-        assert np.array_equal(sums.to_numpy(), np.stack([values[host == key].sum(0) for key in expected]))
+        assert np.array_equal(
+            sums.to_numpy(), np.stack([values[host == key].sum(0) for key in expected])
+        )
         means = a.mean_by_key(keys)[1].to_numpy()
         assert np.allclose(means, np.stack([values[host == key].mean(0) for key in expected]))
         assert keys.count_by_key()[1].to_list() == [int((host == key).sum()) for key in expected]
-    distinct, sums = heap.array([1, 2, 4, 8]).sum_by_key(heap.array([math.nan, -0.0, math.nan, 0.0]))
+    distinct, sums = heap.array([1, 2, 4, 8]).sum_by_key(
+        heap.array([math.nan, -0.0, math.nan, 0.0])
+    )
     assert sums.to_list() == [10, 5] and distinct[0].item() == 0 and math.isnan(distinct[1].item())
     distinct, sums = heap.zeros(0).sum_by_key(heap.zeros(0))
     assert (distinct.to_list(), sums.to_list()) == ([], [])
@@ -478,9 +549,18 @@ def test_wide_integers_become_pythons_floats(heap):
         assert (a - number).to_list() == [0.0] and (1 * a == number).to_list() == [True]
         a.fill(number)
         assert a.item() == float(number)
-    assert heap.full(1, 2**70, "f4").item() == float(2**70) and heap.full(1, 2**64 - 1).dtype == "uint64"
+    assert (
+        heap.full(1, 2**70, "f4").item() == float(2**70)
+        and heap.full(1, 2**64 - 1).dtype == "uint64"
+    )
     a = heap.zeros(1)
-    for kind, number in (("f8", 2**1024), ("f8", -(10**400)), ("f4", 2**128), ("i8", 2**64), ("u8", -(2**70))):
+    for kind, number in (
+        ("f8", 2**1024),
+        ("f8", -(10**400)),
+        ("f4", 2**128),
+        ("i8", 2**64),
+        ("u8", -(2**70)),
+    ):
         uses = (
             lambda: heap.full(1, number, kind),
             lambda: heap.array([number], kind),
@@ -498,8 +578,34 @@ def test_wide_integers_become_pythons_floats(heap):
 def test_comparisons_go_by_value(np, heap):
     import operator
 
-    numbers = [0, 1, -1, 300, 2**31, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 2**70, -(10**400), 10**400]
-    numbers += [True, 0.5, -0.5, 1.0, 254.5, 1e300, -1e300, math.inf, -math.inf, math.nan, 2.0**63, np.int64(-3)]
+    numbers = [
+        0,
+        1,
+        -1,
+        300,
+        2**31,
+        2**63,
+        2**64 - 1,
+        2**64,
+        -(2**63) - 1,
+        2**70,
+        -(10**400),
+        10**400,
+    ]
+    numbers += [
+        True,
+        0.5,
+        -0.5,
+        1.0,
+        254.5,
+        1e300,
+        -1e300,
+        math.inf,
+        -math.inf,
+        math.nan,
+        2.0**63,
+        np.int64(-3),
+    ]
     elements = {
         "bool": [False, True],
         "uint8": [0, 1, 255],
@@ -517,7 +623,9 @@ def test_comparisons_go_by_value(np, heap):
                 mask = compare(a, number)
                 # Both are floats where Python rounds an integer to compare it.
                 exact = number if abs(number) > 2**64 or not kind.startswith("f") else float(number)
-                assert mask.dtype == "bool" and mask.to_list() == [compare(one, exact) for one in host], (kind, number, name)
+                assert mask.dtype == "bool" and mask.to_list() == [
+                    compare(one, exact) for one in host
+                ], (kind, number, name)
                 if name == "eq":
                     assert (number in a) == any(one == exact for one in host)
     with pytest.raises(TypeError, match="complex"):
@@ -531,7 +639,13 @@ def test_lists_and_numpy_name_the_remedy(np, heap):
         __cuda_array_interface__ = {}
 
     for other in (np.ones(2), [1.0, 2.0], (1.0, 2.0), memoryview(b"12")):
-        for operation in (lambda: a + other, lambda: other + a, lambda: a * other, lambda: other - a, lambda: a / other):
+        for operation in (
+            lambda: a + other,
+            lambda: other + a,
+            lambda: a * other,
+            lambda: other - a,
+            lambda: a / other,
+        ):
             with pytest.raises(TypeError, match=r"heap.array\(x\)"):
                 operation()
     with pytest.raises(TypeError, match=r"gpuheap.from_dlpack\(x\)"):
@@ -544,15 +658,34 @@ def test_iteration_yields_numbers_or_rows(np, heap):
         host = sample(np, np.random.default_rng(8), kind, (20,))
         a = heap.array(host)
         before = heap.stats()["driver_calls"]
-        assert list(a) == host.tolist() and max(a) == max(host) and (host[3] in a) and (sorted(a) == sorted(host))
+        assert (
+            list(a) == host.tolist()
+            and max(a) == max(host)
+            and (host[3] in a)
+            and (sorted(a) == sorted(host))
+        )
         assert heap.stats()["driver_calls"] - before < 40
         assert type(next(iter(a))) is type(host.tolist()[0])
     rows = heap.array([[1, 2], [3, 4]])
     for row in rows:
         row += 1
-    assert rows.to_list() == [[2, 3], [4, 5]] and [len(row) for row in heap.zeros((3, 0))] == [0, 0, 0]
-    assert list(heap.zeros((0, 2))) == [] and 5 in rows and 7 not in rows and None not in rows and "x" not in rows
-    assert heap.array([4, 9]) in rows and heap.array([9, 9]) not in rows and 300 not in heap.zeros(2, "u1")
+    assert rows.to_list() == [[2, 3], [4, 5]] and [len(row) for row in heap.zeros((3, 0))] == [
+        0,
+        0,
+        0,
+    ]
+    assert (
+        list(heap.zeros((0, 2))) == []
+        and 5 in rows
+        and 7 not in rows
+        and None not in rows
+        and "x" not in rows
+    )
+    assert (
+        heap.array([4, 9]) in rows
+        and heap.array([9, 9]) not in rows
+        and 300 not in heap.zeros(2, "u1")
+    )
     numbers = iter(a)
     assert len(list(numbers)) == 20 and next(numbers, None) is None is next(numbers, None)
     with pytest.raises(TypeError, match="without axes"):
@@ -598,15 +731,25 @@ def test_reductions_take_numpys_arguments(np, heap):
                     made = getattr(a, name)(axis=axis, keepdims=keepdims)
                     expected = getattr(host, name)(axis=axis, keepdims=keepdims)
                     made = made.to_numpy() if isinstance(made, gpuheap.Array) else np.asarray(made)
-                    assert made.shape == np.shape(expected) and np.allclose(made, expected), (kind, axis, name)
+                    assert made.shape == np.shape(expected) and np.allclose(made, expected), (
+                        kind,
+                        axis,
+                        name,
+                    )
             for dtype in ("int16", "uint64", "float32", "float64"):
                 if kind.startswith("f") and not dtype.startswith("f"):
                     continue
                 made = a.sum(axis, dtype, keepdims=True)
-                assert made.dtype == dtype and np.array_equal(made.to_numpy(), host.sum(axis, dtype, keepdims=True))
+                assert made.dtype == dtype and np.array_equal(
+                    made.to_numpy(), host.sum(axis, dtype, keepdims=True)
+                )
                 if axis is None:
                     assert a.sum(dtype=np.dtype(dtype)) == host.sum(dtype=dtype)
-        assert np.sum(a) == host.sum() and np.max(a) == host.max() and np.mean(a) == pytest.approx(host.mean())
+        assert (
+            np.sum(a) == host.sum()
+            and np.max(a) == host.max()
+            and np.mean(a) == pytest.approx(host.mean())
+        )
         assert np.array_equal(np.sum(a, axis=0).to_numpy(), host.sum(0))
     for reduction in (a.sum, a.mean, a.min, a.max):
         with pytest.raises(TypeError, match="out="):
@@ -754,7 +897,9 @@ def test_arrays_are_counted_by_line(heap):
     b = a + 1
     view = b[10:]
     lines = heap.leaks()
-    assert [(line.function, line.bytes) for line in lines] == [("test_arrays_are_counted_by_line", 800)] * 2
+    assert [(line.function, line.bytes) for line in lines] == [
+        ("test_arrays_are_counted_by_line", 800)
+    ] * 2
     b.free()
     assert len(heap.leaks()) == 1
     del view, b
@@ -797,7 +942,12 @@ def test_arrays_of_two_heaps_and_devices(heap):
     other, elsewhere = gpuheap.Heap(heap.device), gpuheap.Heap("emulated:2GiB")
     a, b, c = heap.array([1, 2]), other.array([3, 4]), elsewhere.array([5, 6])
     assert (a + b).to_list() == [4, 6]
-    for operation in (lambda: a + c, lambda: a == c, lambda: a.__iadd__(c), lambda: a.sum_by_key(c, 9)):
+    for operation in (
+        lambda: a + c,
+        lambda: a == c,
+        lambda: a.__iadd__(c),
+        lambda: a.sum_by_key(c, 9),
+    ):
         with pytest.raises(ValueError, match="device"):
             operation()
     assert (a + heap.array(c)).to_list() == [6, 8]
@@ -825,6 +975,7 @@ def test_uses_from_many_threads(heap):
     [thread.join() for thread in threads]
     assert not failures and total.sum() == 200 * 1000
 
+
 def of_little_host_memory(program):
     """Runs a program that may have 256 MiB more of the host's memory."""
     begin = """
@@ -846,7 +997,9 @@ def refused(work, least):
     else:
         raise AssertionError("nothing was refused")
 """
-    done = subprocess.run([sys.executable, "-c", begin + program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", begin + program], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -862,7 +1015,9 @@ def refused(work, least):
     ],
 )
 def test_an_upload_beyond_the_hosts_memory_is_a_memory_error(work, least):
-    of_little_host_memory(f"refused(lambda: {work}, {least})\nassert heap.array([1]).to_list() == [1]")
+    of_little_host_memory(
+        f"refused(lambda: {work}, {least})\nassert heap.array([1]).to_list() == [1]"
+    )
 
 
 def test_a_download_beyond_the_hosts_memory_is_a_memory_error():
@@ -916,5 +1071,7 @@ except MemoryError:
     # Many heaps leave free memory in pieces too small for a new reserve.
     assert "gpuheap.Heap(" in {work!r}
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -27,7 +27,9 @@ def test_rows_are_cut_by_the_limit(small):
     assert total == data.sum() and [row for rows in seen for row in rows] == list(range(len(data)))
     assert 10 <= len(seen) <= 12 and small.stats()["live"] == 0
     narrow = gpuheap.batches(data, narrow=True, heap=small)
-    assert next(narrow).dtype == "float32" and narrow.chunk == pytest.approx(2 * len(seen[0]), rel=0.2)
+    assert next(narrow).dtype == "float32" and narrow.chunk == pytest.approx(
+        2 * len(seen[0]), rel=0.2
+    )
     narrow.close()
 
 

@@ -11,19 +11,33 @@ SCRIPT = Path(__file__).parents[3] / "benches" / "python" / "hooks.py"
 
 
 def run(*arguments):
-    command = [sys.executable, str(SCRIPT), "--rounds", "1", "--device", "emulated:1GiB", *arguments]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--rounds",
+        "1",
+        "--device",
+        "emulated:1GiB",
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_a_row_has_the_figures_of_each_way():
     done = run("--only", "heap")
     assert done.returncode == 0, done.stderr
-    rows = re.findall(r"^\| heap \| 1 [KM]iB \| ([\d,]+) \| ([\d,]+) \| [\d.]+ \| 200 \| ([\d,]+) \|$", done.stdout, re.M)
+    rows = re.findall(
+        r"^\| heap \| 1 [KM]iB \| ([\d,]+) \| ([\d,]+) \| [\d.]+ \| 200 \| ([\d,]+) \|$",
+        done.stdout,
+        re.M,
+    )
     assert len(rows) == 2, done.stdout
     assert all(int(figure.replace(",", "")) > 0 for row in rows for figure in row)
 
 
-@pytest.mark.parametrize("arguments, told", [(("--only", "heep"), "there is no 'heep'; there are heap,")])
+@pytest.mark.parametrize(
+    "arguments, told", [(("--only", "heep"), "there is no 'heep'; there are heap,")]
+)
 def test_wrong_names_are_told(arguments, told):
     done = run(*arguments)
     assert done.returncode == 2 and told in done.stderr
@@ -39,4 +53,6 @@ def test_scopes_have_six_figures():
     command = [sys.executable, str(script), "--count", "100", "--tasks", "10", "--depth", "10"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"^\| (?:a pair|the end).* \| [\d.]+ n?s \|$", done.stdout, re.M)) == 6, done.stdout
+    assert len(re.findall(r"^\| (?:a pair|the end).* \| [\d.]+ n?s \|$", done.stdout, re.M)) == 6, (
+        done.stdout
+    )

@@ -49,9 +49,16 @@ def cupy(monkeypatch, driver_heap):
         allocator=Pool().malloc, pinned=Pool().malloc, device=0, stream=Stream(driver_heap.stream())
     )
     pool, pinned_pool = Pool(), Pool()
-    fake = {name: types.ModuleType(name) for name in (
-        "cupy", "cupy.cuda", "cupy.cuda.device", "cupy.cuda.memory", "cupy.cuda.pinned_memory",
-    )}
+    fake = {
+        name: types.ModuleType(name)
+        for name in (
+            "cupy",
+            "cupy.cuda",
+            "cupy.cuda.device",
+            "cupy.cuda.memory",
+            "cupy.cuda.pinned_memory",
+        )
+    }
     cuda = fake["cupy.cuda"]
     cuda.get_current_stream = lambda: state.stream
     cuda.get_allocator = lambda: state.allocator
@@ -59,7 +66,11 @@ def cupy(monkeypatch, driver_heap):
     cuda.set_pinned_memory_allocator = lambda made: setattr(state, "pinned", made)
     fake["cupy.cuda.device"].get_device_id = lambda: state.device
     memory = fake["cupy.cuda.memory"]
-    memory.MemoryPointer, memory.UnownedMemory, memory.OutOfMemoryError = Pointer, UnownedMemory, OutOfMemoryError
+    memory.MemoryPointer, memory.UnownedMemory, memory.OutOfMemoryError = (
+        Pointer,
+        UnownedMemory,
+        OutOfMemoryError,
+    )
     fake["cupy.cuda.pinned_memory"].PinnedMemoryPointer = Pointer
     fake["cupy"].cuda = cuda
     fake["cupy"].get_default_memory_pool = lambda: pool

@@ -14,7 +14,9 @@ from support import needs_driver
 EXAMPLES = Path(__file__).parents[3] / "examples/python"
 PACKAGE = Path(gpuheap.__file__).parents[1]
 
-pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are not beside the tests")
+pytestmark = pytest.mark.skipif(
+    not EXAMPLES.is_dir(), reason="the examples are not beside the tests"
+)
 
 
 def run(*arguments, path=PACKAGE):
@@ -51,7 +53,9 @@ def test_flush_after_exception():
 
 
 def test_pytest_budget():
-    is_installed = any(found.name == "gpuheap" for found in importlib.metadata.entry_points(group="pytest11"))
+    is_installed = any(
+        found.name == "gpuheap" for found in importlib.metadata.entry_points(group="pytest11")
+    )
     plugin = [] if is_installed else ["-p", "gpuheap.pytest_plugin"]
     options = ["--gpuheap", "--gpuheap-device", "emulated:1GiB", "-p", "no:cacheprovider"]
     done = run("-m", "pytest", *plugin, *options, EXAMPLES / "pytest_budget")

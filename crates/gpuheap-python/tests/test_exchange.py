@@ -84,7 +84,19 @@ def inside(capsule):
     return Versioned.from_address(get(capsule, b"dltensor_versioned"))
 
 
-KINDS = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+KINDS = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float32",
+    "float64",
+]
 
 
 def test_arrays_go_round(heap):
@@ -256,7 +268,14 @@ def test_what_arrays_cannot_hold_is_refused_and_left_unconsumed(heap):
 def test_hostile_plain_capsules_are_refused(heap):
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    for name, value in (("ndim", -1), ("ndim", 65), ("shape", None), ("lanes", 2), ("data", 0), ("byte_offset", 2**64 - 8)):
+    for name, value in (
+        ("ndim", -1),
+        ("ndim", 65),
+        ("shape", None),
+        ("lanes", 2),
+        ("data", 0),
+        ("byte_offset", 2**64 - 8),
+    ):
         theirs = Old(heap.array([1, 2]).__dlpack__())
         tensor = Tensor.from_address(get(theirs.capsule, b"dltensor"))
         before = bytes(tensor)
@@ -294,7 +313,12 @@ def test_plain_strides_and_read_only_memory(heap):
     managed.flags = 1
     b = gpuheap.from_dlpack(theirs, heap)
     assert b.readonly and b[0].readonly and not (b + 1).readonly and not b.copy().readonly
-    for write in (lambda: b.fill(1), lambda: b.__iadd__(1), lambda: b.__setitem__(0, 1), lambda: b[0].__isub__(1)):
+    for write in (
+        lambda: b.fill(1),
+        lambda: b.__iadd__(1),
+        lambda: b.__setitem__(0, 1),
+        lambda: b[0].__isub__(1),
+    ):
         with pytest.raises(ValueError, match="read-only"):
             write()
     with pytest.raises(BufferError, match="read-only"):
@@ -322,7 +346,10 @@ def test_a_producer_is_asked_for_its_newest_layout_and_our_stream(heap):
     theirs = Theirs(heap.zeros(3).__dlpack__(max_version=(1, 0)))
     stream = heap.stream()
     a = gpuheap.from_dlpack(theirs, heap, stream)
-    assert theirs.asked == [{"stream": stream.handle, "max_version": (1, 3)}] and a.stream == stream.handle
+    assert (
+        theirs.asked == [{"stream": stream.handle, "max_version": (1, 3)}]
+        and a.stream == stream.handle
+    )
 
 
 def test_the_cuda_array_interface_is_consumed(heap):
@@ -331,7 +358,9 @@ def test_the_cuda_array_interface_is_consumed(heap):
     b = gpuheap.from_dlpack(theirs, heap)
     b += 1
     assert a.to_list() == [[2, 3], [4, 5]]
-    assert gpuheap.from_dlpack(Interface(a, strides=(16, 8), stream=1), heap).to_list() == a.to_list()
+    assert (
+        gpuheap.from_dlpack(Interface(a, strides=(16, 8), stream=1), heap).to_list() == a.to_list()
+    )
     assert gpuheap.from_dlpack(Interface(a, data=(a.ptr, True)), heap).readonly
     for changes, text in (
         ({"strides": (8, 16)}, "strides"),
@@ -406,7 +435,9 @@ def test_page_locked_memory_is_asked_for_without_a_stream(driver_heap):
 
 def python(script, **environment):
     environment = {**os.environ, **environment}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60
+    )
     return done.returncode, done.stdout.split(), done.stderr
 
 
@@ -461,7 +492,9 @@ for make, end in [(make, end) for make in (foreign, used_on_an_ended_stream) for
 
 def test_an_end_that_waits_lets_other_threads_run(driver_heap):
     # An emulated stream does its work when the host waits for it.
-    code, said, errors = python(GATE, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0")
+    code, said, errors = python(
+        GATE, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0"
+    )
     assert (code, said) == (0, ["ended"] * 4), errors
 
 
@@ -553,7 +586,9 @@ ORDERED = {
 def test_memory_of_another_library_is_ordered(driver_heap, count):
     needs_driver(*ORDERED[count])
     program = f"{ORDER}\nprint({count})"
-    code, said, errors = python(program, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0")
+    code, said, errors = python(
+        program, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0"
+    )
     assert (code, said) == (0, ["0"]), errors
 
 

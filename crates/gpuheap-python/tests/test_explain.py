@@ -33,16 +33,36 @@ def test_texts_of_libraries_are_known(text, program):
 @pytest.mark.parametrize(
     "error, cause, fix",
     [
-        ("_driver.LogicError: cuMemAlloc failed: invalid device context", "no current context", "context.push()"),
-        ("_driver.LogicError: cuMemFree failed: invalid device context", "freed on a thread", "before context.pop()"),
-        ("AttributeError: module 'pycuda.driver' has no attribute 'mem_free'", "no mem_free", "memory.free()"),
+        (
+            "_driver.LogicError: cuMemAlloc failed: invalid device context",
+            "no current context",
+            "context.push()",
+        ),
+        (
+            "_driver.LogicError: cuMemFree failed: invalid device context",
+            "freed on a thread",
+            "before context.pop()",
+        ),
+        (
+            "AttributeError: module 'pycuda.driver' has no attribute 'mem_free'",
+            "no mem_free",
+            "memory.free()",
+        ),
         (
             "UserWarning: device_allocation in out-of-thread context could not be cleaned up",
             "freed on a thread",
             "before context.pop()",
         ),
-        ("PyCUDA ERROR: The context stack was not empty upon module cleanup.", "without popping", "in a finally"),
-        ("_driver.MemoryError: cuMemAlloc failed: out of memory", "no memory left", "gpuheap status"),
+        (
+            "PyCUDA ERROR: The context stack was not empty upon module cleanup.",
+            "without popping",
+            "in a finally",
+        ),
+        (
+            "_driver.MemoryError: cuMemAlloc failed: out of memory",
+            "no memory left",
+            "gpuheap status",
+        ),
     ],
 )
 def test_texts_of_pycuda_have_each_its_cause(error, cause, fix):
@@ -104,7 +124,9 @@ def test_other_errors_are_not_explained(monkeypatch):
     for name in ("last_exc", "last_value"):
         monkeypatch.setattr(f"sys.{name}", None, raising=False)
     assert gpuheap.explain() is None
-    monkeypatch.setattr("sys.last_value", RuntimeError((TEXTS / "numba.txt").read_text()), raising=False)
+    monkeypatch.setattr(
+        "sys.last_value", RuntimeError((TEXTS / "numba.txt").read_text()), raising=False
+    )
     assert gpuheap.explain().program == "Numba"
 
 
@@ -165,11 +187,16 @@ def test_a_long_chain_of_causes_is_read_once():
         following = RuntimeError(str(at))
         following.__cause__, error = error, following
     calls = []
-    real, traceback.TracebackException = traceback.TracebackException, lambda *_, **__: calls.append(1)
+    real, traceback.TracebackException = (
+        traceback.TracebackException,
+        lambda *_, **__: calls.append(1),
+    )
     try:
         assert gpuheap.explain(error) is None
     finally:
         traceback.TracebackException = real
     assert not calls
-    last.args = ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10.00 GiB",)
+    last.args = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10.00 GiB",
+    )
     assert gpuheap.explain(error).program == "PyTorch"

@@ -146,7 +146,9 @@ if not child:
 print(os.waitpid(child, 0)[1])
 os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == "0\n", done.stderr
 
 
@@ -257,7 +259,12 @@ def test_streams(heap):
         buffer.free(0)
     own.synchronize()
     assert own.is_done()
-    for wrong, text in ((Theirs(own, 3), "version 3"), ("s", "no stream"), (-1, "no handle"), (2**70, "no handle")):
+    for wrong, text in (
+        (Theirs(own, 3), "version 3"),
+        ("s", "no stream"),
+        (-1, "no handle"),
+        (2**70, "no handle"),
+    ):
         with pytest.raises((TypeError, ValueError), match=text):
             heap.alloc(1, wrong)
 
@@ -335,8 +342,16 @@ def test_flush_reports_held_pieces():
         (lambda heap: heap.alloc(-1), ValueError, "-1 is no number of bytes"),
         (lambda heap: heap.would_fit(2**80), ValueError, "pass one from 0 to"),
         (lambda heap: heap.pinned("5"), TypeError, "as an int"),
-        (lambda heap: heap.alloc(600 << 20), gpuheap.OutOfMemory, r"\(Heap\(limit=\), Heap.set_limits\(limit=\) or"),
-        (lambda heap: heap.zeros(2).reshape(*[1] * 70), gpuheap.BadInput, "the shape has more than 64 axes"),
+        (
+            lambda heap: heap.alloc(600 << 20),
+            gpuheap.OutOfMemory,
+            r"\(Heap\(limit=\), Heap.set_limits\(limit=\) or",
+        ),
+        (
+            lambda heap: heap.zeros(2).reshape(*[1] * 70),
+            gpuheap.BadInput,
+            "the shape has more than 64 axes",
+        ),
         (lambda heap: heap.zeros(2).reshape([[1]]), TypeError, r"\[1\] is no length of an axis"),
         (lambda heap: heap.zeros(2).reshape(2.5), TypeError, "'float'> is no shape"),
         (lambda heap: heap.zeros((1,) * 70), gpuheap.BadInput, "the shape has more than 64 axes"),
@@ -400,7 +415,9 @@ def test_lines_of_cells_that_were_replaced(heap):
         del code
     assert sum(code() is not None for code in gone) < 600
     lines = [(line.file, line.line, line.function, line.bytes) for line in heap.leaks()]
-    assert lines == [(f"<cell {number}>", 2, "<module>", number + 1) for number in (1500, 1000, 500, 0)]
+    assert lines == [
+        (f"<cell {number}>", 2, "<module>", number + 1) for number in (1500, 1000, 500, 0)
+    ]
     assert [record["file"] for record in heap._records()] == [line[0] for line in lines[::-1]]
     kept.clear()
     exec(compile("\nkept.append(heap.alloc(7))", "<cell 0>", "exec"), {"heap": heap, "kept": kept})
@@ -466,8 +483,13 @@ print(caught[0].message)
 """,
         **NO_DRIVER,
     )
-    assert printed.startswith("[(True, '<string>', 8)]") and 'device="emulated:16GiB"' in printed, printed
-    assert run("gpuheap.Heap(); print('quiet')", **{**NO_DRIVER, "GPUHEAP_DEVICE": "emulated:1GiB"}) == "quiet\n"
+    assert printed.startswith("[(True, '<string>', 8)]") and 'device="emulated:16GiB"' in printed, (
+        printed
+    )
+    assert (
+        run("gpuheap.Heap(); print('quiet')", **{**NO_DRIVER, "GPUHEAP_DEVICE": "emulated:1GiB"})
+        == "quiet\n"
+    )
 
 
 def run(program, **settings):

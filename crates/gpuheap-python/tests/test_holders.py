@@ -31,7 +31,12 @@ class TheirArray:
 
     @property
     def __cuda_array_interface__(self):
-        return {"data": (self.owner.ptr, False), "shape": (self.owner.nbytes,), "typestr": "|u1", "version": 3}
+        return {
+            "data": (self.owner.ptr, False),
+            "shape": (self.owner.nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
 
 
 CACHE = {}
@@ -72,7 +77,9 @@ def test_a_local_of_a_frame_that_runs(heap):
     assert f"{__file__}:{line}, which runs on thread MainThread" in found[0].name
     batches = {"first": [weights]}
     found = gpuheap.holders(batches["first"][0])
-    assert any(name.startswith("local batches['first'][0] of test_a_local") for name in names(found))
+    assert any(
+        name.startswith("local batches['first'][0] of test_a_local") for name in names(found)
+    )
 
 
 def test_a_look_keeps_nothing_alive(heap):
@@ -158,7 +165,9 @@ os._exit(0)
 
 
 def test_a_look_runs_no_code_of_odd_objects():
-    done = subprocess.run([sys.executable, "-u", "-c", ODD], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", ODD], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == 10, done.stdout
 
@@ -175,8 +184,17 @@ def test_an_object_that_cannot_say_where_its_memory_is(heap):
             return self.answer
 
     whole = {"data": (0, False), "shape": (1,), "typestr": "|u1"}
-    wrong = ({}, None, "text", {**whole, "data": ("text", 0)}, {**whole, "data": (1.5, 0)}, {**whole, "shape": ("x",)})
-    CACHE["odd"] = [Odd(answer) for answer in (*wrong, KeyError, SystemExit, GeneratorExit, StopIteration)]
+    wrong = (
+        {},
+        None,
+        "text",
+        {**whole, "data": ("text", 0)},
+        {**whole, "data": (1.5, 0)},
+        {**whole, "shape": ("x",)},
+    )
+    CACHE["odd"] = [
+        Odd(answer) for answer in (*wrong, KeyError, SystemExit, GeneratorExit, StopIteration)
+    ]
     buffer = heap.alloc(10)
     assert len(heap.held()) == 1
     del buffer
@@ -260,7 +278,10 @@ def test_attributes(heap):
     model.weights = slotted.weights = heap.alloc(10)
     del model, slotted
     found = names(gpuheap.holders(CACHE["model"].weights))
-    assert sorted(found) == [f"{__name__}.CACHE['model'].weights", f"{__name__}.CACHE['slotted'].weights"]
+    assert sorted(found) == [
+        f"{__name__}.CACHE['model'].weights",
+        f"{__name__}.CACHE['slotted'].weights",
+    ]
     vars(CACHE["model"])
     assert f"{__name__}.CACHE['model'].weights" in names(gpuheap.holders(CACHE["model"].weights))
 
@@ -290,7 +311,9 @@ def test_a_suspended_generator(heap):
 
     generator = rows()
     found = gpuheap.holders(next(generator))
-    assert "local weights of suspended test_a_suspended_generator.<locals>.rows() at" in found[0].name
+    assert (
+        "local weights of suspended test_a_suspended_generator.<locals>.rows() at" in found[0].name
+    )
     generator.close()
 
 
@@ -302,7 +325,10 @@ def test_the_last_traceback(heap):
     (held,) = heap.held()
     assert held.bytes == 1000
     assert {holder.kind for holder in held.holders} == {"traceback"}
-    assert any(name.startswith("sys.last_") and ": local weights of fail() at" in name for name in names(held.holders))
+    assert any(
+        name.startswith("sys.last_") and ": local weights of fail() at" in name
+        for name in names(held.holders)
+    )
 
 
 def test_an_exception_that_is_handled_now(heap):
@@ -310,7 +336,11 @@ def test_an_exception_that_is_handled_now(heap):
         fail(heap)
     except KeyError:
         (held,) = heap.held()
-        found = [name for name in names(held.holders) if name.startswith("the exception that thread MainThread handles")]
+        found = [
+            name
+            for name in names(held.holders)
+            if name.startswith("the exception that thread MainThread handles")
+        ]
         assert found and "local weights of fail()" in found[0]
 
 
@@ -326,14 +356,18 @@ def test_an_exception_of_a_thread_that_ended(heap):
     thread.join()
     (held,) = heap.held()
     assert names(held.holders, "traceback") == [
-        name for name in names(held.holders) if name.startswith(f"{__name__}.CACHE['error']: local weights of fail()")
+        name
+        for name in names(held.holders)
+        if name.startswith(f"{__name__}.CACHE['error']: local weights of fail()")
     ]
     assert held.holders[0].name.endswith("thread loader, which ended")
 
 
 def test_arguments_of_a_thread_that_runs(heap):
     go = threading.Event()
-    thread = threading.Thread(target=lambda data: go.wait(), args=([heap.alloc(10)],), name="loader")
+    thread = threading.Thread(
+        target=lambda data: go.wait(), args=([heap.alloc(10)],), name="loader"
+    )
     thread.start()
     try:
         (held,) = heap.held()
@@ -353,7 +387,10 @@ def test_a_cycle_that_waits_for_the_collector(heap):
         del model
         (held,) = heap.held()
         assert [holder.kind for holder in held.holders] == ["cycle"]
-        assert "Model -> list -> Model" in held.holders[0].name or "list -> Model -> list" in held.holders[0].name
+        assert (
+            "Model -> list -> Model" in held.holders[0].name
+            or "list -> Model -> list" in held.holders[0].name
+        )
         assert heap.stats()["live"] == 10
     finally:
         gc.enable()
@@ -415,7 +452,9 @@ def test_a_flush_releases_the_last_traceback(default):
     except KeyError as error:
         as_last_exception(error)
     report = gpuheap.flush(tracebacks=True)
-    assert [(one.name.startswith("sys.last_"), one.bytes) for one in report.released] == [(True, 1000)]
+    assert [(one.name.startswith("sys.last_"), one.bytes) for one in report.released] == [
+        (True, 1000)
+    ]
     assert str(report).startswith("released 1000 bytes: sys.last_")
     assert not hasattr(sys, "last_traceback") and default.stats()["live"] == 0
     assert gpuheap.flush(tracebacks=True).released == []
@@ -428,7 +467,9 @@ def test_a_flush_releases_locals_of_threads_that_ended(default):
         assert gpuheap.flush(tracebacks=True).released == []
         assert default.stats()["live"] == 1000
     report = gpuheap.flush(tracebacks=True)
-    assert [tuple(one) for one in report.released] == [("locals of thread loader_0, which ended", 1000)]
+    assert [tuple(one) for one in report.released] == [
+        ("locals of thread loader_0, which ended", 1000)
+    ]
     error = future.exception()
     assert isinstance(error, KeyError) and error.__traceback__.tb_next is not None
 

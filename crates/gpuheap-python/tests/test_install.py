@@ -23,7 +23,11 @@ def refused(use):
 
 def run(program):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", BEGIN + program], capture_output=True, text=True, timeout=120, env=os.environ
+        [sys.executable, "-W", "ignore", "-c", BEGIN + program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -50,7 +54,9 @@ assert installed.heap.stats()["live"] == 0
 """)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed"
+)
 def test_two_libraries_share_the_limit():
     needs_driver("cuda.core")
     run("""

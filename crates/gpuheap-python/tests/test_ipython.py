@@ -61,7 +61,10 @@ def test_an_error_keeps_memory_until_the_flush(shell, heap):
     assert any("local weights of step()" in holder.name for holder in held.holders)
     shown = run(shell, "%gpuflush")
     assert heap.stats()["live"] == 0
-    assert "released 1000 bytes: sys.last_" in shown or "released 1000 bytes: IPython's traceback" in shown
+    assert (
+        "released 1000 bytes: sys.last_" in shown
+        or "released 1000 bytes: IPython's traceback" in shown
+    )
 
 
 def test_outputs_are_released_if_asked(shell, heap):

@@ -26,7 +26,11 @@ def run(program, manager="gpuheap.numba", **settings):
     if manager:
         environment["NUMBA_CUDA_MEMORY_MANAGER"] = manager
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", BEGIN + program], capture_output=True, text=True, timeout=300, env=environment
+        [sys.executable, "-W", "ignore", "-c", BEGIN + program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -65,32 +69,43 @@ gc.collect()
 
 
 def test_what_a_thread_drops_is_free_at_once():
-    run(THREAD + """
+    run(
+        THREAD
+        + """
 heap = cuda.current_context().memory_manager.heap
 assert heap.stats()["live"] == 0, heap.stats()
 heap.flush()
 assert cuda.current_context().get_memory_info().free >= before
-""")
+"""
+    )
 
 
 def test_numba_alone_keeps_it():
-    run(THREAD + """
+    run(
+        THREAD
+        + """
 assert cuda.current_context().get_memory_info().free < before
-""", manager=None)
+""",
+        manager=None,
+    )
 
 
 def test_its_own_error_is_explained():
-    run("""
+    run(
+        """
 try:
     cuda.device_array(1 << 40, np.uint8)
 except Exception as error:
     found = gpuheap.explain(error)
 assert found.program == "Numba" and not found.from_documentation, found
-""", manager=None)
+""",
+        manager=None,
+    )
 
 
 def test_install_in_the_program():
-    run("""
+    run(
+        """
 import gpuheap.numba
 heap = gpuheap.Heap("cuda:0", limit="64MiB")
 try:
@@ -108,11 +123,14 @@ except gpuheap.BadInput as error:
     assert "already" in str(error)
 else:
     raise AssertionError("no error")
-""", manager=None)
+""",
+        manager=None,
+    )
 
 
 def test_a_second_install_is_refused_and_changes_nothing():
-    run("""
+    run(
+        """
 import gpuheap.numba
 heap = gpuheap.Heap("cuda:0", limit="64MiB")
 gpuheap.numba.install(heap)
@@ -124,11 +142,14 @@ else:
     raise AssertionError("no error")
 array = cuda.device_array(1000, np.uint8)
 assert heap.stats()["live"] == 1000
-""", manager=None)
+""",
+        manager=None,
+    )
 
 
 def test_an_install_after_the_first_use_is_refused():
-    run("""
+    run(
+        """
 import gpuheap.numba
 cuda.current_context()
 try:
@@ -137,11 +158,14 @@ except gpuheap.BadInput as error:
     assert "NUMBA_CUDA_MEMORY_MANAGER" in str(error)
 else:
     raise AssertionError("no error")
-""", manager=None)
+""",
+        manager=None,
+    )
 
 
 def test_default_heap_serves_numba():
-    run("""
+    run(
+        """
 import os
 array = cuda.device_array(1000, np.uint8)
 heap = gpuheap.default_heap()
@@ -157,4 +181,6 @@ else:
 del array
 gc.collect()
 assert gpuheap.flush().given_back > 0
-""", GPUHEAP_MEMORY_LIMIT="64MiB")
+""",
+        GPUHEAP_MEMORY_LIMIT="64MiB",
+    )

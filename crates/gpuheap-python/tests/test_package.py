@@ -42,19 +42,28 @@ def test_the_command_runs_with_its_exit_codes():
 
 def test_dry_run_finds_the_emulated_libraries():
     program = "import gpuheap; print(gpuheap.Device('cuda:0').total_memory)"
-    done = python("-m", "gpuheap", "dry-run", "--memory", "16GiB", "--", sys.executable, "-c", program)
+    done = python(
+        "-m", "gpuheap", "dry-run", "--memory", "16GiB", "--", sys.executable, "-c", program
+    )
     assert (done.returncode, done.stdout) == (0, f"{16 << 30}\n"), done.stderr
     assert "It fits on H200 141GB." in done.stderr
 
 
 def test_the_wheel_has_what_pytorch_needs_for_a_dry_run():
     names = {path.name for path in emulate.library().parent.iterdir()}
-    assert {"libcuda.so.1", "libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so", "libnvidia-ml.so.1"} <= names
+    assert {
+        "libcuda.so.1",
+        "libgpuheap_emu_cudart.so",
+        "libgpuheap_emu_libraries.so",
+        "libnvidia-ml.so.1",
+    } <= names
 
 
 def test_emulate_runs_a_program_on_an_emulated_device():
     program = "import gpuheap; print(gpuheap.Device('cuda:0').total_memory)"
-    done = python("-m", "gpuheap", "emulate", "--device", "16GiB", "--", sys.executable, "-c", program)
+    done = python(
+        "-m", "gpuheap", "emulate", "--device", "16GiB", "--", sys.executable, "-c", program
+    )
     assert (done.returncode, done.stdout) == (0, f"{16 << 30}\n"), done.stderr
 
 

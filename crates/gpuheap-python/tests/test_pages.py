@@ -72,7 +72,9 @@ def programs(page):
     return {f"{page.relative_to(ROOT)}:{blocks[0].line}": blocks for blocks in sections if blocks}
 
 
-PROGRAMS = {name: blocks for page in PAGES if page.is_file() for name, blocks in programs(page).items()}
+PROGRAMS = {
+    name: blocks for page in PAGES if page.is_file() for name, blocks in programs(page).items()
+}
 
 
 def is_run(block):
@@ -103,8 +105,13 @@ def run(*arguments, folder=ROOT):
 
 def compare(block, printed):
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    if block.printed is not None and not doctest.OutputChecker().check_output(block.printed, printed, flags):
-        pytest.fail(f"the block of line {block.line} prints\n{printed}\nand not\n{block.printed}", pytrace=False)
+    if block.printed is not None and not doctest.OutputChecker().check_output(
+        block.printed, printed, flags
+    ):
+        pytest.fail(
+            f"the block of line {block.line} prints\n{printed}\nand not\n{block.printed}",
+            pytrace=False,
+        )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -152,9 +159,15 @@ def look_up(name, line):
         if not re.fullmatch(r"\w+", part):
             return
         try:
-            found = getattr(found, part) if hasattr(found, part) else importlib.import_module(f"gpuheap.{part}")
+            found = (
+                getattr(found, part)
+                if hasattr(found, part)
+                else importlib.import_module(f"gpuheap.{part}")
+            )
         except ModuleNotFoundError as error:
-            assert error.name is not None and not error.name.startswith("gpuheap"), f"line {line}: {name} is unknown"
+            assert error.name is not None and not error.name.startswith("gpuheap"), (
+                f"line {line}: {name} is unknown"
+            )
             return
         if not isinstance(found, type(gpuheap)):
             return

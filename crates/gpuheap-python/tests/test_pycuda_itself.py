@@ -25,7 +25,9 @@ OWN = "import pycuda.autoinit\nfrom pycuda import driver\n" + BEGIN
 
 def run(program):
     needs_driver()
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
 
 
 def passes(program):
@@ -35,7 +37,9 @@ def passes(program):
 
 
 def test_arrays_are_of_the_heap():
-    passes(PRIMARY + """
+    passes(
+        PRIMARY
+        + """
 heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
 allocator = gpuheap.pycuda.allocator(heap)
 array = gpuarray.to_gpu(np.arange(10, dtype="f4"), allocator=allocator)
@@ -50,7 +54,8 @@ pointer.free()
 del array
 gc.collect()
 assert heap.stats()["live"] == 0, heap.leaks()
-""")
+"""
+    )
 
 
 # A thread that allocates 64 MiB with its context pushed, and leaves the free to Python.
@@ -67,47 +72,65 @@ with warnings.catch_warnings(record=True) as caught:
 
 
 def test_memory_of_a_thread_is_free_with_the_hook():
-    passes(PRIMARY + """
+    passes(
+        PRIMARY
+        + """
 context = pycuda.autoprimaryctx.context
 heap = gpuheap.Heap("cuda:0", limit="512MiB")
 allocate = gpuheap.pycuda.allocator(heap)
-""" + THREAD + """
+"""
+        + THREAD
+        + """
 assert not caught, caught[0].message
 assert heap.stats()["live"] == 0
 heap.flush()
 assert driver.mem_get_info()[0] == before
-""")
+"""
+    )
 
 
 def test_memory_of_a_thread_without_a_context_is_free_with_the_hook():
-    passes(PRIMARY + """
+    passes(
+        PRIMARY
+        + """
 heap = gpuheap.Heap("cuda:0", limit="512MiB")
 allocate = gpuheap.pycuda.allocator(heap)
 on_a_thread(lambda: allocate(64 << 20))
 assert heap.stats()["live"] == 0
-""")
+"""
+    )
 
 
 def test_pycuda_alone_loses_memory_of_a_thread():
-    passes(PRIMARY + "context, allocate = pycuda.autoprimaryctx.context, driver.mem_alloc" + THREAD + """
+    passes(
+        PRIMARY
+        + "context, allocate = pycuda.autoprimaryctx.context, driver.mem_alloc"
+        + THREAD
+        + """
 assert driver.mem_get_info()[0] == before - (64 << 20)
 assert "freed on a thread" in gpuheap.explain(str(caught[0].message)).cause
-""")
+"""
+    )
 
 
 def test_a_context_of_its_own_is_refused():
-    passes(OWN + """
+    passes(
+        OWN
+        + """
 try:
     gpuheap.pycuda.allocator(gpuheap.Heap("cuda:0"))
 except gpuheap.BadInput as error:
     assert "import pycuda.autoprimaryctx in the place of pycuda.autoinit" in str(error)
 else:
     raise AssertionError("no error")
-""")
+"""
+    )
 
 
 def test_out_of_memory_is_gpuheaps():
-    passes(PRIMARY + """
+    passes(
+        PRIMARY
+        + """
 allocator = gpuheap.pycuda.allocator(gpuheap.Heap("cuda:0", limit="64MiB"))
 try:
     gpuarray.empty(1 << 30, "u1", allocator=allocator)
@@ -115,4 +138,5 @@ except gpuheap.OutOfMemory as error:
     assert error.requested == 1 << 30
 else:
     raise AssertionError("no error")
-""")
+"""
+    )

@@ -14,7 +14,10 @@ import gpuheap._scopes
 pytest_plugins = ["pytester"]
 
 # The wheel's entry point loads the plugin; in a checkout it is named.
-IS_INSTALLED = any(found.value == "gpuheap.pytest_plugin" for found in importlib.metadata.entry_points(group="pytest11"))
+IS_INSTALLED = any(
+    found.value == "gpuheap.pytest_plugin"
+    for found in importlib.metadata.entry_points(group="pytest11")
+)
 PLUGIN = [] if IS_INSTALLED else ["-p", "gpuheap.pytest_plugin"]
 
 HEADER = """
@@ -54,7 +57,9 @@ def run(pytester):
     def run(tests, *arguments, subprocess=False):
         pytester.makepyfile(HEADER + tests)
         runner = pytester.runpytest_subprocess if subprocess else pytester.runpytest_inprocess
-        return runner("-p", "no:cacheprovider", *PLUGIN, "--gpuheap-device", "emulated:1GiB", *arguments)
+        return runner(
+            "-p", "no:cacheprovider", *PLUGIN, "--gpuheap-device", "emulated:1GiB", *arguments
+        )
 
     before = gpuheap.set_default_heap(None)
     yield run
@@ -142,7 +147,8 @@ def test_step(gpu_heap):
 
 
 def test_an_error_that_ran_out_of_memory_is_explained(run):
-    result = run("""
+    result = run(
+        """
 def test_cupy():
     class OutOfMemoryError(MemoryError):
         __module__ = "cupy.cuda.memory"
@@ -150,9 +156,13 @@ def test_cupy():
 
 def test_other():
     assert False
-""", "--gpuheap")
+""",
+        "--gpuheap",
+    )
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["*- GPU memory -*", "*- Out of GPU memory -*", "CuPy: *", "*_ test_other _*"])
+    result.stdout.fnmatch_lines(
+        ["*- GPU memory -*", "*- Out of GPU memory -*", "CuPy: *", "*_ test_other _*"]
+    )
     assert str(result.stdout).count("Out of GPU memory") == 1
 
 
@@ -189,7 +199,9 @@ def test_step(gpu_heap):
 
 
 def test_pytorchs_own_allocator_counts(run):
-    result = run(TORCH + """
+    result = run(
+        TORCH
+        + """
 @pytest.mark.gpu_limit("2 MiB")
 def test_more():
     torch.cuda.take(3 * MIB)
@@ -207,20 +219,28 @@ def test_keeps():
 def test_both(gpu_heap):
     torch.cuda.take(3 * MIB)
     gpu_heap.alloc(2 * MIB).free()
-""")
+"""
+    )
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
-        ["gpu_limit: 3.000 MiB*", "gpu_limit_leaks: 1.000 MiB*", "gpu_limit: 5.000 MiB of GPU memory*"]
+        [
+            "gpu_limit: 3.000 MiB*",
+            "gpu_limit_leaks: 1.000 MiB*",
+            "gpu_limit: 5.000 MiB of GPU memory*",
+        ]
     )
 
 
 def test_a_replaced_allocator_of_pytorch_is_the_heaps(run):
-    result = run(TORCH + """
+    result = run(
+        TORCH
+        + """
 @pytest.mark.gpu_limit("2 MiB")
 def test_more(gpu_heap):
     torch.cuda.plugged = True
     gpu_heap.alloc(3 * MIB).free()
-""")
+"""
+    )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["gpu_limit: 3.000 MiB*"])
 
@@ -236,7 +256,9 @@ def test_more():
     result.stdout.fnmatch_lines(["gpu_limit: 3.000 MiB*"])
 
 
-@pytest.mark.parametrize("arguments, text", [('"12XB"', "12XB"), ("", "takes one size"), ('"50%"', "share")])
+@pytest.mark.parametrize(
+    "arguments, text", [('"12XB"', "12XB"), ("", "takes one size"), ('"50%"', "share")]
+)
 def test_wrong_marks_are_refused(run, arguments, text):
     result = run(f"""
 @pytest.mark.gpu_limit({arguments})
@@ -247,20 +269,29 @@ def test_step(): pass
 
 
 def test_marks_are_registered(run):
-    run("""
+    run(
+        """
 @pytest.mark.gpu_limit("1 MiB")
 def test_step(): pass
-""", "--strict-markers").assert_outcomes(passed=1)
+""",
+        "--strict-markers",
+    ).assert_outcomes(passed=1)
 
 
 def test_workers_of_xdist_bring_their_results(run):
     pytest.importorskip("xdist")
-    result = run("""
+    result = run(
+        """
 @pytest.mark.gpu_limit("2 MiB")
 @pytest.mark.parametrize("mib", [1, 2, 3, 4])
 def test_step(gpu_heap, mib):
     gpu_heap.alloc(mib * MIB).free()
-""", "--gpuheap", "-n", "2", subprocess=True)
+""",
+        "--gpuheap",
+        "-n",
+        "2",
+        subprocess=True,
+    )
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
         [

@@ -64,7 +64,9 @@ def test_rmm_that_cannot_allocate_is_refused(driver_heap, monkeypatch):
 
     monkeypatch.setattr(rmm, "DeviceBuffer", Broken)
     before = rmm.mr.get_per_device_resource(0)
-    with pytest.raises(gpuheap.BadInput, match="RMM cannot allocate here .cudaErrorSymbolNotFound."):
+    with pytest.raises(
+        gpuheap.BadInput, match="RMM cannot allocate here .cudaErrorSymbolNotFound."
+    ):
         gpuheap.rmm.install(driver_heap)
     assert rmm.mr.get_per_device_resource(0) is before
 

@@ -52,7 +52,9 @@ for _ in range(200_000):
     heap.scope("never left").__enter__()
 kept = heap.alloc(10)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -89,7 +91,12 @@ def test_arrays_are_kept_and_freed(heap):
             kept, other = (inner.keep(heap.zeros(1000)) for _ in range(2))
             freed = heap.zeros(1000)
             heap.zeros(10)
-        assert (kept.freed, other.freed, freed.freed, inner.freed_bytes) == (False, False, True, 8000)
+        assert (kept.freed, other.freed, freed.freed, inner.freed_bytes) == (
+            False,
+            False,
+            True,
+            8000,
+        )
     assert kept.freed and other.freed
 
 
@@ -107,7 +114,12 @@ def test_a_part_of_an_array_keeps_all_of_its_memory(tracks):
                     del whole
                 stays = library().empty(heap, 600)
                 inner._on_leak = "ignore"
-            assert (part.freed, part.sum(), inner.freed_bytes, inner.leaked_bytes) == (False, 0, 0, 600)
+            assert (part.freed, part.sum(), inner.freed_bytes, inner.leaked_bytes) == (
+                False,
+                0,
+                0,
+                600,
+            )
         assert part.freed and outer.leaked_bytes == 600
         stays.free()
 
@@ -167,7 +179,9 @@ def test_peaks(heap):
 def test_the_limit_is_a_budget(heap):
     with heap.scope("load", limit="10 MiB") as scope:
         kept = heap.alloc(8 * MIB)
-        with pytest.raises(gpuheap.OutOfMemory, match="in scope 'load': 3.000 MiB requested, 8.000 MiB live") as caught:
+        with pytest.raises(
+            gpuheap.OutOfMemory, match="in scope 'load': 3.000 MiB requested, 8.000 MiB live"
+        ) as caught:
             heap.alloc(3 * MIB)
         error = caught.value
         assert (error.cause, error.scope, error.requested) == ("scope", "load", 3 * MIB)
@@ -203,13 +217,17 @@ def test_a_request_that_fails_is_not_charged(heap):
 
 def test_objects_of_libraries_are_reported_and_stay(heap):
     cupy = library()
-    with pytest.warns(gpuheap.LeakWarning, match=r"scope 'load' on thread MainThread.*outlived") as caught:
+    with pytest.warns(
+        gpuheap.LeakWarning, match=r"scope 'load' on thread MainThread.*outlived"
+    ) as caught:
         with heap.scope("load") as scope:
             stays = cupy.empty(heap, 1000)
             cupy.empty(heap, 500)
     assert caught[0].filename == __file__
     assert not stays.freed
-    assert [(leak.bytes, leak.file, leak.thread) for leak in scope.leaked] == [(1000, "<string>", "MainThread")]
+    assert [(leak.bytes, leak.file, leak.thread) for leak in scope.leaked] == [
+        (1000, "<string>", "MainThread")
+    ]
     assert str(scope.leaked[0]) in scope.report()
     stays.free()
 
@@ -223,7 +241,10 @@ def test_garbage_that_waits_for_the_collector_is_no_leak(heap):
 
 
 def test_the_scope_around_reports_what_stayed_inside(heap):
-    with heap.scope("outer", on_leak="ignore") as outer, heap.scope("inner", on_leak="ignore") as inner:
+    with (
+        heap.scope("outer", on_leak="ignore") as outer,
+        heap.scope("inner", on_leak="ignore") as inner,
+    ):
         stays = library().empty(heap, 1000)
     assert [leak.bytes for leak in inner.leaked] == [leak.bytes for leak in outer.leaked] == [1000]
     stays.free()
@@ -269,7 +290,12 @@ def test_a_scope_keeps_what_a_scope_inside_it_requested(heap):
     with heap.scope("outer") as outer, heap.scope("inner") as inner:
         buffer, array = outer.keep(heap.alloc(10)), heap.zeros(10)
         outer.keep(array[1:])
-    assert (buffer.freed, array.freed, inner.leaked_bytes, outer.leaked_bytes) == (False, False, 0, 0)
+    assert (buffer.freed, array.freed, inner.leaked_bytes, outer.leaked_bytes) == (
+        False,
+        False,
+        0,
+        0,
+    )
     buffer.free(), array.free()
 
 
@@ -294,7 +320,12 @@ def test_an_array_that_another_refers_to_is_no_ones_to_free(driver_heap):
         with driver_heap.scope("load", on_leak="ignore") as scope:
             mine, other = driver_heap.array([1.0, 2.0]), driver_heap.array([3.0])
             theirs = Reader(part(mine))
-        assert (mine.freed, theirs.owner.freed, other.freed, scope.leaked_bytes) == (False, False, True, 16)
+        assert (mine.freed, theirs.owner.freed, other.freed, scope.leaked_bytes) == (
+            False,
+            False,
+            True,
+            16,
+        )
         mine.free()
     with driver_heap.scope("load", on_leak="ignore"):
         theirs = Reader(driver_heap.array([1.0, 2.0]))
@@ -319,7 +350,10 @@ def test_memory_that_another_library_shares_is_reported(heap):
 
 def test_what_happens_with_leaks_can_be_said(heap):
     cupy, seen = library(), []
-    with pytest.raises(gpuheap.Leaked, match="300 bytes outlived"), heap.scope("load", on_leak="raise"):
+    with (
+        pytest.raises(gpuheap.Leaked, match="300 bytes outlived"),
+        heap.scope("load", on_leak="raise"),
+    ):
         first = cupy.empty(heap, 300)
     with heap.scope("load", on_leak=lambda scope: seen.append(scope.leaked_bytes)):
         second = cupy.empty(heap, 400)
@@ -378,7 +412,9 @@ def test_threads_have_scopes_of_their_own(heap):
 def test_a_thread_scope_has_the_threads_name(heap):
     reports = []
 
-    @gpuheap.thread_scope(heap=heap, on_leak=lambda scope: reports.append((scope.name, scope.report())))
+    @gpuheap.thread_scope(
+        heap=heap, on_leak=lambda scope: reports.append((scope.name, scope.report()))
+    )
     def worker():
         stays.append(library().empty(heap, 70))
 
@@ -758,7 +794,9 @@ def test_would_fit_knows_the_scope(heap):
     with heap.scope("load", limit="3 MiB"):
         kept = heap.alloc(2 * MIB)
         verdict, text = heap.would_fit(2 * MIB)
-        assert verdict == "no" and "scope 'load' has 1.000 MiB left of its limit of 3.000 MiB" in text, text
+        assert (
+            verdict == "no" and "scope 'load' has 1.000 MiB left of its limit of 3.000 MiB" in text
+        ), text
         assert heap.would_fit(MIB)[0] == "yes"
         kept.free()
 
@@ -816,7 +854,11 @@ def test_one_failure_at_the_end_leaves_the_rest_done(heap):
                     host = heap.pinned(10)
                     view = memoryview(host)
                     own, stays = heap.alloc(1000), library().empty(heap, 300)
-            assert own.freed and [leak.bytes for leak in scope.leaked] == [300] and scope.freed_bytes == 1000
+            assert (
+                own.freed
+                and [leak.bytes for leak in scope.leaked] == [300]
+                and scope.freed_bytes == 1000
+            )
             warned, leaked = caught.value.__notes__
             assert "LeakWarning: scope 'load' could not free" in warned and "open views" in warned
             assert "Leaked: scope 'load'" in leaked and "300 bytes outlived" in leaked
@@ -834,7 +876,10 @@ def test_a_failure_at_the_end_hides_no_exception(heap):
         own = heap.alloc(1000)
         raise KeyError
     assert own.freed and scope.freed_bytes == 1000
-    assert [note.split(": ")[1] for note in caught.value.__notes__] == ["DriverError", "LeakWarning"]
+    assert [note.split(": ")[1] for note in caught.value.__notes__] == [
+        "DriverError",
+        "LeakWarning",
+    ]
     view.release()
     broken.error = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt), heap.scope("load") as scope:
@@ -854,4 +899,7 @@ def test_the_default_heap_has_scopes(heap):
 
 def test_import_loads_no_extension():
     loaded = "import gpuheap, sys; print('gpuheap._gpuheap' in sys.modules, 'gpuheap._heap' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).split() == ["False", "False"]
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).split() == [
+        "False",
+        "False",
+    ]

@@ -100,7 +100,9 @@ class Owner(View):
         self.end(self.handle)
 
 
-@pytest.mark.parametrize("before", (lambda owner: View(owner.handle), lambda owner: owner.handle), ids=("view", "number"))
+@pytest.mark.parametrize(
+    "before", (lambda owner: View(owner.handle), lambda owner: owner.handle), ids=("view", "number")
+)
 def test_an_owner_is_held_if_its_stream_was_known_before(driver_heap, make, before):
     owner = Owner(make)
     gone = weakref.ref(owner)
@@ -256,7 +258,11 @@ def test_a_heap_over_the_drivers_pool_refuses_a_threads_own_stream(make):
 def test_unknown_stream_allocates_in_capture(driver_heap, make, as_number):
     handle = make()
     given = handle if as_number else View(handle)
-    check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    check(
+        driver.cuStreamBeginCapture(
+            handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        )
+    )
     kept = driver_heap.alloc(1 << 20, given)
     freed = driver_heap.alloc(5 << 20, given)
     check(driver.cuMemsetD8Async(kept.ptr, 7, 1 << 20, handle))

@@ -32,7 +32,14 @@ def mypy(tmp_path):
 def test_stubs_are_those_of_the_module(mypy, tmp_path):
     allowed = tmp_path / "allowed"
     allowed.write_text(ALLOWED)
-    done = mypy("mypy.stubtest", "gpuheap._gpuheap", "--allowlist", str(allowed), "--mypy-config-file", "mypy.ini")
+    done = mypy(
+        "mypy.stubtest",
+        "gpuheap._gpuheap",
+        "--allowlist",
+        str(allowed),
+        "--mypy-config-file",
+        "mypy.ini",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -48,7 +55,9 @@ def test_stubs_are_those_of_the_module(mypy, tmp_path):
 )
 def test_names_of_the_package_have_types(mypy, line, shown):
     done = mypy("mypy", "--cache-dir=/dev/null", "-c", f"import gpuheap; reveal_type({line})")
-    assert f'Revealed type is "{shown}"'.replace("builtins.", "") in done.stdout.replace("builtins.", "")
+    assert f'Revealed type is "{shown}"'.replace("builtins.", "") in done.stdout.replace(
+        "builtins.", ""
+    )
 
 
 def test_numpy_takes_host_memory(mypy):
@@ -61,7 +70,9 @@ heap.alloc(8).copy_from(numpy.ones(1))
 heap.alloc(8).copy_from(heap.pinned(8))
 """
     for version, more in (("3.11", ""), ("3.12", "numpy.frombuffer(heap.pinned(8), 'f8')")):
-        done = mypy("mypy", "--cache-dir=/dev/null", "--python-version", version, "-c", program + more)
+        done = mypy(
+            "mypy", "--cache-dir=/dev/null", "--python-version", version, "-c", program + more
+        )
         assert done.returncode == 0, done.stdout
 
 
@@ -142,7 +153,11 @@ def pyright(mypy, tmp_path):
     """Runs pyright, in strict mode. Returns its errors, each as file and rule."""
     pytest.importorskip("pyright")
     # A page shows errors and locals that nothing uses.
-    settings = {"typeCheckingMode": "strict", "reportUnusedExpression": False, "reportUnusedVariable": False}
+    settings = {
+        "typeCheckingMode": "strict",
+        "reportUnusedExpression": False,
+        "reportUnusedVariable": False,
+    }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
 
     def run(files):
@@ -167,7 +182,13 @@ def test_programs_pass_strict_pyright(pyright, programs):
 
 
 def test_programs_pass_strict_mypy(mypy, programs):
-    done = mypy("mypy", "--strict", "--follow-imports=silent", "--cache-dir=/dev/null", *programs(strict_programs()))
+    done = mypy(
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--cache-dir=/dev/null",
+        *programs(strict_programs()),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

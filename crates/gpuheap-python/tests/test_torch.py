@@ -45,7 +45,9 @@ def run(program):
     needs_driver()
     if "entry" not in gpuheap._gpuheap._torch_functions():
         pytest.skip("built without the feature `wheel`")
-    done = subprocess.run([sys.executable, "-c", BEGIN + program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + program], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -158,7 +160,16 @@ extern "C" int left() { return live; }
 extern "C" void used() { throw c10::OutOfMemoryError({"", "", 0}, ""); }
 """)
     library = tmp_path / "libc10.so"
-    build = ["g++", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libc10.so", "-o", library, tmp_path / "c10.cpp"]
+    build = [
+        "g++",
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libc10.so",
+        "-o",
+        library,
+        tmp_path / "c10.cpp",
+    ]
     subprocess.run(build, check=True)
     run(f"""
 gpuheap.torch.install(limit="64MiB")
@@ -297,7 +308,9 @@ def live():
 
 
 def test_graph_memory_serves_its_pool_alone(captures):
-    run(captures + """
+    run(
+        captures
+        + """
 stream = fresh()
 begin(7, stream)
 kept, temporary = allocator.allocate(MIB, 0, stream), allocator.allocate(2 * MIB, 0, stream)
@@ -330,11 +343,14 @@ assert before - live() == 3 * MIB + MIB // 2
 for other in others:
     allocator.free(other)
 assert live() == 1000 and len(heap.leaks()) == 1
-""")
+"""
+    )
 
 
 def test_capture_without_pool_is_refused(captures):
-    run(captures + """
+    run(
+        captures
+        + """
 known, unknown, covered = fresh(), fresh(), fresh()
 allocator.free(allocator.allocate(1000, 0, known))
 for stream in (known, unknown):
@@ -350,11 +366,14 @@ end_capture(known)
 end(1, covered)
 assert not refused(covered)
 release(1)
-""")
+"""
+    )
 
 
 def test_memory_of_two_streams_stays_unused(captures):
-    run(captures + """
+    run(
+        captures
+        + """
 stream, other = fresh(), fresh()
 begin(1, stream)
 shared = allocator.allocate(MIB, 0, stream)
@@ -365,11 +384,14 @@ end(1, stream)
 before = live()
 release(1)
 assert before - live() == MIB
-""")
+"""
+    )
 
 
 def test_pool_released_in_capture_waits(captures):
-    run(captures + """
+    run(
+        captures
+        + """
 one, other = fresh(), fresh()
 begin(1, one)
 allocator.free(allocator.allocate(MIB, 0, one))
@@ -380,7 +402,8 @@ assert live() == MIB and allocator.allocate(MIB, 0, other)
 end(2, other)
 allocator.call("set_reset_fn", None)
 assert live() == MIB
-""")
+"""
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

@@ -25,22 +25,40 @@ SETTINGS = {
 
 def entry(action, addr, size):
     return {
-        "action": action, "addr": addr, "size": size, "stream": 0, "time_us": 1,
-        "compile_context": "", "user_metadata": "",
+        "action": action,
+        "addr": addr,
+        "size": size,
+        "stream": 0,
+        "time_us": 1,
+        "compile_context": "",
+        "user_metadata": "",
     }
 
 
 def block(address, size, state):
     return {
-        "address": address, "size": size, "requested_size": size, "state": state, "frames": [],
+        "address": address,
+        "size": size,
+        "requested_size": size,
+        "state": state,
+        "frames": [],
     }
 
 
 def segment(address, size, blocks):
     return {
-        "device": 0, "address": address, "total_size": size, "allocated_size": 0,
-        "active_size": 0, "requested_size": 0, "stream": 0, "segment_type": "large",
-        "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks,
+        "device": 0,
+        "address": address,
+        "total_size": size,
+        "allocated_size": 0,
+        "active_size": 0,
+        "requested_size": 0,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
     }
 
 
@@ -48,9 +66,12 @@ def whole():
     """A block of 30 MiB that stays, as PyTorch 2.11 would write it."""
     return {
         "segments": [segment(1 << 40, 30 * MIB, [block(1 << 40, 30 * MIB, "active_allocated")])],
-        "device_traces": [[
-            entry("segment_alloc", 1 << 40, 30 * MIB), entry("alloc", 1 << 40, 30 * MIB),
-        ]],
+        "device_traces": [
+            [
+                entry("segment_alloc", 1 << 40, 30 * MIB),
+                entry("alloc", 1 << 40, 30 * MIB),
+            ]
+        ],
         "allocator_settings": dict(SETTINGS),
         "external_annotations": [],
     }
@@ -79,8 +100,10 @@ def no_segments(made):
 def late(made):
     """A ring buffer that lost its beginning: the segment and the block are older than its events."""
     made["device_traces"][0] = [
-        entry("segment_alloc", 2 << 40, 20 * MIB), entry("alloc", 2 << 40, 5 * MIB),
-        entry("free_requested", 2 << 40, 5 * MIB), entry("free_completed", 2 << 40, 5 * MIB),
+        entry("segment_alloc", 2 << 40, 20 * MIB),
+        entry("alloc", 2 << 40, 5 * MIB),
+        entry("free_requested", 2 << 40, 5 * MIB),
+        entry("free_completed", 2 << 40, 5 * MIB),
     ]
     made["segments"].append(segment(2 << 40, 20 * MIB, [block(2 << 40, 20 * MIB, "inactive")]))
 
@@ -95,10 +118,14 @@ def emptied(made):
     events = made["device_traces"][0]
 
     def comes_and_goes(address, size):
-        events.extend([
-            entry("segment_alloc", address, size), entry("alloc", address, size),
-            entry("free_requested", address, size), entry("free_completed", address, size),
-        ])
+        events.extend(
+            [
+                entry("segment_alloc", address, size),
+                entry("alloc", address, size),
+                entry("free_requested", address, size),
+                entry("free_completed", address, size),
+            ]
+        )
 
     comes_and_goes(2 << 40, 40 * MIB)
     events.append(entry("segment_free", 2 << 40, 40 * MIB))
@@ -114,8 +141,10 @@ def ended_pool(made):
     events = made["device_traces"][0]
     pool, common = 2 << 40, 3 << 40
     of_pool = [
-        entry("segment_alloc", pool, 20 * MIB), entry("alloc", pool, 5 * MIB),
-        entry("free_requested", pool, 5 * MIB), entry("free_completed", pool, 5 * MIB),
+        entry("segment_alloc", pool, 20 * MIB),
+        entry("alloc", pool, 5 * MIB),
+        entry("free_requested", pool, 5 * MIB),
+        entry("free_completed", pool, 5 * MIB),
     ]
     of_common = [entry("segment_alloc", common, 20 * MIB), entry("alloc", common, 5 * MIB)]
     for event in events + of_common:
@@ -124,8 +153,10 @@ def ended_pool(made):
         event["pool_id"] = (0, 1)
     events.extend(of_pool + of_common)
     events.append(entry("segment_free", pool, 20 * MIB))
-    blocks = [block(common, 5 * MIB, "active_allocated"),
-              block(common + 5 * MIB, 15 * MIB, "inactive")]
+    blocks = [
+        block(common, 5 * MIB, "active_allocated"),
+        block(common + 5 * MIB, 15 * MIB, "inactive"),
+    ]
     made["segments"].append(segment(common, 20 * MIB, blocks))
 
 

@@ -102,8 +102,13 @@ def write_segment(out, address, empty_list):
     out.begin(b"}")
     out.raw(b"(")
     for key, value in [
-        ("device", 0), ("address", address), ("total_size", SEGMENT_BYTES), ("allocated_size", 0),
-        ("active_size", 0), ("requested_size", 0), ("stream", 0),
+        ("device", 0),
+        ("address", address),
+        ("total_size", SEGMENT_BYTES),
+        ("allocated_size", 0),
+        ("active_size", 0),
+        ("requested_size", 0),
+        ("stream", 0),
     ]:
         out.text(key)
         out.number(value)
@@ -265,7 +270,11 @@ def write(out, size, bare=False):
     out.raw(b"J\xff\xff\xff\xff")
     out.text("garbage_collection_threshold")
     out.raw(b"G" + bytes(8))
-    for key in ["expandable_segments", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register"]:
+    for key in [
+        "expandable_segments",
+        "release_lock_on_cudamalloc",
+        "pinned_use_cuda_host_register",
+    ]:
         out.text(key)
         out.raw(b"\x89")
     out.text("pinned_num_register_threads")
@@ -284,6 +293,7 @@ def write(out, size, bare=False):
 
 def check():
     """Compares opcodes, without frames, with those that CPython writes for the same data."""
+
     def opcodes(data):
         found = [(op.name, arg) for op, arg, _ in pickletools.genops(data)]
         return [pair for pair in found if pair[0] != "FRAME"]

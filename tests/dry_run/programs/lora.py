@@ -9,7 +9,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 torch.manual_seed(0)
 model = GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16))
-model = get_peft_model(model, LoraConfig(r=16, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True))
+model = get_peft_model(
+    model, LoraConfig(r=16, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True)
+)
 tokens = torch.zeros(512, dtype=torch.long)
 samples = [{"input_ids": tokens, "labels": tokens} for _ in range(32)]
 with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,9 @@ class Samples(Dataset):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 4096), nn.ReLU(), nn.Linear(4096, 10)).cuda()
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(3 * 64 * 64, 4096), nn.ReLU(), nn.Linear(4096, 10)
+    ).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     copies = torch.cuda.Stream()
     for images, labels in DataLoader(Samples(), batch_size=64, num_workers=4, pin_memory=True):

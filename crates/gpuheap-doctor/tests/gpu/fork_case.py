@@ -77,7 +77,12 @@ def show(name, path):
 def evidence(parent, child):
     """Prints what the rule reads of the machine, the ended parent and the child."""
     print(f"parent {parent} has ended, child {child} sleeps; this is {os.getpid()}")
-    print("namespace:", os.readlink("/proc/self/ns/pid"), "container file:", os.path.exists("/.dockerenv"))
+    print(
+        "namespace:",
+        os.readlink("/proc/self/ns/pid"),
+        "container file:",
+        os.path.exists("/.dockerenv"),
+    )
     show("kernel", "/proc/version")
     show("driver", "/proc/driver/nvidia/version")
     show("loadavg, last field the last pid", "/proc/loadavg")
@@ -139,7 +144,9 @@ def main():
         gpuheap("status")
         assert "P01" in found.stdout and str(child) in found.stdout, "P01 did not name the child"
         assert f"ended pid {child}" in ended.stdout, "the child was not ended"
-        assert "came back" in ended.stdout and "nothing came" not in ended.stdout, "nothing came back"
+        assert "came back" in ended.stdout and "nothing came" not in ended.stdout, (
+            "nothing came back"
+        )
         print("the fork case is found, and its memory is back")
     finally:
         try:

@@ -85,7 +85,11 @@ def raise_later(error):
     kind = type(error)
     if error.args:
         # The interpreter makes the exception, without arguments.
-        kind = type(kind.__name__, (kind,), {"__init__": lambda self: type(error).__init__(self, *error.args)})
+        kind = type(
+            kind.__name__,
+            (kind,),
+            {"__init__": lambda self: type(error).__init__(self, *error.args)},
+        )
     while state.callbacks:
         time.sleep(0.001)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(MAIN_THREAD), ctypes.py_object(kind))
@@ -416,7 +420,9 @@ def native_place(address):
     if operator:
         return "operator", operator[2][: int(operator[1])].decode()
     # An extension of PyTorch, such as torchvision's, and not PyTorch or CUDA's libraries.
-    is_extension = f"{os.sep}site-packages{os.sep}" in file and not file.startswith(state.folder_of_torch)
+    is_extension = f"{os.sep}site-packages{os.sep}" in file and not file.startswith(
+        state.folder_of_torch
+    )
     if is_extension and f"{os.sep}nvidia{os.sep}" not in file:
         folder, base = os.path.split(file)
         return "extension", os.path.join(os.path.basename(folder), base)
@@ -435,7 +441,9 @@ def look_at_reports_of_blocks():
     except OSError:
         is_reported = False
     if not is_reported:
-        state.note("this PyTorch does not report its blocks: reused memory may read as an earlier upload")
+        state.note(
+            "this PyTorch does not report its blocks: reused memory may read as an earlier upload"
+        )
 
 
 # ---- reports ------------------------------------------------------------------------------------
@@ -449,7 +457,8 @@ def write():
     report = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF"),
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+        or os.environ.get("PYTORCH_ALLOC_CONF"),
         "rank": os.environ.get("RANK"),
         "steps": state.step(),
         "ended": state.ended,
@@ -461,11 +470,14 @@ def write():
         "reads": state.reads,
         "reads_watched": state.callback is not None,
         "lines": [
-            {"line": line_of(code, line), "times": times}
-            for (code, line), times in reads[:10]
+            {"line": line_of(code, line), "times": times} for (code, line), times in reads[:10]
         ],
         "sizes": [
-            {"line": "a thread of PyTorch" if at is None else line_of(*at), "operator": operator, "times": times}
+            {
+                "line": "a thread of PyTorch" if at is None else line_of(*at),
+                "operator": operator,
+                "times": times,
+            }
             for (at, operator), times in list(state.sizes.items())
         ],
         "notes": state.notes,
@@ -478,7 +490,10 @@ def write_modules():
     """Writes which modules the program imported that cannot be dry-run."""
     found = [name for name in NOT_SERVED if name in sys.modules]
     if found:
-        replace(f"python.{os.getpid()}.json", lambda file: file.write(json.dumps({"not_served": found}).encode()))
+        replace(
+            f"python.{os.getpid()}.json",
+            lambda file: file.write(json.dumps({"not_served": found}).encode()),
+        )
 
 
 def write_snapshot():

@@ -35,7 +35,16 @@ if TYPE_CHECKING:
         LeakWarning,
         OutOfMemory,
     )
-    from gpuheap._gpuheap import Array, Buffer, Device, HostBuffer, Stream, __version__, devices, from_dlpack
+    from gpuheap._gpuheap import (
+        Array,
+        Buffer,
+        Device,
+        HostBuffer,
+        Stream,
+        __version__,
+        devices,
+        from_dlpack,
+    )
     from gpuheap._explain import Explanation, explain, replay
     from gpuheap._flush import flush
     from gpuheap._heap import (
@@ -53,7 +62,18 @@ if TYPE_CHECKING:
     from gpuheap._holders import Held, Holder, holders
     from gpuheap._install import Installed, Outcome, install, installed
     from gpuheap._scopes import Leak, Scope, current_scope, scope, thread_scope
-    from gpuheap import cuda_core, cupy, emulate, ipython, jax, numba, pycuda, pytest_plugin, rmm, torch
+    from gpuheap import (
+        cuda_core,
+        cupy,
+        emulate,
+        ipython,
+        jax,
+        numba,
+        pycuda,
+        pytest_plugin,
+        rmm,
+        torch,
+    )
 
 # Public names by the module that has them. The pytest plugin lives in this package, and is loaded in every
 # run of pytest: so nothing is imported before it is used.
@@ -61,15 +81,40 @@ _MODULES = {
     "_adapt": ("host",),
     "_batches": ("batches",),
     "_errors": (
-        "BadInput", "Bug", "DriverError", "EmulatedDeviceWarning", "Error", "Freed", "Gone", "Leaked",
-        "LeakWarning", "OutOfMemory",
+        "BadInput",
+        "Bug",
+        "DriverError",
+        "EmulatedDeviceWarning",
+        "Error",
+        "Freed",
+        "Gone",
+        "Leaked",
+        "LeakWarning",
+        "OutOfMemory",
     ),
-    "_gpuheap": ("Array", "Buffer", "Device", "HostBuffer", "Stream", "__version__", "devices", "from_dlpack"),
+    "_gpuheap": (
+        "Array",
+        "Buffer",
+        "Device",
+        "HostBuffer",
+        "Stream",
+        "__version__",
+        "devices",
+        "from_dlpack",
+    ),
     "_explain": ("Explanation", "explain", "replay"),
     "_flush": ("flush",),
     "_heap": (
-        "FlushReport", "Heap", "Leaks", "Line", "Released", "Snapshot", "Status", "default_heap",
-        "set_default_heap", "status",
+        "FlushReport",
+        "Heap",
+        "Leaks",
+        "Line",
+        "Released",
+        "Snapshot",
+        "Status",
+        "default_heap",
+        "set_default_heap",
+        "status",
     ),
     "_holders": ("Held", "Holder", "holders"),
     "_install": ("Installed", "Outcome", "install", "installed"),
@@ -129,7 +174,18 @@ __all__ = [
 
 # Modules of the package that a program may name without an import of its own: `gpuheap.torch`. They import their
 # library where it is used, but for `numba`.
-_SUBMODULES = ("cuda_core", "cupy", "emulate", "ipython", "jax", "numba", "pycuda", "pytest_plugin", "rmm", "torch")
+_SUBMODULES = (
+    "cuda_core",
+    "cupy",
+    "emulate",
+    "ipython",
+    "jax",
+    "numba",
+    "pycuda",
+    "pytest_plugin",
+    "rmm",
+    "torch",
+)
 
 
 def __getattr__(name: str) -> Any:

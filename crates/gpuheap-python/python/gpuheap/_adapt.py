@@ -145,7 +145,9 @@ class Walk:
         if key in self.done:
             return True, self.done[key][1]
         if key in self.open_numbers:
-            raise ValueError(f"the structure contains itself at {self.path() or 'its root'}; cut the circle first")
+            raise ValueError(
+                f"the structure contains itself at {self.path() or 'its root'}; cut the circle first"
+            )
         parts = parts_of(part)
         if parts is not None:
             self.open.append(Open(part, self.step, parts))
@@ -185,7 +187,10 @@ def parts_of(part: Any) -> list[tuple[Step, Any]] | None:
     if isinstance(part, (list, tuple)):
         return [(Step(nth), value) for nth, value in enumerate(part)]
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        return [(Step(field.name, True), getattr(part, field.name)) for field in dataclasses.fields(part)]
+        return [
+            (Step(field.name, True), getattr(part, field.name))
+            for field in dataclasses.fields(part)
+        ]
     return None
 
 
@@ -257,7 +262,9 @@ def refuse_table(part: Any) -> None:
                     f"{name} is a table, and arrays are made of its columns; pass {_TABLES[library]}, or "
                     f"{'x.to_numpy()' if library != 'pyarrow' else 'x.to_pandas().to_numpy()'} if all have one type"
                 )
-            to_numpy = "x.to_numpy(zero_copy_only=False)" if library == "pyarrow" else "x.to_numpy()"
+            to_numpy = (
+                "x.to_numpy(zero_copy_only=False)" if library == "pyarrow" else "x.to_numpy()"
+            )
             raise TypeError(f"{name} is a column without a buffer; pass {to_numpy}")
 
 

@@ -33,7 +33,9 @@ def batches(
     True
     """
     if not 0 < fraction <= 1:
-        raise ValueError(f"fraction={fraction} is no part of the memory; pass one above 0 and at most 1")
+        raise ValueError(
+            f"fraction={fraction} is no part of the memory; pass one above 0 and at most 1"
+        )
     if heap is None:
         from gpuheap._heap import default_heap
 
@@ -44,7 +46,9 @@ def batches(
         return RowBatches(heap, data, True, narrow, fraction)
     refuse_table(data)
     if isinstance(data, (str, bytes, Array)) or not isinstance(data, Iterable):
-        raise TypeError(f"no batches can be made of {type(data)}; pass an array, a tuple of arrays, or an iterable")
+        raise TypeError(
+            f"no batches can be made of {type(data)}; pass an array, a tuple of arrays, or an iterable"
+        )
     return ItemBatches(heap, iter(data), narrow)
 
 
@@ -104,18 +108,25 @@ class ItemBatches(Batches):
 class RowBatches(Batches):
     """Ranges of the rows of one array, or of several beside each other. From `gpuheap.batches`."""
 
-    def __init__(self, heap: Heap, data: tuple[Any, ...], is_tuple: bool, narrow: bool, fraction: float) -> None:
+    def __init__(
+        self, heap: Heap, data: tuple[Any, ...], is_tuple: bool, narrow: bool, fraction: float
+    ) -> None:
         super().__init__(heap, narrow)
         self._views = [memoryview(one) for one in data]
         self._data = data
         self._is_tuple = is_tuple
         if any(not view.ndim for view in self._views):
-            raise ValueError("an array without axes has no rows to make batches of; upload it with heap.array")
+            raise ValueError(
+                "an array without axes has no rows to make batches of; upload it with heap.array"
+            )
         lengths = {len(view) for view in self._views}
         if len(lengths) > 1:
             raise ValueError(f"the arrays have different numbers of rows: {sorted(lengths)}")
         self._total = lengths.pop()
-        row = sum(view.nbytes // max(self._total, 1) // (2 if narrow and is_wide(view) else 1) for view in self._views)
+        row = sum(
+            view.nbytes // max(self._total, 1) // (2 if narrow and is_wide(view) else 1)
+            for view in self._views
+        )
         most = int(room(heap) * fraction) // max(row, 1)
         #: Rows of a batch.
         self.chunk = max(1, min(self._total, most))
@@ -145,7 +156,9 @@ class RowBatches(Batches):
         """Frees the current batch, for work on it that ran out of memory. Its rows come again, in batches of
         half as many, as do all later rows. Raises `ValueError` for a batch of one row."""
         if len(self.rows) <= 1:
-            raise ValueError(f"a batch of {len(self.rows)} rows cannot be halved; free other memory first")
+            raise ValueError(
+                f"a batch of {len(self.rows)} rows cannot be halved; free other memory first"
+            )
         self.close()
         self._begun, self.chunk = self.rows.start, len(self.rows) // 2
 

@@ -33,7 +33,9 @@ class OutOfMemory(Error, MemoryError):
         try:
             return self.figures[name]
         except KeyError:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            ) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return out_of_memory, (self.args[0], self.figures)
@@ -84,7 +86,18 @@ class Bug(Error):
 
 
 # Programs know them by the package, and so do the first lines of tracebacks.
-for _public in (Error, OutOfMemory, Freed, Gone, DriverError, BadInput, Leaked, LeakWarning, EmulatedDeviceWarning, Bug):
+for _public in (
+    Error,
+    OutOfMemory,
+    Freed,
+    Gone,
+    DriverError,
+    BadInput,
+    Leaked,
+    LeakWarning,
+    EmulatedDeviceWarning,
+    Bug,
+):
     _public.__module__ = "gpuheap"
 
 _CLASSES: dict[str, type[Error]] = {
@@ -114,12 +127,15 @@ def warn_emulated(device: str, memory: int) -> None:
 
     # The line of the program, above the frames of this package.
     level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "gpuheap":
+    while (
+        frame.f_back is not None
+        and str(frame.f_globals.get("__name__")).partition(".")[0] == "gpuheap"
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(
         f"no GPU was found, so the heap is on an emulated one in the memory of the host: {device!r}, with "
-        f"{size(memory)}. To choose it, pass device=\"emulated:16GiB\" or set GPUHEAP_DEVICE=emulated:16GiB. "
-        "With device=\"cuda:0\" a missing GPU is an error",
+        f'{size(memory)}. To choose it, pass device="emulated:16GiB" or set GPUHEAP_DEVICE=emulated:16GiB. '
+        'With device="cuda:0" a missing GPU is an error',
         EmulatedDeviceWarning,
         stacklevel=level,
     )

@@ -88,14 +88,22 @@ def _of_scope(figures: dict[str, Any]) -> Explained:
     cause = f"the limit of scope {figures['scope']!r} is reached"
     fix = f"raise the scope's limit by {size(figures['short_by'])}, or free what was requested inside it"
     evidence = [(name, figures[name]) for name in ("requested", "live", "limit")]
-    lines = [f"gpuheap: {cause}", *(f"  {name:<22}{size(value):>18}" for name, value in evidence), f"  fix: {fix}"]
+    lines = [
+        f"gpuheap: {cause}",
+        *(f"  {name:<22}{size(value):>18}" for name, value in evidence),
+        f"  fix: {fix}",
+    ]
     return "gpuheap", cause, evidence, fix, False, "\n".join(lines) + "\n"
 
 
 def _text(error: BaseException) -> str:
     """An exception as its traceback ends, without its causes: `traceback` reads those at each call."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     try:
         lines = [f"{name}: {error}", *map(str, getattr(error, "__notes__", ()))]
     except Exception:

@@ -79,7 +79,9 @@ def _forget_traceback(shell: Any) -> None:
 def _forget_outputs(shell: Any) -> None:
     shell.displayhook.flush()
     # IPython's `flush` forgets these in the namespace that the user sees alone.
-    shell.user_ns_hidden.update((name, "") for name in ("_", "__", "___") if name in shell.user_ns_hidden)
+    shell.user_ns_hidden.update(
+        (name, "") for name in ("_", "__", "___") if name in shell.user_ns_hidden
+    )
     result = getattr(shell, "last_execution_result", None)
     if result is not None:
         result.result = None

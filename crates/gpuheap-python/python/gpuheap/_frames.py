@@ -66,7 +66,10 @@ def place(frame: types.FrameType, line: int | None = None) -> str:
 
 def thread_names() -> dict[int | None, str]:
     """The names of the threads that run, by their number."""
-    return {_of_thread(thread, threading.Thread.ident): name_of(thread) for thread in threading.enumerate()}
+    return {
+        _of_thread(thread, threading.Thread.ident): name_of(thread)
+        for thread in threading.enumerate()
+    }
 
 
 def name_of(thread: threading.Thread) -> str:
@@ -114,7 +117,9 @@ def resumable_on_stack() -> list[weakref.ref[Any]]:
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         back = frame.f_back
-        if frame.f_code.co_flags & _RESUMABLE and not (_is_driver(frame) or back is not None and _is_driver(back)):
+        if frame.f_code.co_flags & _RESUMABLE and not (
+            _is_driver(frame) or back is not None and _is_driver(back)
+        ):
             opener = _opener(frame)
             if opener is not None:
                 found.append(weakref.ref(opener))
@@ -160,4 +165,8 @@ def frame_of(node: Any) -> types.FrameType | None:
 def is_generator(node: Any) -> bool:
     """Returns whether an object is a generator or a coroutine."""
     kind = type(node)
-    return kind is types.GeneratorType or kind is types.CoroutineType or kind is types.AsyncGeneratorType
+    return (
+        kind is types.GeneratorType
+        or kind is types.CoroutineType
+        or kind is types.AsyncGeneratorType
+    )

@@ -54,7 +54,9 @@ class Report:
         try:
             return self._figures[name]
         except KeyError:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            ) from None
 
     def __str__(self) -> str:
         return self._text

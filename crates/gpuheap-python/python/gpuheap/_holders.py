@@ -52,7 +52,6 @@ def _in_turn() -> Iterator[None]:
             turn.release()
 
 
-
 class Holder(NamedTuple):
     """A name that keeps an object alive. Holds no object itself.
 
@@ -151,7 +150,13 @@ def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
         found = None
         search = _Search(objects)
         return [
-            _without_parts([holder for number in inside.get(address, ()) for holder in search.holders_of(number)])
+            _without_parts(
+                [
+                    holder
+                    for number in inside.get(address, ())
+                    for holder in search.holders_of(number)
+                ]
+            )
             for address, _ in ranges
         ]
 
@@ -199,7 +204,14 @@ class _Search:
 
     def _walk(self, targets: list[Any]) -> None:
         level = list(targets)
-        ours = {id(targets), id(self.nodes), id(self.above), id(self.steps), id(self.__dict__), id(self)}
+        ours = {
+            id(targets),
+            id(self.nodes),
+            id(self.above),
+            id(self.steps),
+            id(self.__dict__),
+            id(self),
+        }
         for _ in range(_MOST_LEVELS):
             self.nodes.update((id(one), one) for one in level)
             if not level:
@@ -260,16 +272,31 @@ class _Search:
         node = self.nodes[number]
         frame = _frames.frame_of(node) if len(way) > 1 else None
         if frame is not None and id(frame) not in self.running:
-            name = next((name for name, value in _frames.local_names(frame).items() if value == way[1]), None)
+            name = next(
+                (name for name, value in _frames.local_names(frame).items() if value == way[1]),
+                None,
+            )
             if name is not None:
-                return [Holder("local", f"local {name}{self._path(way[1:])} of suspended {_frames.place(frame)}")]
+                return [
+                    Holder(
+                        "local",
+                        f"local {name}{self._path(way[1:])} of suspended {_frames.place(frame)}",
+                    )
+                ]
         if number not in self.locals and number not in self.handled and not self._is_root(node):
             # Most nodes have no name of their own. Their path may lead through large containers.
             return []
         below = self._path(way)
-        found = [Holder("local", f"local {name}{below} of {where}") for name, where in self.locals.get(number, ())]
+        found = [
+            Holder("local", f"local {name}{below} of {where}")
+            for name, where in self.locals.get(number, ())
+        ]
         if number in self.handled:
-            found.append(Holder("traceback", f"the exception that thread {self.handled[number]} handles{below}"))
+            found.append(
+                Holder(
+                    "traceback", f"the exception that thread {self.handled[number]} handles{below}"
+                )
+            )
         if len(way) < 2:
             return found
         if number in self.modules:
@@ -282,7 +309,9 @@ class _Search:
 
     def _global(self, module: str, way: tuple[int, ...]) -> Holder:
         variables = _plain.items(self.nodes[way[0]])
-        key = next((key for key, value in variables if id(value) == way[1] and type(key) is str), "?")
+        key = next(
+            (key for key, value in variables if id(value) == way[1] and type(key) is str), "?"
+        )
         below = self._path(way[1:])
         if module == "sys" and key in ("last_exc", "last_value", "last_traceback"):
             return Holder("traceback", f"sys.{key}{below}")
@@ -295,25 +324,42 @@ class _Search:
         """The steps of a way, as one would type them."""
         text = ""
         for index in range(len(way) - 1):
-            outer, node, child = self.nodes[way[index - 1]] if index else None, self.nodes[way[index]], way[index + 1]
+            outer, node, child = (
+                self.nodes[way[index - 1]] if index else None,
+                self.nodes[way[index]],
+                way[index + 1],
+            )
             if type(node) is not types.FrameType:
                 text += self._step(outer, node, child)
                 continue
-            name = next((name for name, value in _frames.local_names(node).items() if value == child), None)
+            name = next(
+                (name for name, value in _frames.local_names(node).items() if value == child), None
+            )
             if name is not None:
                 ended = _frames.dead_thread(node)
                 line = outer.tb_lineno if type(outer) is types.TracebackType else None
-                thread = f", thread {_frames.name_of(ended)}, which ended" if ended is not None else ""
+                thread = (
+                    f", thread {_frames.name_of(ended)}, which ended" if ended is not None else ""
+                )
                 return f"{text}: local {name}{self._path(way[index + 1 :])} of {_frames.place(node, line)}{thread}"
         return text
 
     def _unnamed(self, target: int, seen: set[int]) -> list[Holder]:
         if not self.is_complete:
-            return [Holder("unknown", f"more than {_MOST_OBJECTS} objects refer to it; the search ended")]
+            return [
+                Holder(
+                    "unknown", f"more than {_MOST_OBJECTS} objects refer to it; the search ended"
+                )
+            ]
         cycle = self._cycle(target)
         if cycle:
             kinds = " -> ".join(_plain.name_of(type(self.nodes[number])) for number in cycle)
-            return [Holder("cycle", f"a cycle that waits for the collector ({kinds}); gc.collect() frees it")]
+            return [
+                Holder(
+                    "cycle",
+                    f"a cycle that waits for the collector ({kinds}); gc.collect() frees it",
+                )
+            ]
         tops = [number for number in seen if number not in self.above and number != target]
         if tops:
             name = _plain.name_of(type(self.nodes[tops[0]]), with_module=True)
@@ -401,7 +447,9 @@ def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]
     for start in range(0, len(everything), _CHUNK):
         chunk = everything[start : start + _CHUNK]
         if not numbers.isdisjoint(map(id, gc.get_referents(*chunk))):
-            found += [one for one in chunk if not numbers.isdisjoint(map(id, gc.get_referents(one)))]
+            found += [
+                one for one in chunk if not numbers.isdisjoint(map(id, gc.get_referents(one)))
+            ]
     return found
 
 
@@ -420,7 +468,9 @@ def _handled(names: dict[int | None, str]) -> dict[int, str]:
 
 
 def _is_output(module: str, key: str) -> bool:
-    return module == "__main__" and (key in ("_", "__", "___") or key[:1] == "_" and key[1:].isdecimal())
+    return module == "__main__" and (
+        key in ("_", "__", "___") or key[:1] == "_" and key[1:].isdecimal()
+    )
 
 
 def _attribute(node: Any, child: int) -> str:

@@ -55,7 +55,12 @@ class Installed:
     def __str__(self) -> str:
         hard, _ = self.heap.limits
         limit = f"limit {_heap.size(hard)}" if hard is not None else "no limit"
-        return "\n".join([f"{self.heap!r}, {limit}", *(f"  {name}: {done}" for name, done in self.libraries.items())])
+        return "\n".join(
+            [
+                f"{self.heap!r}, {limit}",
+                *(f"  {name}: {done}" for name, done in self.libraries.items()),
+            ]
+        )
 
     __repr__ = __str__
 
@@ -106,7 +111,9 @@ def install(
     if heap is None:
         heap = _heap.Heap(device, limit=limit, **settings)
     elif device is not None or settings or limit != "80%":
-        raise BadInput("limit, device and settings are for a new heap; set them where you make the heap that you pass")
+        raise BadInput(
+            "limit, device and settings are for a new heap; set them where you make the heap that you pass"
+        )
     made = _current = Installed(heap, _heap.set_default_heap(heap), given)
     try:
         for name in names:
@@ -137,7 +144,9 @@ def _names(libraries: str | Iterable[str]) -> list[str]:
     names = [libraries] if isinstance(libraries, str) else list(dict.fromkeys(libraries))
     for name in names:
         if name not in _LIBRARIES:
-            raise BadInput(f"gpuheap has no hook for {name!r}; it has {', '.join(_LIBRARIES)}, or \"auto\" for all")
+            raise BadInput(
+                f'gpuheap has no hook for {name!r}; it has {", ".join(_LIBRARIES)}, or "auto" for all'
+            )
     return names
 
 
@@ -181,7 +190,9 @@ def _numba(heap: _heap.Heap) -> tuple[str, Undo | None]:
 
 
 def _pycuda(heap: _heap.Heap) -> tuple[str, Undo | None]:
-    raise BadInput("PyCUDA has no allocator for all; pass allocator=gpuheap.pycuda.allocator() to its arrays")
+    raise BadInput(
+        "PyCUDA has no allocator for all; pass allocator=gpuheap.pycuda.allocator() to its arrays"
+    )
 
 
 def _rmm(heap: _heap.Heap) -> tuple[str, Undo]:

@@ -55,7 +55,9 @@ def items(table: Any) -> list[tuple[Any, Any]]:
     """The items of a dictionary, or of what a class defines. No copy as a dictionary: keys would be compared."""
     for _ in range(_MOST_TRIES):
         try:
-            return list(table.items() if type(table) is types.MappingProxyType else dict.items(table))
+            return list(
+                table.items() if type(table) is types.MappingProxyType else dict.items(table)
+            )
         except RuntimeError:
             # Another thread changed it meanwhile.
             continue

@@ -12,9 +12,18 @@ from gpuheap._errors import BadInput
 from gpuheap._objects import may_hold, memory_of
 
 _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
-_ATOMS = frozenset((int, float, str, bytes, bool, complex, type(None), bytearray, memoryview, range, slice))
+_ATOMS = frozenset(
+    (int, float, str, bytes, bool, complex, type(None), bytearray, memoryview, range, slice)
+)
 #: Objects that are no data, and lead to the whole program.
-_CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
+_CODE = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.FrameType,
+)
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 #: Containers and objects that are looked into. A result of more is no structure of arrays.
 _MOST = 100_000

@@ -42,7 +42,9 @@ class Leak(NamedTuple):
         return holders_of_memory(self.address, self.bytes)
 
     def __str__(self) -> str:
-        return f"{size(self.bytes)}, {self.file}:{self.line} ({self.function}), thread {self.thread}"
+        return (
+            f"{size(self.bytes)}, {self.file}:{self.line} ({self.function}), thread {self.thread}"
+        )
 
     def __repr__(self) -> str:
         return str(self)
@@ -61,7 +63,9 @@ def _place_of(buffer: Any) -> tuple[int, int] | None:
 
     found = memory_of(buffer)
     if found is None:
-        raise BadInput(f"{type(buffer)} has no device memory that the scope could keep; pass a buffer or an array")
+        raise BadInput(
+            f"{type(buffer)} has no device memory that the scope could keep; pass a buffer or an array"
+        )
     return found
 
 
@@ -115,7 +119,9 @@ class Scope:
         on_leak: str | Callable[[Scope], object],
     ) -> None:
         if on_leak not in _ON_LEAK and not callable(on_leak):
-            raise BadInput(f"on_leak={on_leak!r} is unknown; pass {', '.join(map(repr, _ON_LEAK))} or a function")
+            raise BadInput(
+                f"on_leak={on_leak!r} is unknown; pass {', '.join(map(repr, _ON_LEAK))} or a function"
+            )
         self._heap = heap
         self._name = name
         self._limit = limit
@@ -180,7 +186,9 @@ class Scope:
 
     def __enter__(self) -> Self:
         if self._account is not None:
-            raise BadInput(f"scope {self.name!r} was entered before; make another, or use it as a decorator")
+            raise BadInput(
+                f"scope {self.name!r} was entered before; make another, or use it as a decorator"
+            )
         heap = self._heap = self._used()
         self.thread = threading.current_thread().name
         account = heap._open_scope(self.name, self._limit, _frames.resumable_on_stack())
@@ -222,7 +230,9 @@ class Scope:
 
     def _opened(self) -> _gpuheap._Account:
         if self._account is None:
-            raise BadInput(f"scope {self._name!r} was not entered; use it by `with`, or as a decorator")
+            raise BadInput(
+                f"scope {self._name!r} was not entered; use it by `with`, or as a decorator"
+            )
         return self._account
 
     def _used(self) -> Heap:
@@ -253,7 +263,14 @@ class Scope:
         if not self.leaked_bytes or not self._used().tracks:
             return
         leaked = [
-            Leak(record["bytes"], record["file"], record["line"], record["function"], record["thread"], record["address"])
+            Leak(
+                record["bytes"],
+                record["file"],
+                record["line"],
+                record["function"],
+                record["thread"],
+                record["address"],
+            )
             for record in account.leaked()
         ]
         self.leaked = sorted(leaked, key=lambda leak: -leak.bytes)
@@ -274,11 +291,15 @@ class Scope:
         """What outlived the scope, in words; with `holders`, also who holds it."""
         if not self.leaked_bytes:
             return f"scope {self.name!r}: nothing outlived it, peak {size(self._peak)}"
-        lines = [f"scope {self.name!r} on thread {self.thread}: {size(self.leaked_bytes)} outlived it"]
+        lines = [
+            f"scope {self.name!r} on thread {self.thread}: {size(self.leaked_bytes)} outlived it"
+        ]
         for leak in self.leaked:
             lines.append(f"  {leak}")
             if holders:
-                lines += [f"    held by {holder}" for holder in leak.holders()] or ["    held by no Python object"]
+                lines += [f"    held by {holder}" for holder in leak.holders()] or [
+                    "    held by no Python object"
+                ]
         if not self.leaked:
             lines.append('  a heap with track="lines" names the lines')
         return "\n".join(lines)
@@ -347,7 +368,9 @@ def current_scope() -> Scope:
     account = _gpuheap._innermost_scope()
     found = _open.get(account.number) if account is not None else None
     if found is None:
-        raise BadInput("no scope governs this code; open one with `with gpuheap.scope(...)`, or as a decorator")
+        raise BadInput(
+            "no scope governs this code; open one with `with gpuheap.scope(...)`, or as a decorator"
+        )
     return found
 
 

@@ -33,7 +33,7 @@ def resource(heap: _heap.Heap | None = None) -> MemoryResource:
     if heap.device.emulated:
         raise BadInput(
             f"{heap.device.name} is emulated inside gpuheap, and cuda.core cannot read its memory; run the "
-            "program under `python -m gpuheap emulate`, and make the heap for \"cuda:0\""
+            'program under `python -m gpuheap emulate`, and make the heap for "cuda:0"'
         )
     return _resource_class()(heap)
 

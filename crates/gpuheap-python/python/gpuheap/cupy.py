@@ -43,13 +43,17 @@ class Allocator:
         self.heap = heap
         self._alloc, self._ordinal = heap.alloc, heap.device.ordinal
         self._device = get_device_id
-        self._stream, self._pointer, self._unowned = get_current_stream, MemoryPointer, UnownedMemory
+        self._stream, self._pointer, self._unowned = (
+            get_current_stream,
+            MemoryPointer,
+            UnownedMemory,
+        )
 
     def __call__(self, nbytes: int):
         if self._device() != self._ordinal:
             raise BadInput(
                 f"CuPy's current device is {self._device()}, and its heap is of device {self._ordinal}; allocate "
-                f"under cupy.cuda.Device({self._ordinal}), or install a heap of \"cuda:{self._device()}\""
+                f'under cupy.cuda.Device({self._ordinal}), or install a heap of "cuda:{self._device()}"'
             )
         # As CuPy's own pool: programs use all of the size that the memory says it has.
         nbytes = nbytes + _UNIT - 1 & -_UNIT

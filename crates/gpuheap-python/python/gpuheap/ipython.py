@@ -1,8 +1,8 @@
 """Magics of IPython and Jupyter: `%load_ext gpuheap`.
 
-    %%gpumem         peak and kept GPU memory of a cell, by line
-    %gpuflush        releases what an error left behind, and gives cached memory back
-    %gpuflush -o     empties Out, _ and _1, _2... too
+%%gpumem         peak and kept GPU memory of a cell, by line
+%gpuflush        releases what an error left behind, and gives cached memory back
+%gpuflush -o     empties Out, _ and _1, _2... too
 """
 
 from __future__ import annotations

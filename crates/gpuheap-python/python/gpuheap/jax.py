@@ -48,7 +48,9 @@ def configure(
         )
     share = _left(heap) if fraction is None else fraction
     if not 0 < share <= 1:
-        raise BadInput(f"fraction={fraction!r} is no share of the device; pass a number above 0 and up to 1")
+        raise BadInput(
+            f"fraction={fraction!r} is no share of the device; pass a number above 0 and up to 1"
+        )
     new = {FRACTION: f"{share:.4f}", FRACTION_BEFORE: None, PREALLOCATE: str(preallocate).lower()}
     before = {name: os.environ.get(name) for name in new}
     _set(new)

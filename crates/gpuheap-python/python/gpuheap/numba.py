@@ -33,10 +33,12 @@ def install(heap: _heap.Heap | None = None) -> None:
     if heap is not None and heap.device.emulated:
         raise BadInput(
             f"{heap.device.name} is emulated inside gpuheap, and Numba cannot read its memory; run the program "
-            "under `python -m gpuheap emulate`, and make the heap for \"cuda:0\""
+            'under `python -m gpuheap emulate`, and make the heap for "cuda:0"'
         )
     if driver._memory_manager is HeapManager:
-        raise BadInput("gpuheap is installed for Numba already; it serves all arrays until the process ends")
+        raise BadInput(
+            "gpuheap is installed for Numba already; it serves all arrays until the process ends"
+        )
     if devices.gpus.lst and any(gpu.primary_context is not None for gpu in devices.gpus.lst):
         raise BadInput(
             "Numba has used the GPU already and keeps its own memory; call install() before the first use of "

@@ -53,7 +53,7 @@ def _check_context(driver: Any, heap: _heap.Heap) -> None:
     if heap.device.emulated:
         raise BadInput(
             f"{heap.device.name} is emulated inside gpuheap, and PyCUDA cannot read its memory; run the program "
-            "under `python -m gpuheap emulate`, and make the heap for \"cuda:0\""
+            'under `python -m gpuheap emulate`, and make the heap for "cuda:0"'
         )
     current = driver.Context.get_current()
     if current is None:

@@ -30,7 +30,11 @@ _LIMIT, _LEAKS = "gpu_limit", "gpu_limit_leaks"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gpuheap", "GPU memory (gpuheap)")
-    group.addoption("--gpuheap", action="store_true", help="measure the GPU memory of each test, and list the peaks")
+    group.addoption(
+        "--gpuheap",
+        action="store_true",
+        help="measure the GPU memory of each test, and list the peaks",
+    )
     group.addoption(
         "--gpuheap-device",
         metavar="DEVICE",
@@ -39,8 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f'{_LIMIT}(size): fail if the test has more GPU memory live at once ("2 GiB")')
-    config.addinivalue_line("markers", f'{_LEAKS}(size): fail if the test leaves more GPU memory behind ("1 MiB")')
+    config.addinivalue_line(
+        "markers", f'{_LIMIT}(size): fail if the test has more GPU memory live at once ("2 GiB")'
+    )
+    config.addinivalue_line(
+        "markers", f'{_LEAKS}(size): fail if the test leaves more GPU memory behind ("1 MiB")'
+    )
     try:
         config.pluginmanager.register(_measuring(), "gpuheap-measuring")
     except TypeError:
@@ -177,7 +185,9 @@ def _is_measured(item: pytest.Item) -> bool:
 
 def _note(item: pytest.Item, usage: Any) -> None:
     item.stash[_USAGE] = usage
-    item.user_properties[:] = [found for found in item.user_properties if found[0] not in (_PEAK, _KEPT)]
+    item.user_properties[:] = [
+        found for found in item.user_properties if found[0] not in (_PEAK, _KEPT)
+    ]
     item.user_properties += [(_PEAK, usage.peak), (_KEPT, usage.kept)]
 
 
@@ -187,7 +197,10 @@ def _size_of(marker: pytest.Mark | None) -> int | None:
     from gpuheap._gpuheap import _size
 
     if len(marker.args) != 1 or marker.kwargs:
-        pytest.fail(f'@pytest.mark.{marker.name} takes one size: @pytest.mark.{marker.name}("2 GiB")', pytrace=False)
+        pytest.fail(
+            f'@pytest.mark.{marker.name} takes one size: @pytest.mark.{marker.name}("2 GiB")',
+            pytrace=False,
+        )
     try:
         given = marker.args[0]
         if isinstance(given, str) and "%" in given:
@@ -200,4 +213,7 @@ def _size_of(marker: pytest.Mark | None) -> int | None:
 def _fail(marker: str, found: int, most: int, what: str) -> None:
     from gpuheap._heap import size
 
-    pytest.fail(f"{marker}: {size(found)} of GPU memory {what}, {size(found - most)} above {size(most)}", pytrace=False)
+    pytest.fail(
+        f"{marker}: {size(found)} of GPU memory {what}, {size(found - most)} above {size(most)}",
+        pytrace=False,
+    )

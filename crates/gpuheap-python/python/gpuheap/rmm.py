@@ -72,7 +72,9 @@ def _check_runs(rmm: Any) -> None:
     try:
         rmm.DeviceBuffer(size=1)
     except Exception as error:
-        raise BadInput(f"RMM cannot allocate here ({error}); it needs a real GPU and its driver") from None
+        raise BadInput(
+            f"RMM cannot allocate here ({error}); it needs a real GPU and its driver"
+        ) from None
 
 
 def uninstall() -> None:

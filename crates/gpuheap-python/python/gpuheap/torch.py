@@ -34,7 +34,9 @@ _installed: _heap.Heap | None = None
 _served: dict[int, _heap.Heap] = {}
 
 
-def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None) -> _heap.Heap:
+def install(
+    heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
+) -> _heap.Heap:
     """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`. Returns
     the heap. It cannot be undone, and has to come before PyTorch's first allocation.
 
@@ -45,16 +47,22 @@ def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, t
 
     global _installed
     if _installed is not None:
-        raise BadInput("gpuheap is installed for PyTorch already; it serves all allocations until the process ends")
+        raise BadInput(
+            "gpuheap is installed for PyTorch already; it serves all allocations until the process ends"
+        )
     functions = _gpuheap._torch_functions()
     if "entry" not in functions:
-        raise BadInput("this build of gpuheap lacks the entrance for PyTorch; install the wheel, which has it")
+        raise BadInput(
+            "this build of gpuheap lacks the entrance for PyTorch; install the wheel, which has it"
+        )
     if torch.cuda.is_initialized():
         raise BadInput(_TOO_LATE)
     try:
         allocator = torch._C._cuda_customAllocator(functions["entry"], functions["free"])
     except AttributeError:
-        raise BadInput(f"PyTorch {torch.__version__} has no CUDA; install a build that has it") from None
+        raise BadInput(
+            f"PyTorch {torch.__version__} has no CUDA; install a build that has it"
+        ) from None
     allocator.set_record_stream_fn(functions["record_stream"])
     allocator.set_reset_fn(functions["reset"])
     allocator.set_memory_fraction_fn(functions["fraction"])
@@ -81,7 +89,9 @@ def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, t
     return heap
 
 
-def pool(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None) -> Any:
+def pool(
+    heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
+) -> Any:
     """A `torch.cuda.MemPool` whose segments come from `heap`: PyTorch's allocator and its statistics stay.
 
         with torch.cuda.use_mem_pool(gpuheap.torch.pool(limit="4GiB")):
@@ -92,7 +102,9 @@ def pool(heap: _heap.Heap | None = None, *, limit: int | str | None = None, trac
     import torch
 
     if _installed is not None:
-        raise BadInput("gpuheap replaced PyTorch's allocator, which then makes no MemPool; use one of the two")
+        raise BadInput(
+            "gpuheap replaced PyTorch's allocator, which then makes no MemPool; use one of the two"
+        )
     _serve(torch.cuda.current_device(), heap, limit, track)
     functions = _gpuheap._torch_functions()
     allocator = torch._C._cuda_customAllocator(functions["segment"], functions["free"])
@@ -142,10 +154,14 @@ _TOO_LATE = (
 )
 
 
-def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track | None) -> _heap.Heap:
+def _serve(
+    ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track | None
+) -> _heap.Heap:
     """The heap that PyTorch's functions serve a device from. A device keeps its first one."""
     if heap is not None and (limit is not None or track is not None):
-        raise BadInput("limit and track are for a new heap; set them where you make the heap that you pass")
+        raise BadInput(
+            "limit and track are for a new heap; set them where you make the heap that you pass"
+        )
     if heap is not None and heap.device.emulated:
         raise BadInput(
             f"{heap.device.name} is emulated inside gpuheap, and PyTorch cannot read its memory; PyTorch needs a "

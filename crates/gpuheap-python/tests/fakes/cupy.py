@@ -22,7 +22,9 @@ class Pointer:
 
 class OutOfMemoryError(MemoryError):
     def __init__(self, size, total, limit=0):
-        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes).")
+        super().__init__(
+            f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes)."
+        )
 
 
 class Block:
@@ -81,7 +83,10 @@ cuda = module(
     set_pinned_memory_allocator=lambda made: setattr(state, "pinned", made),
     device=module("cupy.cuda.device", get_device_id=lambda: 0),
     memory=module(
-        "cupy.cuda.memory", MemoryPointer=Pointer, UnownedMemory=UnownedMemory, OutOfMemoryError=OutOfMemoryError
+        "cupy.cuda.memory",
+        MemoryPointer=Pointer,
+        UnownedMemory=UnownedMemory,
+        OutOfMemoryError=OutOfMemoryError,
     ),
     pinned_memory=module("cupy.cuda.pinned_memory", PinnedMemoryPointer=Pointer),
 )

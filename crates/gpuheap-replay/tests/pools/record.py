@@ -82,6 +82,7 @@ class Rmm:
     def __init__(self, model, upstream_bytes, streams):
         import rmm
         import rmm.mr
+
         for path in ("rmm.pylibrmm.stream", "rmm._cuda.stream"):
             try:
                 stream_type = importlib.import_module(path).Stream
@@ -138,6 +139,7 @@ class CuPy:
 
     def __init__(self, model, _upstream_bytes, streams):
         import cupy
+
         self.version = f"cupy {cupy.__version__}"
         self.streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(streams)]
         self.pool = cupy.cuda.MemoryPool()
@@ -196,11 +198,22 @@ def play(driver, file, number, program, ops, seconds, seed):
     free_before, total = driver.memory()
     own = kind(model, upstream_bytes, streams)
     rng = random.Random(f"{seed} {name} {number}")
-    popular = [int(rng.choice([600, 4096, 70000, 300000, MIB, 3 * MIB, 12 * MIB, 33 * MIB])
-                   * rng.uniform(1, 1.3)) for _ in range(24)]
+    popular = [
+        int(
+            rng.choice([600, 4096, 70000, 300000, MIB, 3 * MIB, 12 * MIB, 33 * MIB])
+            * rng.uniform(1, 1.3)
+        )
+        for _ in range(24)
+    ]
     head = {
-        "name": name, "number": number, "model": model, "upstream_bytes": upstream_bytes,
-        "streams": streams, "device_memory": total, "version": own.version, "seed": seed,
+        "name": name,
+        "number": number,
+        "model": model,
+        "upstream_bytes": upstream_bytes,
+        "streams": streams,
+        "device_memory": total,
+        "version": own.version,
+        "seed": seed,
     }
     file.write("# " + json.dumps(head) + "\n" + ",".join(COLUMNS) + "\n")
     live, live_bytes, next_number, rows, failures = {}, 0, 0, 0, 0
@@ -254,8 +267,15 @@ def child(name, arguments):
     path = os.path.join(arguments.folder, name + ".csv.gz")
     with gzip.open(path, "wt", compresslevel=9) as file:
         for number, program in enumerate(programs):
-            play(driver, file, number, program, arguments.ops,
-                 arguments.seconds / len(programs), arguments.seed)
+            play(
+                driver,
+                file,
+                number,
+                program,
+                arguments.ops,
+                arguments.seconds / len(programs),
+                arguments.seed,
+            )
     print(f"{name}: {os.path.getsize(path)} bytes", flush=True)
 
 
@@ -269,8 +289,11 @@ def main():
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
-    names = [name for name in dict.fromkeys(program[0] for program in PROGRAMS)
-             if arguments.only in (None, name)]
+    names = [
+        name
+        for name in dict.fromkeys(program[0] for program in PROGRAMS)
+        if arguments.only in (None, name)
+    ]
     if arguments.child:
         child(names[0], arguments)
         return 0
@@ -284,9 +307,20 @@ def main():
         left = deadline - time.monotonic()
         # Loading the module takes seconds of its share.
         share = max(2, left / (len(names) - index) - 3)
-        command = [sys.executable, os.path.abspath(__file__), arguments.folder, "--child", "--only",
-                   name, "--seconds", str(share), "--ops", str(arguments.ops), "--seed",
-                   str(arguments.seed)]
+        command = [
+            sys.executable,
+            os.path.abspath(__file__),
+            arguments.folder,
+            "--child",
+            "--only",
+            name,
+            "--seconds",
+            str(share),
+            "--ops",
+            str(arguments.ops),
+            "--seed",
+            str(arguments.seed),
+        ]
         try:
             code = subprocess.run(command, timeout=share + 30).returncode
         except subprocess.TimeoutExpired:

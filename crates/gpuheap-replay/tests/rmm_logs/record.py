@@ -33,7 +33,9 @@ def group_by(rng, rows, kept):
     sums = buffers(groups, (8, 8, 8))
     table = rmm.DeviceBuffer(size=groups * 2 * 8)
     del scratch
-    gathered = [rmm.DeviceBuffer(size=int(rows * rng.uniform(0.3, 1.0)) * width + 1) for width in (8, 8, 4)]
+    gathered = [
+        rmm.DeviceBuffer(size=int(rows * rng.uniform(0.3, 1.0)) * width + 1) for width in (8, 8, 4)
+    ]
     del order, table
     for _ in range(rng.randrange(3, 9)):
         rmm.DeviceBuffer(size=rng.randrange(1, 4096))
@@ -47,7 +49,9 @@ def group_by(rng, rows, kept):
 
 def play(out, name, maximum, mega_rows, chunks):
     upstream = rmm.mr.StatisticsResourceAdaptor(rmm.mr.CudaMemoryResource())
-    pool = rmm.mr.PoolMemoryResource(upstream, initial_pool_size=512 * MIB, maximum_pool_size=maximum)
+    pool = rmm.mr.PoolMemoryResource(
+        upstream, initial_pool_size=512 * MIB, maximum_pool_size=maximum
+    )
     log = rmm.mr.LoggingResourceAdaptor(pool, os.path.join(out, name + ".csv"))
     rmm.mr.set_current_device_resource(log)
     rng, kept = random.Random(3), []

@@ -46,14 +46,32 @@ PROGRAMS = [
     ("limit_split32", "max_split_size_mb:32", 3000, True, False),
     ("gc60", "garbage_collection_threshold:0.6", 4000, True, False),
     ("gc80_split48", "garbage_collection_threshold:0.8,max_split_size_mb:48", 3600, True, False),
-    ("gc70_expandable", "garbage_collection_threshold:0.7,expandable_segments:True", 3400, True, False),
+    (
+        "gc70_expandable",
+        "garbage_collection_threshold:0.7,expandable_segments:True",
+        3400,
+        True,
+        False,
+    ),
     ("pools", "", 0, False, True),
     ("pools_expandable", "expandable_segments:True", 0, False, True),
 ]
 
 COLUMNS = [
-    "op", "id", "bytes", "stream", "pool", "ok", "addr",
-    "allocated", "reserved", "active", "inactive_split", "segments", "retries", "ooms",
+    "op",
+    "id",
+    "bytes",
+    "stream",
+    "pool",
+    "ok",
+    "addr",
+    "allocated",
+    "reserved",
+    "active",
+    "inactive_split",
+    "segments",
+    "retries",
+    "ooms",
 ]
 
 
@@ -110,12 +128,24 @@ class Recorder:
     def row(self, op, number, size, stream, pool, ok, address):
         stats = self.torch._C._cuda_memoryStats(0)
         current = lambda name: stats[name]["all"]["current"]
-        self.rows.append((
-            op, number, size, stream, pool, int(ok), address,
-            current("allocated_bytes"), current("reserved_bytes"), current("active_bytes"),
-            current("inactive_split_bytes"), current("segment"),
-            stats["num_alloc_retries"], stats["num_ooms"],
-        ))
+        self.rows.append(
+            (
+                op,
+                number,
+                size,
+                stream,
+                pool,
+                int(ok),
+                address,
+                current("allocated_bytes"),
+                current("reserved_bytes"),
+                current("active_bytes"),
+                current("inactive_split_bytes"),
+                current("segment"),
+                stats["num_alloc_retries"],
+                stats["num_ooms"],
+            )
+        )
 
 
 def size(rng, popular):
@@ -147,8 +177,13 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
     torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=10_000_000)
     mem_pools = [torch.cuda.MemPool() for _ in range(2)] if pools else []
     rng = random.Random(f"{seed} {name}")
-    popular = [int(rng.choice([600, 4096, 70000, MIB, 3 * MIB, 12 * MIB, 20 * MIB, 33 * MIB, 64 * MIB])
-                   * rng.uniform(1, 1.3)) for _ in range(24)]
+    popular = [
+        int(
+            rng.choice([600, 4096, 70000, MIB, 3 * MIB, 12 * MIB, 20 * MIB, 33 * MIB, 64 * MIB])
+            * rng.uniform(1, 1.3)
+        )
+        for _ in range(24)
+    ]
     target = (2400 if limit_mib else 4000) * MIB
     recorder = Recorder(torch)
     live, used, live_bytes, next_number = {}, set(), 0, 0
@@ -231,9 +266,15 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
     rows = recorder.rows[:-1] if spoiled else recorder.rows
     events = torch.cuda.memory._snapshot()["device_traces"][0]
     head = {
-        "name": name, "settings": settings, "torch": torch.__version__, "seed": seed,
-        "device_memory": torch.cuda.mem_get_info()[1], "total_memory": total, "fraction": fraction,
-        "streams": [stream.cuda_stream for stream in streams], "device": torch.cuda.get_device_name(0),
+        "name": name,
+        "settings": settings,
+        "torch": torch.__version__,
+        "seed": seed,
+        "device_memory": torch.cuda.mem_get_info()[1],
+        "total_memory": total,
+        "fraction": fraction,
+        "streams": [stream.cuda_stream for stream in streams],
+        "device": torch.cuda.get_device_name(0),
         "spoiled": bool(spoiled),
     }
     path = os.path.join(out, name + ".csv.gz")
@@ -244,13 +285,20 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
         for event in events:
             action = event["action"]
             if action.startswith("segment_"):
-                file.write(f"S,{action[8:]},{event['size']},{event['stream']},0,1,{event['addr']}\n")
-    print(f"{name}: {len(rows)} operations, {os.path.getsize(path)} bytes"
-          + (", SPOILED: a stream that was held up was waited for" if spoiled else ""), flush=True)
+                file.write(
+                    f"S,{action[8:]},{event['size']},{event['stream']},0,1,{event['addr']}\n"
+                )
+    print(
+        f"{name}: {len(rows)} operations, {os.path.getsize(path)} bytes"
+        + (", SPOILED: a stream that was held up was waited for" if spoiled else ""),
+        flush=True,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description="records PyTorch's allocator under random programs")
+    parser = argparse.ArgumentParser(
+        description="records PyTorch's allocator under random programs"
+    )
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--ops", type=int, default=6000, help="operations of one program")
@@ -262,8 +310,17 @@ def main():
     chosen = [program for program in PROGRAMS if arguments.only in (None, program[0])]
     if arguments.child:
         name, settings, limit, uses, pools = chosen[0]
-        play(name, settings, limit, uses, pools, arguments.ops, arguments.seconds, arguments.seed,
-             arguments.out)
+        play(
+            name,
+            settings,
+            limit,
+            uses,
+            pools,
+            arguments.ops,
+            arguments.seconds,
+            arguments.seed,
+            arguments.out,
+        )
         return 0
     deadline = time.monotonic() + arguments.seconds
     failures = 0
@@ -275,9 +332,21 @@ def main():
         share = max(5, left / (len(chosen) - index) - 4)
         environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": program[1]}
         environment.pop("PYTORCH_ALLOC_CONF", None)
-        command = [sys.executable, os.path.abspath(__file__), "--child", "--out", arguments.out,
-                   "--only", program[0], "--seconds", str(share), "--ops", str(arguments.ops),
-                   "--seed", str(arguments.seed)]
+        command = [
+            sys.executable,
+            os.path.abspath(__file__),
+            "--child",
+            "--out",
+            arguments.out,
+            "--only",
+            program[0],
+            "--seconds",
+            str(share),
+            "--ops",
+            str(arguments.ops),
+            "--seed",
+            str(arguments.seed),
+        ]
         try:
             code = subprocess.run(command, env=environment, timeout=share + 60).returncode
         except subprocess.TimeoutExpired:

@@ -97,7 +97,9 @@ def mempool(torch, rng, ended):
         torch.cuda.empty_cache()
     else:
         KEPT.extend(pools)
-    kept += [torch.empty(rng.randrange(1, 40 << 20), dtype=torch.uint8, device="cuda") for _ in range(40)]
+    kept += [
+        torch.empty(rng.randrange(1, 40 << 20), dtype=torch.uint8, device="cuda") for _ in range(40)
+    ]
 
 
 def resnet(torch, rng, _ended):
@@ -127,14 +129,22 @@ def gpt2_generate(torch, rng, _ended):
     for _ in range(6):
         prompt = torch.randint(50000, (rng.randrange(1, 24), rng.randrange(8, 300)), device="cuda")
         new = rng.randrange(4, 24)
-        model.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=True, pad_token_id=0)
+        model.generate(
+            prompt, max_new_tokens=new, min_new_tokens=new, do_sample=True, pad_token_id=0
+        )
 
 
 def llama_lora(torch, rng, _ended):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=8,
-                         num_attention_heads=16, num_key_value_heads=4, vocab_size=32000)
+    config = LlamaConfig(
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        vocab_size=32000,
+    )
     model = LlamaForCausalLM(config).cuda().bfloat16()
     for parameter in model.parameters():
         parameter.requires_grad = parameter.dim() == 1
@@ -164,10 +174,16 @@ def play(name, settings, out):
     with gzip.open(path, "wb", compresslevel=9) as file:
         pickle.dump(snapshot, file)
     with open(os.path.join(out, "figures.csv"), "a") as file:
-        csv.writer(file).writerow([
-            name, settings, torch.__version__, stats["reserved_bytes.all.peak"],
-            stats["allocated_bytes.all.peak"], stats["num_alloc_retries"],
-        ])
+        csv.writer(file).writerow(
+            [
+                name,
+                settings,
+                torch.__version__,
+                stats["reserved_bytes.all.peak"],
+                stats["allocated_bytes.all.peak"],
+                stats["num_alloc_retries"],
+            ]
+        )
     events = len(snapshot["device_traces"][0])
     print(f"{name}: {events} entries, {os.path.getsize(path)} bytes", flush=True)
 
@@ -187,7 +203,15 @@ def main():
     for name, settings in chosen:
         environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings}
         environment.pop("PYTORCH_ALLOC_CONF", None)
-        command = [sys.executable, os.path.abspath(__file__), "--child", "--out", arguments.out, "--only", name]
+        command = [
+            sys.executable,
+            os.path.abspath(__file__),
+            "--child",
+            "--out",
+            arguments.out,
+            "--only",
+            name,
+        ]
         code = subprocess.run(command, env=environment, timeout=120).returncode
         if code != 0:
             failures += 1
