@@ -1,7 +1,7 @@
 //! Stream order: when a stream may reuse a block that another stream freed.
 //!
-//! Every free gets a [`Ticket`](crate::Ticket): its stream, and a number that counts that stream's frees. A block
-//! may be handed out again
+//! Every free gets a [`Ticket`](crate::Ticket): its stream, and a number that counts that stream's
+//! frees. A block may be handed out again
 //!
 //! * on its own stream at once, because the stream runs in order;
 //! * on another stream once that stream waits for a fence recorded at or after the free;
@@ -19,8 +19,8 @@
 //! reached, the newest fence is recorded again, and then covers the later frees too. A stream that
 //! already waits for that fence still waits for its earlier point.
 //!
-//! The program's own waits show progress without a fence ([`Moments`](crate::Moments)). Each free is
-//! noted with its moment. Frees before a completed moment are completed.
+//! The program's own waits show progress without a fence ([`Moments`](crate::Moments)). Each free
+//! is noted with its moment. Frees before a completed moment are completed.
 //!
 //! A stream that is capturing a graph is not fenced and does not wait: both would break the
 //! capture. For other streams its frees stay in flight until the capture ends.

@@ -189,8 +189,9 @@ pub trait MemorySource: Send {
     /// Frees the fence.
     fn forget(&mut self, fence: Fence);
 
-    /// Begins a group of calls, up to [`end_calls`](MemorySource::end_calls), that enters and leaves
-    /// the driver once. Both calls come from one thread, with no call of the program in between.
+    /// Begins a group of calls, up to [`end_calls`](MemorySource::end_calls), that enters and
+    /// leaves the driver once. Both calls come from one thread, with no call of the program in
+    /// between.
     fn begin_calls(&mut self) {}
 
     /// Ends the group that [`begin_calls`](MemorySource::begin_calls) began.

@@ -1,5 +1,5 @@
 //! Allocation: a hit in the thread's cache, or everything else: the pool behind the store's lock,
-//! then the reclaim steps. Blocks, arrays and the C interface enter by [`Inner::allocate`].
+//! then the reclaim steps. Blocks, arrays and the C interface enter by [`HeapInner::allocate`].
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use gpuheap_pool::{BlockRef, GRANULE, Limits, Request, Shortage, SourceError, St
 
 use crate::device::is_of_capture;
 use crate::error::Error;
-use crate::heap::Inner;
-use crate::heap::store::{State, Store};
+use crate::heap::HeapInner;
+use crate::heap::store::{Store, StoreState};
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::measure;
@@ -20,13 +20,13 @@ use crate::thread_cache::{ThreadCache, find};
 /// requests of the program get the rest.
 const SPARED: u64 = 4;
 
-impl Inner {
+impl HeapInner {
     /// Allocates memory of a kind for the line `at` of the program: from this thread's cache, or
     /// else in any other way. Also returns this thread's cache for the stream, if there is one. The
-    /// kind was [checked](Inner::check_kind).
+    /// kind was [checked](HeapInner::check_kind).
     #[inline(always)]
     pub(crate) fn allocate(
-        self: &Arc<Inner>,
+        self: &Arc<HeapInner>,
         kind: MemoryKind,
         bytes: u64,
         stream: &Stream,
@@ -57,7 +57,7 @@ impl Inner {
 
     #[inline(never)]
     fn allocate_uncached(
-        self: &Arc<Inner>,
+        self: &Arc<HeapInner>,
         kind: MemoryKind,
         bytes: u64,
         stream: &Stream,
@@ -195,7 +195,7 @@ fn note_in_capture(stream: &Stream) {
     }
 }
 
-impl State {
+impl StoreState {
     /// Requests a block from the policy and updates the statistics.
     #[inline(always)]
     pub(crate) fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gpuheap_pool::Gone;
 
 use crate::error::Error;
-use crate::heap::{Heap, Inner};
+use crate::heap::{Heap, HeapInner};
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::measure;
@@ -36,7 +36,7 @@ enum Way {
     /// needs no reference count that threads share.
     /// Device memory alone comes this way.
     Cache(&'static ThreadCache),
-    Heap(Arc<Inner>, MemoryKind),
+    Heap(Arc<HeapInner>, MemoryKind),
 }
 
 impl Heap {
@@ -74,7 +74,7 @@ impl Heap {
         bytes: u64,
         stream: &Stream,
     ) -> Result<Block, Error> {
-        self.handle.check_kind(kind)?;
+        self.inner().check_kind(kind)?;
         Block::allocate(self.inner(), kind, bytes, stream, Location::caller())
     }
 
@@ -95,7 +95,7 @@ impl Heap {
 impl Block {
     #[inline(always)]
     fn allocate(
-        heap: &Arc<Inner>,
+        heap: &Arc<HeapInner>,
         kind: MemoryKind,
         bytes: u64,
         stream: &Stream,
@@ -234,7 +234,7 @@ impl Block {
         self.heap()?.free(self.kind(), self.lease, stream, false)
     }
 
-    fn heap(&self) -> Result<Arc<Inner>, Error> {
+    fn heap(&self) -> Result<Arc<HeapInner>, Error> {
         match &self.way {
             // Checked before the cache's lock: in a forked child, a thread of the parent may have
             // held it.

@@ -16,7 +16,7 @@ use crate::heap::reclaimers::Reclaimers;
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
 use crate::heap::store::Store;
-use crate::heap::{Heap, Inner};
+use crate::heap::{Heap, HeapInner};
 use crate::kind::MemoryKind;
 use crate::settings::{self, Settings};
 use crate::size::Size;
@@ -87,11 +87,11 @@ impl Device {
         settings::warn_once();
         let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
         let known = shared.as_ref().and_then(Weak::upgrade);
-        if let Some(inner) = known.and_then(Inner::of_holder) {
-            return Ok(Heap::of(inner));
+        if let Some(inner) = known.and_then(HeapInner::of_holder) {
+            return Ok(Heap::from_inner(inner));
         }
         let heap = Heap::builder(self).build_silently()?;
-        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(heap.inner());
+        let holder: Weak<dyn Holder> = Arc::<HeapInner>::downgrade(heap.inner());
         *shared = Some(holder);
         drop(shared);
         heap.say_opened();
@@ -285,7 +285,7 @@ impl HeapBuilder {
                     "no thread for the heap's idle trimming: {error}; build it without idle_trim"
                 ))
             })?;
-            heap.handle.idle.get_or_init(|| idle);
+            heap.inner().idle.get_or_init(|| idle);
         }
         Ok(heap)
     }
@@ -334,11 +334,11 @@ impl HeapBuilder {
             reclaimers.clone(),
             parts,
         );
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(HeapInner {
             context,
             pool,
             thread_cache,
-            handle: Mutex::default(),
+            clones: Mutex::default(),
             closing: AtomicBool::new(false),
             fallback: self.choices.fallback,
             warnings: if self.environment { settings::warnings() } else { &[] },
@@ -357,8 +357,8 @@ impl HeapBuilder {
             idle: OnceLock::new(),
             visits: Arc::default(),
         });
-        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(&inner);
+        let holder: Weak<dyn Holder> = Arc::<HeapInner>::downgrade(&inner);
         inner.context.holders.register(holder, inner.visits.clone());
-        Heap::of(inner)
+        Heap::from_inner(inner)
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{Cause, Error};
 use crate::heap::Heap;
 use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::recovery::{Figures, Lack};
-use crate::heap::store::State;
+use crate::heap::store::StoreState;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
@@ -155,14 +155,14 @@ impl Heap {
     /// The process is a forked child; the device was reset; for a `driver` heap, the driver cannot
     /// report the size of its pool.
     pub fn would_fit(&self, bytes: u64) -> Result<Fit, Error> {
-        self.handle.context.check_alive()?;
-        let is_wsl2 = self.handle.context.is_wsl2();
-        let others = self.handle.device.others();
-        Ok(self.handle.device.lock().would_fit(bytes, is_wsl2, others)?)
+        self.inner().context.check_alive()?;
+        let is_wsl2 = self.inner().context.is_wsl2();
+        let others = self.inner().device.others();
+        Ok(self.inner().device.lock().would_fit(bytes, is_wsl2, others)?)
     }
 }
 
-impl State {
+impl StoreState {
     fn would_fit(
         &mut self,
         bytes: u64,

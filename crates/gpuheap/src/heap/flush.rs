@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use crate::device::{Context, Device, Holder};
 use crate::error::Error;
-use crate::heap::store::{State, Store};
-use crate::heap::{Heap, Inner, siblings};
+use crate::heap::store::{Store, StoreState};
+use crate::heap::{Heap, HeapInner, siblings};
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::track::{Leak, Many};
@@ -76,7 +76,7 @@ impl Heap {
     ///
     /// A driver error in waiting or in giving back.
     pub fn flush(&self) -> Result<FlushReport, Error> {
-        flush(&self.handle.context, std::slice::from_ref(self.inner()))
+        flush(&self.inner().context, std::slice::from_ref(self.inner()))
     }
 }
 
@@ -89,7 +89,7 @@ impl Device {
     pub fn flush(&self) -> Result<FlushReport, Error> {
         self.context().check_alive()?;
         let heaps = self.context().holders.all().into_iter();
-        let heaps: Vec<_> = heaps.filter_map(Inner::of_holder).collect();
+        let heaps: Vec<_> = heaps.filter_map(HeapInner::of_holder).collect();
         flush(self.context(), &heaps)
     }
 }
@@ -107,7 +107,7 @@ impl FlushReport {
     }
 }
 
-fn flush(context: &Context, heaps: &[Arc<Inner>]) -> Result<FlushReport, Error> {
+fn flush(context: &Context, heaps: &[Arc<HeapInner>]) -> Result<FlushReport, Error> {
     context.check_alive()?;
     let mut kinds: Vec<FlushedKind> = Vec::new();
     for store in heaps.iter().flat_map(|heap| heap.stores()) {
@@ -135,7 +135,7 @@ fn flush(context: &Context, heaps: &[Arc<Inner>]) -> Result<FlushReport, Error> 
     }
     kinds.sort_unstable_by_key(|kind| kind.kind);
     let (mut own, mut others, mut asked) = (0, (0, 0), Ok(()));
-    let is_flushed = |inner: &Inner| heaps.iter().any(|heap| ptr::eq(&**heap, inner));
+    let is_flushed = |inner: &HeapInner| heaps.iter().any(|heap| ptr::eq(&**heap, inner));
     siblings::visit(context, |inner| match inner.device.lock().held() {
         Ok(held) if is_flushed(inner) => own += held.reserved,
         Ok(held) => others = (others.0 + held.reserved, others.1 + held.cached),
@@ -185,9 +185,9 @@ impl FlushedKind {
     }
 }
 
-impl Inner {
+impl HeapInner {
     /// Returns the heap that a holder is.
-    pub(crate) fn of_holder(holder: Arc<dyn Holder>) -> Option<Arc<Inner>> {
+    pub(crate) fn of_holder(holder: Arc<dyn Holder>) -> Option<Arc<HeapInner>> {
         (holder as Arc<dyn Any + Send + Sync>).downcast().ok()
     }
 
@@ -197,7 +197,7 @@ impl Inner {
     }
 }
 
-impl Holder for Inner {
+impl Holder for HeapInner {
     fn before_reset(&self) {
         // Nothing may use the device during the reset.
         if let Some(idle) = self.idle.get() {
@@ -233,7 +233,7 @@ impl Holder for Inner {
     fn is_any_capturing(&self) -> bool {
         self.stores().any(|store| {
             let mut state = store.lock();
-            let State { order, source, .. } = &mut *state;
+            let StoreState { order, source, .. } = &mut *state;
             order.is_any_capturing(&mut **source).unwrap_or(true)
         })
     }

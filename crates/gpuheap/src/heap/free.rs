@@ -1,6 +1,6 @@
 //! Frees: a thread's cache keeps the block, or everything else: room is made in the cache behind
 //! the store's lock, or the pool gets the block. Blocks, arrays and the C interface enter by
-//! [`Inner::free`].
+//! [`HeapInner::free`].
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use gpuheap_pool::{Gone, SourceError, StreamRef, Waiter};
 
 use crate::device::Context;
 use crate::error::Error;
-use crate::heap::Inner;
-use crate::heap::store::{State, Store};
+use crate::heap::HeapInner;
+use crate::heap::store::{Store, StoreState};
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::measure;
@@ -18,11 +18,11 @@ use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
 use crate::track::TrackId;
 
-impl Inner {
+impl HeapInner {
     /// Frees a lease in the order of `stream`, or else of its own stream.
     #[inline(never)]
     pub(crate) fn free(
-        self: &Arc<Inner>,
+        self: &Arc<HeapInner>,
         kind: MemoryKind,
         lease: Lease,
         stream: Option<&Stream>,
@@ -62,7 +62,7 @@ impl Inner {
     /// the memory stays counted as live, and is not reused.
     #[cold]
     pub(crate) fn free_ordered(
-        self: &Arc<Inner>,
+        self: &Arc<HeapInner>,
         kind: MemoryKind,
         lease: Lease,
         stream: &Stream,
@@ -175,7 +175,7 @@ impl Store {
         let (failed, theirs, own) = {
             let mut state = self.lock();
             let theirs = state.stream(stream);
-            let State { order, source, .. } = &mut *state;
+            let StoreState { order, source, .. } = &mut *state;
             let Err(failed) = order.follow(theirs, lease.stream, &mut **source) else {
                 return Ok(Some(stream));
             };
@@ -234,7 +234,7 @@ impl Store {
     }
 }
 
-impl State {
+impl StoreState {
     /// Fills a block that is being freed with zeros, in the order of `stream`. Without a stream,
     /// waits for the device and fills the block at once.
     pub(super) fn zero(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::is_visiting;
 use crate::error::Error;
-use crate::heap::{Heap, Inner};
+use crate::heap::{Heap, HeapInner};
 use crate::say;
 use crate::size::Bytes;
 use crate::sync::this_thread;
@@ -36,7 +36,7 @@ struct Shared {
 impl IdleTrim {
     /// Starts a thread that gives all cached memory of `heap` back, once nothing was allocated or
     /// freed for `after`.
-    pub(crate) fn start(heap: Weak<Inner>, after: Duration) -> io::Result<IdleTrim> {
+    pub(crate) fn start(heap: Weak<HeapInner>, after: Duration) -> io::Result<IdleTrim> {
         let shared: Arc<Shared> = Arc::default();
         let watched = shared.clone();
         let name = "gpuheap-idle".to_owned();
@@ -75,7 +75,7 @@ impl Heap {
         // In a forked child, a thread that no longer exists may have held the lock. A thread that
         // visits heaps would wait for itself.
         let can_wait = !self.is_forked() && !is_visiting();
-        let visits = can_wait.then(|| self.handle.visits.clone());
+        let visits = can_wait.then(|| self.inner().visits.clone());
         self.let_go();
         if let Some(visits) = visits {
             drop(visits.write());
@@ -84,7 +84,7 @@ impl Heap {
 
     fn let_go(self) {
         // Skipped if the thread does not exist, or is the calling one.
-        let idle = self.handle.idle.get().map(|idle| idle.shared.clone()).filter(|idle| {
+        let idle = self.inner().idle.get().map(|idle| idle.shared.clone()).filter(|idle| {
             // `std::thread::current` panics in destructors that run after those of
             // thread-local variables.
             !self.is_forked() && idle.number.load(Ordering::Relaxed) != this_thread()
@@ -104,7 +104,7 @@ impl Drop for IdleTrim {
     }
 }
 
-fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
+fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &Shared) {
     let (mut last, mut since) = (None, Instant::now());
     // `true` if nothing happened since all memory was given back.
     let mut done = false;
@@ -146,7 +146,7 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
     }
 }
 
-impl Inner {
+impl HeapInner {
     /// Returns the number of allocations and frees of all kinds.
     fn events(&self) -> u64 {
         let stats = self.stores().map(|store| store.lock().stats());
@@ -172,7 +172,7 @@ mod tests {
         let taken = || device.emulator().map(|emulator| emulator.usage(0).plain);
         assert_ne!(taken(), Some(0));
         let (inner, (begun, wait)) = (Arc::downgrade(heap.inner()), channel());
-        let shared = heap.handle.idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
+        let shared = heap.inner().idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
         // As that thread does.
         let busy = thread::spawn(move || {
             let _pass = shared.pass.lock();

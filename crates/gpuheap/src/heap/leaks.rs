@@ -7,7 +7,7 @@ use crate::track::{Leaks, Outstanding, Snapshot, ThreadEnd, Tracking};
 impl Heap {
     /// Returns the level of detail recorded for each outstanding allocation.
     pub fn tracking(&self) -> Tracking {
-        self.handle.tracker.tracking()
+        self.inner().tracker.tracking()
     }
 
     /// Returns the outstanding allocations of all kinds, by the line or stack that made them, most
@@ -18,7 +18,7 @@ impl Heap {
     /// Tracking is off, so allocations are not recorded.
     pub fn leaks(&self) -> Result<Leaks, Error> {
         self.tracked()?;
-        Ok(self.handle.tracker.leaks())
+        Ok(self.inner().tracker.leaks())
     }
 
     /// Returns every outstanding allocation, oldest first.
@@ -28,7 +28,7 @@ impl Heap {
     /// The errors of [`leaks`](Heap::leaks).
     pub fn outstanding(&self) -> Result<Vec<Outstanding>, Error> {
         self.tracked()?;
-        Ok(self.handle.tracker.outstanding())
+        Ok(self.inner().tracker.outstanding())
     }
 
     /// Returns the outstanding allocations of this moment, by site, for a later comparison by
@@ -39,7 +39,7 @@ impl Heap {
     /// The errors of [`leaks`](Heap::leaks).
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.tracked()?;
-        Ok(self.handle.tracker.snapshot())
+        Ok(self.inner().tracker.snapshot())
     }
 
     /// Sets a handler for threads that end with outstanding allocations. It is called on the ending
@@ -53,13 +53,13 @@ impl Heap {
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         // In a forked child, none of the parent's other threads exist.
         if !self.is_forked() {
-            self.handle.tracker.set_on_thread_end(handler);
+            self.inner().tracker.set_on_thread_end(handler);
         }
     }
 
     fn tracked(&self) -> Result<(), Error> {
         // Before the tracker's lock: in a forked child, a thread of the parent may have held it.
-        self.handle.context.check_alive()?;
+        self.inner().context.check_alive()?;
         if self.tracking() != Tracking::Off {
             return Ok(());
         }

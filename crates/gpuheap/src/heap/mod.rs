@@ -44,7 +44,7 @@ use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
 use crate::heap::store::Store;
-use crate::heap::thread_caches::{Handle, let_go};
+use crate::heap::thread_caches::detach_caches;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
@@ -74,17 +74,29 @@ use crate::track::{Tracker, Tracking};
 /// forbids its calls there, and the heap may be waiting for that very stream with its lock held.
 #[derive(Clone)]
 pub struct Heap {
-    handle: Arc<Handle>,
+    clones: Arc<Clones>,
+}
+
+/// Count of a heap's clones. When the last one is dropped, the heap closes.
+struct Clones {
+    inner: Arc<HeapInner>,
+}
+
+impl Drop for Clones {
+    fn drop(&mut self) {
+        self.inner.close();
+        self.inner.say_closed();
+    }
 }
 
 /// State shared by a heap's clones, blocks and arrays.
-pub(crate) struct Inner {
+pub(crate) struct HeapInner {
     pub(crate) context: Arc<Context>,
     pool: PoolKind,
     /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
     thread_cache: Option<u64>,
-    /// State that the heap's clones share, while there are any.
-    handle: Mutex<Weak<Handle>>,
+    /// The heap's clones, while there are any.
+    clones: Mutex<Weak<Clones>>,
     /// `true` once the last clone was dropped.
     closing: AtomicBool,
     /// Why `pool` differs from the requested pool, if it does.
@@ -121,8 +133,8 @@ impl Heap {
     ///
     /// A driver error, if the driver is queried.
     pub fn usage(&self) -> Result<Usage, Error> {
-        self.handle.context.check_alive()?;
-        self.handle.device.usage()
+        self.inner().context.check_alive()?;
+        self.inner().device.usage()
     }
 
     /// Returns how the heap uses one kind of memory. Device, unified and pinned memory have a pool
@@ -133,9 +145,9 @@ impl Heap {
     ///
     /// A driver error, if the driver is queried.
     pub fn usage_of(&self, kind: MemoryKind) -> Result<Usage, Error> {
-        self.handle.context.check_alive()?;
+        self.inner().context.check_alive()?;
         match kind {
-            MemoryKind::Registered => Ok(self.handle.registered.usage()),
+            MemoryKind::Registered => Ok(self.inner().registered.usage()),
             kind => self.store(kind).usage(),
         }
     }
@@ -152,8 +164,8 @@ impl Heap {
     ///
     /// A driver error.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
-        self.handle.context.check_alive()?;
-        self.handle.device.reclaim(bytes)
+        self.inner().context.check_alive()?;
+        self.inner().device.reclaim(bytes)
     }
 
     /// Returns all cached device memory to the driver, and waits for frees in flight. Returns the
@@ -181,29 +193,29 @@ impl Heap {
     /// was built with, which is fixed for its pool (build a new heap instead). In these cases
     /// nothing changes. A driver error; the limits may be in force all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
-        self.handle.context.check_alive()?;
+        self.inner().context.check_alive()?;
         limits::check(limits)?;
-        self.handle.device.set_limits(limits)
+        self.inner().device.set_limits(limits)
     }
 
     /// Returns the limits in force; none once the device's context has ended.
     pub fn limits(&self) -> Limits {
-        if self.handle.context.check_alive().is_err() {
+        if self.inner().context.check_alive().is_err() {
             return Limits::default();
         }
-        self.handle.device.lock().limits
+        self.inner().device.lock().limits
     }
 
     /// Returns the pool in use.
     pub fn pool(&self) -> PoolKind {
-        self.handle.pool
+        self.inner().pool
     }
 
     /// Returns `true` if the heap took the device memory at `address` from the driver by
     /// `cuMemAlloc`, in one piece that begins there. The driver would free that piece for
     /// `cuMemFree(address)`, under the heap. For a library that passes frees on to the driver.
     pub fn holds(&self, address: u64) -> bool {
-        self.check_alive().is_ok() && self.handle.device.lock().source.holds(address)
+        self.check_alive().is_ok() && self.inner().device.lock().source.holds(address)
     }
 
     /// Announces the end of a [foreign stream](crate::Device::foreign_stream). Call it before the
@@ -230,16 +242,16 @@ impl Heap {
     /// error: the heap then still needs the stream, which has to live until a later call succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
-        self.handle.device.check_stream(stream)?;
+        self.inner().device.check_stream(stream)?;
         if !stream.is_foreign() {
             return Ok(());
         }
         if stream.is_of_capture() {
             return self.retire_after_capture(stream);
         }
-        self.handle.stores().try_for_each(|store| store.retire(stream))?;
+        self.inner().stores().try_for_each(|store| store.retire(stream))?;
         if stream.is_announced() {
-            self.handle.context.captures.retire(Some(stream.stored_handle()));
+            self.inner().context.captures.retire(Some(stream.stored_handle()));
         }
         Ok(())
     }
@@ -253,7 +265,7 @@ impl Heap {
         if self.check_alive().is_err() {
             return;
         }
-        self.handle.context.captures.retire(Some(StreamHandle(raw.0)));
+        self.inner().context.captures.retire(Some(StreamHandle(raw.0)));
     }
 
     /// Retires a stream that was first seen in a capture, which has ended.
@@ -280,8 +292,8 @@ impl Heap {
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
         // Every store is tried before the first error is returned.
-        let retired = self.handle.stores().map(Store::retire_foreign).fold(Ok(()), Result::and);
-        self.handle.context.captures.retire(None);
+        let retired = self.inner().stores().map(Store::retire_foreign).fold(Ok(()), Result::and);
+        self.inner().context.captures.retire(None);
         retired
     }
 
@@ -294,7 +306,7 @@ impl Heap {
     /// The process is a forked child; the device was reset.
     #[inline]
     pub fn check_alive(&self) -> Result<(), Error> {
-        Ok(self.handle.context.check_alive()?)
+        Ok(self.inner().context.check_alive()?)
     }
 
     /// Registers a reclaimer: a function that gives memory back when this heap is short. It is
@@ -311,13 +323,13 @@ impl Heap {
         &self,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
     ) -> Reclaimer {
-        self.handle.reclaimers.register(reclaimer)
+        self.inner().reclaimers.register(reclaimer)
     }
 
     /// Returns the heap's own stream, made at the first call.
     pub(crate) fn own_stream(&self) -> Result<&Stream, Error> {
         self.check_alive()?;
-        self.stream_in(&self.handle.stream)
+        self.stream_in(&self.inner().stream)
     }
 
     /// Logs the opened heap and its settings.
@@ -325,7 +337,7 @@ impl Heap {
         if !say::is_wanted() {
             return;
         }
-        let inner = &*self.handle;
+        let inner = self.inner();
         let limit = |bytes: Option<u64>| bytes.map_or("none".to_owned(), |b| Bytes(b).to_string());
         let Limits { soft, hard } = self.limits();
         if let Some(fallback) = &inner.fallback {
@@ -348,14 +360,14 @@ impl Heap {
         if let Some(stream) = slot.get() {
             return Ok(stream);
         }
-        let stream = Stream::new(self.handle.context.clone())?;
+        let stream = Stream::new(self.inner().context.clone())?;
         Ok(slot.get_or_init(|| stream))
     }
 
     /// Records an event on each stream with frees of a kind of memory. A stream that reuses such a
     /// block then waits for these frees, and not for later work.
     pub(crate) fn fence(&self, kind: MemoryKind) {
-        if self.handle.context.check_alive().is_ok() {
+        if self.inner().context.check_alive().is_ok() {
             // A failure is retried when a block is requested.
             let _ = self.store(kind).lock().fence();
         }
@@ -365,7 +377,7 @@ impl Heap {
     /// device leave after all cached memory was given back, that of other heaps of this process
     /// included.
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
-        self.handle.check_kind(kind)?;
+        self.inner().check_kind(kind)?;
         let store = self.store(kind);
         // Before the lock is taken, because it locks the other heaps.
         let others = store.others();
@@ -374,14 +386,14 @@ impl Heap {
 
     /// Returns the stream on which staging memory is allocated.
     pub(crate) fn staging_stream(&self) -> Result<&Stream, Error> {
-        self.handle.context.check_alive()?;
-        self.stream_in(&self.handle.staging_stream)
+        self.inner().context.check_alive()?;
+        self.stream_in(&self.inner().staging_stream)
     }
 
     /// Allocates pinned memory to stage a copy; `None` if the pool has none, and the copy is made
-    /// without it. It neither waits nor runs reclaim steps. [`Inner::free`] takes it back.
+    /// without it. It neither waits nor runs reclaim steps. [`HeapInner::free`] takes it back.
     pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
-        self.handle.context.check_alive().ok()?;
+        self.inner().context.check_alive().ok()?;
         let _time = measure::memory_management();
         self.store(MemoryKind::Pinned).allocate_if_there(bytes, stream)
     }
@@ -389,7 +401,7 @@ impl Heap {
     /// Returns `true` in a forked child, in which another thread of the parent may have held a
     /// lock.
     pub(crate) fn is_forked(&self) -> bool {
-        self.handle.context.check_alive() == Err(Gone::Forked)
+        self.inner().context.check_alive() == Err(Gone::Forked)
     }
 
     /// Allocates memory of a kind, counted, for the line `at` of the program.
@@ -401,7 +413,7 @@ impl Heap {
         zeroed: bool,
         at: &'static Location<'static>,
     ) -> Result<Lease, Error> {
-        self.handle.check_kind(kind)?;
+        self.inner().check_kind(kind)?;
         Ok(self.inner().allocate(kind, bytes, stream, zeroed, at)?.0)
     }
 
@@ -419,13 +431,13 @@ impl Heap {
 
     /// Returns the state that the heap's clones, blocks and arrays share.
     #[inline]
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.handle.inner
+    pub(crate) fn inner(&self) -> &Arc<HeapInner> {
+        &self.clones.inner
     }
 
     #[cfg(test)]
     pub(crate) fn streams(&self) -> usize {
-        self.handle.device.lock().order.slot_count()
+        self.inner().device.lock().order.slot_count()
     }
 
     /// Waits for a lease's last use and returns its memory to the driver. Returns the bytes
@@ -437,23 +449,23 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
-        self.handle.check_alive_for(lease)?;
+        self.inner().check_alive_for(lease)?;
         let _time = measure::memory_management();
         measure::note_freed(lease.bytes);
-        self.handle.untrack(lease.track);
-        let renamed = self.handle.rename(kind, lease, Some(stream));
+        self.inner().untrack(lease.track);
+        let renamed = self.inner().rename(kind, lease, Some(stream));
         if let Some(renamed) = &renamed {
             renamed.note_freed();
         }
         let lease = renamed.as_ref().map_or(lease, |renamed| renamed.lease);
         let stream = renamed.as_ref().and_then(|renamed| renamed.stream.as_ref()).unwrap_or(stream);
-        self.store(kind).release_lease(lease, stream, zeroed || self.handle.zero_on_free)
+        self.store(kind).release_lease(lease, stream, zeroed || self.inner().zero_on_free)
     }
 
     /// Waits until the host may access memory of a kind whose last use is on `stream`. After
     /// success, [`end_host_use`](Heap::end_host_use) has to follow.
     pub(crate) fn begin_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
-        let context = &self.handle.context;
+        let context = &self.inner().context;
         if kind != MemoryKind::Unified || !context.gate.begin_borrow() {
             return stream.synchronize();
         }
@@ -464,14 +476,14 @@ impl Heap {
 
     pub(crate) fn end_host_use(&self, kind: MemoryKind) {
         if kind == MemoryKind::Unified {
-            self.handle.context.gate.end_borrow();
+            self.inner().context.gate.end_borrow();
         }
     }
 
     /// Reports the parts of a block that are used on their own to an emulated device's checks, by
     /// address and size in bytes.
     pub(crate) fn note_parts(&self, parts: impl Iterator<Item = (u64, u64)>) {
-        let context = &self.handle.context;
+        let context = &self.inner().context;
         let Some(checks) = context.block_checks() else { return };
         for (address, bytes) in parts {
             let context = context.raw();
@@ -481,24 +493,24 @@ impl Heap {
     }
 
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
-        self.handle.store(kind)
+        self.inner().store(kind)
     }
 
     /// Returns a clone of a heap that may have none left.
-    pub(crate) fn of(inner: Arc<Inner>) -> Heap {
-        let mut handle = inner.lock_handle();
-        if let Some(handle) = handle.upgrade() {
-            return Heap { handle };
+    pub(crate) fn from_inner(inner: Arc<HeapInner>) -> Heap {
+        let mut known = inner.lock_clones();
+        if let Some(clones) = known.upgrade() {
+            return Heap { clones };
         }
-        let new = Arc::new(Handle { inner: inner.clone() });
-        *handle = Arc::downgrade(&new);
+        let clones = Arc::new(Clones { inner: inner.clone() });
+        *known = Arc::downgrade(&clones);
         inner.closing.store(false, Ordering::Relaxed);
-        drop(handle);
-        Heap { handle: new }
+        drop(known);
+        Heap { clones }
     }
 }
 
-impl Inner {
+impl HeapInner {
     /// Returns `true` if blocks are allocated and freed as they are: neither filled nor tracked.
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
@@ -550,13 +562,13 @@ impl Inner {
     #[cold]
     pub(crate) fn end_if_over(&self) {
         // Held to the end: a new request for the heap comes wholly before or wholly after this.
-        let handle = self.lock_handle();
-        let has_ended = handle.strong_count() == 0;
+        let clones = self.lock_clones();
+        let has_ended = clones.strong_count() == 0;
         self.closing.store(has_ended, Ordering::Relaxed);
         let mut gone = Vec::new();
         // After a reset no block can be freed.
         if has_ended && self.context.check_alive() == Err(Gone::Reset) {
-            gone = let_go(self, true);
+            gone = detach_caches(self, true);
         } else if has_ended {
             for store in self.stores() {
                 store.lock().close(|_| true);
@@ -568,16 +580,16 @@ impl Inner {
                 state.stats.live_allocations == nobodys
             };
             if self.stores().all(is_over) {
-                gone = let_go(self, false);
+                gone = detach_caches(self, false);
             }
         }
-        drop(handle);
+        drop(clones);
         // Without the lock: dropping the last reference ends the heap.
         drop(gone);
     }
 
-    fn lock_handle(&self) -> std::sync::MutexGuard<'_, Weak<Handle>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_clones(&self) -> std::sync::MutexGuard<'_, Weak<Clones>> {
+        self.clones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the lines that hold the most memory, if allocations are tracked.
@@ -607,6 +619,6 @@ impl Inner {
 
 impl fmt::Debug for Heap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Heap ({})", self.handle.pool)
+        write!(f, "Heap ({})", self.inner().pool)
     }
 }

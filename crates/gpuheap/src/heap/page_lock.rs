@@ -52,15 +52,15 @@ impl Heap {
         let host = memory.expose_provenance() as u64;
         let device = self.lock_and_map(host, bytes, stream)?;
         let (bytes, kind) = (bytes as u64, MemoryKind::Registered);
-        let track = self.handle.tracker.allocated(device, bytes, kind, Location::caller());
-        self.handle.registered.add(bytes);
+        let track = self.inner().tracker.allocated(device, bytes, kind, Location::caller());
+        self.inner().registered.add(bytes);
         measure::note(bytes);
         Ok(PageLock { heap: self.clone(), host, device, bytes, track, is_locked: true })
     }
 
     /// Locks memory and returns the device's address; 0 for zero bytes.
     fn lock_and_map(&self, host: u64, bytes: usize, stream: &Stream) -> Result<u64, Error> {
-        self.handle.device.check_stream(stream)?;
+        self.inner().device.check_stream(stream)?;
         let context = stream.context();
         context.check_alive()?;
         if !context.info().host_register {
@@ -81,7 +81,7 @@ impl Heap {
         };
         // If the driver locks no more memory, the reclaim steps run on pinned memory.
         let pinned = self.store(MemoryKind::Pinned).recover_with(bytes as u64, stream, register);
-        pinned.map_err(|error| self.handle.with_consumers(error))?;
+        pinned.map_err(|error| self.inner().with_consumers(error))?;
         mapped(context, host).inspect_err(|_| {
             // Unlocked here: the caller may reuse the memory after the error, and no work knows of
             // it.
@@ -125,16 +125,16 @@ impl PageLock {
     fn end(&mut self, wait: impl FnOnce(&Context) -> Result<(), Error>) -> Result<(), Error> {
         self.is_locked = false;
         let _time = measure::memory_management();
-        let context = &self.heap.handle.context;
+        let context = &self.heap.inner().context;
         match context.check_alive() {
             // The reset of the context unlocked the pages.
             Err(Gone::Reset) => {}
             _ if self.bytes == 0 => {}
             _ => wait(context).and_then(|()| unlock(context, self.host))?,
         }
-        self.heap.handle.registered.remove(self.bytes);
+        self.heap.inner().registered.remove(self.bytes);
         measure::note_freed(self.bytes);
-        self.heap.handle.untrack(self.track);
+        self.heap.inner().untrack(self.track);
         Ok(())
     }
 }

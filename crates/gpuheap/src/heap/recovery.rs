@@ -9,7 +9,7 @@ use crate::error::{Cause, Error, Fault, OutOfMemory, RECLAIM_STEPS, ReclaimStep}
 use crate::heap::fit::Foreseen;
 use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::siblings::MOST_ROUNDS;
-use crate::heap::store::{State, Store};
+use crate::heap::store::{Store, StoreState};
 use crate::kind::MemoryKind;
 use crate::say;
 use crate::size::Bytes;
@@ -60,7 +60,7 @@ impl From<&Shortage> for Missing {
 
 /// Locked state of the last attempt.
 pub(crate) struct Last<'a> {
-    pub(crate) state: &'a mut State,
+    pub(crate) state: &'a mut StoreState,
     /// Memory of other heaps shortly before the attempt.
     pub(crate) others: OtherHeaps,
 }
@@ -218,7 +218,7 @@ impl Store {
 
     /// Waits for pending frees and returns all cached memory to the driver, with the lock held. A
     /// failure shows in the next attempt.
-    fn everything(&self, state: &mut State, is_capturing: bool) {
+    fn everything(&self, state: &mut StoreState, is_capturing: bool) {
         let _ = state.wait_for_pending().and_then(|()| {
             if state.order.needs_device() && !is_capturing {
                 let _ = state.synchronize(&self.context);
@@ -286,7 +286,7 @@ impl Store {
 
     pub(crate) fn evidence(
         &self,
-        state: &mut State,
+        state: &mut StoreState,
         bytes: u64,
         stream: StreamRef,
         shortage: &Shortage,
@@ -374,7 +374,7 @@ impl Lack {
     }
 }
 
-impl State {
+impl StoreState {
     /// Returns the current figures, seen from `stream`. If the driver does not report the reserved
     /// bytes, they are those requested from it.
     pub(crate) fn figures(

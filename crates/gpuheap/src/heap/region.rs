@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::store::{State, Watched};
+use crate::heap::store::{StoreState, Watched};
 use crate::heap::usage::StatsDelta;
 use crate::kind::MemoryKind;
 
@@ -148,7 +148,7 @@ impl fmt::Debug for Region {
     }
 }
 
-impl State {
+impl StoreState {
     /// Begins to record the peak of a region, from `live` bytes.
     fn watch(&mut self, number: u64, live: u64) {
         self.note_peak();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpuheap_pool::StreamRef;
 
 use crate::device::{CaptureStream, NO_STREAM, is_of_capture};
-use crate::heap::Inner;
+use crate::heap::HeapInner;
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
@@ -38,7 +38,7 @@ impl Renamed {
     }
 }
 
-impl Inner {
+impl HeapInner {
     /// Names the streams of a free as they are now. Returns `None` if neither the lease nor
     /// `stream` is named within a capture.
     #[inline]

@@ -82,12 +82,12 @@ impl Heap {
             Err(error) if error.is_out_of_memory() => error,
             done => return done,
         };
-        if self.handle.context.check_alive().is_err() {
+        if self.inner().context.check_alive().is_err() {
             return Err(first);
         }
         let missing = |error: &E| Missing::on_device(error.missing().unwrap_or(u64::MAX));
         let first = missing(&first);
-        let recovered = self.handle.device.retry_with_reclaim(first, |held, _| {
+        let recovered = self.inner().device.retry_with_reclaim(first, |held, _| {
             if held.is_some() {
                 return Attempt::Short(first);
             }
@@ -99,7 +99,7 @@ impl Heap {
         if let Ok(Ok(done)) = recovered {
             return done;
         }
-        for store in self.handle.stores() {
+        for store in self.inner().stores() {
             // A failure here shows in the next call.
             let _ = store.reclaim(u64::MAX);
         }

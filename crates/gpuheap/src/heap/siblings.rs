@@ -12,15 +12,12 @@
 //!
 //! [`Holders::visit`]: crate::device::Holders::visit
 
-#[cfg(test)]
-mod model;
-
 use gpuheap_pool::{Forecast, GRANULE, Headroom, Outlook, SourceError, Stuck};
 
 use crate::device::Context;
-use crate::heap::Inner;
+use crate::heap::HeapInner;
 use crate::heap::other_heaps::OtherHeaps;
-use crate::heap::store::{State, Store};
+use crate::heap::store::{Store, StoreState};
 use crate::kind::MemoryKind;
 
 /// Most repetitions of a request because other heaps gave memory back since the last attempt.
@@ -29,9 +26,9 @@ pub(crate) const MOST_ROUNDS: u32 = 32;
 
 /// Calls `visit` with each heap of the context, one after another; with none if this thread is
 /// visiting already. The caller holds no lock of any heap.
-pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&Inner)) {
+pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&HeapInner)) {
     context.holders.visit(|holder| {
-        if let Some(heap) = Inner::of_holder(holder) {
+        if let Some(heap) = HeapInner::of_holder(holder) {
             visit(&heap);
         }
     });
@@ -129,7 +126,7 @@ fn is_host(kind: MemoryKind) -> bool {
     matches!(kind, MemoryKind::Pinned | MemoryKind::Registered)
 }
 
-impl State {
+impl StoreState {
     /// Sums the memory held now; blocks in threads' caches count as cached.
     pub(crate) fn held(&mut self) -> Result<OtherHeaps, SourceError> {
         self.flush_caches();
@@ -172,7 +169,7 @@ impl State {
         }
     }
 
-    /// Returns the bytes of [`regained`](State::regained) that the driver may keep.
+    /// Returns the bytes of [`regained`](StoreState::regained) that the driver may keep.
     pub(crate) fn may_stay(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
         match forecast.driver_is_stuck {
             true => Ok(0),

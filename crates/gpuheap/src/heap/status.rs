@@ -112,7 +112,7 @@ impl Heap {
     /// report the size of its pool.
     #[doc(alias = "memory_info")]
     pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
-        let inner = &*self.handle;
+        let inner = self.inner();
         let usage = self.usage()?;
         let others = inner.device.others();
         let (soft_limit, hard_limit, memory, ordered) = {

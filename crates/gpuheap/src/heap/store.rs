@@ -38,7 +38,7 @@ pub(crate) struct Store {
     pub(crate) number: u64,
     /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
     pub(super) keeps: Option<u64>,
-    pub(super) state: Apart<Lock<State>>,
+    pub(super) state: Apart<Lock<StoreState>>,
 }
 
 /// A value on its own cache lines: threads read it at every call, and it must not move with the
@@ -47,7 +47,7 @@ pub(crate) struct Store {
 pub(super) struct Apart<T>(pub(super) T);
 
 /// State of a store, which one call at a time may access.
-pub(crate) struct State {
+pub(crate) struct StoreState {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) source: Box<dyn MemorySource>,
     pub(crate) order: Order,
@@ -98,7 +98,7 @@ impl Store {
     ) -> Store {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let spare = spare_of(kind, &*source);
-        let state = State {
+        let state = StoreState {
             policy,
             source,
             order: Order::default(),
@@ -201,7 +201,7 @@ impl Store {
         // with frees on this one, which gets no more work.
         state.close(|cache| cache.stream_id() == stream.id());
         stream.retire()?;
-        let State { order, source, .. } = &mut *state;
+        let StoreState { order, source, .. } = &mut *state;
         order.retire(stream.id(), &mut **source)?;
         state.close_ended();
         Ok(())
@@ -218,7 +218,7 @@ impl Store {
         // Before the wait, so that it covers all the work that they ever get.
         state.order.foreign().for_each(|guard| guard.refuse_work());
         let waited = self.context.synchronize();
-        let State { order, source, .. } = &mut *state;
+        let StoreState { order, source, .. } = &mut *state;
         if waited.is_ok() {
             order.foreign().for_each(|guard| guard.complete());
             order.complete_all(&mut **source);
@@ -249,7 +249,7 @@ impl Store {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Locked<'_, State> {
+    pub(crate) fn lock(&self) -> Locked<'_, StoreState> {
         self.state.0.lock()
     }
 
@@ -285,7 +285,7 @@ impl Store {
             let mut state = self.lock();
             state.zero_again(&self.context);
             state.flush_caches();
-            let State { order, source, .. } = &mut *state;
+            let StoreState { order, source, .. } = &mut *state;
             let fences = order.pending(&mut **source)?;
             fences.into_iter().map(|fence| source.waiter(fence)).collect()
         };
@@ -309,7 +309,7 @@ impl Store {
 
 impl Store {
     /// Stops threads from caching freed memory while more is reserved than the soft limit allows.
-    pub(crate) fn note_soft_limit(&self, state: &mut State) {
+    pub(crate) fn note_soft_limit(&self, state: &mut StoreState) {
         let is_above = match state.limits.soft {
             None => false,
             Some(soft) => state.source.reserved().is_ok_and(|reserved| reserved > soft),
@@ -337,7 +337,7 @@ fn of_a_thread() -> Error {
     )
 }
 
-impl State {
+impl StoreState {
     pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
         let guard = || Some(stream.guard());
         let found =

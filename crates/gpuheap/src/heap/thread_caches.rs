@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use gpuheap_pool::{KeptByThreads, RunningStats, StreamRef};
 
-use crate::heap::Inner;
-use crate::heap::store::State;
+use crate::heap::HeapInner;
+use crate::heap::store::StoreState;
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
@@ -29,7 +29,7 @@ impl ThreadCache {
     /// `stream_id`, which is `stream` if that is given. If it has none, opens one. Returns `None`
     /// if this heap has no caches, or none for such a stream.
     pub(crate) fn of(
-        heap: &Arc<Inner>,
+        heap: &Arc<HeapInner>,
         kind: MemoryKind,
         stream_id: u64,
         stream: Option<&Stream>,
@@ -89,7 +89,7 @@ impl ThreadCache {
     }
 }
 
-impl CacheOwner for Inner {
+impl CacheOwner for HeapInner {
     fn close_cache(&self, cache: &'static ThreadCache) -> bool {
         self.stores().any(|store| {
             let mut state = store.lock();
@@ -103,7 +103,7 @@ impl CacheOwner for Inner {
     }
 }
 
-impl State {
+impl StoreState {
     /// Flushes the caches of all threads to the policy, and merges their counts. Makes no driver
     /// call.
     pub(crate) fn flush_caches(&mut self) {
@@ -201,8 +201,8 @@ impl State {
     }
 
     /// Pauses the other threads, whose frees would need no lock, until
-    /// [`resume_other_threads`](State::resume_other_threads). Their caches are flushed, and their
-    /// next use of the heap waits for the lock.
+    /// [`resume_other_threads`](StoreState::resume_other_threads). Flushes their caches. Their next
+    /// use of the heap waits for the lock.
     pub(crate) fn pause_other_threads(&mut self) {
         self.is_alone = true;
         self.flush_caches();
@@ -251,9 +251,9 @@ impl State {
 /// Releases all caches of a heap that ended: it has neither clones nor blocks. After a reset,
 /// blocks may remain that point at the caches; these caches are then not reused. Returns the
 /// references that kept the heap alive, to be dropped without a lock. Call it with the lock of the
-/// heap's handle held, so that no thread requests the heap meanwhile.
+/// heap's clones held, so that no thread requests the heap meanwhile.
 #[must_use]
-pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
+pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
     let mut heaps = Vec::new();
     for store in heap.stores() {
         let caches = std::mem::take(&mut store.lock().caches);
@@ -265,25 +265,4 @@ pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
         caches.into_iter().for_each(free);
     }
     heaps
-}
-
-/// State shared by the clones of a heap. Dropping the last clone ends the caches of its threads.
-pub(crate) struct Handle {
-    pub(super) inner: Arc<Inner>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.inner.close();
-        self.inner.say_closed();
-    }
-}
-
-impl std::ops::Deref for Handle {
-    type Target = Inner;
-
-    #[inline]
-    fn deref(&self) -> &Inner {
-        &self.inner
-    }
 }

@@ -219,12 +219,12 @@ fn a_heap_ends_wholly_before_it_is_asked_for_again() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                drop(Heap::of(inner.clone()));
+                drop(Heap::from_inner(inner.clone()));
             }
         });
         let stream = device.stream().unwrap();
         let lost = (0..rounds).find(|_| {
-            let block = Heap::of(inner.clone()).allocate(5000, &stream).unwrap();
+            let block = Heap::from_inner(inner.clone()).allocate(5000, &stream).unwrap();
             block.free().is_err()
         });
         stop.store(true, Ordering::Relaxed);
