@@ -33,11 +33,11 @@ pub(super) struct Last {
 
 impl Last {
     /// A last use that is completed.
-    pub(super) const OVER: Last = Last { number: 0, slot: u32::MAX };
+    pub(super) const COMPLETED: Last = Last { number: 0, slot: u32::MAX };
 
     pub(super) fn of(ticket: Ticket, order: &Order) -> Last {
         if order.is_fence_reached(ticket) {
-            return Last::OVER;
+            return Last::COMPLETED;
         }
         Last { number: ticket.number, slot: ticket.slot() as u32 }
     }
@@ -178,7 +178,7 @@ impl Block {
     /// Returns the last use of a range; completed if that use covers none of the range.
     pub(super) fn last_of(&self, address: u64, end: u64, order: &Order) -> Last {
         let (from, to) = self.in_use(order);
-        if from < end && address < to { self.last } else { Last::OVER }
+        if from < end && address < to { self.last } else { Last::COMPLETED }
     }
 
     /// Returns the last use of two neighbours together, and its part. `None` if they may not merge:

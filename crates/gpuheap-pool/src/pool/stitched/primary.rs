@@ -83,7 +83,7 @@ impl Primary {
             after: NONE,
             next: NONE,
             previous: NONE,
-            last: Last::OVER,
+            last: Last::COMPLETED,
             part: Part::ALL,
             range: NONE,
             state,
@@ -389,18 +389,18 @@ impl Primary {
             return;
         }
         if from >= to {
-            self.blocks[key].last = Last::OVER;
+            self.blocks[key].last = Last::COMPLETED;
             return;
         }
         self.unbin(key);
         if address < from {
             let (left, right) = self.split(key, from);
-            self.put_apart(left, Last::OVER);
+            self.put_apart(left, Last::COMPLETED);
             key = right;
         }
         if to < end {
             let (left, right) = self.split(key, to);
-            self.put_apart(right, Last::OVER);
+            self.put_apart(right, Last::COMPLETED);
             key = left;
         }
         self.note_boundaries(key);
@@ -543,9 +543,9 @@ impl Primary {
                 .is_some_and(|block| block.is_free(false) && !block.last.is_completed(order))
         };
         if is_held(before) || is_held(after) {
-            self.put_apart(key, Last::OVER);
+            self.put_apart(key, Last::COMPLETED);
         } else {
-            self.put(key, Last::OVER, order);
+            self.put(key, Last::COMPLETED, order);
         }
     }
 
@@ -562,7 +562,7 @@ impl Primary {
             }
         }
         let unbacked = &mut self.blocks[key];
-        (unbacked.last, unbacked.small) = (Last::OVER, false);
+        (unbacked.last, unbacked.small) = (Last::COMPLETED, false);
         self.unbacked.push(key);
     }
 

@@ -182,14 +182,14 @@ impl Ranges {
         if self.maps <= most {
             return Ok(());
         }
-        let mut over: Vec<_> = (0..)
+        let mut completed: Vec<_> = (0..)
             .zip(&self.ranges)
             .filter_map(|(id, range)| Some((id, range.as_ref()?)))
             .filter(|(_, range)| range.is_completed(env.order))
             .map(|(id, range)| (range.used, id))
             .collect();
-        over.sort_unstable();
-        for (_, id) in over {
+        completed.sort_unstable();
+        for (_, id) in completed {
             if self.maps <= most {
                 break;
             }
@@ -199,7 +199,7 @@ impl Ranges {
     }
 
     /// Returns `true` if all ranges in which a chunk is mapped can be unmapped.
-    pub(super) fn are_over(&self, ids: &[u32], order: &Order) -> bool {
+    pub(super) fn are_completed(&self, ids: &[u32], order: &Order) -> bool {
         ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_completed(order)))
     }
 

@@ -195,12 +195,12 @@ impl Stitched {
     /// Returns `true` if no byte of a chunk is live and all its uses are known to be completed.
     fn is_spare(&self, primary: u64, bytes: u64, order: &Order) -> bool {
         let Some(first) = self.primary.free_at(primary, bytes) else { return false };
-        let over = self.primary.run(first, primary + bytes).all(|block| {
+        let completed = self.primary.run(first, primary + bytes).all(|block| {
             let (from, to) = block.in_use(order);
             to <= primary || primary + bytes <= from
         });
         let ranges = self.memory.holding(primary).map(|(_, piece)| &piece.ranges);
-        over && ranges.is_some_and(|ids| self.ranges.are_over(ids, order))
+        completed && ranges.is_some_and(|ids| self.ranges.are_completed(ids, order))
     }
 
     /// Gives back one chunk that [is spare](Stitched::is_spare), and unmaps the ranges that contain

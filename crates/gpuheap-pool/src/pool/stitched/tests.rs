@@ -27,7 +27,7 @@ fn free_block(bytes: u64, address: u64) -> Block {
         after: NONE,
         next: NONE,
         previous: NONE,
-        last: Last::OVER,
+        last: Last::COMPLETED,
         part: Part::ALL,
         range: NONE,
         state: State::Free,
@@ -225,7 +225,7 @@ proptest! {
                 }
                 continue;
             };
-            bench.all_over();
+            bench.complete_all();
             let forecast = bench.forecast(bytes);
             let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
             let fits = forecast.is_cached || bench.stats.taken - spare + forecast.take <= limit;
@@ -327,7 +327,7 @@ impl Bench {
     }
 
     /// Completes all work, and lets the host know.
-    fn all_over(&mut self) {
+    fn complete_all(&mut self) {
         self.model.all_known();
         self.order.poll(&mut self.model).unwrap();
     }
@@ -466,7 +466,7 @@ fn what_is_taken_between_two_frees_of_a_capture_is_used() {
         let mut bench = Bench::new(stitches());
         let [first, between, last] = [(); 3].map(|()| bench.allocate(LEAST, 2));
         bench.free(between, 2);
-        bench.all_over();
+        bench.complete_all();
         assert_eq!(bench.release(), LEAST);
         bench.model.capturing = Some(2);
         bench.free(first, 2);
@@ -496,7 +496,7 @@ fn a_chunk_of_small_blocks_goes_back_by_the_address_of_one() {
     for block in &small[..small.len() - 1] {
         bench.free(*block, 0);
     }
-    bench.all_over();
+    bench.complete_all();
     let live = small[small.len() - 1].address;
     for (address, back) in [(live, 0), (small[0].address, SMALL_RUN)] {
         let released = bench.act(|policy, env| policy.release_at(address, env)).unwrap();
@@ -541,7 +541,7 @@ fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
 #[test]
 fn a_chunk_goes_back_whichever_requests_its_free_blocks_were_for() {
     let (mut bench, kept) = with_small_ones_left();
-    bench.all_over();
+    bench.complete_all();
     bench.release();
     let live: Vec<Segment> = bench.policy.live();
     for (primary, piece) in bench.policy.memory.all() {
@@ -652,7 +652,7 @@ fn only_as_much_goes_back_as_is_asked_for() {
     let mut bench = Bench::new(stitches());
     let block = bench.allocate(64 * MIB, 0);
     bench.free(block, 0);
-    bench.all_over();
+    bench.complete_all();
     let released = bench.act(|policy, env| policy.release(3 * MIB, env)).unwrap();
     assert_eq!(released, 4 * MIB);
     let forecast = bench.forecast(100 * MIB);
@@ -665,7 +665,7 @@ fn only_as_much_goes_back_as_is_asked_for() {
     let around = bench.act(|policy, env| policy.release_at(block.address, env)).unwrap();
     assert_eq!(around, 0, "it is live");
     bench.free(block, 0);
-    bench.all_over();
+    bench.complete_all();
     let around = bench.act(|policy, env| policy.release_at(block.address, env)).unwrap();
     assert_eq!((around, bench.stats.taken), (64 * MIB, 0));
 }
@@ -701,7 +701,7 @@ fn what_is_left_of_a_block_merges_with_what_another_stream_freed() {
     // Most of the first block; the rest becomes a block of its own.
     let part = bench.allocate(6 * MIB, 0);
     assert_eq!(part.address, first.address);
-    bench.all_over();
+    bench.complete_all();
     bench.policy.primary.check();
     let calls = bench.model.changes;
     let both = bench.allocate(10 * MIB, 2);
@@ -806,7 +806,7 @@ fn places_of_small_blocks_make_room_when_their_memory_went() {
         for block in blocks {
             bench.free(block, 0);
         }
-        bench.all_over();
+        bench.complete_all();
         // The addresses are given back too: the next ones differ.
         bench.release();
         assert_eq!(bench.model.addresses(), 0);
