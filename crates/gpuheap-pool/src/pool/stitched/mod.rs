@@ -432,7 +432,7 @@ impl Stitched {
         env.order.poll(env.source).map_err(Shortage::Failed)?;
         // So far only a few of many streams were polled, and their frees merge now. Without this,
         // sixteen threads with two streams each failed after a minute for 40 KiB with 44 free.
-        self.settle(env.order);
+        self.merge_all(env.order);
         for small in [false, true] {
             if let Some(key) = self.within_eligibility(request, small, usize::MAX, env)? {
                 return Ok(self.hand_out(key, bytes));

@@ -452,8 +452,7 @@ impl Primary {
         self.deferred = left;
     }
 
-    /// Makes empty small runs free blocks for large requests. Returns
-    /// `true` if some were empty.
+    /// Makes empty small runs free blocks for large requests. Returns `true` if some were empty.
     pub(super) fn merge_empty_small_runs(&mut self, order: &Order) -> bool {
         let mut any = false;
         for key in std::mem::take(&mut self.empty_runs) {

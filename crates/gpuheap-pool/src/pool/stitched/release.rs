@@ -16,7 +16,7 @@ impl Stitched {
         target: u64,
         env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.settle(env.order);
+        self.merge_all(env.order);
         self.release_of(self.spare(env.order), target, env)
     }
 
@@ -35,7 +35,7 @@ impl Stitched {
         target: u64,
         env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.settle(env.order);
+        self.merge_all(env.order);
         let mut noted = std::mem::take(&mut self.freed);
         noted.retain(|primary| {
             self.chunk_at(*primary).is_some_and(|bytes| self.is_all_free(*primary, bytes))
@@ -69,7 +69,7 @@ impl Stitched {
             let (_, primary) = spare.remove(covering.min(spare.len() - 1));
             released += self.release_chunk(primary, env)?;
         }
-        self.let_go(env)?;
+        self.unreserve_unused(env)?;
         Ok(released)
     }
 
@@ -80,7 +80,7 @@ impl Stitched {
         address: u64,
         env: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        self.settle(env.order);
+        self.merge_all(env.order);
         let runs = match self.ranges.holding(address) {
             Some(id) => self.ranges.get(id).map_or(Vec::new(), |range| range.runs.clone()),
             None => self.run_around(address).into_iter().collect(),
@@ -98,7 +98,7 @@ impl Stitched {
         for primary in primaries {
             released += self.release_chunk(primary, env)?;
         }
-        self.let_go(env)?;
+        self.unreserve_unused(env)?;
         Ok(released)
     }
 
@@ -161,7 +161,7 @@ impl Stitched {
     }
 
     /// Merges all neighbours that may merge.
-    pub(super) fn settle(&mut self, order: &Order) {
+    pub(super) fn merge_all(&mut self, order: &Order) {
         self.primary.join_deferred(order);
         self.primary.join_boundaries(order);
         self.primary.merge_empty_small_runs(order);
@@ -236,8 +236,8 @@ impl Stitched {
         Some(Segment { address: start, bytes: self.primary.run_from(first, |_| true)? - start })
     }
 
-    /// Gives back the addresses that have no memory any more.
-    fn let_go(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
+    /// Unreserves all address ranges, if no memory is left.
+    fn unreserve_unused(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         if !self.memory.is_empty() {
             return Ok(());
         }

@@ -39,7 +39,7 @@ impl Stitched {
         let Request { bytes, stream } = request;
         let (wanted, exact) = (wanted(bytes, small), round_up(bytes, LEAST));
         env.order.poll(env.source).map_err(Shortage::Failed)?;
-        self.settle(env.order);
+        self.merge_all(env.order);
         let spare = self.spare(env.order);
         if spare.iter().map(|(bytes, _)| bytes).sum::<u64>() >= wanted {
             self.release_of(spare, wanted, env).map_err(Shortage::Failed)?;
