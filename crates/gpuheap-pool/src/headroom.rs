@@ -16,7 +16,7 @@ pub struct Headroom {
 impl Headroom {
     /// Returns the headroom of a heap over `source`. Other programs' memory on the device is not
     /// left.
-    pub fn of(source: &mut dyn MemorySource, limits: Limits) -> Headroom {
+    pub fn from_source(source: &mut dyn MemorySource, limits: Limits) -> Headroom {
         let (Ok((free, _)), Ok(reserved)) = (source.device_memory(), source.reserved()) else {
             return Headroom::default();
         };

@@ -74,18 +74,18 @@ impl DerefMut for RunningStats {
 impl RunningStats {
     /// Counts an allocation of `bytes` in a block of `block` bytes.
     #[inline]
-    pub fn allocated(&mut self, bytes: u64, block: u64) {
+    pub fn count_allocation(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_add(bytes);
         self.live_blocks = self.live_blocks.wrapping_add(block);
         self.live_allocations = self.live_allocations.wrapping_add(1);
         self.allocations += 1;
         self.allocated_bytes += bytes;
-        self.reached(self.live as i64);
+        self.raise_peaks(self.live as i64);
     }
 
     /// Counts the free of an allocation of `bytes` in a block of `block` bytes.
     #[inline]
-    pub fn freed(&mut self, bytes: u64, block: u64) {
+    pub fn count_free(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_sub(bytes);
         self.live_blocks = self.live_blocks.wrapping_sub(block);
         self.live_allocations = self.live_allocations.wrapping_sub(1);
@@ -100,8 +100,8 @@ impl RunningStats {
 
     /// Adds the counts of a thread.
     #[inline]
-    pub fn moved(&mut self, moved: Moved) {
-        self.reached((self.live as i64).wrapping_add(moved.high as i64));
+    pub fn add(&mut self, moved: Moved) {
+        self.raise_peaks((self.live as i64).wrapping_add(moved.high as i64));
         self.live = self.live.wrapping_add(moved.live);
         self.live_blocks = self.live_blocks.wrapping_add(moved.live_blocks);
         let more = moved.allocations.wrapping_sub(moved.frees);
@@ -113,7 +113,7 @@ impl RunningStats {
 
     /// Raises the high-water marks to `live` bytes.
     #[inline]
-    fn reached(&mut self, live: i64) {
+    fn raise_peaks(&mut self, live: i64) {
         let live = u64::try_from(live).unwrap_or(0);
         self.live_peak = self.live_peak.max(live);
         self.recent_peak = self.recent_peak.max(live);
@@ -133,12 +133,12 @@ impl RunningStats {
     }
 
     /// Counts `bytes` as taken from the driver.
-    pub fn took(&mut self, bytes: u64) {
+    pub fn count_taken(&mut self, bytes: u64) {
         self.taken += bytes;
     }
 
     /// Counts `bytes` as given back to the driver.
-    pub fn gave_back(&mut self, bytes: u64) {
+    pub fn count_given_back(&mut self, bytes: u64) {
         self.taken -= bytes;
         self.given_back += bytes;
     }

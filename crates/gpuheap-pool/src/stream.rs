@@ -11,7 +11,7 @@ impl StreamHandle {
 
     /// Returns the handle of a thread's own default stream. The driver's handle for it is equal on
     /// every thread, so it does not tell which thread's stream is meant.
-    pub fn of_thread(number: u64) -> StreamHandle {
+    pub fn from_thread(number: u64) -> StreamHandle {
         StreamHandle(number as usize | StreamHandle::THREAD)
     }
 

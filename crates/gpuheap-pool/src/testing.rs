@@ -134,7 +134,7 @@ impl Policy for IgnoresStreams {
 
 /// Call that a [`Watched`] policy is about to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum PolicyCall {
     /// A free of a block.
     Free,
     /// A release, which looks through all free blocks.
@@ -144,7 +144,7 @@ pub enum Asked {
 /// `stitched` with a callback that is told of each call before it is made.
 pub struct Watched<F>(pub Stitched, pub F);
 
-impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
+impl<F: FnMut(PolicyCall) + Send> Policy for Watched<F> {
     fn allocate(
         &mut self,
         request: Request,
@@ -167,12 +167,12 @@ impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
         stream: StreamRef,
         env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
-        (self.1)(Asked::Free);
+        (self.1)(PolicyCall::Free);
         self.0.free(key, stream, env)
     }
 
     fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
-        (self.1)(Asked::Release);
+        (self.1)(PolicyCall::Release);
         self.0.release(target, env)
     }
 

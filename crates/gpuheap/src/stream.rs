@@ -333,7 +333,7 @@ impl Stream {
             Own::Capturing(owner) => {
                 let capture = {
                     let _current = handle.context.enter_aside()?;
-                    handle.capture_of(StreamHandle::of_thread(owner.thread))?
+                    handle.capture_of(StreamHandle::from_thread(owner.thread))?
                 };
                 (handle.id, handle.capture) = (capture.number, Some(capture));
                 owner
@@ -722,7 +722,7 @@ impl Stream {
     /// Returns the handle in the form that a heap's stream order stores.
     pub(crate) fn stored_handle(&self) -> StreamHandle {
         match self.handle().thread {
-            Some(thread) => StreamHandle::of_thread(thread),
+            Some(thread) => StreamHandle::from_thread(thread),
             None => StreamHandle(self.handle().raw.0),
         }
     }

@@ -71,7 +71,7 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
     // A call on the stream: before it, `HERE` must not be touched.
     let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
     if !is_capturing {
-        context.captures.note_outside(StreamHandle::of_thread(this_thread()));
+        context.captures.note_outside(StreamHandle::from_thread(this_thread()));
     }
     let known = HERE.try_with(|here| {
         let streams = here.streams.borrow();

@@ -46,7 +46,7 @@ impl Order {
     /// Sets whether work before later frees counts as completed. If so, tickets get the number
     /// zero, which every stream has reached.
     #[inline]
-    pub fn frees_as_completed(&mut self, completed: bool) {
+    pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
     }
 
@@ -149,7 +149,7 @@ impl Order {
 
     /// Returns a fence that covers all work enqueued on `stream` so far; `None` if all of it is
     /// completed.
-    pub fn mark(
+    pub fn fence_after(
         &mut self,
         stream: StreamRef,
         source: &mut dyn MemorySource,
@@ -163,7 +163,10 @@ impl Order {
 
     /// Returns the newest fence of every stream with frees in flight. A capturing stream may have
     /// none.
-    pub fn pending(&mut self, source: &mut dyn MemorySource) -> Result<Vec<Fence>, SourceError> {
+    pub fn pending_fences(
+        &mut self,
+        source: &mut dyn MemorySource,
+    ) -> Result<Vec<Fence>, SourceError> {
         let mut fences = Vec::new();
         self.note_progress(source);
         group_calls(source, |source| {

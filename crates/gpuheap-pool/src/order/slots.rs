@@ -267,14 +267,14 @@ impl Order {
     }
 
     /// Returns the stream with the driver's `id`; `None` if it is not registered or has ended.
-    pub fn known(&self, id: u64) -> Option<StreamRef> {
+    pub fn registered(&self, id: u64) -> Option<StreamRef> {
         let slot = *self.slots.get(&id)?;
         Some(self.stream_in(slot as usize))
     }
 
     /// Removes and returns the driver's id of a retired stream.
     #[inline]
-    pub fn next_ended(&mut self) -> Option<u64> {
+    pub fn take_ended_id(&mut self) -> Option<u64> {
         self.ended.pop()
     }
 
@@ -291,7 +291,7 @@ impl Order {
     }
 
     /// Returns the guards of the foreign streams that the heap knows.
-    pub fn foreign(&self) -> impl Iterator<Item = &dyn StreamGuard> {
+    pub fn foreign_guards(&self) -> impl Iterator<Item = &dyn StreamGuard> {
         let guards = self.active.iter().filter_map(|&slot| self.streams[slot].guard.as_deref());
         guards.filter(|guard| guard.is_foreign())
     }

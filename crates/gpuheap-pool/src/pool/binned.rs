@@ -132,7 +132,7 @@ impl Policy for Binned {
         let free = self.bins.iter().chain([&self.unpooled]);
         let spare = free.clone().flat_map(|free| free.segments(outlook.stuck));
         let take = rounded(bytes);
-        let takings = vec![Taking::of(if is_cached { 0 } else { take })];
+        let takings = vec![Taking::new(if is_cached { 0 } else { take })];
         Forecast {
             takings,
             is_cached,

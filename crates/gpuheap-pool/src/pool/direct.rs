@@ -71,7 +71,7 @@ impl Policy for Direct {
         self.waiting.push((ticket, segment));
         if !env.source.is_stream_ordered() {
             // A capturing stream has no fence to wait for, so its frees keep waiting.
-            for fence in env.order.pending(env.source)? {
+            for fence in env.order.pending_fences(env.source)? {
                 env.source.wait(fence)?;
             }
         }

@@ -129,7 +129,7 @@ pub struct KeptByThreads {
 impl KeptByThreads {
     /// Returns which blocks of `pool` threads cache; `None` if they cache none. `simple` is for
     /// reading, `none` caches nothing, and with `driver` the driver decides.
-    pub fn of(pool: PoolKind) -> Option<KeptByThreads> {
+    pub fn for_pool(pool: PoolKind) -> Option<KeptByThreads> {
         match pool {
             // Blocks of one bin are interchangeable, so caching them costs no utilisation.
             PoolKind::Binned => Some(KeptByThreads {
@@ -251,7 +251,7 @@ pub enum Shortage {
     /// The device does not have this many bytes.
     Device(u64),
     /// The driver refused this many bytes, which a caller takes without the policy.
-    Beside(u64),
+    OutsidePool(u64),
     /// The driver failed in another way.
     Failed(SourceError),
 }
@@ -260,9 +260,9 @@ impl Shortage {
     /// Returns how many bytes are missing, approximately.
     pub fn missing(&self) -> u64 {
         match *self {
-            Shortage::Limit(missing) | Shortage::Device(missing) | Shortage::Beside(missing) => {
-                missing
-            }
+            Shortage::Limit(missing)
+            | Shortage::Device(missing)
+            | Shortage::OutsidePool(missing) => missing,
             Shortage::Failed(_) => 0,
         }
     }
@@ -377,7 +377,7 @@ pub struct Taking {
 
 impl Taking {
     /// Taking of `bytes`, with nothing given back first.
-    pub fn of(bytes: u64) -> Taking {
+    pub fn new(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
 }
@@ -427,7 +427,7 @@ impl Environment<'_> {
             }
             Err(error) => return Err(Shortage::Failed(error)),
         };
-        self.stats.took(segment.bytes);
+        self.stats.count_taken(segment.bytes);
         self.note_grant(before);
         if ordered && let Some(limit) = self.limits.hard {
             // The pool's free memory was in pieces, or is unknown, so the driver took more: it is
@@ -453,7 +453,7 @@ impl Environment<'_> {
             SourceError::OutOfMemory => Shortage::Device(bytes),
             error => Shortage::Failed(error),
         })?;
-        self.stats.took(bytes);
+        self.stats.count_taken(bytes);
         self.note_grant(before);
         Ok(chunk)
     }
@@ -477,7 +477,7 @@ impl Environment<'_> {
 
     /// Returns the memory that the heap could have, and what is left of it.
     pub fn headroom(&mut self) -> Headroom {
-        Headroom::of(self.source, self.limits)
+        Headroom::from_source(self.source, self.limits)
     }
 
     /// Returns an error if `bytes` more would exceed the hard limit.
@@ -490,7 +490,7 @@ impl Environment<'_> {
     /// Gives physical memory back to the driver. The chunk is mapped nowhere.
     pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
         self.pages()?.destroy(chunk)?;
-        self.stats.gave_back(bytes);
+        self.stats.count_given_back(bytes);
         Ok(())
     }
 
@@ -507,7 +507,7 @@ impl Environment<'_> {
     /// Gives a segment back to the driver. Its last use is known to be completed.
     pub fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
         self.source.give_back(segment)?;
-        self.stats.gave_back(segment.bytes);
+        self.stats.count_given_back(segment.bytes);
         Ok(())
     }
 
@@ -515,7 +515,7 @@ impl Environment<'_> {
     /// sources.
     pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
         self.source.give_back_on(segment, stream)?;
-        self.stats.gave_back(segment.bytes);
+        self.stats.count_given_back(segment.bytes);
         Ok(())
     }
 }

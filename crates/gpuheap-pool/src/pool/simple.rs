@@ -65,7 +65,7 @@ impl Policy for Simple {
     fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
         let spare: Vec<_> = self.free.segments(outlook.stuck).collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
-        let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];
+        let takings = vec![Taking::new(if is_cached { 0 } else { bytes })];
         Forecast {
             takings,
             is_cached,

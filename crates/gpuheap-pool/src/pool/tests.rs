@@ -167,7 +167,7 @@ impl World {
                 }
             }
         }
-        self.stats.allocated(bytes, grant.bytes);
+        self.stats.count_allocation(bytes, grant.bytes);
         let live = Live { key: grant.key, bytes, block: grant.bytes, pieces, user: stream.slot() };
         self.use_block(range.start, &live, stream);
         self.live.insert(range.start, live);
@@ -194,7 +194,7 @@ impl World {
             self.model.fail_call = failing;
         }
         self.use_block(start, &live, stream);
-        self.stats.freed(live.bytes, live.block);
+        self.stats.count_free(live.bytes, live.block);
         let _ = self.act(|policy, env| policy.free(live.key, stream, env));
     }
 

@@ -122,7 +122,7 @@ impl Store {
             None => state.stream(stream),
         };
         if bytes == 0 {
-            state.stats.allocated(0, 0);
+            state.stats.count_allocation(0, 0);
             note_in_capture(stream);
             return Ok(Lease::new(0, on, stream.id(), None));
         }
@@ -219,7 +219,7 @@ impl StoreState {
             shortage => shortage,
         })?;
         self.granted += grant.bytes;
-        self.stats.allocated(bytes, grant.bytes);
+        self.stats.count_allocation(bytes, grant.bytes);
         // Memory above a soft limit that was in use when it was freed may be unused by now.
         if self.limits.soft.is_some() && self.stats.taken > self.granted {
             let _ = self.keep_soft_limit();

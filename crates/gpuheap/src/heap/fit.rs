@@ -226,7 +226,7 @@ impl StoreState {
 
     /// Returns the policy's forecast of a request.
     fn forecast(&mut self, bytes: u64, stuck: &Stuck) -> Forecast {
-        let headroom = Headroom::of(&mut *self.source, self.limits);
+        let headroom = Headroom::from_source(&mut *self.source, self.limits);
         self.policy.forecast(bytes, &Outlook { stats: &self.stats, headroom, stuck })
     }
 

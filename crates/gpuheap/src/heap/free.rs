@@ -137,7 +137,7 @@ impl Store {
             None => state.merge_counts(),
         }
         let Some(key) = lease.key else {
-            state.stats.freed(bytes, block_bytes);
+            state.stats.count_free(bytes, block_bytes);
             return Ok(());
         };
         let stream = match stream {
@@ -154,7 +154,7 @@ impl Store {
             }
             lease.note_freed(&self.context, Some(raw(stream)), true);
         }
-        state.stats.freed(bytes, block_bytes);
+        state.stats.count_free(bytes, block_bytes);
         let mut freed = state.give(key, block_bytes, stream);
         freed = freed.and(state.keep_soft_limit());
         self.note_soft_limit(&mut state);
@@ -188,7 +188,7 @@ impl Store {
                 return Ok(None);
             }
             let mut wait_for = |stream| {
-                let mark = order.mark(stream, &mut **source);
+                let mark = order.fence_after(stream, &mut **source);
                 mark.map(|fence| fence.map(|fence| source.waiter(fence)))
             };
             (failed, wait_for(theirs), wait_for(lease.stream))
@@ -259,7 +259,7 @@ impl StoreState {
                 continue;
             }
             lease.note_freed(context, None, true);
-            self.stats.freed(lease.bytes, lease.block_bytes);
+            self.stats.count_free(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
             if self.give(key, lease.block_bytes, lease.stream).is_err() {
                 self.stats.failed_frees += 1;

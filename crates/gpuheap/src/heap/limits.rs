@@ -59,7 +59,7 @@ mod tests {
     use crate::heap::Heap;
     use crate::kind::MemoryKind;
     use crate::source::PlainSource;
-    use gpuheap_pool::testing::{Asked, Watched};
+    use gpuheap_pool::testing::{PolicyCall, Watched};
     use gpuheap_pool::{PoolKind, Stitched, Tuning};
 
     const MIB: u64 = 1 << 20;
@@ -72,7 +72,7 @@ mod tests {
             let source = PlainSource::new(device.context().clone(), MemoryKind::Device);
             let counted = looks.clone();
             let policy = Watched(Stitched::with(Tuning::default()), move |asked| {
-                counted.fetch_add(u64::from(asked == Asked::Release), Ordering::Relaxed);
+                counted.fetch_add(u64::from(asked == PolicyCall::Release), Ordering::Relaxed);
             });
             let builder = Heap::builder(&device).thread_cache(cache).soft_limit(16 * MIB);
             let heap = builder.build_over(PoolKind::Stitched, (Box::new(policy), Box::new(source)));

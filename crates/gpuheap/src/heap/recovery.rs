@@ -88,7 +88,14 @@ impl Store {
             let others = self.others();
             let mut state = self.lock();
             let stream = state.stream(stream);
-            Err(self.evidence(&mut state, bytes, stream, &Shortage::Beside(bytes), tried, others))
+            Err(self.evidence(
+                &mut state,
+                bytes,
+                stream,
+                &Shortage::OutsidePool(bytes),
+                tried,
+                others,
+            ))
         })
     }
 
@@ -295,7 +302,7 @@ impl Store {
     ) -> Error {
         state.flush_caches();
         let mut figures = state.figures(self.kind, Some(stream), others);
-        if matches!(shortage, Shortage::Beside(_)) {
+        if matches!(shortage, Shortage::OutsidePool(_)) {
             // The limit applies to memory that the pool takes.
             figures.limit = None;
         }
@@ -396,7 +403,7 @@ impl StoreState {
     fn verdict(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
         // The pool's figures do not cover memory that is taken past the pool.
         let foreseen = match shortage {
-            Shortage::Beside(_) => None,
+            Shortage::OutsidePool(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
         };
         if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
@@ -475,7 +482,7 @@ impl Figures {
                 // Other heaps gave memory back in between.
                 Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
             }
-            Shortage::Device(needed) | Shortage::Beside(needed) => {
+            Shortage::Device(needed) | Shortage::OutsidePool(needed) => {
                 let device = self.free().and_then(|free| needed.checked_sub(free));
                 Lack { needed, limit: 0, device: device.filter(|device| *device > 0) }
             }

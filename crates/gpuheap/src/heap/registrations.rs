@@ -15,14 +15,14 @@ pub(crate) struct Registrations {
 impl Registrations {
     pub(crate) fn add(&self, bytes: u64) {
         let mut stats = self.lock();
-        stats.took(bytes);
-        stats.allocated(bytes, bytes);
+        stats.count_taken(bytes);
+        stats.count_allocation(bytes, bytes);
     }
 
     pub(crate) fn remove(&self, bytes: u64) {
         let mut stats = self.lock();
-        stats.freed(bytes, bytes);
-        stats.gave_back(bytes);
+        stats.count_free(bytes, bytes);
+        stats.count_given_back(bytes);
     }
 
     pub(crate) fn usage(&self) -> Usage {

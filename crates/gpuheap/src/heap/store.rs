@@ -123,7 +123,7 @@ impl Store {
             pool,
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            keeps: keeps.filter(|_| KeptByThreads::of(pool).is_some()),
+            keeps: keeps.filter(|_| KeptByThreads::for_pool(pool).is_some()),
             state: Apart(Lock::new(state)),
         }
     }
@@ -216,11 +216,11 @@ impl Store {
         // Closed for the reason given in `retire`.
         state.close(|cache| foreign.contains(&cache.stream_id()));
         // Before the wait, so that it covers all the work that they ever get.
-        state.order.foreign().for_each(|guard| guard.refuse_work());
+        state.order.foreign_guards().for_each(|guard| guard.refuse_work());
         let waited = self.context.synchronize();
         let StoreState { order, source, .. } = &mut *state;
         if waited.is_ok() {
-            order.foreign().for_each(|guard| guard.complete());
+            order.foreign_guards().for_each(|guard| guard.complete());
             order.complete_all(&mut **source);
         }
         // Even if the wait failed: their handles may be invalid from now on.
@@ -286,7 +286,7 @@ impl Store {
             state.zero_again(&self.context);
             state.flush_caches();
             let StoreState { order, source, .. } = &mut *state;
-            let fences = order.pending(&mut **source)?;
+            let fences = order.pending_fences(&mut **source)?;
             fences.into_iter().map(|fence| source.waiter(fence)).collect()
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
@@ -383,7 +383,7 @@ impl StoreState {
     /// Records the fences that earlier frees still lack.
     pub(crate) fn fence(&mut self) -> Result<(), SourceError> {
         self.flush_caches();
-        self.order.pending(&mut *self.source).map(drop)
+        self.order.pending_fences(&mut *self.source).map(drop)
     }
 
     /// Queries the driver for frees that have completed.
@@ -454,7 +454,7 @@ impl StoreState {
 
     pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {
         self.flush_caches();
-        for fence in self.order.pending(&mut *self.source)? {
+        for fence in self.order.pending_fences(&mut *self.source)? {
             self.source.wait(fence)?;
         }
         self.poll()

@@ -40,7 +40,7 @@ impl ThreadCache {
         {
             return Some(found);
         }
-        let (most, kept) = (store.keeps?, KeptByThreads::of(store.pool)?);
+        let (most, kept) = (store.keeps?, KeptByThreads::for_pool(store.pool)?);
         if !is_there() || stream.is_some_and(Stream::is_transient) {
             return None;
         }
@@ -49,7 +49,7 @@ impl ThreadCache {
         // A free on a transient stream is fenced at once, so it has to go to the pool.
         let stream = match stream {
             Some(stream) => Some(state.stream(stream)),
-            None => state.order.known(stream_id),
+            None => state.order.registered(stream_id),
         };
         let stream =
             stream.filter(|stream| !heap.is_closing() && !state.order.is_transient(*stream));
@@ -230,19 +230,19 @@ impl StoreState {
         let mut kept = std::mem::take(&mut self.kept);
         let taken = take(&mut self.stats, &mut kept);
         for Kept { key, bytes, before, .. } in kept.drain(..) {
-            self.order.frees_as_completed(self.order.is_completed(stream, before));
+            self.order.set_frees_completed(self.order.is_completed(stream, before));
             if self.give(key, bytes, stream).is_err() {
                 self.stats.failed_frees += 1;
             }
         }
-        self.order.frees_as_completed(false);
+        self.order.set_frees_completed(false);
         self.kept = kept;
         taken
     }
 
     /// Closes and flushes the caches of streams that ended.
     pub(crate) fn close_ended(&mut self) {
-        while let Some(ended) = self.order.next_ended() {
+        while let Some(ended) = self.order.take_ended_id() {
             self.close(|cache| cache.stream_id() == ended);
         }
     }

@@ -49,7 +49,7 @@ impl Counts {
 
     /// Adds all counts to `stats` and resets them.
     pub(crate) fn merge_counts(&self, stats: &mut RunningStats) {
-        stats.moved(Moved {
+        stats.add(Moved {
             allocations: self.allocations.take(),
             allocated_bytes: self.allocated_bytes.take(),
             frees: self.frees.take(),
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_peak_between_two_carries_is_not_lost() {
         let (counts, mut stats) = (Counts::default(), RunningStats::default());
-        stats.allocated(100, 512);
+        stats.count_allocation(100, 512);
         counts.allocated(50, 512);
         counts.freed(50, 512);
         counts.freed(100, 512);
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!((stats.live, stats.live_peak, stats.live_blocks), (0, 150, 0));
         assert_eq!((stats.allocations, stats.frees, stats.live_allocations), (2, 2, 0));
         // An old peak is not added to later changes.
-        stats.allocated(120, 512);
+        stats.count_allocation(120, 512);
         counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak), (120, 150));
         counts.allocated(20, 512);
@@ -95,7 +95,7 @@ mod tests {
         one.allocated(1000, 1024);
         other.freed(1000, 1024);
         other.merge_counts(&mut stats);
-        stats.allocated(10, 512);
+        stats.count_allocation(10, 512);
         one.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_blocks, stats.live_allocations), (10, 512, 1));
         assert!(stats.live_peak <= 1010, "{}", stats.live_peak);

@@ -546,7 +546,7 @@ impl Stitched {
             small && longest(&|block| is_completed(block) && block.is_free(true)) >= bytes;
         let is_range_free = || self.is_range_free(bytes, stuck, usable);
         if fits_small || fits_large || !small && is_range_free() {
-            return vec![Taking::of(0)];
+            return vec![Taking::new(0)];
         }
         let all = |block: &Block| is_completed(block) && block.state == State::Free;
         if self.in_segments {
@@ -559,17 +559,17 @@ impl Stitched {
         let room = room.unwrap_or(Room { start: 0, memory: fresh, unbacked: u64::MAX });
         let loose = self.memory.loose_bytes();
         let at_primary = room.memory.bytes.saturating_sub(loose);
-        let ahead = Taking::of(self.ahead(room, growth).saturating_sub(loose));
+        let ahead = Taking::new(self.ahead(room, growth).saturating_sub(loose));
         let mut takings = Vec::new();
         if small {
-            takings.extend([ahead, Taking::of(at_primary)]);
+            takings.extend([ahead, Taking::new(at_primary)]);
         } else {
             if self.memory.bytes().saturating_add(at_primary) <= growth.most {
-                takings.extend([ahead, Taking::of(at_primary)]);
+                takings.extend([ahead, Taking::new(at_primary)]);
             }
             let missing = self.plan_in(bytes, Packing::Few, usable).missing;
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
-            takings.push(Taking::of(more));
+            takings.push(Taking::new(more));
         }
         // Last step before a failure: nothing stays set apart for small requests.
         let missing = match longest(&all) {
@@ -577,7 +577,7 @@ impl Stitched {
             _ => self.plan_in(bytes, Packing::Most, all).missing,
         };
         if missing < bytes {
-            takings.push(Taking::of(round_up(missing, LEAST)));
+            takings.push(Taking::new(round_up(missing, LEAST)));
         }
         takings
     }

@@ -82,12 +82,12 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
                         return false;
                     }
                 };
-                env.stats.allocated(event.bytes, event.bytes);
+                env.stats.count_allocation(event.bytes, event.bytes);
                 live[event.id] = Some((grant.key, event.bytes, event.stream));
                 bytes += event.bytes;
                 peak = bytes.max(peak);
             } else if let Some((key, freed, _)) = live[event.id].take() {
-                env.stats.freed(freed, freed);
+                env.stats.count_free(freed, freed);
                 policy.free(key, stream, &mut env).unwrap();
                 bytes -= freed;
             }

@@ -81,7 +81,7 @@ impl Stitched {
             takings.push(Taking { bytes: exact, after });
         }
         if is_cached {
-            takings.push(Taking::of(0));
+            takings.push(Taking::new(0));
         }
         takings
     }

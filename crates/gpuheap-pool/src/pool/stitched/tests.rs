@@ -308,7 +308,7 @@ impl Bench {
     }
 
     fn forecast(&mut self, bytes: u64) -> Forecast {
-        let headroom = Headroom::of(&mut self.model, self.limits);
+        let headroom = Headroom::from_source(&mut self.model, self.limits);
         let stuck = Stuck::default();
         self.policy.forecast(bytes, &Outlook { stats: &self.stats, headroom, stuck: &stuck })
     }
@@ -320,7 +320,7 @@ impl Bench {
     fn try_allocate(&mut self, bytes: u64, stream: usize) -> Result<BlockRef, Shortage> {
         let stream = self.streams[stream];
         let grant = self.act(|policy, env| policy.allocate(Request { bytes, stream }, env))?;
-        self.stats.allocated(grant.bytes, grant.bytes);
+        self.stats.count_allocation(grant.bytes, grant.bytes);
         self.model.work(stream);
         self.model.uses(grant.address, grant.bytes, stream.slot());
         Ok(grant)
@@ -334,7 +334,7 @@ impl Bench {
 
     fn free(&mut self, grant: BlockRef, stream: usize) {
         let stream = self.streams[stream];
-        self.stats.freed(grant.bytes, grant.bytes);
+        self.stats.count_free(grant.bytes, grant.bytes);
         self.act(|policy, env| policy.free(grant.key, stream, env)).unwrap();
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use gpuheap_pool::testing::{Asked, Watched};
+use gpuheap_pool::testing::{PolicyCall, Watched};
 use gpuheap_pool::{Stitched, Tuning};
 
 use std::sync::Mutex;
@@ -166,7 +166,7 @@ fn nobody_puts_into_a_cache_that_closes() {
     let meanwhile = Meanwhile::default();
     let in_first_free = meanwhile.clone();
     let policy = Watched(Stitched::with(Tuning::default()), move |asked| {
-        let happens = (asked == Asked::Free).then(|| in_first_free.lock().unwrap().take());
+        let happens = (asked == PolicyCall::Free).then(|| in_first_free.lock().unwrap().take());
         if let Some(meanwhile) = happens.flatten() {
             meanwhile();
         }
