@@ -16,7 +16,7 @@ use gpuheap_replay::tune::Family;
 use crate::doctor::{DoctorArguments, ExplainArguments};
 use crate::dry_run::DryRunArguments;
 use crate::emulate::EmulateArguments;
-use crate::failure::Failure;
+use crate::exit::Failure;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
 use crate::status::StatusArguments;
@@ -144,8 +144,8 @@ const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy or no GPU, 1 findings, 2 
 const WAIT_EXIT_CODES: &str = "Exit codes: 0 free, 1 not free in time, 2 wrong use or unreadable \
                                input, 3 no GPU, or the driver does not answer";
 
-const FREE_EXIT_CODES: &str = "Exit codes: 0 shown, or memory came back; 1 with --yes or --ask: \
-                               none did; 2 wrong use or unreadable input; 3 no GPU, or the driver \
+const FREE_EXIT_CODES: &str = "Exit codes: 0 shown, or memory came back; 1 with --yes: none did; \
+                                2 wrong use or unreadable input; 3 no GPU, or the driver \
                                does not answer";
 
 const FREE: &str = "\
@@ -155,11 +155,7 @@ done. Under WSL2 Windows is asked for its own programs.
 With --yes ends processes that are proven orphans, and no others: the process under which the memory \
 is listed has ended, the descriptors of every process could be read, and the orphan is not listed \
 itself and shares its device file with another holder, or is the only one that has it open. First \
-SIGTERM, after 5 seconds SIGKILL. Then says what came back.
-
-With --ask PID asks a running Python, of version 3.14 or later, to empty the caches of PyTorch and CuPy: \
-its own interpreter sends the request (sys.remote_exec), and it goes on running. That request was not yet \
-tried with a real Python 3.14.";
+SIGTERM, after 5 seconds SIGKILL. Then says what came back.";
 
 const PAUSE: &str = "\
 Move a process's GPU memory to the host, and make its calls of CUDA wait until gpuheap resume. Without --yes \

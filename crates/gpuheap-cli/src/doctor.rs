@@ -11,9 +11,8 @@ use gpuheap_doctor::{
     explain_topic, markdown,
 };
 
-use crate::failure::Failure;
-use crate::verdict::Verdict;
-use crate::{baseline, machine, output, probe, values};
+use crate::exit::{Failure, Verdict};
+use crate::{machine, output, probe, values};
 
 /// Arguments of `gpuheap doctor`.
 #[derive(Args, Debug)]
@@ -43,10 +42,6 @@ pub(crate) struct DoctorArguments {
     /// arguments of commands and the host's name
     #[arg(long, value_name = "FORM", conflicts_with = "json")]
     report: Option<Form>,
-
-    /// Keep this machine's figures for later, or show what is different since
-    #[arg(long, value_name = "ACTION", conflicts_with_all = ["json", "report"])]
-    baseline: Option<Action>,
 }
 
 /// Forms of a report.
@@ -56,20 +51,11 @@ enum Form {
     Md,
 }
 
-/// Uses of a baseline.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Action {
-    /// Write it to the user's state folder.
-    Save,
-    /// Compare with it.
-    Show,
-}
-
 /// Runs all rules, and prints their findings.
 ///
 /// # Errors
 ///
-/// Returns a failure if a recording or a baseline cannot be read or written.
+/// Returns a failure if a recording cannot be read or written.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     let mut machine;
     if let Some(path) = &arguments.record {
@@ -79,7 +65,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
         let text = format!("# origin: recorded by gpuheap doctor --record\n{}", recorder.text());
         std::fs::write(path, text).map_err(|error| {
             let name = path.display();
-            Failure::could_not_look(format!(
+            Failure::environment_error(format!(
                 "--record {name}: {error}; name a file that can be written"
             ))
         })?;
@@ -88,17 +74,6 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
         examine(&mut machine, arguments.probe_cuda)?;
     }
     let report = diagnose(&machine);
-    match arguments.baseline {
-        Some(Action::Save) if arguments.machine.is_some() => {
-            return Err(Failure::wrong_use(
-                "--baseline save keeps the figures of this machine, and --machine names a recorded \
-                 one; leave one of the two out",
-            ));
-        }
-        Some(Action::Save) => return baseline::save(&machine, &report),
-        Some(Action::Show) => return baseline::show(&machine, &report),
-        None => {}
-    }
     let text = if arguments.json {
         report.to_json()
     } else if arguments.report.is_some() {
@@ -194,7 +169,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<Verdict, Failure> 
         )
     })?;
     let text = if arguments.json {
-        let text = serde_json::to_string_pretty(&found).map_err(Failure::could_not_look)?;
+        let text = serde_json::to_string_pretty(&found).map_err(Failure::environment_error)?;
         text + "\n"
     } else {
         found.render(machine::width())

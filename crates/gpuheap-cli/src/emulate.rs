@@ -8,8 +8,7 @@ use std::process::ExitStatus;
 use clap::Args;
 use gpuheap_dry_run::{Emulation, Error, emulate};
 
-use crate::failure::Failure;
-use crate::verdict::Verdict;
+use crate::exit::{Failure, Verdict};
 
 /// Arguments of `gpuheap emulate`.
 #[derive(Args, Debug)]
@@ -63,7 +62,7 @@ pub(crate) fn run(arguments: &EmulateArguments) -> Result<Verdict, Failure> {
     match emulate(&emulation) {
         Ok(ended) => Ok(Verdict::Status(status(ended))),
         Err(Error::WrongUse(line)) => Err(Failure::wrong_use(line)),
-        Err(error) => Err(Failure::could_not_look(error)),
+        Err(error) => Err(Failure::environment_error(error)),
     }
 }
 

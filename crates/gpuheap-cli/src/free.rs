@@ -8,8 +8,7 @@ use gpuheap::Size;
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Machine, free, status};
 
-use crate::failure::Failure;
-use crate::verdict::Verdict;
+use crate::exit::{Failure, Verdict};
 use crate::{machine, output};
 
 /// Arguments of `gpuheap free`.
@@ -18,10 +17,6 @@ pub(crate) struct FreeArguments {
     /// End the processes that are proven to be orphans; everything else stays a command to type
     #[arg(long, conflicts_with = "machine")]
     yes: bool,
-
-    /// Ask a process of Python 3.14 or later to empty the caches of PyTorch and CuPy
-    #[arg(long, value_name = "PID", conflicts_with_all = ["yes", "machine", "json"])]
-    ask: Option<u32>,
 
     /// Read a recorded machine instead of this one
     #[arg(long, value_name = "FILE")]
@@ -42,10 +37,6 @@ pub(crate) struct FreeArguments {
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref())?;
     machine::nvml(&machine)?;
-    if let Some(pid) = arguments.ask {
-        gpuheap_doctor::ask(&machine, pid).map_err(Failure::could_not_look)?;
-        return returned(machine.devices(), 1);
-    }
     machine.examine();
     let mut plan = free::plan(&machine);
     if !arguments.yes {
@@ -68,7 +59,7 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     }
     let before = machine;
     for orphan in &plan.orphans {
-        free::end(orphan).map_err(Failure::could_not_look)?;
+        free::end(orphan).map_err(Failure::environment_error)?;
         output::print(&format!("ended pid {} ({})\n", orphan.pid, orphan.command))?;
     }
     let wanted: u64 = plan.orphans.iter().map(|orphan| orphan.bytes).fold(0, u64::max);
@@ -158,7 +149,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
         let devices: Vec<&Gpu> = machine.devices().iter().filter(is_wanted).collect();
         if devices.is_empty() {
             let number = arguments.device.unwrap_or(0);
-            return Err(Failure::could_not_look(format!("there is no GPU {number}")));
+            return Err(Failure::environment_error(format!("there is no GPU {number}")));
         }
         let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.of(gpu.total));
         if let Some(gpu) = enough {

@@ -1,11 +1,10 @@
 //! The `gpuheap` command, as a library: its program and the Python package call [`run`].
 
-mod baseline;
 mod cli;
 mod doctor;
 mod dry_run;
 mod emulate;
-mod failure;
+mod exit;
 mod free;
 mod machine;
 mod output;
@@ -13,15 +12,13 @@ mod pause;
 mod probe;
 mod progress;
 mod replay;
-mod state;
 mod status;
 mod values;
-mod verdict;
 
 use std::ffi::OsString;
 
 use crate::cli::Command;
-use crate::verdict::Verdict;
+use crate::exit::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
 /// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look, 4 if it found

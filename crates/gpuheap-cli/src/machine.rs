@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use gpuheap_doctor::machine::Nvml;
 use gpuheap_doctor::{Here, Machine, Recording};
 
-use crate::failure::Failure;
+use crate::exit::Failure;
 
 /// Width in columns if stdout is not a terminal.
 const WIDTH: usize = 80;
@@ -45,17 +45,17 @@ pub(crate) fn recording(path: &Path) -> Result<Recording, Failure> {
 /// Returns one line with the reason if there are none: no GPU, no driver, or a driver that fails.
 pub(crate) fn nvml(machine: &Machine) -> Result<&Nvml, Failure> {
     if machine.has_no_gpu() {
-        return Err(Failure::could_not_look(
+        return Err(Failure::environment_error(
             "no NVIDIA GPU: neither a device file in /dev nor the driver's library \
              libnvidia-ml.so.1; gpuheap status --device emulated shows an emulated one",
         ));
     }
     match &machine.nvml {
-        Err(skipped) => Err(Failure::could_not_look(format!(
+        Err(skipped) => Err(Failure::environment_error(format!(
             "the NVIDIA driver's library cannot be asked: {skipped}; see gpuheap doctor"
         ))),
         Ok(nvml) => match &nvml.failure {
-            Some(failure) => Err(Failure::could_not_look(format!(
+            Some(failure) => Err(Failure::environment_error(format!(
                 "the NVIDIA driver does not answer: {} (NVML error {}); see gpuheap doctor",
                 failure.text, failure.code
             ))),

@@ -4,7 +4,7 @@
 
 use std::io::{ErrorKind, Write, stderr, stdout};
 
-use crate::failure::Failure;
+use crate::exit::Failure;
 
 /// Writes a command's whole output. A reader that ends early (`| head`) is not a failure.
 ///
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::could_not_look(
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::environment_error(
             format!("the output cannot be written: {error}; free some space, or write elsewhere"),
         )),
         _ => Ok(()),

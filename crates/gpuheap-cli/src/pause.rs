@@ -1,13 +1,15 @@
 //! `gpuheap pause` and `gpuheap resume`.
 
+use std::io::Error;
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use gpuheap::driver::LibCuda;
 use gpuheap_doctor::pause::Pause;
 use gpuheap_doctor::{Here, Machine};
 
-use crate::failure::Failure;
-use crate::verdict::Verdict;
-use crate::{free, machine, output, state};
+use crate::exit::{Failure, Verdict};
+use crate::{free, machine, output};
 
 /// Arguments of `gpuheap pause` and `gpuheap resume`.
 #[derive(Args, Debug)]
@@ -30,7 +32,7 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let machine = Machine::read(Here);
     machine::nvml(&machine)?;
     let pid = arguments.pid;
-    let pause = Pause::plan(&machine, pid).map_err(Failure::could_not_look)?;
+    let pause = Pause::plan(&machine, pid).map_err(Failure::environment_error)?;
     let name = format!("pid {pid} ({})", pause.command);
     if !arguments.yes {
         let text = pause.render(&machine, machine::width());
@@ -39,10 +41,10 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let driver = driver()?;
     // The record is written before the pause: without it nothing knows what the process needs. If
     // the pause fails, the record does no harm, because a resume checks the process's state.
-    let path = state::path(&file(pid))?;
-    let text = serde_json::to_string_pretty(&pause).map_err(Failure::could_not_look)?;
-    state::write(&path, &(text + "\n"))?;
-    pause.run(&machine, &driver).map_err(Failure::could_not_look)?;
+    let path = state_file(pid)?;
+    let text = serde_json::to_string_pretty(&pause).map_err(Failure::environment_error)?;
+    write(&path, &(text + "\n"))?;
+    pause.run(&machine, &driver).map_err(Failure::environment_error)?;
     let back = free::came_back(machine.devices(), pause.bytes());
     output::print(&format!("paused {name}\n{back}  $ gpuheap resume {pid} --yes\n"))
         .map(|()| Verdict::Fine)
@@ -58,9 +60,9 @@ pub(crate) fn resume(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let machine = Machine::read(Here);
     machine::nvml(&machine)?;
     let pid = arguments.pid;
-    let path = state::path(&file(pid))?;
+    let path = state_file(pid)?;
     let unknown = || {
-        Failure::could_not_look(format!(
+        Failure::environment_error(format!(
             "{}: no record of a pause of pid {pid} by this user, so what it needs is not known",
             path.display()
         ))
@@ -69,21 +71,76 @@ pub(crate) fn resume(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let pause: Pause = serde_json::from_str(&text).map_err(|_| unknown())?;
     let name = format!("pid {pid} ({})", pause.command);
     if !arguments.yes {
-        pause.fits(&machine).map_err(Failure::could_not_look)?;
+        pause.fits(&machine).map_err(Failure::environment_error)?;
         let memory = pause.memory_in_words();
         let text = format!("{name} would take {memory} back\n  $ gpuheap resume {pid} --yes\n");
         return output::print(&text).map(|()| Verdict::Fine);
     }
-    pause.resume(&machine, &driver()?).map_err(Failure::could_not_look)?;
+    pause.resume(&machine, &driver()?).map_err(Failure::environment_error)?;
     let _ = std::fs::remove_file(&path);
     output::print(&format!("resumed {name}\n")).map(|()| Verdict::Fine)
 }
 
-/// Returns the name of the record of a pause.
-fn file(pid: u32) -> String {
-    format!("paused-{pid}.json")
+fn driver() -> Result<LibCuda, Failure> {
+    LibCuda::open().map_err(Failure::environment_error)
 }
 
-fn driver() -> Result<LibCuda, Failure> {
-    LibCuda::open().map_err(Failure::could_not_look)
+/// Returns the path of the record of a pause, in the user's state folder.
+///
+/// # Errors
+///
+/// Returns a failure if neither XDG_STATE_HOME nor HOME names a folder.
+fn state_file(pid: u32) -> Result<PathBuf, Failure> {
+    let folder = |name: &str| {
+        std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+    };
+    let state = folder("XDG_STATE_HOME")
+        .or_else(|| Some(folder("HOME")?.join(".local/state")))
+        .ok_or_else(|| {
+            Failure::environment_error("neither XDG_STATE_HOME nor HOME names a folder to write to")
+        })?;
+    Ok(state.join(format!("gpuheap/paused-{pid}.json")))
+}
+
+/// Writes a file and the folders above it. A reader finds the old text or the new one, also if this
+/// process is ended meanwhile.
+///
+/// # Errors
+///
+/// Returns a failure if the file cannot be written.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: Error| {
+        let name = path.display();
+        Failure::environment_error(format!(
+            "{name}: {error}; set XDG_STATE_HOME to a folder that can be written"
+        ))
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    // Two processes that write at one time must not share the new file.
+    let new = path.with_extension(format!("{}.part", std::process::id()));
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| {
+        let _ = std::fs::remove_file(&new);
+        failed(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_replaced_whole_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpuheap/paused-1.json");
+        write(&path, "old and long").unwrap();
+        let reader = std::fs::File::open(&path).unwrap();
+        write(&path, "new").unwrap();
+        // The file that was open is another one: it was not written over.
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "old and long");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        assert!(write(Path::new("/proc/gpuheap/x"), "").is_err());
+    }
 }

@@ -8,9 +8,8 @@ use gpuheap::driver::{DriverError, LibCuda, OpenError};
 use gpuheap_doctor::machine::{CudaProbe, Outcome, PROBES};
 use gpuheap_doctor::{Here, Machine, Source};
 
-use crate::failure::Failure;
+use crate::exit::{Failure, Verdict};
 use crate::output;
-use crate::verdict::Verdict;
 
 /// Name of the command, which `--help` does not show.
 const NAME: &str = "probe-cuda";
@@ -22,7 +21,7 @@ const NAME: &str = "probe-cuda";
 /// The path of this program is not known.
 pub(crate) fn command() -> Result<Vec<String>, Failure> {
     let program = std::env::current_exe().map_err(|error| {
-        Failure::could_not_look(format!("--probe-cuda: the path of this program: {error}"))
+        Failure::environment_error(format!("--probe-cuda: the path of this program: {error}"))
     })?;
     Ok(command_of(&program, std::env::args_os().next().as_deref()))
 }

@@ -12,10 +12,9 @@ use gpuheap_replay::{json, report, run};
 use gpuheap_trace::{ReadOptions, Trace};
 
 use crate::cli::{AskedCard, ReplayArguments};
-use crate::failure::Failure;
+use crate::exit::{Failure, Verdict};
 use crate::output;
 use crate::progress::{Counted, Progress};
-use crate::verdict::Verdict;
 
 /// Name for standard input in place of a trace.
 const STANDARD_INPUT: &str = "-";
@@ -45,7 +44,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     let reports = run::replay(&traces, &options, &progress).map_err(failed)?;
     drop(progress);
     let text = if arguments.json {
-        json::render(&reports).map_err(Failure::could_not_look)?
+        json::render(&reports).map_err(Failure::environment_error)?
     } else {
         let detail = if arguments.verbose { Detail::Full } else { Detail::Screen };
         report::render(&reports, detail)
@@ -65,7 +64,7 @@ fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failur
         .collect();
     drop(progress);
     let text = if arguments.json {
-        json::render_searches(&searches).map_err(Failure::could_not_look)?
+        json::render_searches(&searches).map_err(Failure::environment_error)?
     } else {
         report::tune(&searches)
     };
@@ -142,7 +141,8 @@ fn options(arguments: &ReplayArguments) -> Result<Options, Failure> {
 
 fn device(arguments: &ReplayArguments) -> Result<DeviceChoice, Failure> {
     if let Some(ordinal) = arguments.device {
-        let device = Device::open(&format!("cuda:{ordinal}")).map_err(Failure::could_not_look)?;
+        let device =
+            Device::open(&format!("cuda:{ordinal}")).map_err(Failure::environment_error)?;
         return Ok(DeviceChoice::Real(device));
     }
     if let Some(AskedCard::Card(card)) = arguments.card {
@@ -161,7 +161,7 @@ fn device(arguments: &ReplayArguments) -> Result<DeviceChoice, Failure> {
 fn failed(error: ReplayError) -> Failure {
     match error {
         ReplayError::Setting(error) => Failure::wrong_use(format!("--pool: {error}")),
-        error => Failure::could_not_look(error),
+        error => Failure::environment_error(error),
     }
 }
 

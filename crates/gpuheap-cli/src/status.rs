@@ -7,8 +7,7 @@ use gpuheap::{Device, Heap};
 use gpuheap_doctor::Machine;
 use gpuheap_doctor::status::{self, Account, Place, Row};
 
-use crate::failure::Failure;
-use crate::verdict::Verdict;
+use crate::exit::{Failure, Verdict};
 use crate::{machine, output};
 
 /// Arguments of `gpuheap status`.
@@ -77,7 +76,7 @@ fn real(machine: &Machine, wanted: Option<u32>) -> Result<(String, Vec<Account>)
         let count = accounts.len();
         accounts.retain(|account| account.index == Some(wanted));
         if accounts.is_empty() {
-            return Err(Failure::could_not_look(format!(
+            return Err(Failure::environment_error(format!(
                 "there is no GPU {wanted}; this machine has {count}, numbered from 0"
             )));
         }
@@ -98,8 +97,8 @@ fn index(name: &str) -> Result<u32, Failure> {
 fn emulated(name: &str) -> Result<Account, Failure> {
     let wrong = |error: gpuheap::Error| Failure::wrong_use(format!("--device: {error}"));
     let device = Device::open(name).map_err(wrong)?;
-    let heap = Heap::new(&device).map_err(Failure::could_not_look)?;
-    let status = heap.memory_status().map_err(Failure::could_not_look)?;
+    let heap = Heap::new(&device).map_err(Failure::environment_error)?;
+    let status = heap.memory_status().map_err(Failure::environment_error)?;
     let total = status.device_total;
     let used = status.device_used.unwrap_or(0);
     Ok(Account {

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::machine::{CudaProbe, Machine, Outcome};
+use crate::facts::{CudaProbe, Outcome};
+use crate::machine::Machine;
 use crate::rule::{Finding, Severity};
 use crate::rules::RULES;
 use crate::words::{count, cut, hanging};
@@ -36,7 +37,7 @@ pub struct SkippedProbe {
 
 /// Runs all rules on a machine that was [examined](Machine::examine).
 pub fn diagnose(machine: &Machine) -> Report {
-    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule.look(machine)).collect();
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule.check(machine)).collect();
     findings.sort_by_key(|finding| finding.severity);
     let skipped = machine.skipped.iter();
     Report {
@@ -75,8 +76,8 @@ impl Report {
             text.push_str(&format!("{INDENT}$ {}\n", finding.command));
         }
         if text.is_empty() {
-            let devices = count(self.devices, "GPU");
-            text = format!("nothing found: {devices}, {}\n", count(self.rules, "rule"));
+            let devices = count(self.devices as u64, "GPU");
+            text = format!("nothing found: {devices}, {}\n", count(self.rules as u64, "rule"));
         }
         if !self.cuda.is_empty() {
             text.push_str("CUDA, probed in a process of its own:\n");
@@ -105,26 +106,6 @@ impl Report {
     pub fn to_json(&self) -> String {
         // Serialization of numbers, texts and lists never fails.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
-    }
-}
-
-impl CudaProbe {
-    /// Returns the probe's subject with its device: `pool of GPU 0`.
-    pub(crate) fn name(&self) -> String {
-        match (self.gpu, &self.uuid) {
-            (Some(gpu), _) => format!("{} of GPU {gpu}", self.probe),
-            (None, Some(uuid)) => format!("{} of {}", self.probe, cut(uuid, 12)),
-            (None, None) => self.probe.clone(),
-        }
-    }
-
-    /// Returns the result in words.
-    pub(crate) fn result(&self) -> String {
-        match self.outcome {
-            Outcome::Ok | Outcome::Started => self.text.clone(),
-            Outcome::Failed => format!("failed: {}", self.text),
-            Outcome::Skipped => format!("skipped: {}", self.text),
-        }
     }
 }
 

@@ -13,11 +13,6 @@ pub(crate) fn accounts(machine: &Machine) -> impl Iterator<Item = (&Gpu, Account
     devices.map(|gpu| (gpu, Account::of(machine, gpu)))
 }
 
-/// Returns the name of a device in a finding.
-pub(crate) fn name(gpu: &Gpu) -> String {
-    format!("GPU {}", gpu.index)
-}
-
 /// Returns the unaccounted memory from which on a device is suspect: 512 MiB, or 1 % of the device
 /// if that is more. Idle cards show up to 400 MiB (reports of 2025 and 2026).
 pub(crate) fn unaccounted_limit(account: &Account) -> i64 {
@@ -177,22 +172,4 @@ pub(crate) fn list(processes: &[&Process]) -> String {
 /// Joins the pids of processes with `between`.
 pub(crate) fn pids(processes: &[&Process], between: &str) -> String {
     processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(between)
-}
-
-/// Parses a message `NVRM: Xid (PCI:0000:19:00): 79, …`. Returns the Xid's number and the device's
-/// bus address.
-pub(crate) fn xid(message: &str) -> Option<(u32, &str)> {
-    let (_, rest) = message.split_once("NVRM: Xid (PCI:")?;
-    let (device, rest) = rest.split_once("): ")?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    Some((rest[..digits].parse().ok()?, device))
-}
-
-/// Returns how often the kernel logged a text, and the seconds since the last time.
-pub(crate) fn logged(machine: &Machine, text: &str) -> Option<(usize, u64)> {
-    let mut messages = machine.log.iter().filter(|message| message.text.contains(text));
-    let first = messages.next()?;
-    let (count, last) =
-        messages.fold((1, first.seconds), |(count, _), message| (count + 1, message.seconds));
-    Some((count, (machine.host.uptime_seconds - last).max(0.0) as u64))
 }

@@ -1,6 +1,7 @@
 //! Steps that would give memory back, and the end of proven orphans.
 
 mod holders;
+mod requests;
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -11,7 +12,6 @@ use serde::Serialize;
 
 pub use holders::{Held, Holder, Step};
 
-use crate::ask;
 use crate::doctor::diagnose;
 use crate::evidence::{self, Ended};
 use crate::machine::{Machine, Process};
@@ -65,13 +65,8 @@ pub fn plan(machine: &Machine) -> Plan {
     let is_taken = |pids: &[u32]| {
         !pids.is_empty() && pids.iter().all(|pid| orphans.iter().any(|orphan| orphan.pid == *pid))
     };
-    let requests = ask::requests(machine);
-    let asked: Vec<u32> = requests.iter().map(|(pid, ..)| *pid).collect();
-    let asks = requests.into_iter().map(|(pid, reason, command, bytes)| Step {
-        reason: format!("ask pid {pid}: {reason}"),
-        bytes,
-        command,
-    });
+    let (servers, mut steps): (Vec<u32>, Vec<Step>) =
+        requests::requests(machine).into_iter().unzip();
     let findings = diagnose(machine).findings.into_iter();
     let findings = findings
         .filter(|finding| {
@@ -79,11 +74,10 @@ pub fn plan(machine: &Machine) -> Plan {
         })
         .filter(|finding| !is_taken(&finding.pids))
         .filter(|finding| {
-            let is_asked = finding.pids.iter().any(|pid| asked.contains(pid));
-            !(is_asked && ["P08", "P10"].contains(&finding.rule))
+            let takes_requests = finding.pids.iter().any(|pid| servers.contains(pid));
+            !(takes_requests && ["P08", "P10"].contains(&finding.rule))
         });
-    let mut steps: Vec<Step> = asks.collect();
-    let mut named = asked.clone();
+    let mut named = servers.clone();
     for finding in findings {
         // A command that only shows the process gives nothing back.
         if !finding.command.starts_with("ps ") {

@@ -6,7 +6,7 @@
 //!
 //! * [`status::of`] accounts for the memory of each device, by process.
 //! * [`diagnose`] runs all rules ([`RULES`]) and reports their findings. [`markdown`] renders the
-//!   report for others to read, and [`Baseline`] compares it with an earlier time.
+//!   report for others to read.
 //! * [`explain_error`] explains the text of an out-of-memory error.
 //! * [`free::plan`] lists steps that would give memory back.
 //! * [`pause::Pause`] moves a process's device memory to the host, and back.
@@ -30,10 +30,9 @@
 
 #![deny(unsafe_code)]
 
-mod ask;
-mod baseline;
 mod doctor;
 mod evidence;
+mod facts;
 pub mod free;
 pub mod machine;
 mod markdown;
@@ -46,13 +45,12 @@ pub mod status;
 mod topics;
 mod words;
 
-pub use ask::ask;
-pub use baseline::{Baseline, Figures};
 pub use doctor::{Report, diagnose};
+pub use facts::{Skipped, Source, Why};
 pub use machine::Machine;
 pub use markdown::markdown;
 pub use oom::{Explanation, explain_error};
 pub use rule::{Finding, Rule, Severity};
 pub use rules::RULES;
-pub use source::{Here, Recorder, Recording, RecordingError, Skipped, Source, Why};
+pub use source::{Here, Recorder, Recording, RecordingError};
 pub use topics::{TOPICS, explain_topic};

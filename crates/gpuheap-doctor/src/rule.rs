@@ -16,7 +16,7 @@ pub struct Rule {
     pub title: &'static str,
     /// Long text of `gpuheap explain ID`.
     pub explanation: &'static str,
-    pub(crate) look: fn(&Machine) -> Vec<Finding>,
+    pub(crate) check: fn(&Machine) -> Vec<Finding>,
 }
 
 /// Severity of a finding.
@@ -52,8 +52,8 @@ pub struct Finding {
 
 impl Rule {
     /// Returns the rule's findings on a machine.
-    pub fn look(&self, machine: &Machine) -> Vec<Finding> {
-        (self.look)(machine)
+    pub fn check(&self, machine: &Machine) -> Vec<Finding> {
+        (self.check)(machine)
     }
 
     /// Renders the explanation for `width` columns.
@@ -84,6 +84,11 @@ impl Rule {
 impl Finding {
     pub(crate) fn with_pids(mut self, pids: impl IntoIterator<Item = u32>) -> Finding {
         self.pids = pids.into_iter().collect();
+        self
+    }
+
+    pub(crate) fn with_severity(mut self, severity: Severity) -> Finding {
+        self.severity = severity;
         self
     }
 

@@ -33,7 +33,7 @@ impl fmt::Display for Amount {
 }
 
 /// Formats `1 GPU` or `2 GPUs`. A noun that ends in `s` gets `es`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     match (number, noun.ends_with('s')) {
         (1, _) => format!("1 {noun}"),
         (_, true) => format!("{number} {noun}es"),

@@ -10,10 +10,9 @@ use clap::Args;
 use gpuheap_dry_run::{Error, FindBatch, Options, Outcome, Progress, dry_run};
 use gpuheap_replay::cards::{self, Card, UnknownCard};
 
-use crate::failure::Failure;
+use crate::exit::{Failure, Verdict};
 use crate::output;
 use crate::values::{TypedSize, bytes, missing};
-use crate::verdict::Verdict;
 
 /// Card that a program is run on if none is given: the largest one that was measured.
 const CARD: &str = "H200 141GB";
@@ -155,14 +154,14 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     let mut verdict = dry_run(&options, &Notes).map_err(failed)?;
     verdict.notes.extend(arguments.cards()?.into_iter().filter_map(|asked| asked.note));
     if let Some(file) = &arguments.json {
-        write(file, &json(&verdict).map_err(Failure::could_not_look)?)?;
+        write(file, &json(&verdict).map_err(Failure::environment_error)?)?;
     }
     output::report(&text::render(&verdict));
     match verdict.outcome() {
         Outcome::Fits => Ok(Verdict::Fine),
         Outcome::FitsAsFarAsKnown => Ok(Verdict::AsFarAsKnown),
         Outcome::Oversubscribed | Outcome::DoesNotFit => Ok(Verdict::Findings),
-        Outcome::NoVerdict(_) => Err(Failure::could_not_look("no verdict: see above")),
+        Outcome::NoVerdict(_) => Err(Failure::environment_error("no verdict: see above")),
     }
 }
 
@@ -186,7 +185,7 @@ fn write(file: &std::path::Path, text: &str) -> Result<(), Failure> {
 fn failed(error: Error) -> Failure {
     match error {
         Error::WrongUse(line) => Failure::wrong_use(line),
-        error => Failure::could_not_look(error),
+        error => Failure::environment_error(error),
     }
 }
 

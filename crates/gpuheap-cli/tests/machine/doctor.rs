@@ -93,35 +93,6 @@ fn report_is_markdown_and_keeps_the_exit_code() {
 }
 
 #[test]
-fn baseline_is_saved_and_compared_with() {
-    let folder = tempfile::tempdir().unwrap();
-    let doctor = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_gpuheap"))
-            .args(["doctor", "--baseline"])
-            .args(arguments)
-            .env("XDG_STATE_HOME", folder.path())
-            .output()
-            .unwrap();
-        let text = [output.stdout, output.stderr].concat();
-        (output.status.code().unwrap(), String::from_utf8(text).unwrap())
-    };
-    let file = machine(folder.path(), "fork");
-    let fork = file.to_str().unwrap();
-    let (code, text) = doctor(&["show"]);
-    assert!(code == 2 && text.contains("gpuheap doctor --baseline save"), "{text}");
-    let (code, text) = doctor(&["save", "--machine", fork]);
-    assert!(code == 2 && text.contains("leave one of the two out"), "{text}");
-    let (code, text) = doctor(&["save"]);
-    assert!(code == 0 && text.ends_with("gpuheap/baseline.json\n"), "{text}");
-    let (code, text) = doctor(&["show"]);
-    assert!(code == 0 && text.starts_with("no change since the baseline"), "{text}");
-    let (code, text) = doctor(&["show", "--machine", fork]);
-    assert!(code == 1 && text.contains("P01"), "{text}");
-    std::fs::write(folder.path().join("gpuheap/baseline.json"), "{}").unwrap();
-    assert_eq!(doctor(&["show"]).0, 2);
-}
-
-#[test]
 fn topics_take_their_numbers_from_the_machine() {
     let ran = on("wsl2_windows", &["explain", "wslconfig"]);
     assert!(ran.code == 0 && ran.stdout.contains("\n    memory=23GB\n"), "{}", ran.stdout);

@@ -233,7 +233,7 @@ pub(super) fn render(devices: &[Held], windows: &[Holder], width: usize) -> Stri
             mib(held.total_bytes),
             match held.holders.len() {
                 0 => "by no process that the driver lists".to_owned(),
-                holders => format!("by {}", count(holders, "process")),
+                holders => format!("by {}", count(holders as u64, "process")),
             }
         );
         hanging(&mut text, "", "  ", &words, width);

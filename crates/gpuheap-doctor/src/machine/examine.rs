@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::nvml::Gpu;
 use super::proc::meminfo;
 use super::process::{Process, has_cuda_thread};
-use crate::source::{Skipped, Source, Why};
+use crate::facts::{Gpu, Skipped, Source, Why};
 
 /// Message of the kernel.
 #[derive(Debug, Clone, PartialEq)]

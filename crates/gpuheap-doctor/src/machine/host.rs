@@ -1,7 +1,7 @@
 //! Facts about the host: its kernel, its memory, its namespaces.
 
 use super::proc::{hidepid, meminfo};
-use crate::source::Source;
+use crate::facts::Source;
 
 /// Host, as `/proc` and `/sys` describe it.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,9 +1,11 @@
-//! Device files, and the mappings of a process: `/proc/PID/maps`.
+//! Mappings of a process: `/proc/PID/maps`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::facts::{device, numbered_device};
+
 /// Prefixes of file names in `/proc/PID/maps` that rules know.
-const LIBRARIES: [&str; 15] = [
+const LIBRARIES: [&str; 14] = [
     "libcuda.so",
     "libnvidia-ml.so",
     "libtorch_cuda",
@@ -18,7 +20,6 @@ const LIBRARIES: [&str; 15] = [
     "librmm",
     "cupy",
     "libtpu",
-    "libpython",
 ];
 
 /// Size of the mapping of `/dev/nvidiaN` that each context has, bytes: on an H200 with driver
@@ -79,44 +80,9 @@ fn known_file(line: &str) -> Option<String> {
     LIBRARIES.iter().any(|library| name.starts_with(library)).then(|| name.to_owned())
 }
 
-/// Returns the device file of a path, as `/dev/nvidia0`; `None` if memory of a GPU is not held
-/// through it.
-///
-/// Containers mount device files below other folders, such as `/host/dev`, and a file that was
-/// removed since has a remark behind its name.
-pub(crate) fn device(path: &str) -> Option<String> {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    let (folder, name) = path.rsplit_once('/')?;
-    let is_folder_of_devices = folder == "/dev" || folder.ends_with("/dev");
-    let is_known = ["dxg", "nvidiactl", "nvidia-uvm"].contains(&name)
-        || name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok());
-    (is_folder_of_devices && is_known).then(|| format!("/dev/{name}"))
-}
-
-/// Returns the device file of a path if it is that of one GPU.
-fn numbered_device(path: &str) -> Option<String> {
-    device(path).filter(|file| file.ends_with(|c: char| c.is_ascii_digit()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn device_files_are_known_below_other_folders_and_after_their_removal() {
-        for (path, file) in [
-            ("/dev/nvidia0", Some("/dev/nvidia0")),
-            ("/host/dev/nvidia12", Some("/dev/nvidia12")),
-            ("/dev/nvidiactl (deleted)", Some("/dev/nvidiactl")),
-            ("/dev/nvidia-uvm", Some("/dev/nvidia-uvm")),
-            ("/dev/nvidia-uvm-tools", None),
-            ("/dev/nvidia-caps/nvidia-cap1", None),
-            ("/home/ann/nvidia0", None),
-            ("nvidia0", None),
-        ] {
-            assert_eq!(device(path).as_deref(), file, "{path}");
-        }
-    }
 
     #[test]
     fn contexts_and_shared_memory_are_counted_by_their_mappings() {

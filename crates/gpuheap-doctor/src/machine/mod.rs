@@ -1,10 +1,8 @@
 //! Facts about a machine, read once from a source.
 
-mod cuda;
 mod examine;
 mod host;
 mod maps;
-mod nvml;
 mod probe;
 mod proc;
 mod process;
@@ -15,17 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::cuda::end as cuda_end;
-pub use self::cuda::{CudaProbe, Outcome, PROBES};
 pub use self::examine::Message;
 pub use self::host::Host;
-pub(crate) use self::maps::device;
-pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub use self::process::Process;
-pub(crate) use self::process::{is_kept_variable, windows_drive};
 pub(crate) use self::redaction::Redaction;
 pub use self::windows::{Windows, WindowsProcess};
-use crate::source::{Skipped, Source, Why};
+use crate::facts::{self, Skipped, Source, Why};
+pub use crate::facts::{CudaProbe, Gpu, Kind, Listed, Nvml, NvmlFailure, Outcome, PROBES};
+use crate::source::Here;
 
 /// Facts about a machine.
 #[derive(Debug, Clone)]
@@ -82,7 +77,7 @@ impl Host {
     ///
     /// The reason if the host does not answer in time.
     pub fn here() -> Result<Host, Skipped> {
-        let source: Arc<dyn Source> = Arc::new(crate::source::Here);
+        let source: Arc<dyn Source> = Arc::new(Here);
         probe::limited(&source, Duration::from_secs(2), Host::read)
     }
 }
@@ -163,7 +158,7 @@ impl Machine {
         self.ask_windows();
         // A recording may have the answers of its time.
         if let Ok(text) = self.source.cuda(&[]) {
-            self.cuda = cuda::parse(&text, self.devices());
+            self.cuda = facts::parse_probes(&text, self.devices());
         }
     }
 
@@ -173,7 +168,7 @@ impl Machine {
     /// seconds at most.
     pub fn probe_cuda(&mut self, command: &[String]) {
         let asked = self.source.cuda(command);
-        let probes = asked.map(|text| cuda::parse(&text, self.devices()));
+        let probes = asked.map(|text| facts::parse_probes(&text, self.devices()));
         self.cuda = self.keep("cuda", probes);
     }
 
@@ -234,12 +229,12 @@ impl Machine {
 
     /// Returns the start of a process of this machine, in ticks of 10 ms after boot.
     pub(crate) fn start_of(pid: u32) -> Option<u64> {
-        process::stat(&crate::source::Here, pid).map(|stat| stat.start_ticks)
+        process::stat(&Here, pid).map(|stat| stat.start_ticks)
     }
 
     /// Returns `true` while a process of this machine with this start lives.
     pub(crate) fn is_running(pid: u32, start_ticks: u64) -> bool {
-        process::stat(&crate::source::Here, pid)
+        process::stat(&Here, pid)
             .is_some_and(|stat| stat.start_ticks == start_ticks && !matches!(stat.state, 'Z' | 'X'))
     }
 

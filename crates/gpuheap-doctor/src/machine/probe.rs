@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::source::{Skipped, Source, Why};
+use crate::facts::{Skipped, Source, Why};
 
 /// Runs `look` on a thread of its own, and waits for it until `limit`. A late one continues until
 /// it or the program ends.

@@ -1,13 +1,14 @@
 //! Processes that NVML lists or that hold a device, as `/proc` describes them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::maps::{Maps, device};
+use super::maps::Maps;
 use super::probe::limited;
 use super::proc::{Stat, container, user_name};
-use crate::source::{Source, Why};
+use crate::facts::{Source, Why, device, is_kept_variable, windows_drive};
 
 /// Process of the machine.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,8 +19,6 @@ pub struct Process {
     pub comm: String,
     /// Arguments; empty if they cannot be read.
     pub arguments: Vec<String>,
-    /// Path of the program: `/usr/bin/python3.14`; empty if it cannot be read.
-    pub executable: String,
     /// `true` if [`command`](Process::command) leaves out the arguments.
     pub hides_arguments: bool,
     /// State, as in `/proc/PID/stat`: `R`, `S`, `D`, `T`, `t`, `Z`.
@@ -99,18 +98,6 @@ impl Process {
         crate::words::cut(&text, width)
     }
 
-    /// Returns the version of Python, if the name of the program's file or library has it.
-    pub fn python(&self) -> Option<(u32, u32)> {
-        let file = self.executable.rsplit('/').next().unwrap_or_default();
-        let version = |name: &str| {
-            let (major, rest) = name.split_once('.')?;
-            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-            Some((major.parse().ok()?, rest[..digits].parse().ok()?))
-        };
-        let library = self.maps.iter().find_map(|name| name.strip_prefix("libpython"));
-        file.strip_prefix("python").and_then(version).or_else(|| version(library?))
-    }
-
     /// Returns `true` if the name, or a part of the command line, contains `text`.
     pub fn runs(&self, text: &str) -> bool {
         self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
@@ -137,26 +124,11 @@ impl Process {
     }
 }
 
-/// Environment variables that rules know. No others are kept, because environments hold secrets.
-const VARIABLES: [&str; 13] = [
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MODULE_LOADING",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "XLA_PYTHON_CLIENT_PREALLOCATE",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "OLLAMA_KEEP_ALIVE",
-    "SLURM_JOB_ID",
-    "KUBERNETES_SERVICE_HOST",
-    "RAY_JOB_ID",
-    "GGML_CUDA_NO_VMM",
-];
-
-/// Returns `true` for an environment variable that may be kept.
-pub(crate) fn is_kept_variable(name: &str) -> bool {
-    VARIABLES.contains(&name)
+impl fmt::Display for Process {
+    /// Writes the pid and the start of the command line: `pid 4188 (python3 w.py)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} ({})", self.pid, self.command(30))
+    }
 }
 
 /// Process in the first pass over all processes.
@@ -234,14 +206,6 @@ fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
     Some(Seen { pid, stat, holds, drives, is_readable })
 }
 
-/// Returns the Windows drive that WSL2 mounts a file from: `/mnt/c`.
-pub(crate) fn windows_drive(path: &str) -> Option<&str> {
-    let letter = path.strip_prefix("/mnt/")?.as_bytes();
-    let is_drive =
-        letter.first().is_some_and(u8::is_ascii_lowercase) && letter.get(1) == Some(&b'/');
-    is_drive.then(|| &path[..6])
-}
-
 /// Reads the fields that the first pass leaves out. These files may block as long as the process
 /// does, so all of them together have a time limit.
 fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> Process {
@@ -264,7 +228,6 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         pid,
         comm: stat.comm,
         arguments: details.arguments,
-        executable: source.link(&format!("/proc/{pid}/exe")).unwrap_or_default(),
         hides_arguments: false,
         state: stat.state,
         parent: stat.parent,

@@ -1,7 +1,6 @@
 //! Windows' own facts about the card, which WSL2 lacks.
 
-use crate::source::Skipped;
-use crate::source::Source;
+use crate::facts::{Skipped, Source};
 
 /// Card and host, as Windows' counters describe them. All sizes are bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

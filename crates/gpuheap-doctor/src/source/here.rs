@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Skipped, Source, Why, kcmp, nvml, windows};
-use crate::machine::{Nvml, cuda_end};
+use super::{kcmp, nvml, windows};
+use crate::facts::{Nvml, Skipped, Source, Why, end_line};
 
 /// The most bytes read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
 const MOST: u64 = 16 << 20;
@@ -78,7 +78,7 @@ impl Source for Here {
         };
         let failure = ended.err().map(|skipped| reason(skipped.text));
         // A line that was cut off has no end.
-        Ok(format!("{text}\n{}", cuda_end(failure.as_deref())))
+        Ok(format!("{text}\n{}", end_line(failure.as_deref())))
     }
 
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {

@@ -1,6 +1,6 @@
 //! Comparison of descriptors by the kernel, the only call of this crate that needs `unsafe`.
 
-use super::{Skipped, Why};
+use crate::facts::{Skipped, Why};
 
 /// `KCMP_FILE` of `linux/kcmp.h`, which libc lacks.
 const KCMP_FILE: libc::c_int = 0;

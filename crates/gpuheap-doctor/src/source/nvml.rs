@@ -6,8 +6,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml as Library};
 
-use super::{Skipped, Why};
-use crate::machine::{Gpu, Kind, Listed, Nvml, NvmlFailure};
+use crate::facts::{Gpu, Kind, Listed, Nvml, NvmlFailure, Skipped, Why};
 
 /// Places of NVML. WSL2 has it outside of the linker's folders.
 const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Here, Skipped, Source, Why};
-use crate::machine::{Nvml, device, is_kept_variable, windows_drive};
+use super::Here;
+use crate::facts::{Nvml, Skipped, Source, Why, device, is_kept_variable, windows_drive};
 
 /// This machine, with a record of all facts that are read of it, for a
 /// [`Recording`](crate::Recording). Clones share one record.
@@ -85,12 +85,6 @@ impl Source for Recorder {
             && (target.starts_with("/dev/") || device(target).is_some() || path.contains("/ns/"))
         {
             self.keep(path, format!("== {path} -> {target}\n"));
-        } else if let Ok(target) = &link
-            && path.ends_with("/exe")
-        {
-            // The path may be in a user's home folder.
-            let name = target.rsplit('/').next().unwrap_or_default();
-            self.keep(path, format!("== {path} -> {name}\n"));
         } else if let Ok(target) = &link
             && let Some(drive) = windows_drive(target)
         {

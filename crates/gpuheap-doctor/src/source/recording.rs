@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::{Skipped, Source, Why};
-use crate::machine::Nvml;
+use crate::facts::{Nvml, Skipped, Source, Why};
 
 /// A recorded machine.
 ///

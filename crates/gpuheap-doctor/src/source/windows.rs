@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Skipped;
+use crate::facts::Skipped;
 
 /// Time limit of PowerShell. Its first start takes one to three seconds.
 const PATIENCE: Duration = Duration::from_secs(6);

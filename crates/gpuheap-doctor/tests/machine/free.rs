@@ -195,33 +195,12 @@ fn orphan_that_a_later_look_does_not_find_is_dropped() {
     assert!(first.orphans.is_empty());
 }
 
-/// Returns a training process that runs the Python of `executable`.
-fn python(executable: &str) -> Recording {
-    let links = format!("== /proc/4000/exe -> {executable}\n");
-    Recording::parse(&links).unwrap().over(named("h200_training"))
-}
-
 #[test]
-fn python_that_takes_requests_is_asked_before_anything_else() {
-    let plan = plan(python("/usr/bin/python3.14"));
-    assert_eq!(plan.steps[0].command, "gpuheap free --ask 4000");
-    assert_eq!(plan.steps[0].bytes, 106_151_542_784);
-    assert!(plan.orphans.is_empty());
-}
-
-#[test]
-fn older_python_is_not_asked() {
-    for executable in ["/usr/bin/python3.13", "/usr/bin/python3", "/usr/bin/perl5.38"] {
-        let plan = plan(python(executable));
-        assert!(plan.steps.iter().all(|step| !step.command.contains("--ask")), "{plan:?}");
-    }
-}
-
-#[test]
-fn server_is_asked_by_its_own_command() {
+fn server_request_is_the_first_step() {
     let command = "/usr/local/bin/ollama\\0runner\\0";
-    let plan = plan(python("/usr/bin/ollama").with("/proc/4000/cmdline", command));
+    let plan = plan(named("h200_training").with("/proc/4000/cmdline", command));
     assert!(plan.steps[0].command.ends_with("ollama stop"), "{plan:?}");
+    assert_eq!(plan.steps[0].bytes, 106_151_542_784);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod baseline;
 mod free;
 mod markdown;
 mod mutated;

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use gpuheap_doctor::{
-    Baseline, Machine, RULES, Recording, TOPICS, Why, diagnose, explain_error, explain_topic, free,
-    markdown, status,
+    Machine, RULES, Recording, TOPICS, Why, diagnose, explain_error, explain_topic, free, markdown,
+    status,
 };
 use proptest::prelude::*;
 
@@ -83,8 +83,6 @@ fn look(recording: Recording) {
     for topic in TOPICS {
         explain_topic(topic, &machine, 80);
     }
-    let figures = Baseline::of(&machine, &report, 0);
-    figures.changes(&figures);
     free::plan(&machine).render(80);
     status::render(&status::of(&machine), "580", 80);
     let panicked = report.skipped.iter().any(|skipped| skipped.reason.contains("panicked"));

@@ -1,0 +1,87 @@
+//! Ends of commands, each with its exit code.
+
+/// Result of a command that ran to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// No findings: exit code 0.
+    Fine,
+    /// Findings of the kind that the command looks for: exit code 1.
+    Findings,
+    /// No findings as far as is known; the text names the limits: exit code 4. A [`Failure`] has
+    /// codes 2 and 3.
+    AsFarAsKnown,
+    /// A program that the command ran ended with this exit code, and so does the command.
+    Status(u8),
+}
+
+impl Verdict {
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Verdict::Fine => 0,
+            Verdict::Findings => 1,
+            Verdict::AsFarAsKnown => 4,
+            Verdict::Status(code) => code,
+        }
+    }
+}
+
+/// Failure of a command: its exit code, and lines for stderr. Each line has the problem, its place,
+/// the reason and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    code: u8,
+    lines: Vec<String>,
+}
+
+impl Failure {
+    /// Returns a failure for wrong use, or for input that cannot be read: exit code 2.
+    pub(crate) fn wrong_use(line: impl ToString) -> Failure {
+        Failure { code: 2, lines: vec![one_line(&line.to_string())] }
+    }
+
+    /// Returns a failure for a missing driver or device, or a place that cannot be written: exit
+    /// code 3.
+    pub(crate) fn environment_error(line: impl ToString) -> Failure {
+        Failure { code: 3, lines: vec![one_line(&line.to_string())] }
+    }
+
+    /// Joins this failure with another one of the same kind.
+    pub(crate) fn and(mut self, other: Failure) -> Failure {
+        self.code = self.code.max(other.code);
+        self.lines.extend(other.lines);
+        self
+    }
+
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code
+    }
+}
+
+/// Joins the lines of a text. An argument or a driver's text may hold line breaks and control
+/// characters.
+fn one_line(text: &str) -> String {
+    text.split(|c: char| c.is_control())
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stays_on_one_line() {
+        assert_eq!(Failure::wrong_use("a\nb\u{1b}[31mc\r\n").lines(), ["a b [31mc"]);
+    }
+
+    #[test]
+    fn keeps_every_line() {
+        let both = Failure::wrong_use("one").and(Failure::wrong_use("two"));
+        assert_eq!(both.lines(), ["one", "two"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Processes behind the limits of a container, a job or `/proc`.
+
+use crate::evidence::{accounts, with_memory};
+use crate::machine::Machine;
+use crate::rule::{Finding, Rule, Severity};
+use crate::words::mib;
+
+pub(super) const P15: Rule = Rule {
+    id: "P15",
+    severity: Severity::Info,
+    title: "hidden processes",
+    explanation: "With hidepid, /proc shows you your own processes alone. A process that is not \
+        shown cannot be distinguished from one that has ended, so the rules about ended processes \
+        report nothing.",
+    check: hidden_processes,
+};
+
+/// Returns a finding if `/proc` hides processes of other users.
+fn hidden_processes(machine: &Machine) -> Vec<Finding> {
+    let host = &machine.host;
+    if host.hidepid == 0 || host.uid == Some(0) {
+        return Vec::new();
+    }
+    vec![P15.found(
+        format!("/proc hides processes of other users (hidepid={})", host.hidepid),
+        "Ended processes look like hidden ones.",
+        "sudo gpuheap doctor",
+    )]
+}
+
+pub(super) const P16: Rule = Rule {
+    id: "P16",
+    severity: Severity::Warning,
+    title: "container that sees no processes",
+    explanation: "The driver lists the processes that your PID namespace can see. In a container \
+        these are the container's own, while memory in use is the whole device's.",
+    check: unlisted_outside,
+};
+
+/// Returns a finding for each device in use on which a container sees no process.
+fn unlisted_outside(machine: &Machine) -> Vec<Finding> {
+    if !machine.host.is_container || machine.host.is_wsl {
+        return Vec::new();
+    }
+    accounts(machine)
+        .filter(|(_, account)| account.processes.is_empty())
+        .filter(|(_, account)| {
+            account.unaccounted_bytes > (account.total_bytes as i64 / 100).max(1 << 30)
+        })
+        .map(|(gpu, account)| {
+            let used = mib(account.used_bytes);
+            P16.found(
+                format!("{gpu}: {used} in use, and no process is listed in this container"),
+                "Processes outside of it are not listed; look on the host.",
+                "docker run --pid=host --gpus all IMAGE gpuheap doctor",
+            )
+        })
+        .collect()
+}
+
+pub(super) const P17: Rule = Rule {
+    id: "P17",
+    severity: Severity::Warning,
+    title: "process of a removed container",
+    explanation: "docker rm -f and a crash of the container's runtime can leave processes running. \
+        They keep their memory.",
+    check: removed_containers,
+};
+
+/// Returns a finding for each process whose container does not run.
+fn removed_containers(machine: &Machine) -> Vec<Finding> {
+    let Some(running) = &machine.running_containers else { return Vec::new() };
+    with_memory(machine)
+        .filter(|process| process.cgroup.contains("docker"))
+        .filter_map(|process| Some((process, process.container.as_deref()?)))
+        .filter(|(_, container)| !running.iter().any(|id| id.starts_with(container)))
+        .map(|(process, container)| {
+            P17.found(
+                format!("{process} belongs to container {container}, which does not run"),
+                "The container was removed and its process stayed.",
+                format!("sudo kill {}", process.pid),
+            )
+            .with_pids([process.pid])
+        })
+        .collect()
+}
+
+pub(super) const P20: Rule = Rule {
+    id: "P20",
+    severity: Severity::Warning,
+    title: "process of a job that has ended",
+    explanation: "A scheduler's job can end while a step of it lives on, with its memory. The \
+        process names its Slurm job in its control group; squeue does not list that job.",
+    check: ended_jobs,
+};
+
+/// Returns a finding for each process whose job the scheduler does not list.
+fn ended_jobs(machine: &Machine) -> Vec<Finding> {
+    let Some(jobs) = &machine.running_jobs else { return Vec::new() };
+    with_memory(machine)
+        .filter_map(|process| {
+            let (_, rest) = process.cgroup.split_once("/job_")?;
+            let job: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            if job.is_empty() || jobs.contains(&job) {
+                return None;
+            }
+            let fact = format!("{process} belongs to job {job}, which has ended");
+            let command = format!("scancel --signal=KILL {job}");
+            let finding = P20.found(fact, "A step of the job outlived it.", command);
+            Some(finding.with_pids([process.pid]))
+        })
+        .collect()
+}

@@ -1,0 +1,291 @@
+//! States of a device, and a driver that fails.
+
+use super::logs::xid;
+use crate::evidence::{self, accounts};
+use crate::facts::{CudaProbe, Outcome};
+use crate::machine::{Gpu, Machine, NvmlFailure, Process};
+use crate::rule::{Finding, Rule, Severity};
+use crate::words::{count, cut, mib};
+
+/// Returns a finding for each device for which `finding` returns one.
+fn for_devices(machine: &Machine, finding: impl Fn(&Gpu) -> Option<Finding>) -> Vec<Finding> {
+    machine.devices().iter().filter_map(finding).collect()
+}
+
+pub(super) const G04: Rule = Rule {
+    id: "G04",
+    severity: Severity::Info,
+    title: "error correction that takes memory",
+    explanation: "Cards with GDDR memory keep the bits for error correction in the same memory, \
+        some 6 % of it. Cards with HBM have separate room for them. Without correction, a flipped \
+        bit goes unnoticed.",
+    check: error_correction,
+};
+
+/// Returns a finding for each device whose error correction takes some of its memory.
+fn error_correction(machine: &Machine) -> Vec<Finding> {
+    const GDDR: [&str; 8] = ["T4", "L4", "A10", "A40", "A16", "A2", "RTX", "Quadro"];
+    for_devices(machine, |gpu| {
+        let mut words = gpu.name.split([' ', '-']);
+        let is_gddr = words.any(|word| GDDR.iter().any(|card| word.starts_with(card)))
+            && !gpu.name.contains("A100");
+        (gpu.ecc == Some(true) && is_gddr).then(|| {
+            G04.found(
+                format!("{gpu}: {} in all, with error correction on", mib(gpu.total)),
+                "Error correction takes some 6 % of a card with GDDR memory.",
+                format!("sudo nvidia-smi -i {} -e 0", gpu.index),
+            )
+        })
+    })
+}
+
+pub(super) const G05: Rule = Rule {
+    id: "G05",
+    severity: Severity::Warning,
+    title: "exhausted BAR1 window",
+    explanation: "Other devices and the processor reach the memory of a GPU through a window, \
+        BAR1. Mappings for GPUDirect, peers and RDMA take room in it. If the window is full, a \
+        mapping fails although memory of the device is free. Resizable BAR makes the window as \
+        large as the memory.",
+    check: full_windows,
+};
+
+/// Returns a finding for each device whose BAR1 window is nearly full.
+fn full_windows(machine: &Machine) -> Vec<Finding> {
+    for_devices(machine, |gpu| {
+        let (used, total) = (gpu.bar1_used?, gpu.bar1_total.filter(|&total| total > 0)?);
+        (used > total / 10 * 9).then(|| {
+            G05.found(
+                format!("{gpu}: {} of the {} of BAR1 are in use", mib(used), mib(total)),
+                "Mappings for peers and RDMA fail once it is full, with device memory left.",
+                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+            )
+        })
+    })
+}
+
+pub(super) const G07: Rule = Rule {
+    id: "G07",
+    severity: Severity::Fail,
+    title: "driver that does not answer",
+    explanation: "NVML fails with a number. 9: the kernel module is not loaded. 15: the device \
+        fell off the bus. 16: the device needs a reset. 18: the library is of another version than \
+        the module, as after an upgrade without a reboot. 999: unknown to the driver too; the \
+        kernel's log may have the reason.",
+    check: failures_of_nvml,
+};
+
+/// Returns a finding if the driver answers nothing, or nothing about a device.
+fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
+    if machine.host.is_wsl {
+        return Vec::new();
+    }
+    let finding = |subject: &str, failure: &NvmlFailure| {
+        let (cause, command) = match failure.code {
+            9 => ("The kernel module is not loaded.", "sudo modprobe nvidia"),
+            15 => ("The device fell off the bus.", "sudo reboot"),
+            16 => ("The device needs a reset.", "sudo nvidia-smi -r"),
+            18 => (
+                "The driver was upgraded and its kernel module is still the old one.",
+                "sudo reboot",
+            ),
+            4 => ("This user may not open the device.", "ls -l /dev/nvidia*"),
+            _ => ("The driver's reason is in the kernel's log.", "sudo dmesg | grep NVRM"),
+        };
+        let fact = format!("{subject}: {} (NVML error {})", failure.text, failure.code);
+        G07.found(fact, cause, command)
+    };
+    let mut found = Vec::new();
+    match &machine.nvml {
+        Ok(nvml) => found.extend(nvml.failure.iter().map(|failure| finding("the driver", failure))),
+        Err(skipped) if !machine.host.has_no_device => {
+            let fact = format!("a GPU is there, and the driver's library is not: {skipped}");
+            let cause = "The package of the library, libnvidia-compute, is missing or broken.";
+            found.push(G07.found(fact, cause, "ldconfig -p | grep libnvidia-ml"));
+        }
+        Err(_) => {}
+    }
+    found.extend(for_devices(machine, |gpu| {
+        gpu.failure.as_ref().map(|failure| finding(&gpu.to_string(), failure))
+    }));
+    found
+}
+
+pub(super) const G08: Rule = Rule {
+    id: "G08",
+    severity: Severity::Warning,
+    title: "reset that holders would prevent",
+    explanation: "A reset is refused while anything has the device open: programs, and services \
+        such as DCGM, the fabric manager, the persistence daemon and a display. They are stopped \
+        first, in this order: programs, DCGM, display, fabric manager, persistence mode. This rule \
+        shows only if a reset is due.",
+    check: refused_resets,
+};
+
+/// Returns a finding for each device that needs a reset while processes hold it.
+fn refused_resets(machine: &Machine) -> Vec<Finding> {
+    let is_due = |gpu: &Gpu| {
+        let mut logged = machine.log.iter().filter_map(|message| xid(&message.text));
+        gpu.pages_pending == Some(true)
+            || gpu.failure.as_ref().is_some_and(|failure| failure.code == 16)
+            || logged.any(|(xid, device)| {
+                matches!(xid, 79 | 95 | 119 | 120 | 143)
+                    && gpu.pci.to_lowercase().ends_with(&format!("{}.0", device.to_lowercase()))
+            })
+    };
+    let holders: Vec<&Process> =
+        machine.processes.iter().filter(|process| !process.holds.is_empty()).collect();
+    for_devices(machine, |gpu| {
+        (!holders.is_empty() && is_due(gpu)).then(|| {
+            let number = count(holders.len() as u64, "process");
+            G08.found(
+                format!("{gpu} needs a reset, and {number} may hold it"),
+                format!("A reset is refused until these have ended: {}.", evidence::list(&holders)),
+                "sudo systemctl stop nvidia-dcgm nvidia-persistenced",
+            )
+        })
+    })
+}
+
+pub(super) const G09: Rule = Rule {
+    id: "G09",
+    severity: Severity::Info,
+    title: "memory that is retired at the next reset",
+    explanation: "Pages of memory that had errors are taken out of use at the next reset. Until \
+        then a program may meet them.",
+    check: pending_pages,
+};
+
+/// Returns a finding for each device with pages to be retired.
+fn pending_pages(machine: &Machine) -> Vec<Finding> {
+    for_devices(machine, |gpu| {
+        let retired = gpu.retired_pages.unwrap_or(0);
+        (gpu.pages_pending == Some(true)).then(|| {
+            G09.found(
+                format!("{gpu}: pages wait to be retired, {retired} are already"),
+                "They had errors; a reset takes them out of use.",
+                format!("sudo nvidia-smi -r -i {}", gpu.index),
+            )
+        })
+    })
+}
+
+pub(super) const G12: Rule = Rule {
+    id: "G12",
+    severity: Severity::Info,
+    title: "device divided into instances",
+    explanation: "With MIG, processes belong to an instance of the device. The device as a whole \
+        lists them only for root, so its memory seems to belong to no process.",
+    check: instances,
+};
+
+/// Returns a finding for each device that is divided into instances.
+fn instances(machine: &Machine) -> Vec<Finding> {
+    for_devices(machine, |gpu| {
+        (gpu.mig == Some(true)).then(|| {
+            G12.found(
+                format!("{gpu}: {} in use, divided into instances (MIG)", mib(gpu.used)),
+                "Processes are listed by instance, and other users' processes for root alone.",
+                "sudo nvidia-smi",
+            )
+        })
+    })
+}
+
+pub(super) const G13: Rule = Rule {
+    id: "G13",
+    severity: Severity::Info,
+    title: "virtual GPU",
+    explanation: "A virtual GPU has a fixed part of the card's memory. The parts of other machines \
+        cannot be seen from here.",
+    check: virtual_gpus,
+};
+
+/// Returns a finding for each device that is shared with virtual machines.
+fn virtual_gpus(machine: &Machine) -> Vec<Finding> {
+    for_devices(machine, |gpu| {
+        gpu.virtualization.as_deref()?.to_lowercase().contains("vgpu").then(|| {
+            G13.found(
+                format!("{gpu}: {} of a card that virtual machines share", mib(gpu.total)),
+                "The profile of the virtual GPU sets its memory; the host has the other figures.",
+                "nvidia-smi -q | grep -A3 Virtualization",
+            )
+        })
+    })
+}
+
+pub(super) const G14: Rule = Rule {
+    id: "G14",
+    severity: Severity::Warning,
+    title: "confidential computing",
+    explanation: "With confidential computing a part of the device's memory is set aside, and \
+        copies go through separate buffers. Memory that is missing then is not leaked.",
+    check: confidential_devices,
+};
+
+/// Returns a finding for each device in confidential mode whose memory does not add up.
+fn confidential_devices(machine: &Machine) -> Vec<Finding> {
+    accounts(machine)
+        .filter(|(gpu, _)| gpu.confidential == Some(true))
+        .filter(|(_, account)| account.unaccounted_bytes > 512 << 20)
+        .map(|(gpu, account)| {
+            let bytes = mib(account.unaccounted_bytes as u64);
+            G14.found(
+                format!("{gpu}: {bytes} unaccounted, with confidential computing on"),
+                "Confidential computing sets memory aside.",
+                "nvidia-smi conf-compute -q",
+            )
+        })
+        .collect()
+}
+
+pub(super) const G16: Rule = Rule {
+    id: "G16",
+    severity: Severity::Fail,
+    title: "CUDA that fails although the driver answers",
+    explanation: "gpuheap doctor --probe-cuda takes a little of each kind of memory in a process \
+        of its own, and gives it back. No context: programs cannot use the device; look at the \
+        container's options, at CUDA_VISIBLE_DEVICES and at the device's compute mode. No answer \
+        in 30 s: the driver blocks, often after a fault. Pinned memory that is refused early: a \
+        limit of WSL2 or of the host.",
+    check: failed_probes,
+};
+
+/// Returns a finding for each probe that failed.
+fn failed_probes(machine: &Machine) -> Vec<Finding> {
+    let failed = machine.cuda.iter().filter(|probe| probe.outcome == Outcome::Failed);
+    failed.map(failed_probe).collect()
+}
+
+fn failed_probe(probe: &CudaProbe) -> Finding {
+    let (severity, cause, command) = match (probe.probe.as_str(), probe.gpu) {
+        ("pinned memory", _) => (
+            Severity::Warning,
+            "Buffers for copies fail; use pin_memory=False, fewer workers or smaller buffers.",
+            "grep -E 'MemAvailable|Unevictable' /proc/meminfo".to_owned(),
+        ),
+        ("driver", _) => {
+            (Severity::Fail, "No program can use CUDA here.", "nvidia-smi -q".to_owned())
+        }
+        ("context", gpu) => {
+            let option = gpu.map(|gpu| format!(" -i {gpu}")).unwrap_or_default();
+            (
+                Severity::Fail,
+                "No program can use this device now.",
+                format!("nvidia-smi -q{option}"),
+            )
+        }
+        _ => (
+            Severity::Warning,
+            "Programs that use this kind of memory fail; the driver's log may have the reason.",
+            "sudo dmesg | grep NVRM".to_owned(),
+        ),
+    };
+    let name = probe.name();
+    let fact = match probe.bytes {
+        Some(bytes) => format!("{name}: refused after {}: {}", mib(bytes), cut(&probe.text, 90)),
+        None => format!("{name}: {}", cut(probe.text.trim_end_matches('.'), 110)),
+    };
+    let finding = G16.found(fact, cause, command).with_severity(severity);
+    finding.with_bytes(probe.bytes.unwrap_or(0))
+}

@@ -1,0 +1,325 @@
+//! Figures of memory that add up to more or less than expected.
+
+use crate::evidence::{self, accounts, with_memory};
+use crate::machine::{Kind, Machine, Process};
+use crate::rule::{Finding, Rule, Severity};
+use crate::status::{Account, Place, Row};
+use crate::words::{count, mib};
+
+pub(super) const G01: Rule = Rule {
+    id: "G01",
+    severity: Severity::Warning,
+    title: "memory of no listed process",
+    explanation: "The driver reports how much memory of a device is in use, and which process has \
+        how much. If the sum of the processes is far below the memory in use, something holds \
+        memory that the driver lists under no process you can see: a process in another namespace, \
+        a process whose descriptor a child inherited, or the kernel's own clients. A few hundred \
+        MiB are normal. The limit is 512 MiB or 1 % of the device, whichever is more, in each of \
+        three samples.",
+    check: unaccounted_memory,
+};
+
+/// Returns a finding for each device with much more memory in use than its processes have.
+fn unaccounted_memory(machine: &Machine) -> Vec<Finding> {
+    if evidence::cannot_list(machine) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (gpu, account) in accounts(machine).filter(|(gpu, _)| gpu.mig != Some(true)) {
+        if account.processes_without_figure > 0
+            || account.unaccounted_bytes <= evidence::unaccounted_limit(&account)
+        {
+            continue;
+        }
+        let bytes = account.unaccounted_bytes as u64;
+        let holders: Vec<&Process> = evidence::unlisted_holders(machine)
+            .filter(|process| !evidence::is_monitor(process))
+            .collect();
+        let (used, unlisted) = (mib(account.used_bytes), mib(bytes));
+        let fact = format!("{gpu}: {used} in use, {unlisted} of it by no listed process");
+        let (cause, command) = match (holders.as_slice(), machine.unreadable) {
+            ([], Some(0)) => (
+                "No process has the device open: kernel clients or a driver that leaks.".to_owned(),
+                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+            ),
+            ([], _) => (
+                "Some processes are not yours to read, so their holder is not visible.".to_owned(),
+                "sudo gpuheap doctor".to_owned(),
+            ),
+            (holders, _) => (
+                format!(
+                    "Processes have the device open and are not listed: {}.",
+                    evidence::list(holders)
+                ),
+                format!("ps -fp {}", evidence::pids(holders, ",")),
+            ),
+        };
+        found.push(G01.found(fact, cause, command).with_bytes(bytes));
+    }
+    found
+}
+
+pub(super) const G02: Rule = Rule {
+    id: "G02",
+    severity: Severity::Info,
+    title: "a little memory in use on an idle device",
+    explanation: "Driver, firmware and kernel clients keep some memory of a device for themselves, \
+        from a few to several hundred MiB by card and driver. It is no leak, and nothing gives it \
+        back.",
+    check: memory_of_idle_devices,
+};
+
+/// Returns a finding for each idle device with a little memory in use.
+fn memory_of_idle_devices(machine: &Machine) -> Vec<Finding> {
+    accounts(machine)
+        .filter(|(_, account)| {
+            account.processes.is_empty()
+                && (1..=evidence::unaccounted_limit(account)).contains(&account.unaccounted_bytes)
+        })
+        .map(|(gpu, account)| {
+            G02.found(
+                format!("{gpu}: {} in use with no process", mib(account.used_bytes)),
+                "The driver's own clients; no process can give it back.",
+                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+            )
+        })
+        .collect()
+}
+
+pub(super) const G03: Rule = Rule {
+    id: "G03",
+    severity: Severity::Info,
+    title: "monitors that differ by a constant",
+    explanation: "NVML has two calls for a device's memory. The older one counts memory reserved \
+        by driver and firmware as in use, the newer one keeps it apart. Monitors that use the \
+        older call show more memory in use, by the same amount at all times. gpuheap uses the \
+        newer call.",
+    check: reserved_memory,
+};
+
+/// Returns a finding for each device with memory that the driver reserves.
+fn reserved_memory(machine: &Machine) -> Vec<Finding> {
+    machine
+        .devices()
+        .iter()
+        .filter_map(|gpu| Some((gpu, gpu.reserved.filter(|&bytes| bytes > 0)?)))
+        .map(|(gpu, bytes)| {
+            G03.found(
+                format!("{gpu}: {} reserved by the driver", mib(bytes)),
+                "Monitors that use NVML's older call count this as used.",
+                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+            )
+        })
+        .collect()
+}
+
+pub(super) const G11: Rule = Rule {
+    id: "G11",
+    severity: Severity::Warning,
+    title: "page cache in a device's memory",
+    explanation: "On Grace systems the device's memory is a NUMA node of the host. The kernel may \
+        put its page cache there, where it counts as used after the process has ended.",
+    check: page_cache,
+};
+
+/// Returns a finding for each device whose memory is a NUMA node with files in it.
+fn page_cache(machine: &Machine) -> Vec<Finding> {
+    machine
+        .devices()
+        .iter()
+        .filter_map(|gpu| {
+            let node = gpu.numa_node?;
+            let bytes = *machine.device_nodes.get(&node).filter(|bytes| **bytes > 256 << 20)?;
+            let fact = format!("{gpu}: {} of page cache on its NUMA node {node}", mib(bytes));
+            let cause = "The kernel keeps files in the device's memory.";
+            let command = "echo 1 | sudo tee /proc/sys/vm/drop_caches";
+            Some(G11.found(fact, cause, command).with_bytes(bytes))
+        })
+        .collect()
+}
+
+pub(super) const P08: Rule = Rule {
+    id: "P08",
+    severity: Severity::Info,
+    title: "memory that PyTorch may keep",
+    explanation: "PyTorch keeps freed blocks for its next request. From outside one cannot see how \
+        much of a process's memory that is. Only the process can give it back: \
+        torch.cuda.empty_cache().",
+    check: pytorch_caches,
+};
+
+/// Returns a finding for each process of PyTorch with much memory.
+fn pytorch_caches(machine: &Machine) -> Vec<Finding> {
+    with_memory(machine)
+        .filter(|process| process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda"))
+        .filter_map(|process| Some((process, evidence::bytes_of(machine, process.pid)?)))
+        .filter(|&(_, bytes)| bytes > 2 << 30)
+        .map(|(process, bytes)| {
+            P08.found(
+                format!("{process} has {} and PyTorch loaded", mib(bytes)),
+                "A part of it may be PyTorch's cache, which torch.cuda.empty_cache() gives back.",
+                format!("ps -fp {}", process.pid),
+            )
+        })
+        .collect()
+}
+
+pub(super) const P11: Rule = Rule {
+    id: "P11",
+    severity: Severity::Warning,
+    title: "many contexts",
+    explanation: "Each process that touches a device pays for a context of some 200 to 700 MiB, \
+        even if it computes elsewhere. Workers that forget to choose a device all open device 0.",
+    check: contexts,
+};
+
+/// Returns the findings on processes that hold little more than a context, and on processes with
+/// several contexts.
+fn contexts(machine: &Machine) -> Vec<Finding> {
+    let mut findings = small_processes(machine);
+    for (gpu, account) in accounts(machine) {
+        for row in &account.processes {
+            let Some(process) = machine.process(row.pid) else { continue };
+            let contexts = process.contexts_on(gpu.minor);
+            if contexts < 2 || evidence::is_mps(process) {
+                continue;
+            }
+            let size = mib(row.bytes.unwrap_or(0));
+            let fact = format!("{process} has {contexts} contexts on {gpu}, with {size}");
+            let cause = "Each context costs some 500 MiB; libraries share the primary one, \
+                         cuCtxCreate makes another.";
+            let finding = P11.found(fact, cause, format!("gpuheap status --device {}", gpu.index));
+            findings.push(finding.with_pids([row.pid]).with_severity(Severity::Info));
+        }
+    }
+    findings
+}
+
+/// Returns a finding for each device on which several processes hold little more than a context.
+fn small_processes(machine: &Machine) -> Vec<Finding> {
+    accounts(machine)
+        .filter_map(|(gpu, account)| {
+            let mut small: Vec<u64> = account
+                .processes
+                .iter()
+                .filter(|row| row.kind != Kind::Graphics)
+                .filter_map(|row| row.bytes.filter(|bytes| (200 << 20..=700 << 20).contains(bytes)))
+                .collect();
+            small.sort_unstable();
+            let least = *small.first()?;
+            small.retain(|&bytes| bytes <= least + least / 10);
+            if small.len() < 3 {
+                return None;
+            }
+            let (number, each, sum) = (small.len(), mib(least), mib(small.iter().sum()));
+            let fact = format!("{gpu}: {number} processes hold {each} each, {sum} together");
+            let cause = "Each is hardly more than a context; choose a device for each worker by \
+                         CUDA_VISIBLE_DEVICES.";
+            Some(P11.found(fact, cause, format!("nvidia-smi pmon -c 1 -i {}", gpu.index)))
+        })
+        .collect()
+}
+
+pub(super) const P13: Rule = Rule {
+    id: "P13",
+    severity: Severity::Info,
+    title: "display",
+    explanation: "A compositor, browsers and editors keep textures on the device that draws the \
+        screen. A processor's own graphics can draw it instead.",
+    check: displays,
+};
+
+/// Returns a finding for each device that a display uses.
+fn displays(machine: &Machine) -> Vec<Finding> {
+    accounts(machine)
+        .filter_map(|(gpu, account)| {
+            let (rows, sum) = selected(&account, |row| row.kind == Kind::Graphics)?;
+            let number = count(rows.len() as u64, "process");
+            Some(P13.found(
+                format!("{gpu}: {number} for drawing: {}", mib(sum)),
+                "Compositor, browser and editors keep their textures there.",
+                format!("nvidia-smi -i {}", gpu.index),
+            ))
+        })
+        .collect()
+}
+
+pub(super) const P14: Rule = Rule {
+    id: "P14",
+    severity: Severity::Warning,
+    title: "memory of other users",
+    explanation: "Memory of another user's processes is not yours to take. If they hold more than \
+        half of a device, look for another one, or write to them.",
+    check: other_users,
+};
+
+/// Returns a finding for each device on which other users have memory. It warns from half of the
+/// device.
+fn other_users(machine: &Machine) -> Vec<Finding> {
+    if machine.host.uid == Some(0) {
+        return Vec::new();
+    }
+    accounts(machine)
+        .filter_map(|(gpu, account)| {
+            let (rows, sum) = selected(&account, |row| {
+                row.place == Place::OtherUser && row.kind != Kind::Graphics
+            })?;
+            let mut users: Vec<&str> = rows.iter().filter_map(|row| row.user.as_deref()).collect();
+            users.sort_unstable();
+            users.dedup();
+            let (held, total) = (mib(sum), mib(account.total_bytes));
+            let is_most = sum > account.total_bytes / 2;
+            let finding = P14.found(
+                format!("{gpu}: {held} of {total} belong to {}", users.join(", ")),
+                "Processes of other users; they are not yours to end.",
+                format!("gpuheap status --device {}", gpu.index),
+            );
+            let severity = if is_most { P14.severity } else { Severity::Info };
+            Some(finding.with_severity(severity).with_bytes(sum))
+        })
+        .collect()
+}
+
+/// Returns the processes of a kind with the sum of their memory; `None` if there are none.
+fn selected(account: &Account, is_of_kind: impl Fn(&Row) -> bool) -> Option<(Vec<&Row>, u64)> {
+    let rows: Vec<&Row> = account.processes.iter().filter(|row| is_of_kind(row)).collect();
+    let sum = rows.iter().filter_map(|row| row.bytes).fold(0, u64::saturating_add);
+    (!rows.is_empty()).then_some((rows, sum))
+}
+
+pub(super) const P24: Rule = Rule {
+    id: "P24",
+    severity: Severity::Info,
+    title: "much pinned memory",
+    explanation: "Pinned memory is memory of the host that a device copies from and to by itself. \
+        The kernel cannot swap it out or move it, and counts its pages (nr_foll_pin_acquired in \
+        /proc/vmstat). Programs pin buffers for copies, and mostly keep them until they end. With \
+        driver 580, memory of cuMemHostAlloc is mapped as shared anonymous memory, and the finding \
+        names the process that maps the most of it.",
+    check: pinned_memory,
+};
+
+/// Least pinned memory that is reported.
+const NOTED: u64 = 1 << 30;
+
+/// Returns a finding if much memory of the host is pinned. Rule W05 covers WSL2.
+fn pinned_memory(machine: &Machine) -> Vec<Finding> {
+    let (pinned, memory) = (machine.host.pinned, machine.host.memory);
+    if machine.host.is_wsl || pinned < NOTED {
+        return Vec::new();
+    }
+    let mut owners: Vec<_> =
+        with_memory(machine).filter(|process| process.shared_anonymous >= NOTED / 4).collect();
+    owners.sort_by_key(|process| std::cmp::Reverse(process.shared_anonymous));
+    let cause = match owners.first() {
+        Some(owner) => format!(
+            "{owner} maps {} of such memory; it comes back when the program frees it or ends.",
+            mib(owner.shared_anonymous)
+        ),
+        None => "It comes back when the programs that pinned it free it or end.".to_owned(),
+    };
+    let fact = format!("{} of the host's {} are pinned", mib(pinned), mib(memory));
+    let severity = if pinned > memory / 2 { Severity::Warning } else { P24.severity };
+    let finding = P24.found(fact, cause, "grep foll_pin /proc/vmstat").with_severity(severity);
+    vec![finding.with_pids(owners.iter().map(|process| process.pid))]
+}

@@ -1,0 +1,373 @@
+//! Processes that keep memory after their program, or without use of it.
+
+use crate::evidence::{self, Ended, accounts, with_memory};
+use crate::machine::{Gpu, Kind, Machine, Process};
+use crate::rule::{Finding, Rule, Severity};
+use crate::status::{Row, is_hidden};
+use crate::words::{age, mib};
+
+pub(super) const P01: Rule = Rule {
+    id: "P01",
+    severity: Severity::Fail,
+    title: "memory of a process that has ended",
+    explanation: "The driver frees memory when the last descriptor of its device file is closed, \
+        and lists it under the process that opened it. A child inherits the descriptor when its \
+        parent forks: workers of a data loader or of multiprocessing do. If the parent dies and a \
+        child lives on, the memory stays, under the pid of a process that does not exist. Ending \
+        the children frees it. Programs avoid it by starting workers with spawn in place of fork. \
+        In a container, a driver older than 535.113 also lists processes outside of it; there the \
+        rule says \"may have ended\".",
+    check: ended_processes,
+};
+
+/// Returns a finding for each process that is listed with memory and has ended.
+fn ended_processes(machine: &Machine) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (gpu, account) in accounts(machine) {
+        for row in &account.processes {
+            let finding = match evidence::ended(machine, row) {
+                Some(Ended::Proven) => proven_end(machine, gpu, row),
+                Some(Ended::Likely) => likely_end(machine, gpu, row),
+                None => continue,
+            };
+            found.push(finding.with_bytes(row.bytes.unwrap_or(0)));
+        }
+    }
+    found
+}
+
+/// Returns the finding for a process that has ended.
+fn proven_end(machine: &Machine, gpu: &Gpu, row: &Row) -> Finding {
+    let (heirs, is_sure) = evidence::heirs(machine, row.pid);
+    let (cause, command) = match (heirs.as_slice(), machine.unreadable) {
+        ([], Some(0)) => (
+            "No process has the device open; the driver may still be cleaning up.".to_owned(),
+            "gpuheap status".to_owned(),
+        ),
+        ([], _) => (
+            "A child inherited its device file, among processes that you may not read.".to_owned(),
+            "sudo gpuheap doctor".to_owned(),
+        ),
+        (heirs, _) if is_sure => (
+            format!(
+                "A child inherited its device file and keeps it open: {}.",
+                evidence::list(heirs)
+            ),
+            format!("kill {}", evidence::pids(heirs, " ")),
+        ),
+        (heirs, _) => (
+            format!("One of these inherited its device file: {}.", evidence::list(heirs)),
+            format!("ps -fp {}", evidence::pids(heirs, ",")),
+        ),
+    };
+    P01.found(format!("{}, which has ended", listed(gpu, row)), cause, command)
+        .with_pids(heirs.iter().map(|heir| heir.pid))
+}
+
+/// Returns the warning for a process that has ended or is outside of this container.
+fn likely_end(machine: &Machine, gpu: &Gpu, row: &Row) -> Finding {
+    let (heirs, _) = evidence::heirs(machine, row.pid);
+    let cause = format!(
+        "Or it is outside of this container. Look whether these are its children: {}.",
+        evidence::list(&heirs)
+    );
+    let command = format!("ps -o pid,ppid,pgid,sid,lstart,args -p {}", evidence::pids(&heirs, ","));
+    P01.found(format!("{}, which may have ended", listed(gpu, row)), cause, command)
+        .with_pids(heirs.iter().map(|heir| heir.pid))
+        .with_severity(Severity::Warning)
+}
+
+fn listed(gpu: &Gpu, row: &Row) -> String {
+    let size = row.bytes.map_or_else(|| "memory".to_owned(), mib);
+    format!("{gpu}: {size} is listed under pid {}", row.pid)
+}
+
+pub(super) const P02: Rule = Rule {
+    id: "P02",
+    severity: Severity::Fail,
+    title: "workers whose program has ended",
+    explanation: "Workers of multiprocessing and of data loaders wait for their parent. If it is \
+        killed, they may wait for ever, with the device open. The session that they belong to has \
+        no leader, and their parent is the first process of the machine.",
+    check: workers_without_program,
+};
+
+/// Returns a finding for each worker process that lives on after its program.
+fn workers_without_program(machine: &Machine) -> Vec<Finding> {
+    const WORKERS: [&str; 5] =
+        ["pt_data_worker", "multiprocessing", "resource_tracker", "spawn_main", "loky"];
+    let explained: Vec<u32> =
+        ended_processes(machine).into_iter().flat_map(|finding| finding.pids).collect();
+    let is_worker = |process: &&Process| {
+        process.parent == 1
+            && process.session != process.pid
+            && !process.holds.is_empty()
+            && !machine.visible.contains_key(&process.session)
+            && WORKERS.iter().any(|name| process.runs(name))
+            && !explained.contains(&process.pid)
+    };
+    let finding = |process: &Process| {
+        let (command, old) = (process.command(30), age(process.age_seconds));
+        let fact =
+            format!("pid {} ({command}, {old}) is a worker whose program has ended", process.pid);
+        let cause =
+            format!("Its session {} has no leader, and it has a device open.", process.session);
+        P02.found(fact, cause, format!("kill {}", process.pid)).with_pids([process.pid])
+    };
+    machine.processes.iter().filter(is_worker).map(finding).collect()
+}
+
+pub(super) const P03: Rule = Rule {
+    id: "P03",
+    severity: Severity::Fail,
+    title: "process that cannot be ended",
+    explanation: "A thread that waits inside the kernel, for a file server that does not answer or \
+        for the driver, cannot be ended, not even by SIGKILL. Its memory stays until the wait \
+        ends. Each of three samples over two seconds found the thread in this state.",
+    check: stuck_processes,
+};
+
+/// Returns a finding for each process that sleeps uninterruptibly.
+fn stuck_processes(machine: &Machine) -> Vec<Finding> {
+    with_memory(machine)
+        .filter(|process| process.is_stuck)
+        .map(|process| {
+            let place = process.waits_in.as_deref().unwrap_or("the kernel");
+            P03.found(
+                format!("{process} cannot be ended: a thread waits in {place}"),
+                "A file server or a driver does not answer; the memory stays until it does.",
+                format!("sudo cat /proc/{}/stack", process.pid),
+            )
+            .with_pids([process.pid])
+        })
+        .collect()
+}
+
+pub(super) const P04: Rule = Rule {
+    id: "P04",
+    severity: Severity::Warning,
+    title: "ended main thread, living others",
+    explanation: "A process shows as a zombie once its main thread has ended. If other threads run \
+        on, it keeps all of its memory.",
+    check: zombies_with_threads,
+};
+
+/// Returns a finding for each process whose main thread has ended and whose other threads live.
+fn zombies_with_threads(machine: &Machine) -> Vec<Finding> {
+    with_memory(machine)
+        .filter(|process| process.state == 'Z' && process.threads > 1)
+        .map(|process| {
+            P04.found(
+                format!("{process} is a zombie with {} threads", process.threads),
+                "Its main thread has ended and the others keep the memory.",
+                format!("kill -9 {}", process.pid),
+            )
+            .with_pids([process.pid])
+        })
+        .collect()
+}
+
+pub(super) const P05: Rule = Rule {
+    id: "P05",
+    severity: Severity::Info,
+    title: "zombie without memory",
+    explanation: "A zombie of one thread has closed all of its files already. It holds no memory \
+        of a device; its parent has only not read its exit code.",
+    check: zombies,
+};
+
+/// Returns a finding for each ended process that its parent has not waited for.
+fn zombies(machine: &Machine) -> Vec<Finding> {
+    let is_zombie = |process: &&Process| process.state == 'Z' && process.threads <= 1;
+    let finding = |process: &Process| {
+        let Process { pid, comm, parent, .. } = process;
+        P05.found(
+            format!("pid {pid} ({comm}) is a zombie"),
+            format!("It holds no memory; its parent {parent} has not read its exit code."),
+            format!("ps -fp {parent}"),
+        )
+    };
+    machine.processes.iter().filter(is_zombie).map(finding).collect()
+}
+
+pub(super) const P06: Rule = Rule {
+    id: "P06",
+    severity: Severity::Warning,
+    title: "stopped process",
+    explanation: "A process that Ctrl-Z, SIGSTOP or a debugger stopped keeps its memory. It goes \
+        on with SIGCONT, or when the debugger detaches.",
+    check: stopped_processes,
+};
+
+/// Returns a finding for each process with memory that is stopped.
+fn stopped_processes(machine: &Machine) -> Vec<Finding> {
+    with_memory(machine)
+        .filter(|process| matches!(process.state, 'T' | 't'))
+        .map(|process| {
+            let size = evidence::bytes_of(machine, process.pid)
+                .map_or_else(|| "a device open".to_owned(), mib);
+            let (cause, command) = match process.tracer {
+                0 => (
+                    "Ctrl-Z or SIGSTOP stopped it.".to_owned(),
+                    format!("kill -CONT {}", process.pid),
+                ),
+                tracer => (
+                    format!("The debugger of pid {tracer} stopped it."),
+                    format!("ps -fp {tracer}"),
+                ),
+            };
+            P06.found(format!("{process} is stopped, with {size}"), cause, command)
+                .with_pids([process.pid])
+        })
+        .collect()
+}
+
+pub(super) const P07: Rule = Rule {
+    id: "P07",
+    severity: Severity::Info,
+    title: "idle notebook",
+    explanation: "A notebook's kernel keeps every object that a variable names, and the last \
+        results and traceback too (Out, _, sys.last_traceback). It was idle for one second when \
+        the doctor sampled it.",
+    check: idle_notebooks,
+};
+
+/// Returns a finding for each kernel of a notebook that holds memory and does nothing.
+fn idle_notebooks(machine: &Machine) -> Vec<Finding> {
+    with_memory(machine)
+        .filter(|process| process.runs("ipykernel") && process.busy_lately == Some(0))
+        .filter_map(|process| {
+            let size = mib(evidence::bytes_of(machine, process.pid)?);
+            let (pid, old) = (process.pid, age(process.age_seconds));
+            let fact = format!("pid {pid} is an idle notebook with {size}, started {old} ago");
+            let cause = "Its variables, and Out and _, keep the objects that they name.";
+            Some(P07.found(fact, cause, format!("kill {pid}")))
+        })
+        .collect()
+}
+
+pub(super) const P19: Rule = Rule {
+    id: "P19",
+    severity: Severity::Info,
+    title: "attached profiler",
+    explanation: "Profilers and checkers keep buffers of their own on the device. They count as \
+        the process's memory.",
+    check: profilers,
+};
+
+/// Returns a finding for each process to which a profiler or debugger is attached.
+fn profilers(machine: &Machine) -> Vec<Finding> {
+    const TOOLS: [&str; 3] = ["libcupti", "libsanitizer-collection", "libcudadebugger"];
+    // These frameworks load libcupti for the profiler that they bring, used or not.
+    const FRAMEWORKS: [&str; 4] =
+        ["libtorch_cuda", "libc10_cuda", "xla_extension", "libtensorflow"];
+    with_memory(machine)
+        .filter_map(|process| {
+            let has_framework = FRAMEWORKS.iter().any(|name| process.has_loaded(name));
+            let is_reported = |tool: &&&str| !(has_framework && **tool == "libcupti");
+            let mut tools = TOOLS.iter().filter(is_reported);
+            let tool = tools.find(|tool| process.has_loaded(tool))?;
+            Some(P19.found(
+                format!("{process} has {tool} loaded"),
+                "A profiler's or checker's buffers count as its memory.",
+                format!("ps -fp {}", process.pid),
+            ))
+        })
+        .collect()
+}
+
+pub(super) const P21: Rule = Rule {
+    id: "P21",
+    severity: Severity::Info,
+    title: "forgotten job",
+    explanation: "A process of tmux, nohup or a user's service can be forgotten. This one is older \
+        than a day, has no terminal, and no kernel ran on its device in the driver's last sample. \
+        It may only be waiting.",
+    check: forgotten_jobs,
+};
+
+/// Returns a finding for each old process without a terminal on an idle device.
+fn forgotten_jobs(machine: &Machine) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (gpu, account) in accounts(machine).filter(|(gpu, _)| gpu.utilization == Some(0)) {
+        for row in account.processes.iter().filter(|row| row.kind == Kind::Compute) {
+            let Some(process) = machine.process(row.pid) else { continue };
+            if process.age_seconds <= 86_400 || process.terminal != 0 || process.container.is_some()
+            {
+                continue;
+            }
+            let size = row.bytes.map_or_else(|| "memory".to_owned(), mib);
+            let (pid, user, old) = (row.pid, &process.user, age(process.age_seconds));
+            found.push(P21.found(
+                format!("{gpu}: pid {pid} of {user} has {size} and may be idle, {old} old"),
+                format!("No terminal, and no kernel ran just now: {}.", process.command(30)),
+                format!("ps -fp {pid}"),
+            ));
+        }
+    }
+    found
+}
+
+pub(super) const P22: Rule = Rule {
+    id: "P22",
+    severity: Severity::Warning,
+    title: "memory shared with an ended process",
+    explanation: "A tensor of a device that one process sends to another stays in use until the \
+        receiver closes it, and its memory then counts for the receiver. PyTorch marks such \
+        tensors by files torch_PID_… in /dev/shm, of the sender; it marks tensors of the host in \
+        the same way, so the file alone proves nothing. The warning is shown if the receiver is \
+        listed with more memory than the device has accounted; else it only informs. del and \
+        torch.cuda.ipc_collect() in the receiver free it.",
+    check: memory_of_ended_senders,
+};
+
+/// Shared memory from which on a device counts as listed twice, bytes.
+const NOISE: i64 = 64 << 20;
+
+/// Returns a finding for each process that has memory shared with an ended one.
+fn memory_of_ended_senders(machine: &Machine) -> Vec<Finding> {
+    if is_hidden(machine) {
+        return Vec::new();
+    }
+    let is_listed_twice = accounts(machine).any(|(_, account)| account.unaccounted_bytes < -NOISE);
+    let severity = if is_listed_twice { P22.severity } else { Severity::Info };
+    with_memory(machine)
+        .filter(|process| process.has_loaded("libtorch_cuda"))
+        .filter_map(|process| {
+            let shared =
+                process.maps.iter().filter_map(|path| path.strip_prefix("/dev/shm/torch_"));
+            let sender = shared
+                .filter_map(|name| name.split('_').next()?.parse().ok())
+                .filter(|pid| *pid != process.pid && !machine.visible.contains_key(pid))
+                .min()?;
+            let fact = format!("{process} maps tensors of pid {sender}, which has ended");
+            let cause = "Device memory that it received stays until it closes the tensors.";
+            let finding = P22.found(fact, cause, format!("ps -fp {}", process.pid));
+            Some(finding.with_pids([process.pid]).with_severity(severity))
+        })
+        .collect()
+}
+
+pub(super) const P23: Rule = Rule {
+    id: "P23",
+    severity: Severity::Info,
+    title: "checkpointed process",
+    explanation: "A checkpoint (gpuheap pause, cuda-checkpoint) moves all memory of a process from \
+        the device to the host, and the process waits in its next call of CUDA. It has no device \
+        open then. A restore needs as much free memory of the device as was saved; one that fails \
+        leaves the process as it is.",
+    check: checkpointed_processes,
+};
+
+/// Returns a finding for each process whose memory a checkpoint moved to the host.
+fn checkpointed_processes(machine: &Machine) -> Vec<Finding> {
+    let found = machine.checkpointed.iter();
+    found
+        .map(|(pid, name)| {
+            let fact = format!("pid {pid} ({name}) is checkpointed: it has no memory of a device");
+            let cause = "Its memory is on the host; a restore needs it free on the device again.";
+            P23.found(fact, cause, format!("cuda-checkpoint --toggle --pid {pid}"))
+                .with_pids([*pid])
+        })
+        .collect()
+}

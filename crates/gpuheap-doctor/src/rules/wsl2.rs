@@ -1,0 +1,442 @@
+//! WSL2, where Windows manages the card.
+
+use gpuheap_driver::wsl2::USABLE_PERCENT;
+
+use super::logs::logged;
+use crate::evidence::{accounts, with_memory};
+use crate::machine::{Machine, Process, Windows};
+use crate::rule::{Finding, Rule, Severity};
+use crate::words::{Amount, age, count, cut, mib};
+
+pub(super) const W01: Rule = Rule {
+    id: "W01",
+    severity: Severity::Fail,
+    title: "WSL2 without a GPU",
+    explanation: "WSL2 offers the GPU as /dev/dxg. It is missing if gpuSupport=false or \
+        safeMode=true stands in .wslconfig, if enabled=false stands under [gpu] in /etc/wsl.conf, \
+        or if WSL or the Windows driver is too old.",
+    check: missing_gpu,
+};
+
+/// Returns a finding if WSL2 offers no GPU.
+fn missing_gpu(machine: &Machine) -> Vec<Finding> {
+    if !machine.host.is_wsl || !machine.host.has_no_device {
+        return Vec::new();
+    }
+    vec![W01.found(
+        "WSL2 offers no GPU: there is no /dev/dxg",
+        "It is switched off in .wslconfig or wsl.conf, or WSL is too old.",
+        "wsl.exe --update",
+    )]
+}
+
+pub(super) const W02: Rule = Rule {
+    id: "W02",
+    severity: Severity::Fail,
+    title: "Linux driver inside WSL2",
+    explanation: "Under WSL2 the driver is Windows' own, and its library lies in /usr/lib/wsl/lib. \
+        A driver package for Linux brings another libcuda.so.1, which finds no device. Install \
+        cuda-toolkit packages only, never cuda, cuda-drivers or nvidia-driver.",
+    check: linux_drivers,
+};
+
+/// Returns a finding if the library of a Linux driver hides Windows' own.
+fn linux_drivers(machine: &Machine) -> Vec<Finding> {
+    let first = machine.libcuda.first().filter(|path| !path.starts_with("/usr/lib/wsl/"));
+    let Some(path) = first.filter(|_| machine.host.is_wsl) else { return Vec::new() };
+    vec![W02.found(
+        format!("programs load {path} and not the library of WSL2"),
+        "A Linux driver is installed inside WSL2 and hides Windows' own.",
+        format!("dpkg -S {path}"),
+    )]
+}
+
+pub(super) const W03: Rule = Rule {
+    id: "W03",
+    severity: Severity::Warning,
+    title: "memory that Windows holds",
+    explanation: "The figure of the device is of the whole card, Windows included. If no process \
+        in this distribution has /dev/dxg open, Windows programs, another distribution or Docker \
+        Desktop hold the memory. Nothing inside WSL2 can free it. Task Manager shows it by \
+        process, as \"Dedicated GPU memory\".",
+    check: memory_of_windows,
+};
+
+/// Returns the memory of Windows programs that is reported: 1.5 GiB, or 10 % of the card. The
+/// desktop alone reached 1.8 GB.
+fn limit(total: u64) -> u64 {
+    (total / 10).max(3 << 29)
+}
+
+/// Returns a finding if Windows programs hold much, or if the card is in use by no process of this
+/// distribution.
+fn memory_of_windows(machine: &Machine) -> Vec<Finding> {
+    if !machine.host.is_wsl {
+        return Vec::new();
+    }
+    if let Some(windows) = &machine.windows {
+        return counted_by_windows(machine, windows).into_iter().collect();
+    }
+    if machine.unreadable != Some(0)
+        || machine.processes.iter().any(|process| !process.holds.is_empty())
+    {
+        return Vec::new();
+    }
+    accounts(machine)
+        .filter(|(_, account)| account.used_bytes > limit(account.total_bytes))
+        .map(|(gpu, account)| {
+            let used = mib(account.used_bytes);
+            W03.found(
+                format!("{gpu}: {used} in use, none of it by this distribution"),
+                "Windows programs, another distribution or Docker Desktop hold it.",
+                "tasklist.exe",
+            )
+            .with_bytes(account.used_bytes)
+        })
+        .collect()
+}
+
+/// Returns the finding by Windows' own counters.
+fn counted_by_windows(machine: &Machine, windows: &Windows) -> Option<Finding> {
+    let total = machine.devices().iter().map(|gpu| gpu.total).max()?;
+    let held = windows.of_others();
+    if held <= limit(total) {
+        return None;
+    }
+    let others = windows.processes.iter().filter(|process| !process.is_wsl());
+    let named = others
+        .take(3)
+        .map(|process| format!("{} {}", cut(&process.name, 20), mib(process.dedicated)));
+    let fact = format!("Windows programs hold {} of the card's {}", mib(held), mib(total));
+    let cause =
+        format!("Nothing inside WSL2 can free it: {}.", named.collect::<Vec<_>>().join(", "));
+    Some(W03.found(fact, cause, "taskmgr.exe").with_bytes(held))
+}
+
+pub(super) const W04: Rule = Rule {
+    id: "W04",
+    severity: Severity::Warning,
+    title: "memory that Windows moved to the host",
+    explanation: "If programs request more than the card has, Windows does one of two things, and \
+        does not announce which. It moves a part of their memory to the host and calls it \"Shared \
+        GPU memory\": no call fails, and each access goes through PCIe and is slow. Or it refuses: \
+        see W06. Dedicated memory near its limit and shared memory that grows are the sign of the \
+        first. Pinned memory counts as shared too.",
+    check: spilled_memory,
+};
+
+/// Normal amount of shared memory: queues and staging of the driver.
+const NORMAL_SHARED: u64 = 256 << 20;
+
+/// Returns a finding if the card is full, and WSL2 uses memory of the host instead.
+fn spilled_memory(machine: &Machine) -> Vec<Finding> {
+    let Some(windows) = &machine.windows else { return Vec::new() };
+    let total = machine.devices().iter().map(|gpu| gpu.total).max().unwrap_or(0);
+    let (_, spilled) = windows.of_wsl();
+    let is_full = total > 0 && windows.dedicated >= total - total / 10;
+    if !is_full || spilled <= NORMAL_SHARED.saturating_add(machine.host.pinned) {
+        return Vec::new();
+    }
+    let fact = format!(
+        "{} of WSL2's memory are \"Shared GPU memory\", with {} of {} dedicated in use",
+        mib(spilled),
+        mib(windows.dedicated),
+        mib(total)
+    );
+    let cause = "The card is full, and Windows moved a part to the host: slow; it may refuse the \
+                 next request.";
+    vec![W04.found(fact, cause, "gpuheap explain dedicated").with_bytes(spilled)]
+}
+
+pub(super) const W05: Rule = Rule {
+    id: "W05",
+    severity: Severity::Warning,
+    title: "little left to pin",
+    explanation: "WSL2 limits memory that is pinned for a device: calls failed from 0.5 to 1 GiB \
+        in all, on hosts with 62 GiB, and later calls may fail too. The error is \"out of \
+        memory\", with memory of the host and of the card left. The kernel counts pinned pages \
+        (nr_foll_pin_acquired in /proc/vmstat). Not compared with a real WSL2 yet.",
+    check: pinned_memory,
+};
+
+/// Pinned memory from which on calls failed in Docker on WSL2.
+const NOTED: u64 = 512 << 20;
+
+/// Pinned memory from which on calls failed on a host with 62 GiB.
+const WARNED: u64 = 768 << 20;
+
+/// Returns a finding if pinned memory is close to the amounts at which calls failed.
+fn pinned_memory(machine: &Machine) -> Vec<Finding> {
+    let pinned = machine.host.pinned;
+    if !machine.host.is_wsl || pinned < NOTED {
+        return Vec::new();
+    }
+    let fact = format!("{} are pinned; WSL2 has refused more from 512 to 1024 MiB", mib(pinned));
+    let cause = "Pinning fails with \"out of memory\"; use pin_memory=False, or fewer workers.";
+    let severity = if pinned < WARNED { Severity::Info } else { W05.severity };
+    let finding = W05.found(fact, cause, "grep foll_pin /proc/vmstat").with_bytes(pinned);
+    vec![finding.with_severity(severity)]
+}
+
+pub(super) const W06: Rule = Rule {
+    id: "W06",
+    severity: Severity::Fail,
+    title: "memory that Windows did not keep on the card",
+    explanation: "Windows decides which memory stays on the card. If it cannot keep there the \
+        memory that a program needs, a call fails with \"device not ready\" or \"out of memory\", \
+        although memory looks free; or it moves memory to the host instead, see W04. Plan with 80 \
+        % of the free memory, as a heap does on its own, and do not use PyTorch's expandable \
+        segments.",
+    check: refused_residency,
+};
+
+/// Returns a finding if Windows refused to keep a program's memory on the card.
+fn refused_residency(machine: &Machine) -> Vec<Finding> {
+    let refused = logged(machine, "dxgkio_make_resident: Ioctl failed: -12");
+    let finding = |(number, ago)| {
+        let (times, old) = (count(number, "time"), age(ago));
+        W06.found(
+            format!("Windows refused to keep memory on the card, {times}, last {old} ago"),
+            format!(
+                "Too little was left on the card; plan with {USABLE_PERCENT} % of the free memory."
+            ),
+            "unset PYTORCH_CUDA_ALLOC_CONF",
+        )
+    };
+    refused.map(finding).into_iter().collect()
+}
+
+pub(super) const W07: Rule = Rule {
+    id: "W07",
+    severity: Severity::Fail,
+    title: "broken channel to Windows",
+    explanation: "WSL2 reaches the Windows driver through a channel. After several hundred \
+        contexts it can break: every call fails with \"GPU access blocked by the operating \
+        system\". Only a restart of WSL2 or of Windows repairs it.",
+    check: broken_channel,
+};
+
+/// Returns a finding if WSL2's channel to the GPU is broken.
+fn broken_channel(machine: &Machine) -> Vec<Finding> {
+    let mut failures = machine.nvml.iter().filter_map(|nvml| nvml.failure.as_ref());
+    let is_blocked = failures.any(|failure| failure.code == 17);
+    let is_logged = logged(machine, "create_process failed -75").is_some();
+    if !machine.host.is_wsl || !(is_blocked || is_logged) {
+        return Vec::new();
+    }
+    vec![W07.found(
+        "the channel from WSL2 to the Windows driver is broken",
+        "It breaks after several hundred contexts; only a restart of WSL2 repairs it.",
+        "wsl.exe --shutdown",
+    )]
+}
+
+pub(super) const W08: Rule = Rule {
+    id: "W08",
+    severity: Severity::Warning,
+    title: "too little memory for WSL2",
+    explanation: "WSL2 gets half of the host's memory unless .wslconfig has another limit. If it \
+        runs out, the kernel ends processes (\"Killed\"). That is memory of the host, not of the \
+        GPU. Set memory= and swap= under [wsl2] in .wslconfig, then run wsl.exe --shutdown.",
+    check: short_host_memory,
+};
+
+/// Returns a finding if WSL2's own memory ran out.
+fn short_host_memory(machine: &Machine) -> Vec<Finding> {
+    let host = &machine.host;
+    if !host.is_wsl || (host.oom_kills == 0 && host.available >= host.memory / 20) {
+        return Vec::new();
+    }
+    let (memory, left) = (Amount(host.memory), Amount(host.available));
+    let killed = count(host.oom_kills, "process");
+    vec![W08.found(
+        format!("WSL2 has {memory} of memory, {left} left; the kernel ended {killed} for it"),
+        "Its default is half of the host's; set memory= in .wslconfig.",
+        "gpuheap explain wslconfig",
+    )]
+}
+
+pub(super) const W09: Rule = Rule {
+    id: "W09",
+    severity: Severity::Info,
+    title: "page cache that Windows misses",
+    explanation: "Windows sees WSL2's page cache as memory in use (vmmem). \
+        autoMemoryReclaim=gradual under [experimental] in .wslconfig gives it back.",
+    check: page_cache,
+};
+
+/// Returns a finding if WSL2 keeps much page cache.
+fn page_cache(machine: &Machine) -> Vec<Finding> {
+    let host = &machine.host;
+    if !host.is_wsl || host.cached <= host.memory / 4 {
+        return Vec::new();
+    }
+    vec![W09.found(
+        format!("{} of WSL2's {} are page cache", Amount(host.cached), Amount(host.memory)),
+        "Windows counts it as in use by vmmem.",
+        "echo 1 | sudo tee /proc/sys/vm/drop_caches",
+    )]
+}
+
+pub(super) const W10: Rule = Rule {
+    id: "W10",
+    severity: Severity::Warning,
+    title: "memory of WSL2 without a holder in it",
+    explanation: "Windows counts all of WSL2 as one process, vmmem. If that has dedicated memory \
+        and nothing in the only distribution that runs has /dev/dxg open, a program ended and \
+        Windows did not take its memory back. It goes with the virtual machine.",
+    check: memory_without_holder,
+};
+
+/// Memory that an idle WSL2 may use for its window system.
+const WINDOW_SYSTEM: u64 = 500 << 20;
+
+/// Returns a finding if Windows counts memory for WSL2, and no process in it uses the GPU.
+fn memory_without_holder(machine: &Machine) -> Vec<Finding> {
+    let Some(windows) = &machine.windows else { return Vec::new() };
+    let (held, _) = windows.of_wsl();
+    let has_holder = machine.processes.iter().any(|process| !process.holds.is_empty());
+    let is_alone = windows.distributions.len() == 1 && machine.unreadable == Some(0);
+    if held <= WINDOW_SYSTEM || has_holder || !is_alone || machine.host.is_container {
+        return Vec::new();
+    }
+    let fact = format!("Windows counts {} of the card for WSL2, where nothing uses it", mib(held));
+    let cause = "If it stays for a minute, an ended program's memory was not taken back.";
+    vec![W10.found(fact, cause, "wsl.exe --shutdown").with_bytes(held)]
+}
+
+pub(super) const W11: Rule = Rule {
+    id: "W11",
+    severity: Severity::Fail,
+    title: "reset of the card by Windows",
+    explanation: "Windows resets a card whose kernel runs longer than TdrDelay, 2 seconds. Every \
+        context on it is lost at once: programs fail with error 702, 719 or 999 and have to start \
+        again. Windows logs it as event 4101 of its System log. Shorter kernels avoid it; TdrDelay \
+        is raised in the registry.",
+    check: reset_by_windows,
+};
+
+/// Returns a finding if Windows reset the display driver within the last hour.
+fn reset_by_windows(machine: &Machine) -> Vec<Finding> {
+    let ago = machine.windows.as_ref().and_then(|windows| windows.reset_ago);
+    let finding = |ago| {
+        W11.found(
+            format!("Windows reset the card {} ago", age(ago)),
+            "A kernel ran longer than TdrDelay, 2 s by default; every context was lost.",
+            "powershell.exe Get-WinEvent System -MaxEvents 200",
+        )
+    };
+    ago.map(finding).into_iter().collect()
+}
+
+pub(super) const W12: Rule = Rule {
+    id: "W12",
+    severity: Severity::Info,
+    title: "no figures by process",
+    explanation: "Under Windows' driver model, Windows manages the memory of the card and the \
+        NVIDIA driver has no figure by process. The figure of the whole card is right.",
+    check: processes_without_figure,
+};
+
+/// Returns a finding if the driver gives no figure for each process.
+fn processes_without_figure(machine: &Machine) -> Vec<Finding> {
+    accounts(machine)
+        .filter(|(_, account)| machine.host.is_wsl && account.processes_without_figure > 0)
+        .map(|(gpu, account)| {
+            let number = count(account.processes_without_figure as u64, "process");
+            W12.found(
+                format!("{gpu}: {number} without a figure"),
+                "Windows manages the card's memory and does not give figures by process.",
+                "tasklist.exe",
+            )
+        })
+        .collect()
+}
+
+pub(super) const W13: Rule = Rule {
+    id: "W13",
+    severity: Severity::Info,
+    title: "large address ranges under WSL2",
+    explanation: "PyTorch's expandable segments and llama.cpp reserve address ranges of many GiB \
+        and map memory into them. WSL2 has refused ranges of 4 GiB and more with \"out of \
+        memory\"; that is address space and not memory. Switch them off by \
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False and GGML_CUDA_NO_VMM=1.",
+    check: large_ranges,
+};
+
+/// Returns a finding for each process under WSL2 that reserves large address ranges.
+fn large_ranges(machine: &Machine) -> Vec<Finding> {
+    with_memory(machine)
+        .filter(|_| machine.host.is_wsl)
+        .filter_map(|process| {
+            let (user, remedy) = range_setting(process)?;
+            let fact = format!("{process} reserves large address ranges");
+            let cause = format!("It uses {user}; WSL2 has refused ranges of 4 GiB and more.");
+            Some(W13.found(fact, cause, format!("export {remedy}")).with_pids([process.pid]))
+        })
+        .collect()
+}
+
+/// Returns the part of a process that reserves large ranges, and the setting against it.
+fn range_setting(process: &Process) -> Option<(&'static str, &'static str)> {
+    const LLAMA: [&str; 4] = ["llama-server", "llama-cli", "ollama", "node-llama-cpp"];
+    let variable = |name: &str| process.environment.get(name).map(String::as_str);
+    let torch = variable("PYTORCH_CUDA_ALLOC_CONF").or(variable("PYTORCH_ALLOC_CONF"));
+    if torch.is_some_and(|value| value.contains("expandable_segments:True")) {
+        return Some((
+            "PyTorch's expandable segments",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+        ));
+    }
+    let is_llama = LLAMA.iter().any(|name| process.runs(name));
+    (is_llama && variable("GGML_CUDA_NO_VMM").is_none())
+        .then_some(("llama.cpp", "GGML_CUDA_NO_VMM=1"))
+}
+
+pub(super) const W14: Rule = Rule {
+    id: "W14",
+    severity: Severity::Info,
+    title: "harmless messages of WSL2",
+    explanation: "At its start WSL2 queries adapters that are not there. The kernel logs each as a \
+        failure of dxgkio_query_adapter_info or dxgkio_is_feature_enabled. They mean nothing.",
+    check: harmless_messages,
+};
+
+/// Returns a finding if the kernel's log has alarming but harmless messages of WSL2.
+fn harmless_messages(machine: &Machine) -> Vec<Finding> {
+    const QUERY: &str = "dxgkio_query_adapter_info: Ioctl failed";
+    let messages = logged(machine, QUERY)
+        .or_else(|| logged(machine, "dxgkio_is_feature_enabled: Ioctl failed"));
+    let finding = |(number, _)| {
+        W14.found(
+            format!("{number} messages \"{QUERY}\" in the kernel's log"),
+            "WSL2 logs them at its start; they mean nothing.",
+            "sudo dmesg | grep dxg",
+        )
+    };
+    messages.map(finding).into_iter().collect()
+}
+
+pub(super) const W15: Rule = Rule {
+    id: "W15",
+    severity: Severity::Info,
+    title: "data read from a Windows drive",
+    explanation: "A file on a Windows drive (/mnt/c) passes the file systems of both systems at \
+        each access, and a device that waits for it is idle. Copy the data into the Linux file \
+        system once, and read it there. Users reported the difference (microsoft/WSL issues 4197 \
+        and 9430); it was not measured here.",
+    check: windows_drives,
+};
+
+/// Returns a finding for each process that uses a GPU and has files of a Windows drive open.
+fn windows_drives(machine: &Machine) -> Vec<Finding> {
+    with_memory(machine)
+        .filter(|_| machine.host.is_wsl)
+        .filter_map(|process| {
+            let drive = process.drives.first()?;
+            let fact = format!("{process} reads files of {drive}");
+            let cause = "A Windows drive is slow from inside WSL2; copy the data once.";
+            Some(W15.found(fact, cause, format!("cp -r {drive}/DATA ~/")).with_pids([process.pid]))
+        })
+        .collect()
+}
