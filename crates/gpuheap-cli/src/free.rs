@@ -151,7 +151,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
             let number = arguments.device.unwrap_or(0);
             return Err(Failure::environment_error(format!("there is no GPU {number}")));
         }
-        let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.of(gpu.total));
+        let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.to_bytes(gpu.total));
         if let Some(gpu) = enough {
             let text = format!("GPU {} has {} MiB free\n", gpu.index, gpu.free.div_ceil(1 << 20));
             return output::print(&text).map(|()| Verdict::Fine);

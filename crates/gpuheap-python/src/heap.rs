@@ -484,7 +484,7 @@ fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
     if let Ok(text) = given.cast::<PyString>() {
         let size = Size::parse(&text.to_string());
         return size
-            .map(|size| size.of(total))
+            .map(|size| size.to_bytes(total))
             .map_err(|error| PyValueError::new_err(error.to_string()));
     }
     let refused = |given: String| {

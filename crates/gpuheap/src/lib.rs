@@ -154,7 +154,7 @@ mod size;
 mod source;
 mod stream;
 mod sync;
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator"))]
 mod tests;
 mod thread_cache;
 mod thread_stream;

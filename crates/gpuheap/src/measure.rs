@@ -126,8 +126,8 @@ thread_local! {
     /// Number of blocks of `time!` among them.
     static TIMED: Cell<u32> = const { Cell::new(0) };
     /// Allocations and frees of this thread in blocks.
-    static COUNTS: Cell<Counts> =
-        const { Cell::new(Counts { bytes: 0, allocations: 0, live: 0, peak: 0 }) };
+    static TALLY: Cell<Tally> =
+        const { Cell::new(Tally { bytes: 0, allocations: 0, live: 0, peak: 0 }) };
     /// This thread's time in memory management in `time!` blocks.
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     /// `true` while this thread's time is measured already: reclaim steps call functions that free.
@@ -136,7 +136,7 @@ thread_local! {
 
 /// Allocations and frees of a thread.
 #[derive(Clone, Copy, Debug)]
-struct Counts {
+struct Tally {
     bytes: u64,
     allocations: u64,
     /// Bytes allocated less bytes freed. Negative if more was freed.
@@ -163,18 +163,18 @@ pub(crate) fn note_freed(bytes: u64) {
 
 #[cold]
 fn count(bytes: u64) {
-    let mut counts = COUNTS.get();
+    let mut counts = TALLY.get();
     counts.bytes = counts.bytes.saturating_add(bytes);
     counts.allocations += 1;
     counts.live = counts.live.wrapping_add_unsigned(bytes);
     counts.peak = counts.peak.max(counts.live);
-    COUNTS.set(counts);
+    TALLY.set(counts);
 }
 
 #[cold]
 fn count_freed(bytes: u64) {
-    let counts = COUNTS.get();
-    COUNTS.set(Counts { live: counts.live.wrapping_sub_unsigned(bytes), ..counts });
+    let counts = TALLY.get();
+    TALLY.set(Tally { live: counts.live.wrapping_sub_unsigned(bytes), ..counts });
 }
 
 /// Measures this thread's time in memory management until it is dropped, in blocks of `time!`.
@@ -217,7 +217,7 @@ impl Drop for Spending {
 #[doc(hidden)]
 #[must_use]
 pub struct Counting {
-    before: Counts,
+    before: Tally,
     /// The measurement belongs to the thread that began it.
     on_this_thread: PhantomData<*const ()>,
 }
@@ -226,14 +226,14 @@ impl Counting {
     #[doc(hidden)]
     pub fn begin() -> Counting {
         BLOCKS.set(BLOCKS.get() + 1);
-        let before = COUNTS.get();
-        COUNTS.set(Counts { peak: before.live, ..before });
+        let before = TALLY.get();
+        TALLY.set(Tally { peak: before.live, ..before });
         Counting { before, on_this_thread: PhantomData }
     }
 
     #[doc(hidden)]
     pub fn end(self) -> Allocated {
-        let (before, now) = (self.before, COUNTS.get());
+        let (before, now) = (self.before, TALLY.get());
         Allocated {
             bytes: now.bytes - before.bytes,
             allocations: now.allocations - before.allocations,
@@ -244,9 +244,9 @@ impl Counting {
 
 impl Drop for Counting {
     fn drop(&mut self) {
-        let counts = COUNTS.get();
+        let counts = TALLY.get();
         // The peak of an inner block is a lower bound of the outer one's.
-        COUNTS.set(Counts { peak: counts.peak.max(self.before.peak), ..counts });
+        TALLY.set(Tally { peak: counts.peak.max(self.before.peak), ..counts });
         BLOCKS.set(BLOCKS.get().saturating_sub(1));
     }
 }

@@ -229,7 +229,7 @@ const TABLE: [Setting; 10] = [
         what: "policy by which a heap caches memory",
         default: "`stitched`, where the device has no virtual memory management `split`",
         method: "`HeapBuilder::pool`",
-        takes: || one_of(PoolKind::ALL.map(PoolKind::name)),
+        takes: || join_names(PoolKind::ALL.map(PoolKind::name)),
         read: |settings, text| {
             let pool = PoolKind::parse(text).map_err(|_| "is not a pool".to_owned())?;
             settings.pool = Some(pool);
@@ -263,7 +263,7 @@ const TABLE: [Setting; 10] = [
         what: "record that is kept of each outstanding allocation",
         default: "`off`",
         method: "`HeapBuilder::track`",
-        takes: || one_of(Tracking::ALL.map(Tracking::name)),
+        takes: || join_names(Tracking::ALL.map(Tracking::name)),
         read: |settings, text| {
             let tracking = Tracking::parse(text).map_err(|_| "is not a way of tracking".to_owned());
             settings.track = Some(tracking?);
@@ -349,7 +349,7 @@ fn switch(text: &str) -> Result<bool, String> {
 }
 
 fn switches() -> String {
-    format!("{} for on, {} for off", one_of(ON), one_of(OFF))
+    format!("{} for on, {} for off", join_names(ON), join_names(OFF))
 }
 
 fn size(text: &str) -> Result<Size, String> {
@@ -360,7 +360,7 @@ fn sizes() -> String {
     "bytes (10000), a unit (100M, 1.5GiB) or a share of the device (50%)".to_owned()
 }
 
-fn one_of<const N: usize>(names: [&str; N]) -> String {
+fn join_names<const N: usize>(names: [&str; N]) -> String {
     match &names[..] {
         [] => String::new(),
         [all @ .., last] if !all.is_empty() => format!("{} or {last}", all.join(", ")),

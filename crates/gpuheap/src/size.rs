@@ -67,7 +67,7 @@ impl Size {
     }
 
     /// Returns the size in bytes, for a device with `total` bytes.
-    pub fn of(self, total: u64) -> u64 {
+    pub fn to_bytes(self, total: u64) -> u64 {
         match self {
             Size::Bytes(bytes) => bytes,
             Size::Percent(percent) => (total as f64 * percent / 100.0) as u64,
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(Size::parse(text), Ok(Size::Bytes(bytes)), "{text}");
         }
         assert_eq!(Size::parse("50%"), Ok(Size::Percent(50.0)));
-        assert_eq!(Size::Percent(50.0).of(1 << 30), 1 << 29);
+        assert_eq!(Size::Percent(50.0).to_bytes(1 << 30), 1 << 29);
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
                     if unit.starts_with("byte") {
                         continue;
                     }
-                    let read = Size::parse(&text).unwrap().of(0);
+                    let read = Size::parse(&text).unwrap().to_bytes(0);
                     prop_assert!(read.abs_diff(bytes) <= bytes / 1000 + 1, "{}: {}", bytes, text);
                     prop_assert!(!up || read >= bytes, "{}: {}", bytes, text);
                 }
@@ -236,7 +236,7 @@ mod tests {
         for bytes in small.clone().chain(small.map(|n| n * 1_234_567)).chain([9678 << 20]) {
             let text = format!("{:#}", Bytes(bytes));
             let read = Size::parse(text.trim_end_matches(" bytes").trim_end_matches(" byte"));
-            let read = read.unwrap().of(0);
+            let read = read.unwrap().to_bytes(0);
             assert!((bytes..=bytes + bytes / 1000 + 1).contains(&read), "{bytes}: {text}");
         }
         assert_eq!(format!("{:#}", Bytes(9678 << 20)), "9.452 GiB");

@@ -11,7 +11,7 @@ use crate::device::{CaptureStream, Context, ContextError, Device, Membership};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::thread_cache;
-use crate::thread_stream::{self, Own, Owner};
+use crate::thread_stream::{self, OwnerThread, ThreadStream};
 
 /// A stream of one device. Clones are the same stream.
 ///
@@ -51,20 +51,20 @@ pub struct Stream {
 }
 
 struct InUse {
-    handle: Arc<Handle>,
+    handle: Arc<DriverStream>,
     /// Thread whose own default stream this is.
-    owner: Option<Arc<Owner>>,
+    owner: Option<Arc<OwnerThread>>,
 }
 
 /// The driver's stream, destroyed with the last reference.
-struct Handle {
+struct DriverStream {
     context: Arc<Context>,
     /// Handle that every thread uses; `CU_STREAM_PER_THREAD` for a thread's own default stream.
     raw: CUstream,
     /// Number of the thread whose own default stream this is.
     thread: Option<u64>,
     id: u64,
-    origin: Origin,
+    origin: StreamOrigin,
     /// Progress: the work of the stream that is known to have completed.
     completed: Arc<Completed>,
     /// The capture that the stream is named within; `None` for the others.
@@ -92,7 +92,7 @@ type Alive<'a> = Option<RwLockReadGuard<'a, Option<Retired>>>;
 
 /// Owner of a stream, which ends it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum StreamOrigin {
     /// This library, with the last reference.
     Owned,
     /// The driver: a default stream, which never ends.
@@ -107,10 +107,10 @@ enum Origin {
 
 /// A heap's reference to a stream.
 struct StreamGuard {
-    handle: Arc<Handle>,
+    handle: Arc<DriverStream>,
     in_use: Weak<InUse>,
     /// Thread whose own default stream this is.
-    owner: Option<Weak<Owner>>,
+    owner: Option<Weak<OwnerThread>>,
 }
 
 impl gpuheap_pool::StreamGuard for StreamGuard {
@@ -121,7 +121,7 @@ impl gpuheap_pool::StreamGuard for StreamGuard {
         match &self.owner {
             Some(owner) => owner.strong_count() == 0,
             None => {
-                matches!(self.handle.origin, Origin::Owned | Origin::Passing)
+                matches!(self.handle.origin, StreamOrigin::Owned | StreamOrigin::Passing)
                     && self.in_use.strong_count() == 0
             }
         }
@@ -216,7 +216,7 @@ impl Device {
     /// have to wait for; `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
-        unsafe { Stream::foreign(self.context().clone(), raw, Origin::Foreign) }
+        unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Foreign) }
     }
 
     /// Wraps a foreign stream that ends without announcement, for hooks that do not learn of its
@@ -246,7 +246,7 @@ impl Device {
     /// The errors of [`foreign_stream`](Device::foreign_stream).
     pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
-        unsafe { Stream::foreign(self.context().clone(), raw, Origin::Unannounced) }
+        unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Unannounced) }
     }
 }
 
@@ -260,11 +260,11 @@ impl Stream {
                 unsafe { context.driver().cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) };
             check("cuStreamCreate", created)?;
         }
-        Stream::wrap(context, raw, Origin::Owned)
+        Stream::wrap(context, raw, StreamOrigin::Owned)
     }
 
     pub(crate) fn legacy(context: Arc<Context>) -> Result<Stream, Error> {
-        Stream::wrap(context, CUstream::LEGACY, Origin::Default)
+        Stream::wrap(context, CUstream::LEGACY, StreamOrigin::Default)
     }
 
     /// # Safety
@@ -274,13 +274,13 @@ impl Stream {
     unsafe fn foreign(
         context: Arc<Context>,
         raw: CUstream,
-        origin: Origin,
+        origin: StreamOrigin,
     ) -> Result<Stream, Error> {
         if raw == CUstream::NULL || raw == CUstream::LEGACY {
             return Stream::legacy(context);
         }
         if raw == CUstream::PER_THREAD {
-            return Stream::of_this_thread(context);
+            return Stream::thread_default(context);
         }
         let mut of = CUcontext::NULL;
         {
@@ -300,15 +300,15 @@ impl Stream {
         Stream::wrap(context, raw, origin)
     }
 
-    fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
+    fn wrap(context: Arc<Context>, raw: CUstream, origin: StreamOrigin) -> Result<Stream, Error> {
         // Made first, so that the stream is destroyed if its id cannot be queried.
-        let mut handle = Handle::new(context, raw, origin);
+        let mut handle = DriverStream::new(context, raw, origin);
         let (mut id, mut capture) = (0, None);
         {
             let _current = handle.context.enter_aside()?;
             // Querying its id would break the capture (H200, driver 580).
             if handle.context.is_capturing_inside(raw)? {
-                capture = Some(handle.capture_of(StreamHandle(raw.0))?);
+                capture = Some(handle.find_capture(StreamHandle(raw.0))?);
             } else {
                 // SAFETY: the pointer is valid for the call and the stream is alive.
                 let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
@@ -322,18 +322,18 @@ impl Stream {
     }
 
     /// Returns the calling thread's own default stream.
-    fn of_this_thread(context: Arc<Context>) -> Result<Stream, Error> {
+    fn thread_default(context: Arc<Context>) -> Result<Stream, Error> {
         let own = thread_stream::own(&context)?;
-        let mut handle = Handle::new(context, CUstream::PER_THREAD, Origin::Default);
+        let mut handle = DriverStream::new(context, CUstream::PER_THREAD, StreamOrigin::Default);
         let owner = match own {
-            Own::Known { owner, id, completed } => {
+            ThreadStream::Known { owner, id, completed } => {
                 (handle.id, handle.completed) = (id, completed);
                 owner
             }
-            Own::Capturing(owner) => {
+            ThreadStream::Capturing(owner) => {
                 let capture = {
                     let _current = handle.context.enter_aside()?;
-                    handle.capture_of(StreamHandle::from_thread(owner.thread))?
+                    handle.find_capture(StreamHandle::from_thread(owner.thread))?
                 };
                 (handle.id, handle.capture) = (capture.number, Some(capture));
                 owner
@@ -363,7 +363,7 @@ impl Stream {
             Membership::Ended => unsafe {
                 Stream::foreign(self.context_arc().clone(), self.raw(), self.handle().origin)
             },
-            Membership::Unknown => Err(unnamed(self.raw())),
+            Membership::Unknown => Err(refuse_unnamed(self.raw())),
         }
     }
 
@@ -392,7 +392,7 @@ impl Stream {
             Membership::Ended => {}
         }
         // SAFETY: the caller guarantees that the stream is alive.
-        unsafe { Stream::foreign(context.clone(), raw, Origin::Passing) }.map(Some)
+        unsafe { Stream::foreign(context.clone(), raw, StreamOrigin::Passing) }.map(Some)
     }
 
     /// Returns the driver's handle by which the calling thread enqueues work in this stream's
@@ -425,9 +425,9 @@ impl Stream {
     /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, which the
     /// wait would break. The stream is unannounced and was retired, so it may have ended.
     pub fn synchronize(&self) -> Result<(), Error> {
-        let alive = match self.ask()? {
+        let alive = match self.begin_use()? {
             Ok(alive) => alive,
-            Err(end) => return self.event_of(end)?.map_or(Ok(()), |event| event.synchronize()),
+            Err(end) => return self.final_event(end)?.map_or(Ok(()), |event| event.synchronize()),
         };
         if self.context().is_capturing(self.raw())? {
             return Err(SourceError::Capturing.into());
@@ -461,9 +461,9 @@ impl Stream {
     /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, which the
     /// query would break. The stream is unannounced and was retired, so it may have ended.
     pub fn is_done(&self) -> Result<bool, Error> {
-        let alive = match self.ask()? {
+        let alive = match self.begin_use()? {
             Ok(alive) => alive,
-            Err(end) => return self.event_of(end)?.map_or(Ok(true), |event| event.is_done()),
+            Err(end) => return self.final_event(end)?.map_or(Ok(true), |event| event.is_done()),
         };
         let raw = match self.handle().thread {
             // A query of the stream leaves out what it waits for on the legacy default stream.
@@ -508,7 +508,7 @@ impl Stream {
     /// for a stream that this library owns is a clone: such a stream ends with its last clone.
     pub fn counted_apart(&self) -> Stream {
         let InUse { handle, owner } = &*self.inner;
-        if handle.origin == Origin::Owned {
+        if handle.origin == StreamOrigin::Owned {
             return self.clone();
         }
         Stream { inner: Arc::new(InUse { handle: handle.clone(), owner: owner.clone() }) }
@@ -522,7 +522,7 @@ impl Stream {
     ///
     /// A driver error.
     pub fn is_capturing(&self) -> Result<bool, Error> {
-        match self.ask()? {
+        match self.begin_use()? {
             Ok(_alive) => Ok(self.context().is_capturing(self.raw())?),
             Err(_) => Ok(false),
         }
@@ -574,7 +574,7 @@ impl Stream {
 
     fn record_as(&self, timed: bool) -> Result<Event, Error> {
         let _alive = self.accept_work()?;
-        let Handle { context, id, completed, .. } = self.handle();
+        let DriverStream { context, id, completed, .. } = self.handle();
         let event = self.handle().record(timed)?;
         thread_cache::marked(
             context.number(),
@@ -587,7 +587,7 @@ impl Stream {
 
     /// Notes that all work enqueued before `moment` has completed.
     fn note_completed(&self, moment: u64) {
-        let Handle { context, id, completed, .. } = &*self.inner.handle;
+        let DriverStream { context, id, completed, .. } = &*self.inner.handle;
         context.moments.complete(completed, moment);
         thread_cache::completed(context.number(), Some(*id));
     }
@@ -615,8 +615,8 @@ impl Stream {
     /// Makes all work that is enqueued from now on wait for the work enqueued on `other` so far.
     /// Either both streams or neither are part of a capture.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
-        if let Err(end) = other.ask()? {
-            let Some(event) = other.event_of(end)? else { return Ok(()) };
+        if let Err(end) = other.begin_use()? {
+            let Some(event) = other.final_event(end)? else { return Ok(()) };
             // The event would not be part of the graph.
             self.refuse_capturing()?;
             return self.wait(&event);
@@ -648,7 +648,7 @@ impl Stream {
             return Ok(());
         }
         *retired = Some(match handle.origin {
-            Origin::Unannounced | Origin::Passing => Retired::Unknown,
+            StreamOrigin::Unannounced | StreamOrigin::Passing => Retired::Unknown,
             _ => {
                 if handle.context.is_capturing(handle.raw_here())? {
                     return Err(SourceError::Capturing.into());
@@ -664,12 +664,12 @@ impl Stream {
     /// the stream is retired already.
     #[inline]
     pub(crate) fn accept_work(&self) -> Result<impl Sized, Error> {
-        self.ask()?.map_err(|_| self.refused())
+        self.begin_use()?.map_err(|_| self.refused())
     }
 
     /// Returns permission to use the stream, or what was stored when it was retired.
     #[inline]
-    fn ask(&self) -> Result<Result<Alive<'_>, Retired>, Error> {
+    fn begin_use(&self) -> Result<Result<Alive<'_>, Retired>, Error> {
         if !self.is_foreign() {
             return Ok(Ok(None));
         }
@@ -683,7 +683,7 @@ impl Stream {
     }
 
     /// Returns the event after all work of a retired stream; `None` if all of it has completed.
-    fn event_of(&self, end: Retired) -> Result<Option<Arc<Event>>, Error> {
+    fn final_event(&self, end: Retired) -> Result<Option<Arc<Event>>, Error> {
         match end {
             Retired::At(event) => Ok(Some(event)),
             Retired::Completed => Ok(None),
@@ -747,7 +747,7 @@ impl Stream {
 
     /// Returns `true` if the end of the stream will be announced.
     pub(crate) fn is_announced(&self) -> bool {
-        self.handle().origin == Origin::Foreign
+        self.handle().origin == StreamOrigin::Foreign
     }
 
     /// Returns `true` if other code made the stream and will end it.
@@ -756,14 +756,14 @@ impl Stream {
     }
 
     #[inline]
-    fn handle(&self) -> &Handle {
+    fn handle(&self) -> &DriverStream {
         &self.inner.handle
     }
 }
 
-impl Handle {
-    fn new(context: Arc<Context>, raw: CUstream, origin: Origin) -> Handle {
-        Handle {
+impl DriverStream {
+    fn new(context: Arc<Context>, raw: CUstream, origin: StreamOrigin) -> DriverStream {
+        DriverStream {
             context,
             raw,
             thread: None,
@@ -777,10 +777,10 @@ impl Handle {
     }
 
     /// Returns the stream within the capture that it is part of. The context is entered.
-    fn capture_of(&self, stored: StreamHandle) -> Result<Arc<CaptureStream>, Error> {
+    fn find_capture(&self, stored: StreamHandle) -> Result<Arc<CaptureStream>, Error> {
         let Context { captures, moments, .. } = &*self.context;
         let named = captures.stream(self.context.driver(), moments, self.raw, stored)?;
-        named.ok_or_else(|| unnamed(self.raw))
+        named.ok_or_else(|| refuse_unnamed(self.raw))
     }
 
     /// Queries whether the stream still is part of the capture that it is named within.
@@ -793,7 +793,7 @@ impl Handle {
     /// of a stream that may have ended is not used.
     fn may_capture(&self) -> bool {
         let Some(capture) = &self.capture else { return false };
-        let is_alive = self.origin == Origin::Foreign && !capture.is_retired();
+        let is_alive = self.origin == StreamOrigin::Foreign && !capture.is_retired();
         if is_alive {
             !matches!(self.membership(capture), Ok(Membership::Ended))
         } else {
@@ -802,7 +802,8 @@ impl Handle {
     }
 
     fn is_transient(&self) -> bool {
-        matches!(self.origin, Origin::Unannounced | Origin::Passing) || self.capture.is_some()
+        matches!(self.origin, StreamOrigin::Unannounced | StreamOrigin::Passing)
+            || self.capture.is_some()
     }
 
     /// Returns the driver's handle for the calling thread.
@@ -817,7 +818,10 @@ impl Handle {
     }
 
     fn is_foreign(&self) -> bool {
-        matches!(self.origin, Origin::Foreign | Origin::Unannounced | Origin::Passing)
+        matches!(
+            self.origin,
+            StreamOrigin::Foreign | StreamOrigin::Unannounced | StreamOrigin::Passing
+        )
     }
 
     fn is_retired(&self) -> bool {
@@ -835,9 +839,9 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for DriverStream {
     fn drop(&mut self) {
-        if self.origin == Origin::Owned
+        if self.origin == StreamOrigin::Owned
             && let Ok(_current) = self.context.enter()
         {
             // SAFETY: this object owns the stream and does not use it again; its enqueued work
@@ -855,7 +859,7 @@ impl fmt::Debug for Stream {
 
 /// Refuses a capturing stream that has no name within a capture.
 #[cold]
-fn unnamed(raw: CUstream) -> Error {
+fn refuse_unnamed(raw: CUstream) -> Error {
     ErrorKind::Capturing.error(match raw {
         CUstream::LEGACY => {
             "the legacy default stream would have to wait for a stream that is capturing a graph; use \

@@ -1,8 +1,99 @@
-//! Helpers that tests of several modules share, and tests that need the heap's inside.
+//! Tests that need private parts of the heap and an emulated device, and a helper for tests of
+//! several modules.
 
-#[cfg(feature = "emulator")]
-mod emulated;
-
-#[cfg(feature = "emulator")]
 #[path = "../tests/heap/failing.rs"]
 pub(crate) mod failing;
+
+use gpuheap_pool::testing::{IgnoresStreams, fewer};
+
+use crate::emu::{Options, Profile, Schedule};
+use crate::source::PlainSource;
+use crate::{Device, ErrorKind, Heap, MemoryKind, PoolKind};
+
+/// The emulator's checker, not only our model, sees memory cross streams with no order: the same
+/// program is clean with `split` and found out with a `split` that ignores streams.
+#[test]
+fn the_emulator_catches_a_policy_that_ignores_streams() {
+    for schedule in [Schedule::Immediate, Schedule::Seeded(1), Schedule::OnDemand] {
+        for broken in [false, true] {
+            let profile = Profile::with_memory(1 << 30).without_context();
+            let options = Options { schedule, ..Options::with_device(profile) };
+            let device = Device::emulated_with(options).unwrap();
+            let heap = if broken {
+                let context = device.context().clone();
+                let source = Box::new(PlainSource::new(context, MemoryKind::Device));
+                let policy = Box::new(IgnoresStreams::default());
+                Heap::builder(&device).build_over(PoolKind::Split, (policy, source))
+            } else {
+                Heap::builder(&device).pool(PoolKind::Split).build().unwrap()
+            };
+            for _ in 0..2 {
+                let stream = device.stream().unwrap();
+                let block = heap.allocate(4 << 20, &stream).unwrap();
+                let filled = device.with_current(|driver| {
+                    // SAFETY: the block is live and the stream alive.
+                    unsafe { driver.cuMemsetD8Async(block.address(), 1, 4 << 20, stream.raw()) }
+                });
+                assert!(filled.unwrap().is_success());
+                drop(block);
+            }
+            let findings = device.emulator().unwrap().findings().unwrap();
+            assert_eq!(!findings.is_empty(), broken, "{schedule:?}: {findings:?}");
+        }
+    }
+}
+
+/// A program may use many short-lived streams: what the heap knows of those that ended is used
+/// again, so that neither its memory nor its time grows with their number.
+#[test]
+fn the_places_of_streams_that_ended_are_used_again() {
+    for pool in PoolKind::ALL {
+        let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+        let heap = Heap::builder(&device).pool(pool).build().unwrap();
+        for _ in 0..fewer(300) {
+            let stream = device.stream().unwrap();
+            let block = heap.allocate(1 << 20, &stream).unwrap();
+            drop(stream);
+            drop(block);
+            heap.reclaim(1).unwrap();
+        }
+        assert!(heap.streams() <= 4, "{pool}: {} places for 300 streams", heap.streams());
+    }
+}
+
+/// A heap forgets streams also if nothing else makes it ask how far they have got.
+#[test]
+fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
+    for pool in PoolKind::ALL {
+        let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+        let heap = Heap::builder(&device).pool(pool).build().unwrap();
+        for _ in 0..fewer(300) {
+            let stream = device.stream().unwrap();
+            drop(heap.allocate(1 << 20, &stream).unwrap());
+        }
+        assert!(heap.streams() <= 40, "{pool}: {} places for 300 streams", heap.streams());
+    }
+}
+
+/// The lock is open between the grant and the fill.
+#[test]
+fn zeroing_is_refused_on_a_stream_that_was_retired_since_the_grant() {
+    for pool in PoolKind::ALL {
+        for has_successor in [false, true] {
+            let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+            let heap = Heap::builder(&device).pool(pool).build().unwrap();
+            let (stream, next) = (device.stream().unwrap(), device.stream().unwrap());
+            let store = heap.store(MemoryKind::Device);
+            let lease = store.allocate(5000, &stream, None).unwrap();
+            store.retire(&stream).unwrap();
+            if has_successor {
+                // It gets the place of the one that ended.
+                heap.reclaim_all().unwrap();
+                drop(heap.allocate(5000, &next).unwrap());
+            }
+            let refused = store.zeroed(lease).map(drop).map_err(|error| error.kind());
+            assert_eq!(refused, Err(ErrorKind::StreamUnusable), "{pool}, {has_successor}");
+            assert_eq!(heap.usage().unwrap().live, 0, "{pool}, {has_successor}");
+        }
+    }
+}

@@ -21,35 +21,35 @@ use crate::sync::this_thread;
 
 /// Thread with a default stream of its own. Alive until the thread has ended and no
 /// [`Stream`](crate::Stream) of it is left.
-pub(crate) struct Owner {
+pub(crate) struct OwnerThread {
     /// Number of the thread, which no other thread ever has.
     pub(crate) thread: u64,
 }
 
 /// The calling thread's own default stream in one context.
 #[derive(Clone)]
-pub(crate) enum Own {
+pub(crate) enum ThreadStream {
     Known {
-        owner: Arc<Owner>,
+        owner: Arc<OwnerThread>,
         id: u64,
         /// Progress of the stream, shared by all objects for it.
         completed: Arc<Completed>,
     },
     /// The stream is capturing a graph, and its id is not known yet.
-    Capturing(Arc<Owner>),
+    Capturing(Arc<OwnerThread>),
 }
 
 /// State of a thread that has used its own default stream.
 struct Here {
-    owner: Arc<Owner>,
+    owner: Arc<OwnerThread>,
     /// The streams that were asked for, by context.
-    streams: RefCell<Vec<(Weak<Context>, Own)>>,
+    streams: RefCell<Vec<(Weak<Context>, ThreadStream)>>,
 }
 
 thread_local! {
     /// Created after the driver's own state of the thread, so it is destroyed before that.
     static HERE: Here = Here {
-        owner: Arc::new(Owner { thread: this_thread() }),
+        owner: Arc::new(OwnerThread { thread: this_thread() }),
         streams: RefCell::default(),
     };
 }
@@ -66,7 +66,7 @@ pub(crate) fn handle(thread: u64) -> CUstream {
 }
 
 /// Returns the calling thread's own default stream.
-pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
+pub(crate) fn own(context: &Arc<Context>) -> Result<ThreadStream, Error> {
     let _current = context.enter_aside()?;
     // A call on the stream: before it, `HERE` must not be touched.
     let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
@@ -77,7 +77,7 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
         let streams = here.streams.borrow();
         let same = |of: &Weak<Context>| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context));
         let own = streams.iter().find(|(of, _)| same(of)).map(|(_, own)| own.clone());
-        own.or_else(|| is_capturing.then(|| Own::Capturing(here.owner.clone())))
+        own.or_else(|| is_capturing.then(|| ThreadStream::Capturing(here.owner.clone())))
     });
     match known {
         Ok(Some(own)) => return Ok(own),
@@ -89,7 +89,7 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<Own, Error> {
     let asked = unsafe { context.driver().cuStreamGetId(CUstream::PER_THREAD, &mut id) };
     check("cuStreamGetId", asked)?;
     let made = HERE.try_with(|here| {
-        let own = Own::Known { owner: here.owner.clone(), id, completed: Arc::default() };
+        let own = ThreadStream::Known { owner: here.owner.clone(), id, completed: Arc::default() };
         let mut streams = here.streams.borrow_mut();
         streams.retain(|(of, _)| of.strong_count() > 0);
         streams.push((Arc::downgrade(context), own.clone()));

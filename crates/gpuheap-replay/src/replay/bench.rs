@@ -38,7 +38,7 @@ impl<'t> Bench<'t> {
     /// Returns the memory that a model may take of the device.
     pub(crate) fn memory(&self) -> Memory {
         let DeviceUsed { total, usable, .. } = self.device;
-        Memory { total, usable, limit: self.bounds.limit.map(|limit| limit.of(total)) }
+        Memory { total, usable, limit: self.bounds.limit.map(|limit| limit.to_bytes(total)) }
     }
 
     /// Returns the bounds of a search for settings on the device. They suit a search in every

@@ -239,10 +239,10 @@ impl<'p> HeapReplay<'p> {
             .collect();
         let mut heap = Heap::builder(&device).without_environment().pool(pool);
         if let Some(limit) = bounds.limit {
-            heap = heap.hard_limit(limit.of(device.total_memory()));
+            heap = heap.hard_limit(limit.to_bytes(device.total_memory()));
         }
         if let Some(threshold) = bounds.threshold {
-            heap = heap.release_threshold(threshold.of(device.total_memory()));
+            heap = heap.release_threshold(threshold.to_bytes(device.total_memory()));
         }
         let lags = matches!(target, Machine::Emulated { delay: Some(_), .. });
         Ok(HeapReplay {

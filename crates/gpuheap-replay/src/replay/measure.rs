@@ -40,7 +40,7 @@ impl Bench<'_> {
                     .map_err(|error| self.failed(&report.pool, &error))
             }),
             (Pool::Model(text), _) => find(&|bytes| {
-                let limit = self.bounds.limit.map(|limit| limit.of(bytes));
+                let limit = self.bounds.limit.map(|limit| limit.to_bytes(bytes));
                 model::attempt(self, text, Memory { total: bytes, usable: bytes, limit })
             }),
         }

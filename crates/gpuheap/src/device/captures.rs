@@ -96,7 +96,7 @@ enum CaptureState {
 
 impl CaptureState {
     /// Queries the driver. The caller has entered the stream's context.
-    fn of(driver: &dyn Driver, stream: CUstream) -> Result<CaptureState, DriverError> {
+    fn query(driver: &dyn Driver, stream: CUstream) -> Result<CaptureState, DriverError> {
         let (mut status, mut id, mut graph) = (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL);
         let (nodes, count) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the pointers are valid for the call, or null for figures that are not wanted. The
@@ -127,7 +127,7 @@ impl Captures {
         raw: CUstream,
         handle: StreamHandle,
     ) -> Result<Option<Arc<CaptureStream>>, DriverError> {
-        let CaptureState::Active(capture, graph) = CaptureState::of(driver, raw)? else {
+        let CaptureState::Active(capture, graph) = CaptureState::query(driver, raw)? else {
             return Ok(None);
         };
         let mut known = self.lock();
@@ -249,7 +249,7 @@ impl CaptureStream {
         if !self.may_capture() {
             return Ok(Membership::Ended);
         }
-        match CaptureState::of(driver, raw)? {
+        match CaptureState::query(driver, raw)? {
             CaptureState::Active(capture, _) if capture == self.graph.capture => {
                 return Ok(Membership::Member);
             }

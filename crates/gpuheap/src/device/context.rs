@@ -17,21 +17,22 @@ use super::gate::HostGate;
 use super::granules::Granules;
 use super::holders::{Holder, Holders, Visited};
 use super::info::DeviceInfo;
-use super::turn::Turn;
+use super::turn::ReclaimTurn;
 use super::virtual_memory::{NoVirtualMemory, VirtualMemory};
 use crate::error::{Error, Fault, driver_error, failure};
 use crate::fork;
 use crate::thread_cache;
 
-/// The emulator behind an emulated device; without the emulator's feature, no device has one.
 #[cfg(feature = "emulator")]
-pub(crate) type Emulator = Arc<gpuheap_emu::Emulator>;
+use gpuheap_emu::Emulator;
+
+/// Emulator in a build without emulators: no value of it exists.
 #[cfg(not(feature = "emulator"))]
-pub(crate) type Emulator = std::convert::Infallible;
+pub(crate) enum Emulator {}
 
 /// Devices of one driver, and how they were opened.
-pub(super) struct Origin {
-    pub(super) emulator: Option<Emulator>,
+pub(super) struct DeviceOrigin {
+    pub(super) emulator: Option<Arc<Emulator>>,
     /// Reason why an emulated device stands in for a GPU, if it does.
     pub(super) fallback: Option<String>,
 }
@@ -41,7 +42,7 @@ pub(super) struct Origin {
 /// Each live context has exactly one of these, however often its device is opened.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
-    emulator: Option<Emulator>,
+    emulator: Option<Arc<Emulator>>,
     /// `true` if the driver has more than one device.
     has_siblings: bool,
     /// `true` if the device is a Windows GPU under WSL2.
@@ -66,7 +67,7 @@ pub(crate) struct Context {
     /// Streams that were first seen while they captured a graph.
     pub(crate) captures: Captures,
     /// Turn of the request that reclaims from other heaps, as the last reclaim step.
-    pub(crate) turn: Turn,
+    pub(crate) turn: ReclaimTurn,
     /// Granules of the device that small allocations of several heaps share.
     pub(crate) granules: Granules,
     /// Gate between work of the device and the host's access to unified memory.
@@ -96,16 +97,16 @@ impl Context {
     /// Retains the primary context of the device with the driver's number `ordinal`, named `name`.
     pub(super) fn retain(
         driver: Arc<dyn Driver>,
-        origin: Origin,
+        origin: DeviceOrigin,
         ordinal: i32,
         name: &str,
     ) -> Result<Arc<Context>, Error> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
-        let Origin { emulator, fallback } = origin;
+        let DeviceOrigin { emulator, fallback } = origin;
         // Queried here and stored: the emulator answers under its lock, which a forked child must
         // not take, although names are displayed there too.
-        let (number, is_wsl2) = look(emulator.as_ref(), ordinal);
+        let (number, is_wsl2) = query_platform(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
         let has_siblings = number.is_some() && super::info::count(&*driver)? > 1;
@@ -130,7 +131,7 @@ impl Context {
             virtual_memory: OnceLock::new(),
             holders: Holders::default(),
             captures: Captures::default(),
-            turn: Turn::default(),
+            turn: ReclaimTurn::default(),
             granules: Granules::default(),
             gate,
             heap: Mutex::default(),
@@ -157,7 +158,7 @@ impl Context {
     }
 
     #[cfg(feature = "emulator")]
-    pub(crate) fn emulator(&self) -> Option<&Emulator> {
+    pub(crate) fn emulator(&self) -> Option<&Arc<Emulator>> {
         self.emulator.as_ref()
     }
 
@@ -432,7 +433,7 @@ impl fmt::Display for Context {
 
 /// Returns the number of a device's emulator (`None` for a real device), and whether the device is
 /// a Windows GPU under WSL2.
-fn look(emulator: Option<&Emulator>, ordinal: i32) -> (Option<u64>, bool) {
+fn query_platform(emulator: Option<&Arc<Emulator>>, ordinal: i32) -> (Option<u64>, bool) {
     #[cfg(feature = "emulator")]
     if let Some(emulator) = emulator {
         let options = emulator.options();
@@ -456,11 +457,7 @@ impl Drop for Context {
                 let _: CUresult =
                     unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
             }
-            // The driver is left alone too: a thread of the parent may have been inside it.
-            #[cfg_attr(
-                not(feature = "emulator"),
-                allow(clippy::clone_on_copy, reason = "without emulators there is never one")
-            )]
+            // The driver is not dropped: a thread of the parent may have been inside it.
             Err(Gone::Forked) => std::mem::forget((self.driver.clone(), self.emulator.clone())),
             Err(Gone::Reset) => {}
         }

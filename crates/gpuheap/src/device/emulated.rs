@@ -6,7 +6,7 @@ use gpuheap_driver::{Driver, check};
 use gpuheap_emu::{Emulator, Options, Profile};
 use gpuheap_pool::GRANULE;
 
-use super::context::{Context, Origin};
+use super::context::{Context, DeviceOrigin};
 use super::info::{self, DeviceInfo};
 use super::{Device, EMULATED};
 use crate::error::{Error, ErrorKind};
@@ -29,7 +29,7 @@ impl Device {
     ///
     /// A failure that the options request.
     pub fn emulated_with(options: Options) -> Result<Device, Error> {
-        Device::of_emulator(&start(options)?, 0, EMULATED, None)
+        Device::from_emulator(&start(options)?, 0, EMULATED, None)
     }
 
     /// Makes all devices of one emulator with these options, in its order. They can access each
@@ -41,7 +41,9 @@ impl Device {
     pub fn emulated_devices(options: Options) -> Result<Vec<Device>, Error> {
         let emulator = start(options)?;
         let count = info::count(&*emulator)?;
-        (0..count).map(|ordinal| Device::of_emulator(&emulator, ordinal, EMULATED, None)).collect()
+        (0..count)
+            .map(|ordinal| Device::from_emulator(&emulator, ordinal, EMULATED, None))
+            .collect()
     }
 
     /// Returns the emulator behind an emulated device; `None` for a real one.
@@ -51,27 +53,27 @@ impl Device {
 
     /// Makes the device of a profile, named `name`, with the reason why it stands in for a GPU, if
     /// it does.
-    pub(super) fn of_profile(
+    pub(super) fn from_profile(
         name: &str,
         profile: Profile,
         fallback: Option<String>,
     ) -> Result<Device, Error> {
-        Device::of_emulator(&start(fast(profile))?, 0, name, fallback)
+        Device::from_emulator(&start(fast(profile))?, 0, name, fallback)
     }
 
-    pub(super) fn of_emulator(
+    pub(super) fn from_emulator(
         emulator: &Arc<Emulator>,
         ordinal: i32,
         name: &str,
         fallback: Option<String>,
     ) -> Result<Device, Error> {
-        let origin = Origin { emulator: Some(emulator.clone()), fallback };
+        let origin = DeviceOrigin { emulator: Some(emulator.clone()), fallback };
         Ok(Device::from(Context::retain(emulator.clone(), origin, ordinal, name)?))
     }
 }
 
 /// Describes the device that [`Device::open`] makes of the name `emulated`, without a context.
-pub(super) fn described() -> Result<DeviceInfo, Error> {
+pub(super) fn describe_default() -> Result<DeviceInfo, Error> {
     let emulator = start(fast(Profile::h200()))?;
     DeviceInfo::read(&*emulator, 0, EMULATED, Some(emulator.number()))
 }

@@ -9,10 +9,10 @@ use rustc_hash::FxHashMap;
 /// Each heap counts the whole granule as reserved, so that a free by another heap moves no heap
 /// over its limit. The device counts the granule once.
 #[derive(Debug, Default)]
-pub(crate) struct Granules(Mutex<Counts>);
+pub(crate) struct Granules(Mutex<GranuleCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct GranuleCounts {
     /// Number of heaps in each granule, by the granule's number.
     heaps: FxHashMap<u64, u64>,
     /// Granules that heaps count beyond the first heap of each.
@@ -49,7 +49,7 @@ impl Granules {
         self.lock().again
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
+    fn lock(&self) -> MutexGuard<'_, GranuleCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -31,11 +31,11 @@ pub(crate) type Visited = Vec<Arc<dyn Holder>>;
 
 /// The holders of a context.
 #[derive(Default)]
-pub(crate) struct Holders(Mutex<Vec<Registered>>);
+pub(crate) struct Holders(Mutex<Vec<RegisteredHolder>>);
 
 /// A holder, and the lock that visitors of it share.
 #[derive(Clone)]
-struct Registered {
+struct RegisteredHolder {
     holder: Weak<dyn Holder>,
     visits: Arc<RwLock<()>>,
 }
@@ -66,7 +66,7 @@ impl Holders {
     pub(crate) fn register(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.holder.strong_count() > 0);
-        known.push(Registered { holder, visits });
+        known.push(RegisteredHolder { holder, visits });
     }
 
     /// The holders that live. The caller drops them with no lock held. Makes no handle of a heap:
@@ -85,7 +85,7 @@ impl Holders {
         }
         let _visiting = Visiting;
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for Registered { holder, visits } in known {
+        for RegisteredHolder { holder, visits } in known {
             let _visit = visits.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(holder) = holder.upgrade() {
                 visit(holder);

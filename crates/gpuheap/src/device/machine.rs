@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use gpuheap_driver::{LibCuda, OpenError};
 use gpuheap_pool::Gone;
 
-use super::context::{Context, Origin};
+use super::context::{Context, DeviceOrigin};
 use crate::error::{Error, Fault};
 use crate::fork;
 
@@ -28,10 +28,10 @@ pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     let driver = machine.driver()?;
     machine.contexts.retain(|known| known.strong_count() > 0);
     let held = machine.contexts.iter().filter_map(Weak::upgrade);
-    if let Some(held) = held.into_iter().find(|held| is_of(held, ordinal)) {
+    if let Some(held) = held.into_iter().find(|held| is_context_of(held, ordinal)) {
         return Ok(held);
     }
-    let origin = Origin { emulator: None, fallback: None };
+    let origin = DeviceOrigin { emulator: None, fallback: None };
     let context = Context::retain(driver, origin, ordinal, &format!("cuda:{ordinal}"))?;
     machine.contexts.push(Arc::downgrade(&context));
     Ok(context)
@@ -63,7 +63,7 @@ pub(super) fn driver_if_any() -> Result<Result<Arc<LibCuda>, String>, Error> {
     Ok(Err(format!("no GPU was found: {found}, and none of {} exists", GPU_NODES.join(", "))))
 }
 
-fn is_of(context: &Context, ordinal: i32) -> bool {
+fn is_context_of(context: &Context, ordinal: i32) -> bool {
     context.ordinal() == ordinal && context.check_alive().is_ok()
 }
 

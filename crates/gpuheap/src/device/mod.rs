@@ -28,7 +28,7 @@ pub(crate) use holders::Holders;
 pub(crate) use holders::{Holder, Visited, is_visiting};
 pub use info::DeviceInfo;
 #[cfg(doc)]
-pub(crate) use turn::Turn;
+pub(crate) use turn::ReclaimTurn;
 pub(crate) use virtual_memory::{NoVirtualMemory, VirtualMemory};
 
 use crate::error::{Error, ErrorKind};
@@ -56,7 +56,7 @@ impl Device {
         match Name::parse(name)? {
             Name::Real(ordinal) => Ok(Device::from(machine::context(ordinal)?)),
             #[cfg(feature = "emulator")]
-            Name::Emulated(profile) => Device::of_profile(name, profile, None),
+            Name::Emulated(profile) => Device::from_profile(name, profile, None),
         }
     }
 
@@ -80,7 +80,7 @@ impl Device {
             }
         }
         #[cfg(feature = "emulator")]
-        devices.push(emulated::described()?);
+        devices.push(emulated::describe_default()?);
         Ok(devices)
     }
 
@@ -151,7 +151,12 @@ impl Device {
         #[cfg(feature = "emulator")]
         if let Some(emulator) = old.emulator() {
             let info = old.info();
-            return Device::of_emulator(emulator, old.ordinal(), &info.name, info.fallback.clone());
+            return Device::from_emulator(
+                emulator,
+                old.ordinal(),
+                &info.name,
+                info.fallback.clone(),
+            );
         }
         Ok(Device::from(machine::context(old.ordinal())?))
     }
@@ -203,7 +208,7 @@ impl Device {
                  choose another one"
             ),
         );
-        Device::of_profile(EMULATED, gpuheap_emu::Profile::h200(), Some(reason))
+        Device::from_profile(EMULATED, gpuheap_emu::Profile::h200(), Some(reason))
     }
 
     #[cfg(not(feature = "emulator"))]

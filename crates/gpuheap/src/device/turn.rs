@@ -13,22 +13,22 @@ const LONGEST_TURN: Duration = Duration::from_secs(2);
 /// Without turns, two requests that fail at once could each hold a part of the memory that the
 /// other needs.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct ReclaimTurn {
     is_taken: Mutex<bool>,
     ended: Condvar,
 }
 
 /// A turn, which ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken<'a>(&'a Turn);
+pub(crate) struct TurnGuard<'a>(&'a ReclaimTurn);
 
-impl Turn {
+impl ReclaimTurn {
     /// Waits for the turn. `None` if it takes too long.
-    pub(crate) fn take(&self) -> Option<Taken<'_>> {
+    pub(crate) fn take(&self) -> Option<TurnGuard<'_>> {
         self.take_within(LONGEST_TURN)
     }
 
-    fn take_within(&self, longest: Duration) -> Option<Taken<'_>> {
+    fn take_within(&self, longest: Duration) -> Option<TurnGuard<'_>> {
         let end = Instant::now() + longest;
         let mut is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *is_taken {
@@ -37,11 +37,11 @@ impl Turn {
             is_taken = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         *is_taken = true;
-        Some(Taken(self))
+        Some(TurnGuard(self))
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.0.ended.notify_one();
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_one_requests_at_a_time_and_not_waited_for_without_end() {
-        let turn = Turn::default();
+        let turn = ReclaimTurn::default();
         let taken = turn.take();
         assert!(taken.is_some());
         assert!(turn.take_within(Duration::ZERO).is_none());

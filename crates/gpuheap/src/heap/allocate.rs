@@ -80,7 +80,7 @@ impl HeapInner {
             None => {
                 store.check_stream(stream)?;
                 stream.refuse_retired()?;
-                ThreadCache::of(self, kind, stream.id(), Some(stream))
+                ThreadCache::find_or_open(self, kind, stream.id(), Some(stream))
             }
         };
         let is_plain = !zeroed && cache.is_some_and(ThreadCache::is_plain);
@@ -112,8 +112,8 @@ impl Store {
         let mut state = self.lock();
         match cache {
             Some(cache) => {
-                state.settle(cache);
-                state.give_large(bytes);
+                state.merge_and_evict(cache);
+                state.evict_large(bytes);
             }
             None => state.merge_counts(),
         }

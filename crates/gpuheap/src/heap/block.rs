@@ -25,13 +25,13 @@ use crate::thread_cache::ThreadCache;
 /// A block may be dropped on any thread. Its heap lives at least as long as the block.
 #[must_use]
 pub struct Block {
-    way: Way,
+    way: ReturnPath,
     lease: Lease,
     given_back: bool,
 }
 
 /// Way in which a block returns to its heap.
-enum Way {
+enum ReturnPath {
     /// Through the thread cache that it came from, which the heap keeps while the block lives. This
     /// needs no reference count that threads share.
     /// Device memory alone comes this way.
@@ -88,7 +88,7 @@ impl Heap {
     pub fn allocate_cached(&self, bytes: u64, stream: &Stream) -> Option<Block> {
         let heap = self.inner();
         let (lease, cache) = heap.allocate_cached(MemoryKind::Device, bytes, stream)?;
-        Some(Block { way: Way::Cache(cache), lease, given_back: false })
+        Some(Block { way: ReturnPath::Cache(cache), lease, given_back: false })
     }
 }
 
@@ -103,8 +103,8 @@ impl Block {
     ) -> Result<Block, Error> {
         let (lease, cache) = heap.allocate(kind, bytes, stream, false, at)?;
         let way = match cache {
-            Some(cache) if kind == MemoryKind::Device => Way::Cache(cache),
-            _ => Way::Heap(heap.clone(), kind),
+            Some(cache) if kind == MemoryKind::Device => ReturnPath::Cache(cache),
+            _ => ReturnPath::Heap(heap.clone(), kind),
         };
         Ok(Block { way, lease, given_back: false })
     }
@@ -128,8 +128,8 @@ impl Block {
     /// Returns the kind of memory.
     pub fn kind(&self) -> MemoryKind {
         match self.way {
-            Way::Cache(_) => MemoryKind::Device,
-            Way::Heap(_, kind) => kind,
+            ReturnPath::Cache(_) => MemoryKind::Device,
+            ReturnPath::Heap(_, kind) => kind,
         }
     }
 
@@ -224,7 +224,7 @@ impl Block {
     /// its memory.
     #[inline]
     fn keep(&self) -> bool {
-        let Way::Cache(cache) = self.way else { return false };
+        let ReturnPath::Cache(cache) = self.way else { return false };
         let _time = measure::memory_management();
         cache.is_plain() && cache.keep(&self.lease)
     }
@@ -238,13 +238,13 @@ impl Block {
         match &self.way {
             // Checked before the cache's lock: in a forked child, a thread of the parent may have
             // held it.
-            Way::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
+            ReturnPath::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
             // A heap lives as long as its blocks, unless the device was reset.
-            Way::Cache(cache) => {
+            ReturnPath::Cache(cache) => {
                 let heap: Arc<dyn Any + Send + Sync> = cache.heap().ok_or(Gone::Reset)?;
                 Ok(heap.downcast().map_err(|_| Gone::Reset)?)
             }
-            Way::Heap(heap, _) => Ok(heap.clone()),
+            ReturnPath::Heap(heap, _) => Ok(heap.clone()),
         }
     }
 }

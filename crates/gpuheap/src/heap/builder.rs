@@ -87,14 +87,14 @@ impl Device {
         settings::warn_once();
         let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
         let known = shared.as_ref().and_then(Weak::upgrade);
-        if let Some(inner) = known.and_then(HeapInner::of_holder) {
+        if let Some(inner) = known.and_then(HeapInner::from_holder) {
             return Ok(Heap::from_inner(inner));
         }
         let heap = Heap::builder(self).build_silently()?;
         let holder: Weak<dyn Holder> = Arc::<HeapInner>::downgrade(heap.inner());
         *shared = Some(holder);
         drop(shared);
-        heap.say_opened();
+        heap.log_opened();
         Ok(heap)
     }
 }
@@ -241,7 +241,7 @@ impl HeapBuilder {
             settings::warn_once();
         }
         let heap = self.build_silently()?;
-        heap.say_opened();
+        heap.log_opened();
         Ok(heap)
     }
 
@@ -305,7 +305,7 @@ impl HeapBuilder {
     /// Fills in the settings of the environment that the builder left open.
     fn complete(&mut self, context: &Context, settings: &Settings) {
         let total = context.total_memory();
-        let bytes = |size: Option<Size>| size.map(|size| size.of(total));
+        let bytes = |size: Option<Size>| size.map(|size| size.to_bytes(total));
         let chosen = &mut self.choices;
         chosen.pool = chosen.pool.or(settings.pool);
         chosen.limits.hard = chosen.limits.hard.or(bytes(settings.hard_limit));

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::error::{Cause, Error};
 use crate::heap::Heap;
-use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::recovery::{Figures, Lack};
 use crate::heap::store::StoreState;
+use crate::heap::usage::OtherHeaps;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
@@ -114,8 +114,8 @@ pub(crate) struct Captured(Option<u64>);
 
 impl Captured {
     /// Returns the cause of the failure of a request of `bytes`.
-    pub(crate) fn judge(self, bytes: u64, figures: &Figures, lack: &Lack) -> Cause {
-        if self.0.is_some() { Cause::Capture } else { figures.judge(bytes, lack) }
+    pub(crate) fn find_cause(self, bytes: u64, figures: &Figures, lack: &Lack) -> Cause {
+        if self.0.is_some() { Cause::Capture } else { figures.find_cause(bytes, lack) }
     }
 }
 
@@ -196,7 +196,7 @@ impl StoreState {
             None if beyond > 0 => beyond,
             None => return Ok(Fit::Perhaps { take: needed, free }),
         };
-        let cause = captured.judge(bytes, &figures, &lack);
+        let cause = captured.find_cause(bytes, &figures, &lack);
         let (would_have_to_go, needs_all) = self.in_the_way(&figures, cause, &lack, captured);
         Ok(Fit::No { short_by, cause, would_have_to_go, needs_all })
     }

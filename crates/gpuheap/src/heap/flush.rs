@@ -89,7 +89,7 @@ impl Device {
     pub fn flush(&self) -> Result<FlushReport, Error> {
         self.context().check_alive()?;
         let heaps = self.context().holders.all().into_iter();
-        let heaps: Vec<_> = heaps.filter_map(HeapInner::of_holder).collect();
+        let heaps: Vec<_> = heaps.filter_map(HeapInner::from_holder).collect();
         flush(self.context(), &heaps)
     }
 }
@@ -187,7 +187,7 @@ impl FlushedKind {
 
 impl HeapInner {
     /// Returns the heap that a holder is.
-    pub(crate) fn of_holder(holder: Arc<dyn Holder>) -> Option<Arc<HeapInner>> {
+    pub(crate) fn from_holder(holder: Arc<dyn Holder>) -> Option<Arc<HeapInner>> {
         (holder as Arc<dyn Any + Send + Sync>).downcast().ok()
     }
 

@@ -50,7 +50,7 @@ impl HeapInner {
         self.untrack(lease.track);
         let zeroed = zeroed || self.zero_on_free;
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
-        let cache = ThreadCache::of(self, kind, stream_id, stream);
+        let cache = ThreadCache::find_or_open(self, kind, stream_id, stream);
         let freed = self.store(kind).free(lease, stream, zeroed, cache);
         if self.is_closing() {
             self.end_if_over();
@@ -129,7 +129,7 @@ impl Store {
         let mut state = self.lock();
         match cache {
             Some(cache) => {
-                state.settle(cache);
+                state.merge_and_evict(cache);
                 if !zeroed && state.make_room(cache, &kept) {
                     return Ok(());
                 }
@@ -155,7 +155,7 @@ impl Store {
             lease.note_freed(&self.context, Some(raw(stream)), true);
         }
         state.stats.count_free(bytes, block_bytes);
-        let mut freed = state.give(key, block_bytes, stream);
+        let mut freed = state.return_to_policy(key, block_bytes, stream);
         freed = freed.and(state.keep_soft_limit());
         self.note_soft_limit(&mut state);
         if freed.is_err() {
@@ -261,14 +261,14 @@ impl StoreState {
             lease.note_freed(context, None, true);
             self.stats.count_free(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
-            if self.give(key, lease.block_bytes, lease.stream).is_err() {
+            if self.return_to_policy(key, lease.block_bytes, lease.stream).is_err() {
                 self.stats.failed_frees += 1;
             }
         }
     }
 
     /// Returns a block, whose last use is on `stream`, to the policy.
-    pub(super) fn give(
+    pub(super) fn return_to_policy(
         &mut self,
         key: u32,
         bytes: u64,

@@ -18,12 +18,12 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The thread that watches a heap. Dropping this ends it.
 pub(crate) struct IdleTrim {
-    shared: Arc<Shared>,
+    shared: Arc<IdleState>,
     thread: Thread,
 }
 
 #[derive(Default)]
-struct Shared {
+struct IdleState {
     ended: AtomicBool,
     /// [Number](this_thread) of the thread, once it runs.
     number: AtomicU64,
@@ -37,7 +37,7 @@ impl IdleTrim {
     /// Starts a thread that gives all cached memory of `heap` back, once nothing was allocated or
     /// freed for `after`.
     pub(crate) fn start(heap: Weak<HeapInner>, after: Duration) -> io::Result<IdleTrim> {
-        let shared: Arc<Shared> = Arc::default();
+        let shared: Arc<IdleState> = Arc::default();
         let watched = shared.clone();
         let name = "gpuheap-idle".to_owned();
         let spawned = thread::Builder::new().name(name).spawn(move || {
@@ -76,13 +76,13 @@ impl Heap {
         // visits heaps would wait for itself.
         let can_wait = !self.is_forked() && !is_visiting();
         let visits = can_wait.then(|| self.inner().visits.clone());
-        self.let_go();
+        self.drop_and_wait();
         if let Some(visits) = visits {
             drop(visits.write());
         }
     }
 
-    fn let_go(self) {
+    fn drop_and_wait(self) {
         // Skipped if the thread does not exist, or is the calling one.
         let idle = self.inner().idle.get().map(|idle| idle.shared.clone()).filter(|idle| {
             // `std::thread::current` panics in destructors that run after those of
@@ -104,7 +104,7 @@ impl Drop for IdleTrim {
     }
 }
 
-fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &Shared) {
+fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &IdleState) {
     let (mut last, mut since) = (None, Instant::now());
     // `true` if nothing happened since all memory was given back.
     let mut done = false;

@@ -11,7 +11,6 @@ pub(crate) mod idle;
 pub(crate) mod leaks;
 pub(crate) mod limits;
 mod notes;
-mod other_heaps;
 pub(crate) mod page_lock;
 mod policies;
 pub(crate) mod reclaimers;
@@ -85,7 +84,7 @@ struct Clones {
 impl Drop for Clones {
     fn drop(&mut self) {
         self.inner.close();
-        self.inner.say_closed();
+        self.inner.log_closed();
     }
 }
 
@@ -333,7 +332,7 @@ impl Heap {
     }
 
     /// Logs the opened heap and its settings.
-    pub(crate) fn say_opened(&self) {
+    pub(crate) fn log_opened(&self) {
         if !say::is_wanted() {
             return;
         }
@@ -540,7 +539,7 @@ impl HeapInner {
     }
 
     /// Logs the end of the last clone, with the statistics of device memory.
-    pub(crate) fn say_closed(&self) {
+    pub(crate) fn log_closed(&self) {
         if say::is_wanted() && self.context.check_alive() != Err(Gone::Forked) {
             let stats = self.device.lock().stats();
             say::debug(
@@ -576,8 +575,8 @@ impl HeapInner {
             let is_over = |store: &Store| {
                 let state = store.lock();
                 // These allocations count as live, but no block holds them.
-                let nobodys = state.unzeroed.len() as u64 + state.lost;
-                state.stats.live_allocations == nobodys
+                let unowned = state.unzeroed.len() as u64 + state.lost;
+                state.stats.live_allocations == unowned
             };
             if self.stores().all(is_over) {
                 gone = detach_caches(self, false);

@@ -14,14 +14,14 @@ pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 /// Returns the pool that a heap with `pool` has for a kind of memory. Only device memory has
 /// virtual memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use
 /// `split` for their other kinds of memory.
-pub(crate) fn pool_of(kind: MemoryKind, pool: PoolKind) -> PoolKind {
+pub(crate) fn pool_for(kind: MemoryKind, pool: PoolKind) -> PoolKind {
     match pool {
         PoolKind::Stitched | PoolKind::Driver if kind != MemoryKind::Device => PoolKind::Split,
         pool => pool,
     }
 }
 
-/// Returns a policy over plain allocations of a kind, and its name: [`pool_of`] the kind, and
+/// Returns a policy over plain allocations of a kind, and its name: [`pool_for`] the kind, and
 /// `split` for `stitched` on a device without virtual memory.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,
@@ -30,7 +30,7 @@ pub(crate) fn policy_and_source(
     tuning: Tuning,
 ) -> (PoolKind, Parts) {
     let mut source = PlainSource::new(context.clone(), kind);
-    let pool = match pool_of(kind, pool) {
+    let pool = match pool_for(kind, pool) {
         PoolKind::Stitched if source.pages().is_none() => PoolKind::Split,
         pool => pool,
     };

@@ -36,7 +36,7 @@ type ReclaimerFn = Arc<Callback<Box<dyn Fn(u64) -> u64 + Send + Sync>>>;
 pub(crate) struct Reclaimers {
     list: Mutex<Vec<ReclaimerFn>>,
     /// Threads that are calling reclaimers. A request of a reclaimer must not call them again.
-    asking: Mutex<Vec<ThreadMark>>,
+    calling: Mutex<Vec<ThreadMark>>,
     /// Number of forks when this was made. A forked child does not take the lock, because a thread
     /// of its parent may have held it.
     forks: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Reclaimers {
 
 impl Default for Reclaimers {
     fn default() -> Reclaimers {
-        Reclaimers { list: Mutex::default(), asking: Mutex::default(), forks: fork::count() }
+        Reclaimers { list: Mutex::default(), calling: Mutex::default(), forks: fork::count() }
     }
 }
 
@@ -53,7 +53,7 @@ impl Default for Reclaimers {
 struct ThreadMark(usize);
 
 impl ThreadMark {
-    fn of_this_thread() -> ThreadMark {
+    fn current() -> ThreadMark {
         thread_local! {
             /// Without a destructor, so that the mark exists at the thread's end too.
             static MARK: Cell<u8> = const { Cell::new(0) };
@@ -77,19 +77,19 @@ impl Reclaimers {
     /// Calls each reclaimer once for `missing` bytes, with no lock held. Returns the bytes that
     /// they say they gave back. Returns `None` without reclaimers, or if this thread is calling
     /// those of this heap already.
-    pub(crate) fn ask(&self, missing: u64) -> Option<u64> {
+    pub(crate) fn call_all(&self, missing: u64) -> Option<u64> {
         let reclaimers = self.lock().clone();
-        let this_thread = ThreadMark::of_this_thread();
-        if reclaimers.is_empty() || self.asking().contains(&this_thread) {
+        let this_thread = ThreadMark::current();
+        if reclaimers.is_empty() || self.calling().contains(&this_thread) {
             return None;
         }
-        self.asking().push(this_thread);
+        self.calling().push(this_thread);
         // A reclaimer that panics gave nothing back; the others are called all the same.
         let ask = |reclaimer: &ReclaimerFn| {
             reclaimer.get().map_or(0, |own| program::run(|| own(missing)).unwrap_or(0))
         };
         let regained = reclaimers.iter().map(ask).fold(0, u64::saturating_add);
-        self.asking().retain(|thread| *thread != this_thread);
+        self.calling().retain(|thread| *thread != this_thread);
         Some(regained)
     }
 
@@ -98,8 +98,8 @@ impl Reclaimers {
         self.forks == fork::count()
     }
 
-    fn asking(&self) -> MutexGuard<'_, Vec<ThreadMark>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    fn calling(&self) -> MutexGuard<'_, Vec<ThreadMark>> {
+        self.calling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<ReclaimerFn>> {

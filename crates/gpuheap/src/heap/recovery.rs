@@ -7,9 +7,9 @@ use gpuheap_pool::{BlockRef, Cached, Shortage, SourceError, StreamRef};
 
 use crate::error::{Cause, Error, Fault, OutOfMemory, RECLAIM_STEPS, ReclaimStep};
 use crate::heap::fit::Foreseen;
-use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::siblings::MOST_ROUNDS;
 use crate::heap::store::{Store, StoreState};
+use crate::heap::usage::OtherHeaps;
 use crate::kind::MemoryKind;
 use crate::say;
 use crate::size::Bytes;
@@ -159,12 +159,12 @@ impl Store {
         for step in RECLAIM_STEPS {
             let next = if step == ReclaimStep::Alone {
                 let last = self.retry_alone(&mut tried, &mut attempt);
-                self.say_step(step, tried.last().map_or(0, |last| last.1), missing.bytes);
+                self.log_step(step, tried.last().map_or(0, |last| last.1), missing.bytes);
                 last
             } else {
                 let Some(regained) = self.take_step(step, missing) else { continue };
                 tried.push((step, regained));
-                self.say_step(step, regained, missing.bytes);
+                self.log_step(step, regained, missing.bytes);
                 attempt(None, &tried)
             };
             match next {
@@ -192,7 +192,7 @@ impl Store {
             let last = {
                 let mut state = self.lock();
                 state.pause_other_threads();
-                self.everything(&mut state, is_capturing);
+                self.reclaim_everything(&mut state, is_capturing);
                 let last = attempt(Some(Last { state: &mut state, others }), tried);
                 state.resume_other_threads();
                 last
@@ -202,7 +202,7 @@ impl Store {
             if missing.is_limited || rounds == MOST_ROUNDS {
                 return last;
             }
-            match (self.reach(u64::MAX), tried.last_mut()) {
+            match (self.reclaim_from_others(u64::MAX), tried.last_mut()) {
                 (Some(regained @ 1..), Some((_, sum))) => *sum = sum.saturating_add(regained),
                 _ => return last,
             }
@@ -210,7 +210,7 @@ impl Store {
     }
 
     /// Logs a reclaim step. Call it with no lock held: the logger may use the heap.
-    fn say_step(&self, step: ReclaimStep, regained: u64, missing: u64) {
+    fn log_step(&self, step: ReclaimStep, regained: u64, missing: u64) {
         say::debug(
             say::RECLAIM,
             format_args!(
@@ -225,7 +225,7 @@ impl Store {
 
     /// Waits for pending frees and returns all cached memory to the driver, with the lock held. A
     /// failure shows in the next attempt.
-    fn everything(&self, state: &mut StoreState, is_capturing: bool) {
+    fn reclaim_everything(&self, state: &mut StoreState, is_capturing: bool) {
         let _ = state.wait_for_pending().and_then(|()| {
             if state.order.needs_device() && !is_capturing {
                 let _ = state.synchronize(&self.context);
@@ -256,13 +256,13 @@ impl Store {
             ReclaimStep::OtherHeaps | ReclaimStep::WholeOtherHeaps if is_limited => return None,
             ReclaimStep::OtherHeaps => {
                 let (free, _) = self.lock().source.device_memory().unwrap_or_default();
-                return self.reach(missing.saturating_sub(free));
+                return self.reclaim_from_others(missing.saturating_sub(free));
             }
-            ReclaimStep::WholeOtherHeaps => return self.reach(u64::MAX),
+            ReclaimStep::WholeOtherHeaps => return self.reclaim_from_others(u64::MAX),
             ReclaimStep::Reclaimers => {
-                let regained = self.reclaimers.ask(missing)?;
+                let regained = self.reclaimers.call_all(missing)?;
                 // The memory that reclaimers free may be of other heaps.
-                let others = if is_limited { None } else { self.reach(u64::MAX) };
+                let others = if is_limited { None } else { self.reclaim_from_others(u64::MAX) };
                 return Some(regained.max(others.unwrap_or(0)));
             }
             ReclaimStep::DriverPool => {
@@ -306,7 +306,7 @@ impl Store {
             // The limit applies to memory that the pool takes.
             figures.limit = None;
         }
-        let (cause, lack) = state.verdict(bytes, shortage, &figures);
+        let (cause, lack) = state.diagnose(bytes, shortage, &figures);
         state.note_refusal(cause, &figures, lack.needed);
         let raised = figures.limit.map(|limit| limit.saturating_add(lack.limit));
         let Figures { cached, reserved, limit, .. } = figures;
@@ -400,14 +400,14 @@ impl StoreState {
 
     /// Finds the cause of the `shortage` of a request of `bytes`, and the bytes that it lacks.
     /// `now` are the figures at the shortage.
-    fn verdict(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
+    fn diagnose(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
         // The pool's figures do not cover memory that is taken past the pool.
         let foreseen = match shortage {
             Shortage::OutsidePool(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
         };
         if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
-            return (captured.judge(bytes, &then, &lack), lack);
+            return (captured.find_cause(bytes, &then, &lack), lack);
         }
         // By the figures, the request fits once all frees have completed.
         let lack = now.lack_after(shortage);
@@ -415,7 +415,7 @@ impl StoreState {
         {
             return (Cause::Capture, lack);
         }
-        (now.judge(bytes, &lack), lack)
+        (now.find_cause(bytes, &lack), lack)
     }
 
     /// Stores how much memory the driver reported as free beyond the refused request.
@@ -491,7 +491,7 @@ impl Figures {
     }
 
     /// Finds the cause why a request of `bytes` lacks memory.
-    pub(crate) fn judge(&self, bytes: u64, lack: &Lack) -> Cause {
+    pub(crate) fn find_cause(&self, bytes: u64, lack: &Lack) -> Cause {
         let Figures { cached, reserved, capacity, limit, others, .. } = *self;
         let needed = lack.needed;
         let within = limit.map_or(u64::MAX, |limit| limit.saturating_sub(reserved));

@@ -16,11 +16,11 @@ pub(super) struct Renamed {
     pub(super) lease: Lease,
     /// The stream of the free, if it was renamed.
     pub(super) stream: Option<Stream>,
-    of_lease: Own,
+    of_lease: LeaseStream,
 }
 
 /// The stream of a lease that was allocated in a capture.
-enum Own {
+enum LeaseStream {
     /// The stream is, or may be, part of the capture.
     InCapture(Arc<CaptureStream>),
     /// The stream after the capture, kept until the free was made.
@@ -32,7 +32,7 @@ enum Own {
 impl Renamed {
     /// Counts the block as freed in its capture, if it is freed there.
     pub(super) fn note_freed(&self) {
-        if let Own::InCapture(capture) = &self.of_lease {
+        if let LeaseStream::InCapture(capture) = &self.of_lease {
             capture.note_freed();
         }
     }
@@ -61,7 +61,7 @@ impl HeapInner {
     fn renamed(&self, kind: MemoryKind, mut lease: Lease, stream: Option<&Stream>) -> Renamed {
         let of_lease = match is_of_capture(lease.stream_id) {
             true => self.own_stream(kind, &mut lease),
-            false => Own::None,
+            false => LeaseStream::None,
         };
         let stream = stream.filter(|stream| !stream.is_retired()).and_then(|stream| {
             let renamed = stream.renamed();
@@ -74,28 +74,28 @@ impl HeapInner {
     }
 
     /// Names the stream of a lease that was allocated in a capture.
-    fn own_stream(&self, kind: MemoryKind, lease: &mut Lease) -> Own {
+    fn own_stream(&self, kind: MemoryKind, lease: &mut Lease) -> LeaseStream {
         let Some(capture) = self.context.captures.find(lease.stream_id) else {
             self.forget_stream(kind, lease);
-            return Own::None;
+            return LeaseStream::None;
         };
         if !capture.is_retired() {
             // SAFETY: the program keeps a stream alive until its end is announced, or until all its
             // memory is freed.
             match unsafe { Stream::after_capture(&self.context, &capture) } {
-                Ok(None) => return Own::InCapture(capture),
+                Ok(None) => return LeaseStream::InCapture(capture),
                 Ok(Some(stream)) => {
                     capture.note_freed();
                     lease.stream = self.store(kind).lock().stream(&stream);
                     lease.stream_id = stream.id();
-                    return Own::After(stream);
+                    return LeaseStream::After(stream);
                 }
                 Err(_) => {}
             }
         }
         capture.note_freed();
         self.forget_stream(kind, lease);
-        Own::None
+        LeaseStream::None
     }
 
     /// Puts a lease on the stream for frees on streams that can be named no more.

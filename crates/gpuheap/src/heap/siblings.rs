@@ -5,8 +5,8 @@
 //!
 //! * A thread holds the lock of one store at a time, and none of its own heap's while it visits
 //!   another ([`Holders::visit`]).
-//! * The last attempts take turns ([`Turn`](crate::device::Turn)). A turn is taken with no store
-//!   locked, and is waited for two seconds at most.
+//! * The last attempts take turns ([`ReclaimTurn`](crate::device::ReclaimTurn)). A thread requests
+//!   its turn with no store locked, and waits two seconds at most.
 //! * No code of the program is called meanwhile, the reclaimers of other heaps included: only the
 //!   threads that use those heaps know their locks.
 //!
@@ -16,8 +16,8 @@ use gpuheap_pool::{Forecast, GRANULE, Headroom, Outlook, SourceError, Stuck};
 
 use crate::device::Context;
 use crate::heap::HeapInner;
-use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::store::{Store, StoreState};
+use crate::heap::usage::OtherHeaps;
 use crate::kind::MemoryKind;
 
 /// Most repetitions of a request because other heaps gave memory back since the last attempt.
@@ -28,7 +28,7 @@ pub(crate) const MOST_ROUNDS: u32 = 32;
 /// visiting already. The caller holds no lock of any heap.
 pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&HeapInner)) {
     context.holders.visit(|holder| {
-        if let Some(heap) = HeapInner::of_holder(holder) {
+        if let Some(heap) = HeapInner::from_holder(holder) {
             visit(&heap);
         }
     });
@@ -38,7 +38,7 @@ impl Store {
     /// Makes other heaps of the process give cached memory back until `bytes` were given back.
     /// Returns the bytes that the driver regained; `None` without other heaps. A failure shows in
     /// the next attempt.
-    pub(crate) fn reach(&self, bytes: u64) -> Option<u64> {
+    pub(crate) fn reclaim_from_others(&self, bytes: u64) -> Option<u64> {
         let (mut is_any, mut regained) = (false, 0_u64);
         let mut reach = |give: &dyn Fn(&Store, u64) -> u64| {
             self.visit_others(|store| {
@@ -48,10 +48,10 @@ impl Store {
                 }
             });
         };
-        reach(&|store, bytes| store.give_way(bytes));
+        reach(&|store, bytes| store.give_back_unused(bytes));
         reach(&|store, bytes| {
             let _ = store.wait_for_pending();
-            store.give_way(bytes)
+            store.give_back_unused(bytes)
         });
         // Frees on retired streams may have no fences, and a driver's pool may keep memory until a
         // wait for the device.
@@ -64,7 +64,7 @@ impl Store {
             let _ = self.context.synchronize();
             self.visit_others(|store| {
                 if regained < bytes {
-                    regained = regained.saturating_add(store.give_way(bytes - regained));
+                    regained = regained.saturating_add(store.give_back_unused(bytes - regained));
                 }
             });
         }
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// Gives back about `bytes` of unused memory. Returns the bytes that the driver regained.
-    fn give_way(&self, bytes: u64) -> u64 {
+    fn give_back_unused(&self, bytes: u64) -> u64 {
         let mut state = self.lock();
         let released = state.release(bytes).unwrap_or(0);
         let trimmed = state.source.trim().unwrap_or(0);

@@ -140,8 +140,8 @@ impl Heap {
             soft_limit,
             hard_limit,
             pinned_limit: inner.pinned_limit,
-            unified: KindStatus::of(inner.unified.get()),
-            pinned: KindStatus::of(inner.pinned.get()),
+            unified: KindStatus::from_store(inner.unified.get()),
+            pinned: KindStatus::from_store(inner.pinned.get()),
             registered: KindStatus::from_stats(&inner.registered.usage().stats),
             outstanding: inner.tracker.outstanding(),
         })
@@ -149,7 +149,7 @@ impl Heap {
 }
 
 impl KindStatus {
-    fn of(store: Option<&Store>) -> KindStatus {
+    fn from_store(store: Option<&Store>) -> KindStatus {
         let Some(store) = store else { return KindStatus::default() };
         KindStatus::from_stats(&store.lock().stats())
     }

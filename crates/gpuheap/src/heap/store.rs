@@ -11,15 +11,14 @@ use gpuheap_pool::{
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::policies::Parts;
 use crate::heap::reclaimers::Reclaimers;
-use crate::heap::usage::Usage;
+use crate::heap::usage::{OtherHeaps, Usage};
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 use crate::sync::{Lock, Locked};
-use crate::thread_cache::{Kept, ThreadCache};
+use crate::thread_cache::{KeptBlock, ThreadCache};
 
 /// Up to this many reserved bytes, or this fraction of the device, a pool takes new memory instead
 /// of making a stream wait for another one's work. Beyond that, memory is worth more than the wait:
@@ -66,7 +65,7 @@ pub(crate) struct StoreState {
     /// Reserved bytes up to which new memory is taken instead of making a stream wait.
     pub(super) spare: u64,
     /// Reserved bytes when all threads' caches were last flushed for growth.
-    pub(super) gathered: u64,
+    pub(super) taken_at_flush: u64,
     /// `true` if several threads have caches.
     pub(crate) is_shared: bool,
     /// Caches of threads for this store.
@@ -75,7 +74,7 @@ pub(crate) struct StoreState {
     /// count as live.
     pub(crate) unzeroed: Vec<Lease>,
     /// Buffer for blocks on their way from a cache to the policy.
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<KeptBlock>,
     /// Regions of the program that record the peak.
     pub(crate) regions: Vec<Watched>,
 }
@@ -97,7 +96,7 @@ impl Store {
         (policy, source): Parts,
     ) -> Store {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let spare = spare_of(kind, &*source);
+        let spare = spare_limit(kind, &*source);
         let state = StoreState {
             policy,
             source,
@@ -110,7 +109,7 @@ impl Store {
             is_alone: false,
             is_above_soft_limit: false,
             spare,
-            gathered: 0,
+            taken_at_flush: 0,
             is_shared: false,
             caches: Vec::new(),
             unzeroed: Vec::new(),
@@ -240,7 +239,7 @@ impl Store {
                 )));
             }
             state.limits = limits;
-            state.spare = spare_of(self.kind, &*state.source);
+            state.spare = spare_limit(self.kind, &*state.source);
             let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
             self.note_soft_limit(&mut state);
             state.source.reserved()?.saturating_sub(most)
@@ -462,7 +461,7 @@ impl StoreState {
 }
 
 /// Returns the bytes up to which new memory of a kind is taken [instead of](SPARE) a wait.
-fn spare_of(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
+fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
     match kind {
         // A driver's pool orders streams itself, and reports its reserved bytes only by a call.
         MemoryKind::Device if !source.is_stream_ordered() => {

@@ -14,7 +14,7 @@ use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 use crate::thread_cache::{
-    CacheOwner, Kept, Opening, ThreadCache, find, free, insert, is_there, unused, unused_here,
+    CacheOwner, KeptBlock, Opening, ThreadCache, find, free, insert, is_there, unused, unused_here,
 };
 
 /// Threshold, in bytes, for flushing other threads' caches before the pool grows. They are flushed
@@ -28,7 +28,7 @@ impl ThreadCache {
     /// Returns this thread's cache for a kind of memory and the stream with the driver's id
     /// `stream_id`, which is `stream` if that is given. If it has none, opens one. Returns `None`
     /// if this heap has no caches, or none for such a stream.
-    pub(crate) fn of(
+    pub(crate) fn find_or_open(
         heap: &Arc<HeapInner>,
         kind: MemoryKind,
         stream_id: u64,
@@ -116,9 +116,9 @@ impl StoreState {
         let kept: u64 =
             self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
         let much = (self.stats.taken / KEPT_SHARE).max(KEPT);
-        let of_all = kept > much && self.stats.taken >= self.gathered.saturating_add(much);
-        if of_all || self.stats.taken < self.gathered {
-            self.gathered = self.stats.taken;
+        let of_all = kept > much && self.stats.taken >= self.taken_at_flush.saturating_add(much);
+        if of_all || self.stats.taken < self.taken_at_flush {
+            self.taken_at_flush = self.stats.taken;
         }
         self.flush_matching(|cache| of_all || cache.is_mine(), false);
     }
@@ -128,11 +128,13 @@ impl StoreState {
     /// repeats itself gets its former places. When they were kept past such a request, one large
     /// block a stream made `serve_threads` take three times as long, because requests found their
     /// places taken.
-    pub(super) fn give_large(&mut self, bytes: u64) {
+    pub(super) fn evict_large(&mut self, bytes: u64) {
         for at in 0..self.caches.len() {
             let cache = self.caches[at];
             if cache.is_mine() && cache.has_large() && cache.is_large(bytes) {
-                self.give_all(cache.stream(), |_, kept| cache.take_large(|block| kept.push(block)));
+                self.move_to_policy(cache.stream(), |_, kept| {
+                    cache.take_large(|block| kept.push(block))
+                });
             }
         }
     }
@@ -162,7 +164,7 @@ impl StoreState {
         let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
         stopped.iter().for_each(|cache| cache.stop());
         for cache in stopped.iter().filter(|cache| which(cache)) {
-            self.give_all(cache.stream(), |stats, kept| {
+            self.move_to_policy(cache.stream(), |stats, kept| {
                 cache.drain(stats, |block| kept.push(block));
             });
             if closes {
@@ -178,10 +180,12 @@ impl StoreState {
 
     /// Merges the counts of a cache of this thread, and takes the blocks that have no place in it.
     #[inline]
-    pub(super) fn settle(&mut self, cache: &ThreadCache) {
+    pub(super) fn merge_and_evict(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
         if cache.is_crowded() {
-            self.give_all(cache.stream(), |_, kept| cache.take_unwanted(|block| kept.push(block)));
+            self.move_to_policy(cache.stream(), |_, kept| {
+                cache.take_unwanted(|block| kept.push(block))
+            });
         }
     }
 
@@ -215,23 +219,23 @@ impl StoreState {
 
     /// Makes room in this thread's own cache for a freed block, and keeps it there.
     pub(super) fn make_room(&mut self, cache: &ThreadCache, lease: &Lease) -> bool {
-        let made = self.give_all(cache.stream(), |_, kept| {
+        let made = self.move_to_policy(cache.stream(), |_, kept| {
             cache.make_room(lease.block_bytes, |block| kept.push(block))
         });
         made && cache.keep(lease)
     }
 
     /// Gives the policy the blocks that `take` takes out of a cache of `stream`.
-    pub(super) fn give_all<R>(
+    pub(super) fn move_to_policy<R>(
         &mut self,
         stream: StreamRef,
-        take: impl FnOnce(&mut RunningStats, &mut Vec<Kept>) -> R,
+        take: impl FnOnce(&mut RunningStats, &mut Vec<KeptBlock>) -> R,
     ) -> R {
         let mut kept = std::mem::take(&mut self.kept);
         let taken = take(&mut self.stats, &mut kept);
-        for Kept { key, bytes, before, .. } in kept.drain(..) {
+        for KeptBlock { key, bytes, before, .. } in kept.drain(..) {
             self.order.set_frees_completed(self.order.is_completed(stream, before));
-            if self.give(key, bytes, stream).is_err() {
+            if self.return_to_policy(key, bytes, stream).is_err() {
                 self.stats.failed_frees += 1;
             }
         }

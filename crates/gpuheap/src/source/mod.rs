@@ -1,7 +1,6 @@
 //! Sources of a heap's memory: implementations of `gpuheap_pool::MemorySource` by driver calls.
 
 mod events;
-mod host;
 mod ordered;
 mod plain;
 mod vmm;

@@ -1,6 +1,7 @@
 //! Plain allocations of one kind of memory, with the virtual memory of the same heap.
 
 use std::ffi::c_void;
+use std::fs;
 use std::ptr;
 use std::sync::Arc;
 
@@ -14,7 +15,6 @@ use gpuheap_pool::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::events::{Events, order_by_events};
-use super::host::host_memory;
 use super::vmm::Vmm;
 use crate::device::Context;
 use crate::kind::MemoryKind;
@@ -260,5 +260,33 @@ impl PlainSource {
     /// Returns the granules of a small segment: one, unless the driver placed it across a border.
     fn granules_of(segment: Segment) -> std::ops::RangeInclusive<u64> {
         segment.address / GRANULE..=(segment.address + segment.bytes - 1) / GRANULE
+    }
+}
+
+/// Returns the available bytes of the host's memory, and all its bytes, from Linux's
+/// `/proc/meminfo`. If that cannot be read, there is no bound.
+fn host_memory() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = field(&text, "MemAvailable:").unwrap_or(u64::MAX);
+    (available, field(&text, "MemTotal:").unwrap_or(u64::MAX))
+}
+
+/// Parses a line such as `MemTotal:       24576 kB` as bytes.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proc_meminfo_is_parsed() {
+        let text = "MemTotal:       24576 kB\nMemAvailable:    1024 kB\nHugePages_Total:  3\n";
+        assert_eq!(field(text, "MemTotal:"), Some(24 << 20));
+        assert_eq!(field(text, "MemAvailable:"), Some(1 << 20));
+        assert_eq!(field(text, "HugePages_Total:"), None);
+        assert_eq!(field(text, "SwapTotal:"), None);
     }
 }

@@ -59,7 +59,7 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
         return Err(NoVirtualMemory::Missing);
     }
     let tried = || -> Result<VirtualMemory, SourceError> {
-        let found = ask(context)?;
+        let found = query_properties(context)?;
         let mut vmm = Vmm::new(context.clone(), found);
         let bytes = vmm.granule();
         let address = vmm.reserve(bytes)?;
@@ -85,7 +85,7 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
 }
 
 /// Queries the properties that are needed before use.
-fn ask(context: &Context) -> Result<VirtualMemory, SourceError> {
+fn query_properties(context: &Context) -> Result<VirtualMemory, SourceError> {
     let (driver, device) = (context.driver(), context.ordinal());
     let (mut rdma, mut granule) = (0, 0);
     let properties = CUmemAllocationProp::device(device);

@@ -83,7 +83,7 @@ impl<T> DerefMut for Locked<'_, T> {
 mod tests {
     use loom::sync::Arc;
 
-    use super::super::shim::Owned;
+    use super::super::shim::OwnedU64;
     use super::*;
 
     /// Each thread adds one to a number with a load and a store: if two had the lock at once, one
@@ -93,7 +93,7 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(3));
         model.check(|| {
-            let lock = Arc::new(Lock::new(Owned::default()));
+            let lock = Arc::new(Lock::new(OwnedU64::default()));
             let threads = [(); 2].map(|()| {
                 let lock = lock.clone();
                 loom::thread::spawn(move || lock.lock().add(1))

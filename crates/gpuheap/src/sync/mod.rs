@@ -1,12 +1,33 @@
-//! Synchronization of threads: a lock of one word, and a lock around a value that is made of it.
-//! loom explores their interleavings.
+//! Synchronization of threads: a lock of one word, a lock around a value that is made of it, and
+//! numbers of threads. loom explores the interleavings of the locks.
 
 mod lock;
 mod shim;
-mod thread;
 mod word;
 
+use std::cell::Cell;
+use std::sync::atomic;
+
 pub(crate) use lock::{Lock, Locked};
-pub(crate) use shim::{AtomicBool, AtomicPtr, AtomicU64, Ordering, Owned};
-pub(crate) use thread::this_thread;
+pub(crate) use shim::{AtomicBool, AtomicPtr, AtomicU64, Ordering, OwnedU64};
 pub(crate) use word::Word;
+
+thread_local! {
+    /// Number of this thread; zero before the first call.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the number of this thread. No other thread of the process ever has it.
+#[inline]
+pub(crate) fn this_thread() -> u64 {
+    let number = NUMBER.get();
+    if number != 0 { number } else { new_number() }
+}
+
+#[cold]
+fn new_number() -> u64 {
+    static NUMBERS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+    let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed) + 1;
+    NUMBER.set(number);
+    number
+}

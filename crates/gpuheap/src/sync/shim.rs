@@ -29,9 +29,9 @@ pub(crate) fn pause(times: u32) {
 /// A number that one thread at a time touches, as a [`Word`](super::word::Word) or the heap's lock
 /// sees to: loads and stores of the cheapest kind.
 #[derive(Debug, Default)]
-pub(crate) struct Owned(AtomicU64);
+pub(crate) struct OwnedU64(AtomicU64);
 
-impl Owned {
+impl OwnedU64 {
     #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -42,7 +42,7 @@ impl Owned {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Sets, for threads that [acquire](Owned::acquire) it: they see what was set before.
+    /// Sets, for threads that [acquire](OwnedU64::acquire) it: they see what was set before.
     pub(crate) fn release(&self, value: u64) {
         self.0.store(value, Ordering::Release);
     }

@@ -77,7 +77,7 @@ mod tests {
 
     use loom::sync::Arc;
 
-    use super::super::shim::Owned;
+    use super::super::shim::OwnedU64;
     use super::*;
 
     /// Each thread adds one to a number with a load and a store: if both were in at once, one
@@ -87,7 +87,7 @@ mod tests {
         let entered = std::sync::Arc::new(AtomicU32::new(0));
         let entered_in = entered.clone();
         loom::model(move || {
-            let word = Arc::new((Word::opened(), Owned::default()));
+            let word = Arc::new((Word::opened(), OwnedU64::default()));
             let other = word.clone();
             let closer = loom::thread::spawn(move || {
                 let (word, number) = &*other;
@@ -118,12 +118,13 @@ mod tests {
     #[test]
     fn what_is_kept_is_had_once() {
         loom::model(|| {
-            let kept = Arc::new((Word::opened(), [Owned::default(), Owned::default()]));
+            let kept = Arc::new((Word::opened(), [OwnedU64::default(), OwnedU64::default()]));
             let other = kept.clone();
             let drainer = loom::thread::spawn(move || {
                 let (word, slots) = &*other;
                 word.close();
-                let had: Vec<u64> = slots.iter().map(Owned::take).filter(|one| *one != 0).collect();
+                let had: Vec<u64> =
+                    slots.iter().map(OwnedU64::take).filter(|one| *one != 0).collect();
                 word.open();
                 had
             });
@@ -143,7 +144,7 @@ mod tests {
                 had.extend(Some(slot.take()).filter(|one| *one != 0));
             }
             had.extend(drainer.join().unwrap());
-            had.extend(slots.iter().map(Owned::take).filter(|one| *one != 0));
+            had.extend(slots.iter().map(OwnedU64::take).filter(|one| *one != 0));
             had.sort_unstable();
             assert_eq!(had.len(), put, "{had:?}");
             assert!(had.windows(2).all(|pair| pair[0] != pair[1]), "{had:?}");

@@ -9,10 +9,10 @@ use gpuheap_pool::{KeptByThreads, Rounding, RunningStats, StreamHandle, StreamRe
 use super::counts::Counts;
 use super::local;
 use super::remote_frees::{PLACES, RemoteFrees};
-use super::slots::{Kept, LARGEST, NEVER, Note, Slot, Slots};
+use super::slots::{KeptBlock, LARGEST, NEVER, Note, Slot, Slots};
 use crate::fork;
 use crate::lease::Lease;
-use crate::sync::{AtomicPtr, Lock, Ordering, Owned, Word, this_thread};
+use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
 
 /// The blocks that a thread freed on a stream, kept for its next requests on that stream.
 ///
@@ -28,32 +28,32 @@ pub(crate) struct ThreadCache {
     /// Taken by its thread for each use, and closed by others.
     word: Word,
     /// The only thread that takes the word; zero after that thread ended.
-    thread: Owned,
+    thread: OwnedU64,
     /// Number of its store.
-    store: Owned,
+    store: OwnedU64,
     /// Number of its context.
-    context: Owned,
+    context: OwnedU64,
     /// Moment before which marked blocks were freed.
-    moment: Owned,
+    moment: OwnedU64,
     /// The driver's id of its stream.
-    stream_id: Owned,
+    stream_id: OwnedU64,
     /// Its stream, as the heap knows it.
-    slot: Owned,
-    raw: Owned,
+    slot: OwnedU64,
+    raw: OwnedU64,
     /// Number of forks when the cache was opened.
-    forks: Owned,
-    rounding: Owned,
+    forks: OwnedU64,
+    rounding: OwnedU64,
     /// `true` if a request is served by a block without filling or tracking.
-    is_plain: Owned,
+    is_plain: OwnedU64,
     /// Size up to which it keeps several blocks of each size, and whether it keeps the last larger
     /// block. Another thread sets the size while the cache is empty and its word closed.
-    pub(crate) small: Owned,
-    keeps_large: Owned,
+    pub(crate) small: OwnedU64,
+    keeps_large: OwnedU64,
     /// Most bytes that may be kept, and the bytes that are kept.
-    pub(crate) most: Owned,
-    held: Owned,
+    pub(crate) most: OwnedU64,
+    held: OwnedU64,
     /// [`CLOSED`] or [`SPENT`] once its stream or thread ended. Written with the store's lock held.
-    closed: Owned,
+    closed: OwnedU64,
     /// Counters of another cache of its thread for the store, which this one shares. Null if it
     /// uses its own.
     shared: AtomicPtr<Counts>,
@@ -63,9 +63,9 @@ pub(crate) struct ThreadCache {
     /// Blocks that came through it and were freed by other threads, and how many of them found no
     /// slot.
     remote_frees: RemoteFrees,
-    unwanted: Owned,
+    unwanted: OwnedU64,
     /// Place at which the next block is put among other caches' remote frees.
-    next_place: Owned,
+    next_place: OwnedU64,
     pub(super) heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
 
@@ -115,7 +115,7 @@ impl ThreadCache {
         let slot = self.find(rounded, largest_for(rounded))?;
         let inside = self.word.enter()?;
         // Another thread may have taken the block, but none puts one in.
-        let Kept { key, address, bytes: block_bytes, .. } = slot.take()?;
+        let KeptBlock { key, address, bytes: block_bytes, .. } = slot.take()?;
         self.held.sub(block_bytes);
         self.counts().allocated(bytes, block_bytes);
         drop(inside);
@@ -169,7 +169,7 @@ impl ThreadCache {
         if self.held.get() + block_bytes > self.most.get() {
             return false;
         }
-        slot.put(Kept { key, address, bytes: block_bytes, before: NEVER });
+        slot.put(KeptBlock { key, address, bytes: block_bytes, before: NEVER });
         if !is_large {
             self.slots.note_filled(block_bytes);
         }
@@ -193,7 +193,7 @@ impl ThreadCache {
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
             && block_bytes <= home.most.get() / (4 * PLACES) as u64;
-        let block = Kept { key, address, bytes: block_bytes, before: NEVER };
+        let block = KeptBlock { key, address, bytes: block_bytes, before: NEVER };
         let put =
             if fits { home.remote_frees.put(block, bytes, self.next_place.get()) } else { None };
         if let Some(next) = put {
@@ -226,7 +226,7 @@ impl ThreadCache {
     }
 
     /// Takes out blocks that other threads freed. Call it with the store's lock held.
-    pub(crate) fn take_unwanted(&self, mut each: impl FnMut(Kept)) {
+    pub(crate) fn take_unwanted(&self, mut each: impl FnMut(KeptBlock)) {
         self.unwanted.set(0);
         self.remote_frees.take(|block, asked| {
             self.counts().freed(asked, block.bytes);
@@ -243,7 +243,7 @@ impl ThreadCache {
 
     /// Makes room for a block of `bytes`; returns `false` if such a block is never kept. Call it
     /// with the store's lock held.
-    pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(Kept)) -> bool {
+    pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(KeptBlock)) -> bool {
         let has_place = !self.is_large(bytes) || self.keeps_large.get() != 0;
         if bytes == 0 || bytes > LARGEST || bytes > self.most.get() || !has_place {
             return false;
@@ -251,7 +251,7 @@ impl ThreadCache {
         if self.is_large(bytes) {
             self.take_large(&mut each);
         }
-        let mut take = |block: Kept| {
+        let mut take = |block: KeptBlock| {
             self.held.sub(block.bytes);
             each(block);
         };
@@ -266,7 +266,7 @@ impl ThreadCache {
 
     /// Takes out the large block. Call it with the store's lock held.
     #[inline]
-    pub(crate) fn take_large(&self, each: impl FnOnce(Kept)) {
+    pub(crate) fn take_large(&self, each: impl FnOnce(KeptBlock)) {
         if let Some(block) = self.large.take_marked(self.moment.get()) {
             self.held.sub(block.bytes);
             each(block);
@@ -326,7 +326,7 @@ impl ThreadCache {
 /// Methods for any thread that holds the lock of the store.
 impl ThreadCache {
     /// Takes all blocks out and adds the counts to `stats`, while the owner is kept out.
-    pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(Kept)) {
+    pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(KeptBlock)) {
         self.held.set(0);
         let moment = self.moment.get();
         self.slots.drain(moment, &mut each);

@@ -2,7 +2,7 @@
 
 use gpuheap_pool::{Moved, RunningStats};
 
-use crate::sync::Owned;
+use crate::sync::OwnedU64;
 
 /// Counters of one thread for one store, over all streams: no cache line moves between threads, and
 /// the peak of a single thread is exact. A thread that holds the store's lock, and keeps the owner
@@ -15,14 +15,14 @@ use crate::sync::Owned;
 // On cache lines of its own, because its thread writes to it at every call.
 #[repr(align(128))]
 pub(crate) struct Counts {
-    allocations: Owned,
-    allocated_bytes: Owned,
-    frees: Owned,
+    allocations: OwnedU64,
+    allocated_bytes: OwnedU64,
+    frees: OwnedU64,
     /// Bytes allocated and not freed, as requested and with rounding.
-    live: Owned,
-    live_blocks: Owned,
+    live: OwnedU64,
+    live_blocks: OwnedU64,
     /// Maximum of `live`.
-    high: Owned,
+    high: OwnedU64,
 }
 
 impl Counts {

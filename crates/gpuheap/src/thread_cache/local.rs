@@ -9,17 +9,17 @@ const MOST: usize = 64;
 
 thread_local! {
     /// The cache that was found last. It has no destructor, which makes the access cheap.
-    static LAST: Cell<Option<Entry>> = const { Cell::new(None) };
+    static LAST: Cell<Option<CacheEntry>> = const { Cell::new(None) };
     static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new() }) };
 }
 
 /// Caches of one thread.
 struct Local {
-    entries: Vec<Entry>,
+    entries: Vec<CacheEntry>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct CacheEntry {
     store: u64,
     stream: u64,
     cache: &'static ThreadCache,
@@ -38,7 +38,7 @@ pub(crate) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
 fn search(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     let found = LOCAL.try_with(|local| {
         let local = local.try_borrow().ok()?;
-        let is_it = |entry: &&Entry| entry.store == store && entry.stream == stream;
+        let is_it = |entry: &&CacheEntry| entry.store == store && entry.stream == stream;
         local.entries.iter().find(is_it).copied()
     });
     let entry = found.ok().flatten()?;
@@ -69,7 +69,7 @@ pub(crate) fn unused(
 ) -> Option<&'static ThreadCache> {
     let unused = LOCAL.try_with(|local| {
         let mut local = local.try_borrow_mut().ok()?;
-        let of_store = |entry: &Entry| entry.store == store && entry.cache.is_closed();
+        let of_store = |entry: &CacheEntry| entry.store == store && entry.cache.is_closed();
         let at = local.entries.iter().position(of_store);
         let at = at.or_else(|| local.entries.iter().position(|entry| is_free(entry.cache)))?;
         LAST.set(None);
@@ -88,7 +88,7 @@ pub(crate) fn insert(
         let mut local = local.try_borrow_mut().ok()?;
         let is_full = local.entries.len() >= MOST;
         let oldest = is_full.then(|| local.entries.remove(0).cache);
-        local.entries.push(Entry { store, stream, cache });
+        local.entries.push(CacheEntry { store, stream, cache });
         LAST.set(None);
         oldest
     });

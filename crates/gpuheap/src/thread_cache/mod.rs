@@ -43,7 +43,7 @@ pub(crate) use cache::{CacheOwner, Opening, ThreadCache};
 pub(crate) use ends::lock_free;
 pub(crate) use ends::{free, unused};
 pub(crate) use local::{find, insert, is_there, unused as unused_here};
-pub(crate) use slots::Kept;
+pub(crate) use slots::KeptBlock;
 
 /// Notes that all work before the frees in this thread's caches has completed, for the streams of a
 /// context, by number, or for one of them.

@@ -14,23 +14,23 @@
 //! another: a place that is just being filled counts as empty for the taking thread and as full for
 //! the others.
 
-use super::slots::{Kept, NEVER};
+use super::slots::{KeptBlock, NEVER};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Number of blocks that may wait.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
 /// Number of places that are searched for an empty one.
-const LOOK: usize = if cfg!(loom) { 2 } else { 4 };
+const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]
 pub(crate) struct RemoteFrees {
-    places: Box<[Place]>,
+    places: Box<[RemotePlace]>,
     /// `true` if a block may have come since the last search.
     filled: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct RemotePlace {
     /// Bytes in the upper half, key in the lower, as in a slot; zero if empty.
     block: AtomicU64,
     address: AtomicU64,
@@ -43,7 +43,7 @@ const BUSY: u64 = 1;
 
 impl Default for RemoteFrees {
     fn default() -> RemoteFrees {
-        let places = (0..PLACES).map(|_| Place::default()).collect();
+        let places = (0..PLACES).map(|_| RemotePlace::default()).collect();
         RemoteFrees { places, filled: AtomicBool::new(false) }
     }
 }
@@ -52,8 +52,8 @@ impl RemoteFrees {
     /// Stores a block that was requested as `asked` bytes, if there is an empty place from `at` on.
     /// Returns the place at which the next search should begin.
     #[inline]
-    pub(crate) fn put(&self, block: Kept, asked: u64, at: u64) -> Option<u64> {
-        for at in (at..).take(LOOK) {
+    pub(crate) fn put(&self, block: KeptBlock, asked: u64, at: u64) -> Option<u64> {
+        for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
             // Acquired: the thread that took the last block out has read its address.
             let claimed = place.block.load(Ordering::Relaxed) == 0
@@ -84,7 +84,7 @@ impl RemoteFrees {
 
     /// Takes out each block for which `wanted`, given the block and its requested bytes, returns
     /// `true`. One thread at a time may call it.
-    pub(crate) fn take(&self, mut wanted: impl FnMut(Kept, u64) -> bool) {
+    pub(crate) fn take(&self, mut wanted: impl FnMut(KeptBlock, u64) -> bool) {
         self.filled.store(false, Ordering::Relaxed);
         for place in &self.places {
             let block = place.block.load(Ordering::Acquire);
@@ -94,7 +94,7 @@ impl RemoteFrees {
             let address = place.address.load(Ordering::Relaxed);
             let asked = place.asked.load(Ordering::Relaxed);
             let bytes = block >> 32;
-            if wanted(Kept { key: block as u32, address, bytes, before: NEVER }, asked) {
+            if wanted(KeptBlock { key: block as u32, address, bytes, before: NEVER }, asked) {
                 place.block.store(0, Ordering::Release);
             }
         }
@@ -107,11 +107,11 @@ mod tests {
 
     use super::*;
 
-    fn block(number: u64) -> Kept {
-        Kept { key: number as u32, address: number << 20, bytes: number + 512, before: NEVER }
+    fn block(number: u64) -> KeptBlock {
+        KeptBlock { key: number as u32, address: number << 20, bytes: number + 512, before: NEVER }
     }
 
-    fn take_all(frees: &RemoteFrees) -> Vec<Kept> {
+    fn take_all(frees: &RemoteFrees) -> Vec<KeptBlock> {
         let mut had = Vec::new();
         frees.take(|kept, asked| {
             assert_eq!(asked, kept.bytes - 1);
@@ -142,7 +142,7 @@ mod tests {
             let mut had = taking.join().unwrap();
             had.extend(take_all(&frees));
             had.sort_by_key(|kept| kept.key);
-            let expected: Vec<Kept> =
+            let expected: Vec<KeptBlock> =
                 [1, 2].into_iter().zip(put).filter(|one| one.1).map(|one| block(one.0)).collect();
             assert_eq!(had, expected);
         });
@@ -175,7 +175,7 @@ mod tests {
     fn it_holds_so_many_and_no_more() {
         let frees = RemoteFrees::default();
         let block =
-            |key: u32| Kept { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };
+            |key: u32| KeptBlock { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };
         let (mut at, mut put) = (7, 0);
         while let Some(next) = frees.put(block(put), 500, at) {
             (at, put) = (next, put + 1);

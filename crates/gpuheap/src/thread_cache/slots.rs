@@ -7,7 +7,7 @@
 //!
 //! One thread at a time accesses them, which the caller ensures.
 
-use crate::sync::Owned;
+use crate::sync::OwnedU64;
 
 /// Blocks of one bin. Eight serve a thread with sixteen blocks in flight of twelve sizes (the work
 /// `threads` of `benches/peers`) without a miss. They lie in two cache lines.
@@ -28,7 +28,7 @@ pub(crate) const LARGEST: u64 = 1 << LAST;
 
 /// A block that waits for the next request of its thread and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct KeptBlock {
     /// Key of the block in the policy.
     pub(crate) key: u32,
     /// Address on the device.
@@ -54,8 +54,8 @@ const MARKS: u64 = MARKED | COMPLETED;
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     /// Bytes in the upper half, key in the lower; zero if empty.
-    block: Owned,
-    address: Owned,
+    block: OwnedU64,
+    address: OwnedU64,
 }
 
 /// The slots of one thread and stream.
@@ -63,7 +63,7 @@ pub(crate) struct Slot {
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
     /// A bit for each bin that may hold a block.
-    filled: [Owned; BINS.div_ceil(64)],
+    filled: [OwnedU64; BINS.div_ceil(64)],
 }
 
 impl Default for Slots {
@@ -75,7 +75,7 @@ impl Default for Slots {
 
 impl Slots {
     /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if its bin is full.
-    pub(crate) fn put(&self, block: Kept) -> bool {
+    pub(crate) fn put(&self, block: KeptBlock) -> bool {
         let Some(slot) = self.room(block.bytes) else { return false };
         slot.put(block);
         self.note_filled(block.bytes);
@@ -124,7 +124,7 @@ impl Slots {
     }
 
     /// Takes all blocks out; `moment` is that of marked ones.
-    pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(Kept)) {
+    pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(KeptBlock)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
             while bits != 0 {
@@ -138,7 +138,7 @@ impl Slots {
 
     /// Takes half of the blocks out of the bin of `bytes`, so that the lock taken for a full bin
     /// serves several blocks.
-    pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(Kept)) {
+    pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(KeptBlock)) {
         let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);
     }
@@ -175,7 +175,7 @@ impl Slot {
 
     /// Keeps a block of at most [`LARGEST`] bytes in an empty slot.
     #[inline]
-    pub(crate) fn put(&self, block: Kept) {
+    pub(crate) fn put(&self, block: KeptBlock) {
         debug_assert!(self.is_empty(), "a block is in the slot");
         debug_assert_eq!(block.address & MARKS, 0, "an address is a multiple of 256");
         self.block.set(block.bytes << 32 | u64::from(block.key));
@@ -183,25 +183,25 @@ impl Slot {
     }
 
     #[inline]
-    pub(crate) fn take(&self) -> Option<Kept> {
+    pub(crate) fn take(&self) -> Option<KeptBlock> {
         let block = self.block.get();
         if block == 0 {
             return None;
         }
         self.block.set(0);
         let address = self.address.get() & !MARKS;
-        Some(Kept { key: block as u32, address, bytes: block >> 32, before: NEVER })
+        Some(KeptBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
     /// Takes the block out, with the known moment of its free; `moment` is that of a marked block.
-    pub(crate) fn take_marked(&self, moment: u64) -> Option<Kept> {
+    pub(crate) fn take_marked(&self, moment: u64) -> Option<KeptBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
             0 => NEVER,
             MARKED => moment,
             _ => 0,
         };
-        self.take().map(|kept| Kept { before, ..kept })
+        self.take().map(|kept| KeptBlock { before, ..kept })
     }
 
     /// Marks its block, if it has one, with what a wait or an event says of all frees so far.
@@ -279,7 +279,7 @@ mod tests {
             let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let address = bytes << 20 | (key as u64) << 8;
-                let block = Kept { key: key as u32, address, bytes, before: NEVER };
+                let block = KeptBlock { key: key as u32, address, bytes, before: NEVER };
                 let in_bin = |other: &(u64, u64)| bin(other.1) == bin(bytes);
                 match action {
                     0 => {

@@ -41,7 +41,7 @@ pub(crate) struct Tracker {
     tracking: Tracking,
     /// The tracker itself: a thread remembers the trackers in which it allocated.
     this: Weak<Tracker>,
-    state: Mutex<State>,
+    state: Mutex<TrackerState>,
 }
 
 /// Identifier of a tracked allocation.
@@ -49,7 +49,7 @@ pub(crate) struct Tracker {
 pub(crate) struct TrackId(NonZeroU32);
 
 #[derive(Default)]
-struct State {
+struct TrackerState {
     /// Records by identifier; `None` for a freed allocation.
     records: Vec<Option<Record>>,
     vacant: Vec<u32>,
@@ -177,7 +177,7 @@ impl Tracker {
         at: &'static Location<'static>,
     ) -> Option<TrackId> {
         // The stack and the thread before the lock: they take most of the time.
-        let key = site::Key::here(at, kind, self.tracking);
+        let key = site::SiteKey::here(at, kind, self.tracking);
         let thread = thread::place_in(self);
         let time = Instant::now();
         let mut state = self.lock();
@@ -199,7 +199,7 @@ impl Tracker {
 
     /// Returns the outstanding allocations by site, of all threads or of one.
     fn leaks_of(&self, thread: Option<u32>) -> Leaks {
-        struct Group {
+        struct SiteGroup {
             allocations: u64,
             bytes: u64,
             oldest: Duration,
@@ -208,13 +208,13 @@ impl Tracker {
         }
         let now = Instant::now();
         let state = self.lock();
-        let mut groups: FxHashMap<u32, Group> = FxHashMap::default();
+        let mut groups: FxHashMap<u32, SiteGroup> = FxHashMap::default();
         for record in state.records.iter().flatten() {
             if thread.is_some_and(|thread| thread != record.thread) {
                 continue;
             }
             let age = now.saturating_duration_since(record.time);
-            let group = groups.entry(record.site).or_insert_with(|| Group {
+            let group = groups.entry(record.site).or_insert_with(|| SiteGroup {
                 allocations: 0,
                 bytes: 0,
                 oldest: age,
@@ -229,7 +229,7 @@ impl Tracker {
             share.0 += 1;
             share.1 += record.bytes;
         }
-        let show = |(site, group): (u32, Group)| {
+        let show = |(site, group): (u32, SiteGroup)| {
             let site = state.sites.get(site);
             let share =
                 |(thread, (allocations, bytes))| state.threads.share(thread, allocations, bytes);
@@ -250,7 +250,7 @@ impl Tracker {
         Leaks::new(self.tracking, sites)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TrackerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

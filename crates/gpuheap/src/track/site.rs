@@ -16,18 +16,18 @@ pub(super) struct Site {
 }
 
 /// Key of a site: line, kind and stack in one slice, for a single look-up.
-pub(super) struct Key {
+pub(super) struct SiteKey {
     words: [usize; 2 + stack::DEPTH],
     len: usize,
 }
 
-impl Key {
+impl SiteKey {
     /// Makes the key of the calling stack.
     pub(super) fn here(
         at: &'static Location<'static>,
         kind: MemoryKind,
         tracking: Tracking,
-    ) -> Key {
+    ) -> SiteKey {
         let mut words = [0; 2 + stack::DEPTH];
         words[0] = std::ptr::from_ref(at).addr();
         words[1] = kind as usize;
@@ -35,15 +35,15 @@ impl Key {
             Tracking::Backtraces => stack::capture(&mut words[2..]),
             _ => 0,
         };
-        Key { words, len: 2 + frames }
+        SiteKey { words, len: 2 + frames }
     }
 
     /// Makes a key that no stack has.
     #[cfg(test)]
-    pub(super) fn made_up(number: usize) -> Key {
+    pub(super) fn from_number(number: usize) -> SiteKey {
         let mut words = [0; 2 + stack::DEPTH];
         words[0] = number;
-        Key { words, len: 2 }
+        SiteKey { words, len: 2 }
     }
 
     fn words(&self) -> &[usize] {
@@ -60,13 +60,13 @@ pub(super) struct Sites {
     by_key: FxHashMap<Box<[usize]>, u32>,
     /// The canonical address of each line: the compiler may store a line at several addresses.
     lines: FxHashMap<Location<'static>, &'static Location<'static>>,
-    all: Vec<Entry>,
+    all: Vec<SiteEntry>,
     vacant: Vec<u32>,
     /// Number of sites at which those without outstanding allocations are removed.
     sweep_at: usize,
 }
 
-struct Entry {
+struct SiteEntry {
     site: Arc<Site>,
     allocations: u64,
     bytes: u64,
@@ -90,7 +90,7 @@ impl Sites {
     /// Counts an allocation of the key's site.
     pub(super) fn allocated(
         &mut self,
-        key: &Key,
+        key: &SiteKey,
         at: &'static Location<'static>,
         kind: MemoryKind,
         bytes: u64,
@@ -128,7 +128,7 @@ impl Sites {
     }
 
     #[cold]
-    fn add(&mut self, key: &Key, at: &'static Location<'static>, kind: MemoryKind) -> u32 {
+    fn add(&mut self, key: &SiteKey, at: &'static Location<'static>, kind: MemoryKind) -> u32 {
         if self.by_key.len() >= self.sweep_at {
             self.sweep();
         }
@@ -145,7 +145,7 @@ impl Sites {
         }
         let stack = CallStack::new(line, key.addresses());
         let site = Arc::new(Site { at: line, kind, stack });
-        let entry = Entry { site, allocations: 0, bytes: 0 };
+        let entry = SiteEntry { site, allocations: 0, bytes: 0 };
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.all[index as usize] = entry;

@@ -34,9 +34,9 @@ pub(super) fn capture(addresses: &mut [usize]) -> usize {
 /// information, and takes milliseconds to seconds once; clones share the result. With
 /// [`Tracking::Counts`](crate::Tracking::Counts) the stack is one frame, with only its line known.
 #[derive(Clone)]
-pub struct CallStack(Arc<Inner>);
+pub struct CallStack(Arc<StackInner>);
 
-struct Inner {
+struct StackInner {
     at: &'static Location<'static>,
     addresses: Box<[usize]>,
     resolved: OnceLock<Resolved>,
@@ -64,12 +64,12 @@ struct Resolved {
     frames: Vec<Frame>,
     /// For each frame, the crate of the standard library that it belongs to, if any.
     library: Vec<Option<&'static str>>,
-    missing: Missing,
+    missing: MissingInfo,
 }
 
 /// Debug information that the program lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
+enum MissingInfo {
     Nothing,
     Lines,
     Symbols,
@@ -79,7 +79,11 @@ enum Missing {
 
 impl CallStack {
     pub(super) fn new(at: &'static Location<'static>, addresses: &[usize]) -> CallStack {
-        CallStack(Arc::new(Inner { at, addresses: addresses.into(), resolved: OnceLock::new() }))
+        CallStack(Arc::new(StackInner {
+            at,
+            addresses: addresses.into(),
+            resolved: OnceLock::new(),
+        }))
     }
 
     /// Returns the frames, innermost first; at least one. May take seconds the first time.
@@ -90,7 +94,7 @@ impl CallStack {
     /// Returns `true` if the program was built without line tables: all lines but the first are
     /// then unknown. May take seconds the first time.
     pub fn lacks_line_tables(&self) -> bool {
-        self.resolved().missing != Missing::Nothing
+        self.resolved().missing != MissingInfo::Nothing
     }
 
     /// Returns the number of captured frames, gpuheap's own included and inlined ones not. Resolves
@@ -131,19 +135,19 @@ impl fmt::Display for CallStack {
             }
         }
         match resolved.missing {
-            Missing::Nothing => {}
-            Missing::Lines => f.write_str(
+            MissingInfo::Nothing => {}
+            MissingInfo::Lines => f.write_str(
                 "\n No line tables: build with debug = \"line-tables-only\" for files and lines",
             )?,
-            Missing::LinesOfC => {
+            MissingInfo::LinesOfC => {
                 f.write_str("\n No line tables: build with -g for files and lines")?
             }
-            Missing::Symbols => f.write_str(
+            MissingInfo::Symbols => f.write_str(
                 "\n No symbols and no line tables: build with debug = \"line-tables-only\" and\n \
                  without strip for the rest of the stack",
             )?,
         }
-        if self.is_cut() && resolved.missing != Missing::Symbols {
+        if self.is_cut() && resolved.missing != MissingInfo::Symbols {
             write!(f, "\n The stack is deeper: {DEPTH} frames are kept")?;
         }
         Ok(())
@@ -230,18 +234,18 @@ fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
             frames.truncate(start.max(1));
         }
         let missing = if frames.iter().all(|frame| frame.line.is_none()) {
-            Missing::LinesOfC
+            MissingInfo::LinesOfC
         } else {
-            Missing::Nothing
+            MissingInfo::Nothing
         };
         return Resolved { library: vec![None; frames.len()], frames, missing };
     }
     let first = caller(&frames, at);
     let missing = match first {
-        _ if frames.is_empty() => Missing::Nothing,
-        None => Missing::Symbols,
-        Some(first) if frames[first].file.is_none() => Missing::Lines,
-        Some(_) => Missing::Nothing,
+        _ if frames.is_empty() => MissingInfo::Nothing,
+        None => MissingInfo::Symbols,
+        Some(first) if frames[first].file.is_none() => MissingInfo::Lines,
+        Some(_) => MissingInfo::Nothing,
     };
     match first {
         Some(first) => drop(frames.drain(..first)),

@@ -240,7 +240,7 @@ fn sites_with_nothing_outstanding_are_forgotten() {
     let live = allocate_at(&tracker, 16, here()).unwrap();
     let mut state = tracker.lock();
     for number in 0..if cfg!(miri) { 200 } else { 20_000 } {
-        let key = site::Key::made_up(number);
+        let key = site::SiteKey::from_number(number);
         let index = state.sites.allocated(&key, here(), MemoryKind::Device, 1);
         state.sites.freed(index, 1);
     }

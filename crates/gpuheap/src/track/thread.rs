@@ -54,7 +54,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn of_this_thread() -> Identity {
+    fn current() -> Identity {
         // `/proc/thread-self` links to `PID/task/TID`.
         let task = std::fs::read_link("/proc/thread-self").ok();
         let id = task.and_then(|task| task.file_name()?.to_str()?.parse().ok());
@@ -75,11 +75,11 @@ impl Identity {
 /// The threads of a tracker.
 #[derive(Default)]
 pub(super) struct Threads {
-    all: Vec<Place>,
+    all: Vec<ThreadEntry>,
     vacant: Vec<u32>,
 }
 
-struct Place {
+struct ThreadEntry {
     /// `None` for a thread that allocates after its thread-local variables were destroyed.
     thread: Option<Arc<Identity>>,
     /// Number of outstanding allocations, plus one until the thread's end is reported. At zero the
@@ -91,7 +91,7 @@ struct Place {
 impl Threads {
     fn enter(&mut self, thread: Option<Arc<Identity>>) -> u32 {
         let (holds, ended) = (u64::from(thread.is_some()), thread.is_none());
-        let place = Place { thread, holds, ended };
+        let place = ThreadEntry { thread, holds, ended };
         match self.vacant.pop() {
             Some(index) => {
                 self.all[index as usize] = place;
@@ -158,7 +158,7 @@ pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
 
 thread_local! {
     static THREAD: Guard = Guard {
-        thread: Arc::new(Identity::of_this_thread()),
+        thread: Arc::new(Identity::current()),
         places: RefCell::default(),
         forks: fork::count(),
     };

@@ -271,7 +271,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
     // With a cache, more memory changes how earlier requests were served.
     let more = text.split_once("use a device with ").filter(|_| pool == PoolKind::None);
     if let Some((_, more)) = more {
-        let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().of(0);
+        let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().to_bytes(0);
         let mut larger = Scene::new(pool, set, DEVICE + more);
         let again = larger.run(&actions[..=at]);
         prop_assert!(again.is_none(), "{}; again: {}", error, again.unwrap().1);
