@@ -1,42 +1,47 @@
-//! The module's allocator: memory of the host that is held back for a shortage.
+//! The module's allocator, with a reserve of the host's memory for a shortage.
 //!
-//! Rust ends the process where an allocation fails. Without the reserve, a program that catches
-//! `MemoryError` would end in the small allocations of the core. Once the reserve is spent, calls
-//! that allocate raise `MemoryError` until there is memory for a new one.
+//! Rust ends the process if an allocation fails. Without the reserve, a program that catches
+//! `MemoryError` would end in the small allocations of the core. Once a part of the reserve is
+//! spent, calls that allocate raise `MemoryError` until the host has memory for another one.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
 
 use crate::failure::refused;
 
-/// Sizes in bytes of the parts held back: for requests up to [`SMALL`], and for larger ones, such
-/// as a table that grows. Neither is touched, so they take addresses and no pages.
-const SIZES: [usize; 2] = [256 << 10, 32 << 20];
+/// Sizes in bytes of the parts of the reserve. The first serves requests of at most [`SMALL`] bytes.
+/// Each of the others serves one larger request, such as the growth of a table. Parts are never
+/// touched, so they take addresses and no pages.
+const SIZES: [usize; 6] = [256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
 
-/// Bytes of the largest request that takes the first part.
+/// Bytes of the largest request that the first part serves.
 const SMALL: usize = 4 << 10;
 
 #[global_allocator]
 static ALLOCATOR: Reserving = Reserving {
-    parts: [AtomicPtr::new(null_mut()), AtomicPtr::new(null_mut())],
+    parts: [const { AtomicPtr::new(null_mut()) }; SIZES.len()],
+    largest: AtomicUsize::new(0),
     is_spent: AtomicBool::new(false),
 };
 
 struct Reserving {
-    parts: [AtomicPtr<u8>; 2],
-    /// `true` once a part was spent.
+    /// Parts by the index of their size in [`SIZES`]; null for a part that is not held.
+    parts: [AtomicPtr<u8>; SIZES.len()],
+    /// Bytes of the largest table so far.
+    largest: AtomicUsize,
+    /// `true` until all parts are held.
     is_spent: AtomicBool,
 }
 
-/// Raises `MemoryError` if the reserve was spent and cannot be held back anew.
+/// Raises `MemoryError` if the reserve was spent and too little can be held back anew.
 pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.is_spent.load(Ordering::Relaxed) { renew(py) } else { Ok(()) }
 }
 
-/// Holds the reserve back, unless it is.
+/// Holds back the missing parts of the reserve.
 #[cold]
 pub(crate) fn renew(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.hold_back() {
@@ -45,7 +50,7 @@ pub(crate) fn renew(py: Python<'_>) -> PyResult<()> {
     Err(refused(
         py,
         "HostResources",
-        "the host is short of memory: the 32 MiB that gpuheap holds back for its own work are spent; \
+        "the host is short of memory: the memory that gpuheap holds back for its own work is spent; \
          free memory of the program, or call heap.reclaim() if the device is emulated",
     ))
 }
@@ -55,74 +60,92 @@ fn layout(size: usize) -> Layout {
 }
 
 impl Reserving {
-    /// Holds back the parts that are missing. Returns whether none is missing then.
+    /// Holds back the parts for which the host has memory. Returns whether they suffice for the next
+    /// growth of the largest table, which doubles it.
+    ///
+    /// Larger parts are not required: memory that was freed in pieces may have no 16 MiB in a row,
+    /// however much of it is free.
     fn hold_back(&self) -> bool {
+        let next_growth = self.largest.load(Ordering::Relaxed) * 2;
         self.is_spent.store(false, Ordering::Relaxed);
-        for (part, size) in self.parts.iter().zip(SIZES) {
-            if !part.load(Ordering::Relaxed).is_null() {
-                continue;
-            }
-            // SAFETY: the layout has a size.
-            let made = unsafe { System.alloc(layout(size)) };
-            if made.is_null() {
-                self.is_spent.store(true, Ordering::Relaxed);
+        let held = (0..SIZES.len()).take_while(|&at| self.hold(at)).count();
+        self.is_spent.fetch_or(held < SIZES.len(), Ordering::Relaxed);
+        held == SIZES.len() || held > 1 && SIZES[held - 1] >= next_growth
+    }
+
+    /// Holds back one part, unless it is held. Returns whether it is held then.
+    fn hold(&self, at: usize) -> bool {
+        if self.parts[at].load(Ordering::Relaxed).is_null() {
+            // SAFETY: all sizes of the table are above zero.
+            let part = unsafe { System.alloc(layout(SIZES[at])) };
+            if part.is_null() {
                 return false;
             }
-            release(part.swap(made, Ordering::AcqRel), size);
+            // Another thread may have held the same part in the meantime.
+            free(self.parts[at].swap(part, Ordering::AcqRel), SIZES[at]);
         }
         true
     }
 
-    /// Calls `request` again after the part for its size was released.
+    /// Returns the memory of `request` for `size` bytes, from the reserve if the host has none.
+    fn served(&self, size: usize, request: impl Fn() -> *mut u8) -> *mut u8 {
+        let mut memory = request();
+        if memory.is_null() {
+            memory = self.retry(size, request);
+        }
+        // Larger ones are data, which callers request without ending the process.
+        let is_table = size > SMALL && size <= SIZES[SIZES.len() - 1];
+        if is_table && !memory.is_null() && size > self.largest.load(Ordering::Relaxed) {
+            self.largest.fetch_max(size, Ordering::Relaxed);
+        }
+        memory
+    }
+
+    /// Releases the smallest held part that is large enough for a request, and calls it again.
     #[cold]
     fn retry(&self, size: usize, request: impl FnOnce() -> *mut u8) -> *mut u8 {
-        let at = usize::from(size > SMALL);
-        if size > SIZES[at] / 2 {
-            return null_mut();
+        let parts = if size <= SMALL { 0..1 } else { 1..SIZES.len() };
+        for at in parts.filter(|&at| size <= SIZES[at]) {
+            let part = self.parts[at].swap(null_mut(), Ordering::AcqRel);
+            if !part.is_null() {
+                free(part, SIZES[at]);
+                self.is_spent.store(true, Ordering::Relaxed);
+                return request();
+            }
         }
-        let part = self.parts[at].swap(null_mut(), Ordering::AcqRel);
-        if part.is_null() {
-            return null_mut();
-        }
-        self.is_spent.store(true, Ordering::Relaxed);
-        release(part, SIZES[at]);
-        request()
+        null_mut()
     }
 }
 
-fn release(part: *mut u8, size: usize) {
+fn free(part: *mut u8, size: usize) {
     if !part.is_null() {
-        // SAFETY: a part was allocated with this layout, and was swapped out once.
+        // SAFETY: the system allocated the part with this layout, and a swap took it out of the
+        // table, so no other thread frees it.
         unsafe { System.dealloc(part, layout(size)) };
     }
 }
 
-// SAFETY: memory is the system's own, by the layout of the caller. Nothing unwinds.
+// SAFETY: all memory is the system allocator's, requested and freed with the caller's own layout.
+// Nothing here unwinds.
 unsafe impl GlobalAlloc for Reserving {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout has a size.
-        let request = || unsafe { System.alloc(layout) };
-        let made = request();
-        if made.is_null() { self.retry(layout.size(), request) } else { made }
+        // SAFETY: the contract of `GlobalAlloc::alloc`: the size of `layout` is not zero.
+        self.served(layout.size(), || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout has a size.
-        let request = || unsafe { System.alloc_zeroed(layout) };
-        let made = request();
-        if made.is_null() { self.retry(layout.size(), request) } else { made }
+        // SAFETY: the contract of `GlobalAlloc::alloc_zeroed`: the size of `layout` is not zero.
+        self.served(layout.size(), || unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's memory is the system's, with this layout. A request that fails
-        // leaves it as it was.
-        let request = || unsafe { System.realloc(at, layout, size) };
-        let made = request();
-        if made.is_null() { self.retry(size, request) } else { made }
+        // SAFETY: `at` is the system allocator's, with `layout`. A failed call leaves it valid for
+        // the second one.
+        self.served(size, || unsafe { System.realloc(at, layout, size) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's memory is the system's, with this layout.
+        // SAFETY: `at` is the system allocator's, with `layout`.
         unsafe { System.dealloc(at, layout) };
     }
 }

@@ -1035,6 +1035,7 @@ assert heap.array([1]).to_list() == [1]
 """)
 
 
+@pytest.mark.parametrize("spare", [20, 48])
 @pytest.mark.parametrize(
     "made, work",
     [
@@ -1047,7 +1048,7 @@ assert heap.array([1]).to_list() == [1]
         ("kept = []", "[kept.append(gpuheap.Heap('emulated:1GiB')) for _ in range(10**8)]"),
     ],
 )
-def test_work_beyond_the_hosts_memory_is_an_error(made, work):
+def test_heap_works_after_host_shortage(made, work, spare):
     program = f"""
 import gc, mmap, resource
 import gpuheap
@@ -1056,7 +1057,7 @@ heap.array([1]).to_list()
 {made}
 with open("/proc/self/statm") as file:
     pages = int(file.read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + (48 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + ({spare} << 20),) * 2)
 try:
     {work}
 except MemoryError:
@@ -1065,11 +1066,7 @@ else:
     raise AssertionError("nothing was refused")
 gc.collect()
 heap.reclaim()
-try:
-    assert heap.array([1]).to_list() == [1]
-except MemoryError:
-    # Many heaps leave free memory in pieces too small for a new reserve.
-    assert "gpuheap.Heap(" in {work!r}
+assert heap.array([1]).to_list() == [1]
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
