@@ -7,6 +7,7 @@ use clap::Args;
 use gpuheap::Size;
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Machine, free, status};
+use gpuheap_text::mib;
 
 use crate::exit::{Failure, Verdict};
 use crate::{machine, output};
@@ -97,9 +98,7 @@ pub(crate) fn came_back(before: &[Gpu], wanted: u64) -> String {
             .fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         if sum >= wanted || start.elapsed() > Duration::from_secs(5) {
             let lines = back.iter().filter(|(_, bytes)| *bytes > 0);
-            let lines = lines.map(|(gpu, bytes)| {
-                format!("GPU {gpu}: {} MiB came back\n", bytes.div_ceil(1 << 20))
-            });
+            let lines = lines.map(|(gpu, bytes)| format!("GPU {gpu}: {} came back\n", mib(*bytes)));
             let text: String = lines.collect();
             return if text.is_empty() { NOTHING.to_owned() } else { text };
         }
@@ -153,7 +152,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
         }
         let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.to_bytes(gpu.total));
         if let Some(gpu) = enough {
-            let text = format!("GPU {} has {} MiB free\n", gpu.index, gpu.free.div_ceil(1 << 20));
+            let text = format!("{gpu} has {} free\n", mib(gpu.free));
             return output::print(&text).map(|()| Verdict::Fine);
         }
         let left = arguments

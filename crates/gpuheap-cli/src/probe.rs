@@ -7,6 +7,7 @@ use gpuheap::driver::probe::{self, PinnedMemory, Probe, ProbeError};
 use gpuheap::driver::{DriverError, LibCuda, OpenError};
 use gpuheap_doctor::machine::{CudaProbe, Outcome, PROBES};
 use gpuheap_doctor::{Here, Machine, Source};
+use gpuheap_text::mib;
 
 use crate::exit::{Failure, Verdict};
 use crate::output;
@@ -89,7 +90,7 @@ fn device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
                 0 => "64 GiB of addresses refused".to_owned(),
                 bytes => format!("reserves {} GiB at once", bytes >> 30),
             };
-            format!("works, pages of {} MiB; {addresses}", found.granularity >> 20)
+            format!("works, pages of {}; {addresses}", mib(found.granularity as u64))
         }),
     ))?;
     began(uuid, pool)?;
@@ -140,7 +141,7 @@ fn pinned(probe: &Probe<'_>) -> CudaProbe {
     let left = Machine::read(Here).host.available.min(left_by_groups());
     let most = MOST_PINNED.min(left / 4);
     if most < MOST_PINNED / 8 {
-        let text = format!("the host leaves this process {} MiB", left >> 20);
+        let text = format!("the host leaves this process {}", mib(left));
         return CudaProbe::new(None, PINNED, Outcome::Skipped, text);
     }
     match probe.pinned_memory(most) {
@@ -149,7 +150,7 @@ fn pinned(probe: &Probe<'_>) -> CudaProbe {
             CudaProbe { bytes: Some(bytes), ..failed(None, PINNED, error) }
         }
         Ok(PinnedMemory { bytes, refused: None }) => {
-            let text = format!("{} MiB in steps of 128 MiB", bytes >> 20);
+            let text = format!("{} in steps of 128 MiB", mib(bytes));
             CudaProbe { bytes: Some(bytes), ..CudaProbe::new(None, PINNED, Outcome::Ok, text) }
         }
     }

@@ -1,12 +1,12 @@
 //! All rules on one machine, with their findings as text and as JSON.
 
+use gpuheap_text::{count, cut, hanging};
 use serde::Serialize;
 
 use crate::facts::{CudaProbe, Outcome};
 use crate::machine::Machine;
 use crate::rule::{Finding, Severity};
 use crate::rules::RULES;
-use crate::words::{count, cut, hanging};
 
 /// Findings of the rules on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,8 +1,9 @@
 //! Facts about a machine that several rules need.
 
+use gpuheap_text::age;
+
 use crate::machine::{Gpu, Machine, Process};
 use crate::status::{Account, Place, Row, is_hidden};
-use crate::words::age;
 
 /// The most processes named in a list. Of the others, only the number is given.
 const NAMED: usize = 3;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use gpuheap_text::{hanging, mib};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
@@ -17,7 +18,6 @@ use crate::evidence::{self, Ended};
 use crate::machine::{Machine, Process};
 use crate::rule::{Finding, Severity};
 use crate::status;
-use crate::words::{hanging, mib};
 
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);

@@ -43,7 +43,6 @@ mod rules;
 mod source;
 pub mod status;
 mod topics;
-mod words;
 
 pub use doctor::{Report, diagnose};
 pub use facts::{Skipped, Source, Why};

@@ -1,12 +1,11 @@
 //! Report to paste into an issue: Markdown without names of people, paths and machines.
 
-use std::fmt::Write;
+use gpuheap_text::{Amount, age, line, mib};
 
 use crate::doctor::diagnose;
 use crate::machine::{Machine, Redaction};
 use crate::rule::Severity;
 use crate::status::{self, Account, Place, Row};
-use crate::words::{Amount, age, mib};
 
 /// Renders the findings on a machine that was [examined](Machine::examine), its account and its
 /// skipped probes, as Markdown. Leaves out users, home folders, arguments of commands and the
@@ -15,14 +14,14 @@ pub fn markdown(machine: &Machine, version: &str) -> String {
     let (machine, redaction) = machine.redacted();
     let report = diagnose(&machine);
     let mut text = String::new();
-    line(&mut text, "### gpuheap doctor\n");
+    text.push_str("### gpuheap doctor\n\n");
     facts(&mut text, &machine, version);
     for account in status::of(&machine) {
         device(&mut text, &account);
     }
-    line(&mut text, "\n#### Findings\n");
+    text.push_str("\n#### Findings\n\n");
     if report.findings.is_empty() {
-        line(&mut text, &format!("None of {} rules found anything.", report.rules));
+        line(&mut text, format_args!("None of {} rules found anything.", report.rules));
     }
     for finding in &report.findings {
         let severity = match finding.severity {
@@ -31,23 +30,23 @@ pub fn markdown(machine: &Machine, version: &str) -> String {
             Severity::Info => "information",
         };
         let head = format!("* **{}** ({severity}): {}", finding.rule, finding.fact);
-        line(&mut text, &redacted(&redaction, &head));
-        line(&mut text, &redacted(&redaction, &format!("  {}", finding.cause)));
-        line(&mut text, &redaction.apply(&format!("  `{}`", finding.command)));
+        line(&mut text, redacted(&redaction, &head));
+        line(&mut text, redacted(&redaction, &format!("  {}", finding.cause)));
+        line(&mut text, redaction.apply(&format!("  `{}`", finding.command)));
     }
     if !report.cuda.is_empty() {
-        line(&mut text, "\n#### CUDA, probed in a process of its own\n");
+        text.push_str("\n#### CUDA, probed in a process of its own\n\n");
     }
     for probe in &report.cuda {
         let words = format!("* {}: {}", probe.name(), probe.result());
-        line(&mut text, &redacted(&redaction, &words));
+        line(&mut text, redacted(&redaction, &words));
     }
     if !report.skipped.is_empty() {
-        line(&mut text, "\n#### Not looked at\n");
+        text.push_str("\n#### Not read\n\n");
     }
     for skipped in &report.skipped {
         let words = format!("* {}: {}", skipped.probe, skipped.reason);
-        line(&mut text, &redacted(&redaction, &words));
+        line(&mut text, redacted(&redaction, &words));
     }
     text
 }
@@ -60,32 +59,35 @@ fn facts(text: &mut String, machine: &Machine, version: &str) {
         (false, true) => "a container",
         (false, false) => "Linux",
     };
-    line(text, "| | |\n|---|---|");
-    line(text, &format!("| gpuheap | {version} |"));
+    text.push_str("| | |\n|---|---|\n");
+    line(text, format_args!("| gpuheap | {version} |"));
     if let Ok(nvml) = &machine.nvml {
         let (major, minor) = (nvml.cuda / 1000, nvml.cuda % 1000 / 10);
-        line(text, &format!("| driver | {}, CUDA {major}.{minor} |", escaped(&nvml.driver)));
+        line(text, format_args!("| driver | {}, CUDA {major}.{minor} |", escaped(&nvml.driver)));
     }
-    line(text, &format!("| system | {place}, kernel {} |", escaped(&host.kernel)));
+    line(text, format_args!("| system | {place}, kernel {} |", escaped(&host.kernel)));
     if host.is_wsl {
-        line(text, &format!("| WSL2 is told by | {} |", host.wsl_facts.join(", ")));
+        line(text, format_args!("| signs of WSL2 | {} |", host.wsl_facts.join(", ")));
     }
     if let Some(windows) = &machine.windows {
         let (dedicated, shared) = (mib(windows.dedicated), mib(windows.shared));
-        line(text, &format!("| Dedicated, Shared GPU memory | {dedicated}, {shared} |"));
+        line(text, format_args!("| Dedicated, Shared GPU memory | {dedicated}, {shared} |"));
     }
     let (memory, available) = (Amount(host.memory), Amount(host.available));
-    line(text, &format!("| memory of the host | {memory}, {available} available |"));
+    line(text, format_args!("| memory of the host | {memory}, {available} available |"));
 }
 
 fn device(text: &mut String, account: &Account) {
     let number = account.index.map(|index| format!("GPU {index}: ")).unwrap_or_default();
-    line(text, &format!("\n#### {number}{}\n", escaped(&account.name)));
+    text.push_str(&format!("\n#### {number}{}\n\n", escaped(&account.name)));
     if let Some(failure) = &account.failure {
-        line(text, &format!("not readable: {} (NVML {})", escaped(&failure.text), failure.code));
+        line(
+            text,
+            format_args!("not readable: {} (NVML {})", escaped(&failure.text), failure.code),
+        );
         return;
     }
-    line(text, "| total | free | reserved | used | unaccounted |\n|---:|---:|---:|---:|---:|");
+    text.push_str("| total | free | reserved | used | unaccounted |\n|---:|---:|---:|---:|---:|\n");
     let reserved = account.reserved_bytes.map_or_else(|| "unknown".to_owned(), mib);
     let sign = if account.unaccounted_bytes < 0 { "-" } else { "" };
     let amounts = [
@@ -95,13 +97,13 @@ fn device(text: &mut String, account: &Account) {
         mib(account.used_bytes),
         format!("{sign}{}", mib(account.unaccounted_bytes.unsigned_abs())),
     ];
-    line(text, &format!("| {} |", amounts.join(" | ")));
+    line(text, format_args!("| {} |", amounts.join(" | ")));
     if account.processes.is_empty() {
         return;
     }
-    line(text, "\n| pid | memory | age | user | program |\n|---:|---:|---:|---|---|");
+    text.push_str("\n| pid | memory | age | user | program |\n|---:|---:|---:|---|---|\n");
     for row in &account.processes {
-        line(text, &process(row));
+        line(text, process(row));
     }
 }
 
@@ -124,9 +126,4 @@ fn redacted(redaction: &Redaction, text: &str) -> String {
 /// Escapes a text for a table or a heading of Markdown.
 fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;")
-}
-
-fn line(text: &mut String, line: &str) {
-    // A write to a string never fails.
-    let _ = writeln!(text, "{line}");
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use gpuheap_driver::{CUprocessState, DriverError, LibCuda, checkpoint};
+use gpuheap_text::{hanging, mib};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence;
 use crate::machine::Machine;
-use crate::words::{hanging, mib};
 
 /// Time in which the work of the process has to end before it can be moved.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);

@@ -1,9 +1,9 @@
 //! Rule of the doctor, and its findings.
 
+use gpuheap_text::hanging;
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::words::hanging;
 
 /// Rule: its data, and the function that runs it.
 #[derive(Debug, Clone, Copy)]

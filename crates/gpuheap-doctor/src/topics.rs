@@ -1,9 +1,9 @@
 //! Explanations with a machine's numbers: Windows' terms for memory, settings of WSL2, RAPIDS.
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
+use gpuheap_text::{Amount, hanging, mib};
 
 use crate::machine::{Machine, Windows};
-use crate::words::{Amount, hanging, mib};
 
 /// Names of the topics that [`explain_topic`] knows.
 pub const TOPICS: [&str; 3] = ["dedicated", "wslconfig", "rapids"];

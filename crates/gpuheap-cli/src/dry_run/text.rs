@@ -4,7 +4,8 @@ use gpuheap_dry_run::{
     Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Read, Reason,
     Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
 };
-use gpuheap_replay::text::{Amount, count, grouped, hanging, line, paragraph};
+use gpuheap_replay::text::{hanging, paragraph};
+use gpuheap_text::{Amount, count, grouped, line};
 
 /// Holders that fit on a screen.
 const HOLDERS: usize = 3;

@@ -1,9 +1,9 @@
 //! Answers of CUDA to the probes that a process of its own ran.
 
+use gpuheap_text::cut;
 use serde::{Deserialize, Serialize};
 
 use super::nvml::Gpu;
-use crate::words::cut;
 
 /// Probes of each device, in their order.
 pub const PROBES: [&str; 4] = ["context", "virtual memory", "pool", "managed memory"];

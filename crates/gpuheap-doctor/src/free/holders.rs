@@ -1,11 +1,11 @@
 //! Holders of the devices' memory, and the steps that each holder leaves to the reader.
 
+use gpuheap_text::{age, count, cut, hanging, mib};
 use serde::Serialize;
 
 use crate::evidence;
 use crate::machine::{Kind, Machine, WindowsProcess};
 use crate::status::{Account, Place, Row};
-use crate::words::{age, count, cut, hanging, mib};
 
 /// Step that would give memory back, for the reader to take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

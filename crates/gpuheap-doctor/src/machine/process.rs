@@ -95,7 +95,7 @@ impl Process {
                     .join(" ")
             }
         };
-        crate::words::cut(&text, width)
+        gpuheap_text::cut(&text, width)
     }
 
     /// Returns `true` if the name, or a part of the command line, contains `text`.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::words::{Amount, hanging};
+use gpuheap_text::{Amount, hanging};
 
 /// Chapter of the guide about WSL2.
 pub(crate) const WSL2_CHAPTER: &str = "crates/gpuheap/src/guide/wsl2.md";

@@ -1,10 +1,10 @@
 //! Errors of Python libraries.
 
+use gpuheap_text::Amount;
+
 use super::driver::of_windows;
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
-
-use crate::words::Amount;
 
 /// Explains PyTorch 1.x and 2.x: `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …`.
 pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {

@@ -1,9 +1,9 @@
 //! Errors of Julia and of Rust.
 
+use gpuheap_text::Amount;
+
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, leading};
-
-use crate::words::Amount;
 
 /// Explains CUDA.jl: `Out of GPU memory trying to allocate 1.000 GiB`, with the pool's state below.
 pub(super) fn julia(text: &str) -> Option<Explanation> {

@@ -1,9 +1,10 @@
 //! Processes behind the limits of a container, a job or `/proc`.
 
+use gpuheap_text::mib;
+
 use crate::evidence::{accounts, with_memory};
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::mib;
 
 pub(super) const P15: Rule = Rule {
     id: "P15",

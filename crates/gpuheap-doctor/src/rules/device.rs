@@ -1,11 +1,12 @@
 //! States of a device, and a driver that fails.
 
+use gpuheap_text::{count, cut, mib};
+
 use super::logs::xid;
 use crate::evidence::{self, accounts};
 use crate::facts::{CudaProbe, Outcome};
 use crate::machine::{Gpu, Machine, NvmlFailure, Process};
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::{count, cut, mib};
 
 /// Returns a finding for each device for which `finding` returns one.
 fn for_devices(machine: &Machine, finding: impl Fn(&Gpu) -> Option<Finding>) -> Vec<Finding> {

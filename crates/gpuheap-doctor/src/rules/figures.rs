@@ -1,10 +1,11 @@
 //! Figures of memory that add up to more or less than expected.
 
+use gpuheap_text::{count, mib};
+
 use crate::evidence::{self, accounts, with_memory};
 use crate::machine::{Kind, Machine, Process};
 use crate::rule::{Finding, Rule, Severity};
 use crate::status::{Account, Place, Row};
-use crate::words::{count, mib};
 
 pub(super) const G01: Rule = Rule {
     id: "G01",

@@ -1,8 +1,9 @@
 //! Messages in the kernel's log.
 
+use gpuheap_text::age;
+
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::age;
 
 pub(super) const G06: Rule = Rule {
     id: "G06",

@@ -1,10 +1,11 @@
 //! Processes that keep memory after their program, or without use of it.
 
+use gpuheap_text::{age, mib};
+
 use crate::evidence::{self, Ended, accounts, with_memory};
 use crate::machine::{Gpu, Kind, Machine, Process};
 use crate::rule::{Finding, Rule, Severity};
 use crate::status::{Row, is_hidden};
-use crate::words::{age, mib};
 
 pub(super) const P01: Rule = Rule {
     id: "P01",

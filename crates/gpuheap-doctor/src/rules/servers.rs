@@ -1,9 +1,10 @@
 //! Servers, daemons and frameworks that hold memory or devices by design.
 
+use gpuheap_text::mib;
+
 use crate::evidence::{self, accounts, with_memory};
 use crate::machine::{Machine, Process};
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::mib;
 
 pub(super) const G10: Rule = Rule {
     id: "G10",

@@ -1,12 +1,12 @@
 //! WSL2, where Windows manages the card.
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
+use gpuheap_text::{Amount, age, count, cut, mib};
 
 use super::logs::logged;
 use crate::evidence::{accounts, with_memory};
 use crate::machine::{Machine, Process, Windows};
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::{Amount, age, count, cut, mib};
 
 pub(super) const W01: Rule = Rule {
     id: "W01",

@@ -1,10 +1,9 @@
 //! Text of accounts.
 
-use std::fmt::Write;
+use gpuheap_text::{age, cut, hanging, line, mib};
 
 use super::{Account, Place, Row};
 use crate::machine::Windows;
-use crate::words::{age, cut, hanging, mib};
 
 /// Least width of the column of commands.
 const LEAST_COMMAND: usize = 12;
@@ -34,11 +33,11 @@ fn section(account: &Account, driver: &str, width: usize) -> String {
     let mut text = String::new();
     let number = account.index.map(|index| format!("GPU {index}  ")).unwrap_or_default();
     let driver = if driver.is_empty() { String::new() } else { format!(", driver {driver}") };
-    line(&mut text, &cut(&format!("{number}{}{driver}", account.name), width));
+    line(&mut text, cut(&format!("{number}{}{driver}", account.name), width));
     if let Some(failure) = &account.failure {
         line(
             &mut text,
-            &cut(&format!("  not readable: {} (NVML {})", failure.text, failure.code), width),
+            cut(&format!("  not readable: {} (NVML {})", failure.text, failure.code), width),
         );
         return text;
     }
@@ -72,14 +71,17 @@ fn section(account: &Account, driver: &str, width: usize) -> String {
 
 fn amount(text: &mut String, name: &str, size: &str, remark: &str) {
     let name = format!("  {name}");
-    line(text, format!("{name:<22}{size:>12}  {remark}").trim_end());
+    line(text, format_args!("{name:<22}{size:>12}  {remark}"));
 }
 
 fn table(text: &mut String, rows: &[Row], width: usize) {
     let users = rows.iter().map(|row| user(row).chars().count()).max().unwrap_or(0).clamp(4, 16);
     line(
         text,
-        &format!("    {:>8}  {:>10}  {:>6}  {:<users$}  COMMAND", "PID", "MEMORY", "AGE", "USER"),
+        format_args!(
+            "    {:>8}  {:>10}  {:>6}  {:<users$}  COMMAND",
+            "PID", "MEMORY", "AGE", "USER"
+        ),
     );
     let left = 4 + 8 + 2 + 10 + 2 + 6 + 2 + users + 2;
     let room = width.saturating_sub(left).max(LEAST_COMMAND);
@@ -88,7 +90,10 @@ fn table(text: &mut String, rows: &[Row], width: usize) {
         let old = row.age_seconds.map_or_else(|| "-".to_owned(), age);
         let user = cut(&user(row), users);
         let command = cut(&command(row), room);
-        line(text, &format!("    {:>8}  {size:>10}  {old:>6}  {user:<users$}  {command}", row.pid));
+        line(
+            text,
+            format_args!("    {:>8}  {size:>10}  {old:>6}  {user:<users$}  {command}", row.pid),
+        );
     }
 }
 
@@ -104,9 +109,4 @@ fn command(row: &Row) -> String {
         (_, Some(container)) => format!("[{container}] {command}"),
         _ => command,
     }
-}
-
-fn line(text: &mut String, line: &str) {
-    // A write to a string never fails.
-    let _ = writeln!(text, "{}", line.trim_end());
 }

@@ -1,0 +1,187 @@
+//! Texts of the `gpuheap` command for people: sizes, numbers, ages and lines of a terminal.
+//!
+//! ```
+//! use gpuheap_text::{Amount, count, hanging};
+//!
+//! let mut text = String::new();
+//! let words = format!("{} in {}", Amount(10_403_971_072), count(2, "process"));
+//! hanging(&mut text, "- ", "  ", &words, 14);
+//! assert_eq!(text, "- 9.69 GiB in\n  2 processes\n");
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::fmt::{self, Write};
+
+/// Bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB, `8 bytes`. `{:#}` rounds up,
+/// so that a size that is enough is still enough when it is typed again.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount(pub u64);
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let text = match self.0 {
+            0 => "0".to_owned(),
+            1 => "1 byte".to_owned(),
+            bytes if bytes < 1024 => format!("{bytes} bytes"),
+            bytes => {
+                let mut power = (bytes.ilog2() / 10) as usize;
+                let mut hundredths = bytes as f64 / 1024_f64.powi(power as i32) * 100.0;
+                hundredths = if f.alternate() { hundredths.ceil() } else { hundredths.round() };
+                if hundredths >= 102_400.0 && power < UNITS.len() {
+                    (power, hundredths) = (power + 1, 100.0);
+                }
+                let text = format!("{:.2}", hundredths / 100.0);
+                format!("{} {}", text.strip_suffix(".00").unwrap_or(&text), UNITS[power - 1])
+            }
+        };
+        f.pad(&text)
+    }
+}
+
+/// Writes bytes as whole MiB, rounded up like in `nvidia-smi`: `1542 MiB`.
+pub fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+/// Writes `1234567` as `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index != 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Writes `1 event` or `2 events`. A noun that ends in `s` gets `es`.
+pub fn count(number: u64, noun: &str) -> String {
+    let plural = match (number, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{} {noun}{plural}", grouped(number))
+}
+
+/// Writes seconds as one number with a unit: `40 s`, `12 min`, `3 h`, `9 d`.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Cuts a text to `width` characters. Replaces control characters, and ends a longer text with `…`.
+pub fn cut(text: &str, width: usize) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if clean.chars().count() <= width {
+        return clean;
+    }
+    let mut short: String = clean.chars().take(width.saturating_sub(1)).collect();
+    short.truncate(short.trim_end().len());
+    short.push('…');
+    short
+}
+
+/// Adds a line, without its trailing blanks.
+pub fn line(text: &mut String, line: impl fmt::Display) {
+    // A write to a string never fails.
+    let _ = writeln!(text, "{}", line.to_string().trim_end());
+}
+
+/// Adds words after `first`, in lines of `width` columns. Further lines begin with `indent`. A word
+/// that is wider than a line is broken after its commas.
+pub fn hanging(text: &mut String, first: &str, indent: &str, words: &str, width: usize) {
+    let mut column = first.chars().count();
+    text.push_str(first);
+    let room = width.saturating_sub(indent.chars().count());
+    let mut is_start = true;
+    for word in words.split_whitespace() {
+        let is_wide = word.chars().count() > room;
+        let pieces: Vec<&str> = match is_wide {
+            true => word.split_inclusive(',').collect(),
+            false => vec![word],
+        };
+        for (number, piece) in pieces.into_iter().enumerate() {
+            let blank = usize::from(!is_start && number == 0);
+            let piece_width = piece.chars().count();
+            if !is_start && column + blank + piece_width > width {
+                text.truncate(text.trim_end().len());
+                text.push('\n');
+                text.push_str(indent);
+                column = indent.chars().count();
+            } else if blank == 1 {
+                text.push(' ');
+                column += 1;
+            }
+            text.push_str(piece);
+            column += piece_width;
+            is_start = false;
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_have_two_decimals() {
+        for (bytes, nearest, enough) in [
+            (0, "0", "0"),
+            (1, "1 byte", "1 byte"),
+            (1023, "1023 bytes", "1023 bytes"),
+            (1 << 20, "1 MiB", "1 MiB"),
+            ((1 << 30) - 1, "1 GiB", "1 GiB"),
+            (10_403_971_072, "9.69 GiB", "9.69 GiB"),
+            (1_395_864_372, "1.30 GiB", "1.31 GiB"),
+            (u64::MAX, "16 EiB", "16 EiB"),
+        ] {
+            let shown = (format!("{}", Amount(bytes)), format!("{:#}", Amount(bytes)));
+            assert_eq!(shown, (nearest.to_owned(), enough.to_owned()));
+        }
+        assert_eq!(mib((1541 << 20) + 1), "1542 MiB");
+    }
+
+    #[test]
+    fn numbers_have_groups_and_plurals() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+        assert_eq!(count(1, "process"), "1 process");
+        assert_eq!(count(1000, "process"), "1,000 processes");
+        assert_eq!(count(0, "GPU"), "0 GPUs");
+        assert_eq!([119, 120, 7200, 172_800].map(age), ["119 s", "2 min", "2 h", "2 d"]);
+    }
+
+    #[test]
+    fn long_text_ends_with_a_mark() {
+        assert_eq!(cut("python3 train.py\n", 20), "python3 train.py ");
+        assert_eq!(cut("python3 train.py", 10), "python3 t…");
+    }
+
+    #[test]
+    fn paragraph_stays_within_width() {
+        let hung = |first: &str, words: &str, width: usize| {
+            let mut text = String::new();
+            hanging(&mut text, first, "  ", words, width);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            text
+        };
+        assert_eq!(hung("- ", "one two\n three", 9), "- one two\n  three\n");
+        let text = hung("  1. ", &"word ".repeat(100), 80);
+        assert_eq!(text.split_whitespace().count(), 101);
+        let name = "setting:12,".repeat(12);
+        let text = hung("", &format!("With {name} it gets through."), 80);
+        assert!(text.replace("\n  ", "").contains(&format!("With {name}")), "{text}");
+    }
+}
