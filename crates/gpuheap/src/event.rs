@@ -18,7 +18,7 @@ pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
     timed: bool,
-    /// Number of the event among those of its context.
+    /// Moment of the record, in the context's count.
     moment: u64,
     completed: Arc<Completed>,
 }
@@ -41,7 +41,7 @@ impl Event {
         let mut event = Event { context, raw, timed, moment: 0, completed };
         // Before the record: memory freed from here on may be reused by work after the event.
         event.moment = event.context.moments.begin();
-        // SAFETY: this object owns the event, and the caller keeps the stream alive for the call.
+        // SAFETY: `event` owns `raw`. `stream` is alive: the caller is using it.
         let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };
         check("cuEventRecord", recorded)?;
         Ok(event)
@@ -85,7 +85,7 @@ impl Event {
         self.context.moments.complete(&self.completed, self.moment);
     }
 
-    /// Returns the event's number among those of its context.
+    /// Returns the moment of the record, in the context's count.
     pub(crate) fn moment(&self) -> u64 {
         self.moment
     }
@@ -122,7 +122,7 @@ impl Event {
         }
         let mut milliseconds = 0.0;
         let _current = self.context.enter()?;
-        // SAFETY: the pointer is valid for the call, and both events are alive.
+        // SAFETY: `milliseconds` outlives the call, and both wrappers own their events.
         let asked = unsafe {
             self.context.driver().cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw)
         };
@@ -159,8 +159,8 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: this object owns the event and does not use it again; work that waits for it
-            // still does.
+            // SAFETY: this object owns the event and does not use it again. The driver keeps it for
+            // work that waits.
             let _: CUresult = unsafe { self.context.driver().cuEventDestroy_v2(self.raw) };
         }
     }

@@ -1,17 +1,16 @@
-// The examples of the documentation run on the emulator: without it none of them is a test.
-// Without these floors, some helpers of the floors below are unused.
+// The documentation's examples are tests only with the emulator, on which they run. Without these
+// features, helpers in lower layers are unused.
 #![cfg_attr(
     not(all(feature = "arithmetic", feature = "emulator")),
-    allow(dead_code, reason = "what serves a floor that is off")
+    allow(dead_code, reason = "used by features that are off")
 )]
 #![cfg(any(not(doctest), all(feature = "arithmetic", feature = "emulator")))]
 
-//! GPU memory that can be accounted for, and that comes back.
+//! GPU memory with exact statistics and defined release.
 //!
-//! Arrays on the device own their memory and free it by themselves. The memory comes from caching
-//! pools, in stream order, under limits, with an exact account. It goes back when the code says so:
-//! at a drop, at the end of a scope, or at `reclaim`. A machine without a GPU will do: an emulated
-//! device is included.
+//! Arrays on the device own their memory and free it by themselves. Caching pools serve them, in
+//! stream order, under limits, with exact statistics. Memory is returned at defined points: at a
+//! drop, at the end of a scope, or at `reclaim`. No GPU is needed: an emulated device is included.
 //!
 //! The whole life of an array:
 //!
@@ -25,19 +24,19 @@
 //!     .hard_limit(1 << 30)
 //!     .track(Tracking::Counts)
 //!     .build()?;
-//! let target = heap.target()?; // where arrays are made: this heap, a stream, a kind of memory
+//! let target = heap.target()?; // makes arrays: this heap, a stream, a kind of memory
 //!
 //! let a = target.array(&[1_i64, 2, 3])?; // up
 //! let b: DeviceArray<f32, _> = target.zeroed((512, 256))?;
 //! assert_eq!(a.slice(1..)?.to_vec()?, [2, 3]); // down
-//! assert_eq!(heap.leaks()?.allocations, 2); // who holds what, and since which line
+//! assert_eq!(heap.leaks()?.allocations, 2); // outstanding allocations, by line
 //!
 //! drop(b); // given back in stream order, kept for the next request
 //! let (c, used) = allocated! { target.filled(1 << 17, 1.5_f32)? };
 //! assert_eq!((used.allocations, used.bytes), (1, 512 << 10));
 //! println!("{}", heap.memory_status()?);
 //!
-//! let error = target.zeroed::<f64, _>(1 << 30).unwrap_err(); // says why, and what would do
+//! let error = target.zeroed::<f64, _>(1 << 30).unwrap_err(); // with cause and remedy
 //! // The limit is 7 GiB too low for it, and 2 MiB of that are taken.
 //! assert_eq!(error.out_of_memory().unwrap().short_by, Some((7 << 30) + (2 << 20)));
 //! c.free()?; // now, with its error if there is one
@@ -49,19 +48,19 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Device`], [`Stream`], [`Event`] | what work runs on, real or emulated, chosen by name |
+//! | [`Device`], [`Stream`], [`Event`] | devices and their queues of work, real or emulated, opened by name |
 //! | [`Heap`], [`HeapBuilder`] | the memory of one device: policy, limits, tracking |
 //! | [`Target`] | a heap, a stream and a [kind](MemoryKind) of memory: makes arrays |
 //! | [`DeviceArray`], [`SharedArray`], [`DeviceView`] | arrays: owned, shared by count, borrowed |
-//! | [`Diagonal`], [`UpperTriangular`], [`Symmetric`], [`Transposed`] | what the elements of an array mean |
-//! | [`Target::register`], [`Target::wrap`] | arrays over a vector of the program, and over foreign memory |
+//! | [`Diagonal`], [`UpperTriangular`], [`Symmetric`], [`Transposed`] | arrays read as diagonal, triangular, symmetric or transposed matrices |
+//! | [`Target::register`], [`Target::wrap`] | arrays in a vector of the program, and in foreign memory |
 //! | [`Heap::scope`] | a section of a program; its end frees the arrays made in it |
 //! | [`Heap::set_limits`], [`Heap::retry`] | limits of a heap; repeating a foreign call that ran out of memory |
 //! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
 //! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
 //! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who holds the memory |
-//! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
+//! | [`allocated!`], [`time!`] | allocations and duration of a piece of code |
 //! | [`Error`] | one type: [its kind](ErrorKind), and [the evidence](OutOfMemory) if memory ran out |
 //!
 //! # Ways to give memory back
@@ -75,7 +74,7 @@
 //! | [`unregister`](DeviceArray::unregister) | the host, for the array's last use | the program, as its vector | registered |
 //! | [`reclaim`](Heap::reclaim), [`reclaim_all`](Heap::reclaim_all) | the host, for frees in flight | from the pool to the driver | device |
 //! | [`flush`](Heap::flush) | the host, for frees in flight | from the pools to the driver | device, unified, pinned |
-//! | [`reset`](Device::reset) | the host, for all work | the driver, including live arrays, except those of `driver` heaps | all |
+//! | [`reset`](Device::reset) | the host, for all work | the driver, including live arrays, except arrays of `driver` heaps | all |
 //!
 //! Registered memory has no pool. However a registered array is freed, the host waits for its last
 //! use and then frees the vector. [Wrapped](Target::wrap) memory stays with its owner.
@@ -118,13 +117,13 @@
 //! | `half` | numbers of 16 bits on the device: [`cu`](Target::cu) adapts them |
 //! | `sprs` | sparse matrices are adapted |
 //!
-//! Signatures use types of [`driver`], [`emu`], [`ndarray`] and [`bytemuck`], which are re-exported
+//! Signatures use types of [`driver`], [`emu`], [`ndarray`] and [`bytemuck`]. All are re-exported
 //! here. A program therefore depends on gpuheap alone.
 //!
 //! # The environment
 //!
-//! Environment variables such as `GPUHEAP_POOL` and `GPUHEAP_MEMORY_LIMIT` set defaults for what a
-//! builder leaves open. `docs/environment.md` lists all of them, with their values.
+//! Environment variables such as `GPUHEAP_POOL` and `GPUHEAP_MEMORY_LIMIT` set defaults for
+//! builders. `docs/environment.md` lists all of them, with their values.
 
 // Helpers of the tests in `tests/` name the library as they do there.
 #[cfg(all(test, feature = "emulator"))]

@@ -67,9 +67,9 @@ pub struct Allocated {
     pub bytes: u64,
     /// Number of allocations.
     pub allocations: u64,
-    /// The most bytes that were live at once, beyond those live at the start. Counts what this
-    /// thread allocated, less what this thread freed: memory that another thread frees stays live
-    /// here. [`RegionUsage::peak`] is the peak of one heap, over all threads.
+    /// The most bytes that were live at once, beyond those live at the start. Counts the
+    /// allocations of this thread, less its frees: memory that another thread frees stays live
+    /// here. [`RegionUsage::peak`] is the peak of one heap, for all threads.
     ///
     /// [`RegionUsage::peak`]: crate::RegionUsage::peak
     pub peak: u64,
@@ -130,7 +130,8 @@ thread_local! {
         const { Cell::new(Tally { bytes: 0, allocations: 0, live: 0, peak: 0 }) };
     /// This thread's time in memory management in `time!` blocks.
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// `true` while this thread's time is measured already: reclaim steps call functions that free.
+    /// `true` while this thread's time is being measured. Reclaim steps call functions that free,
+    /// and their time counts once.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -207,7 +208,7 @@ impl Drop for Spending {
     fn drop(&mut self) {
         let spent = self.start.elapsed();
         INSIDE.set(false);
-        // A nested block in a reclaimer, which this time includes, may have added its own time.
+        // This time includes a nested block in a reclaimer, which may have added its own time.
         SPENT.set(self.before.saturating_add(spent));
     }
 }

@@ -15,8 +15,7 @@ pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Result<R, String> {
 }
 
 /// A callback of the program. Dropping it drops its captures, and catches a panic of their
-/// destructors. The drop may be in a destructor, or at the end of a thread, where a panic would end
-/// the process.
+/// destructors: in a destructor, or at the end of a thread, a panic would end the process.
 pub(crate) struct Callback<F>(Option<F>);
 
 impl<F> Callback<F> {

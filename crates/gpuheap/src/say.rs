@@ -1,7 +1,7 @@
 //! Messages to the program's logger, by crate `log`.
 //!
 //! They are sent off the hot path, with no lock of the library held: a logger is code of the
-//! program, and may allocate on the very heap that logs.
+//! program, and may allocate from the heap that logs.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,7 +17,7 @@ pub(crate) const DEVICE: &str = "gpuheap::device";
 pub(crate) const ENVIRONMENT: &str = "gpuheap::environment";
 /// Target of messages about opened and closed heaps, and their pools.
 pub(crate) const HEAP: &str = "gpuheap::heap";
-/// Target of messages about memory that is given back or waited for.
+/// Target of messages about reclaim steps and idle trims.
 pub(crate) const RECLAIM: &str = "gpuheap::reclaim";
 
 /// Warns of a mistake in a request of the program or in its environment.

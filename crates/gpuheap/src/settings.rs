@@ -1,7 +1,7 @@
 //! Settings of the environment: read once, at the first use of a default.
 //!
-//! [`TABLE`] is the only list of the variables. Their errors, `docs/environment.md` (a test
-//! compares) and [`Settings`] come from it. A builder's settings take precedence.
+//! [`TABLE`] is the only list of the variables. It defines their errors, [`Settings`] and
+//! `docs/environment.md` (a test compares). A builder's settings take precedence.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -199,7 +199,7 @@ struct Setting {
     method: &'static str,
     /// Returns the accepted values.
     takes: fn() -> String,
-    /// Stores a value in the settings, or returns what is wrong with it.
+    /// Stores a value in the settings, or returns the reason why it is invalid.
     read: fn(&mut Settings, &str) -> Result<(), String>,
 }
 

@@ -12,7 +12,7 @@ pub enum Size {
     Percent(f64),
 }
 
-/// A text that is not a size. The error's text names what was written and what is accepted.
+/// A text that is not a size. The error's text has that text and the accepted forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
     text: String,
@@ -116,8 +116,7 @@ impl fmt::Display for SizeError {
 impl std::error::Error for SizeError {}
 
 /// Displays bytes with a binary unit and three decimals: `8.000 KiB`; below 1 KiB as `8 bytes`.
-/// `{:#}` rounds up instead of to the nearest: a size that is said to suffice then suffices when it
-/// is typed again.
+/// `{:#}` rounds up, so that a sufficient size still suffices when it is typed as displayed.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub u64);
 

@@ -27,8 +27,8 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 ///
 /// The handle `CU_STREAM_PER_THREAD` (0x2) means another stream on each thread. A `Stream` made of
 /// it is the default stream of the thread that made it, on every thread and after that thread's
-/// end. On other threads, the legacy default stream takes its place: what is enqueued there runs
-/// after all earlier work of the thread's stream, and before all its later work. The legacy default
+/// end. On other threads, the legacy default stream takes its place: work enqueued there runs after
+/// all earlier work of the thread's stream, and before all its later work. The legacy default
 /// stream also waits for all other streams that were not made as non-blocking, and they for it.
 /// While one of them is capturing a graph, the `Stream` counts as capturing on other threads.
 /// [`raw`](Stream::raw) says which handle the calling thread uses. Heaps over a pool of the driver
@@ -38,15 +38,15 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 /// # A stream that is first seen in a capture
 ///
 /// The driver returns no id of a stream that is capturing a graph. A `Stream` made of such a handle
-/// is named within that capture. Memory that is freed on it goes round within the capture. After
-/// it, heaps keep that memory for the graph, until the graph, its executable graphs and their
-/// launches have ended. Memory that is freed after the capture is freed on the stream as it is
-/// then. The `Stream` may be used after the capture too, but each use queries the driver: make it
-/// anew. Heaps over a pool of the driver refuse it while it captures.
+/// is identified by that capture. Memory that is freed on it is reused within the capture. After
+/// the capture, heaps keep that memory for the graph, until the graph, its executable graphs and
+/// their launches have ended. Memory that is freed after the capture is freed on the stream as it
+/// is then. The `Stream` may be used after the capture too, but each use queries the driver, so
+/// make a new one. Heaps over a pool of the driver refuse it while it captures.
 #[derive(Clone)]
 pub struct Stream {
-    /// Held by the program's clones but not by heaps: a heap thus sees that the last clone was
-    /// dropped.
+    /// Held by the program's clones but not by heaps, so that a heap notices the drop of the last
+    /// clone.
     inner: Arc<InUse>,
 }
 
@@ -67,9 +67,9 @@ struct DriverStream {
     origin: StreamOrigin,
     /// Progress: the work of the stream that is known to have completed.
     completed: Arc<Completed>,
-    /// The capture that the stream is named within; `None` for the others.
+    /// The capture in which the stream was first seen; `None` for other streams.
     capture: Option<Arc<CaptureStream>>,
-    /// State to wait for, set once a heap was told of the stream's end. Each call that enqueues
+    /// State to wait for, set when the stream's end is announced to a heap. Each call that enqueues
     /// work on a foreign stream holds the read lock, so that no work follows the recorded end.
     retired: RwLock<Option<Retired>>,
     /// `true` once `retired` is set.
@@ -90,18 +90,18 @@ enum Retired {
 /// Permission to use a stream. A foreign stream is not retired while this exists.
 type Alive<'a> = Option<RwLockReadGuard<'a, Option<Retired>>>;
 
-/// Owner of a stream, which ends it.
+/// Owner of a stream: the code that ends it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamOrigin {
     /// This library, with the last reference.
     Owned,
-    /// The driver: a default stream, which never ends.
+    /// The driver: a default stream. It never ends.
     Default,
     /// Its creator, who announces its end.
     Foreign,
     /// Its creator, without announcement.
     Unannounced,
-    /// Its creator. This object stands for the stream during one call of the heap.
+    /// Its creator. This object represents the stream during one call of the heap.
     Passing,
 }
 
@@ -194,20 +194,20 @@ impl Device {
     /// # Safety
     ///
     /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive
-    /// until each heap that the result was used with has ended, or was told of the stream's end by
-    /// [`retire`](crate::Heap::retire). If the result is used without a heap, the stream stays
+    /// until each heap that the result was used with has ended, or was notified of the stream's end
+    /// by [`retire`](crate::Heap::retire). If the result is used without a heap, the stream stays
     /// alive until the last use of the result and its clones.
     ///
-    /// If a stream ends before a heap is told, the next call with that heap, its blocks or its
+    /// If a stream ends before a heap is notified, the next call with that heap, its blocks or its
     /// arrays is [`retire_all`](crate::Heap::retire_all).
     ///
-    /// After a heap was told, the handle is used for no more work on memory that was allocated
+    /// After a heap was notified, the handle is used for no more work on memory that was allocated
     /// before, unless that memory is freed on another stream after the work. The end of a thread's
     /// own default stream is the destruction of the thread's thread-local variables.
     ///
-    /// Any use of the handle of a stream that ended untold is undefined behavior, also a use by a
-    /// heap. The driver may crash. If the driver has given the handle to a new stream, memory is
-    /// reused on that stream while work of the old one still runs.
+    /// Any use of the handle of a stream that ended without notice is undefined behavior, also a
+    /// use by a heap. The driver may crash. If the driver has given the handle to a new stream,
+    /// memory is reused on that stream while work of the old one still runs.
     ///
     /// # Errors
     ///
@@ -219,15 +219,15 @@ impl Device {
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Foreign) }
     }
 
-    /// Wraps a foreign stream that ends without announcement, for hooks that do not learn of its
-    /// end. Each free on the stream records an event, so that heaps no longer need the stream once
-    /// all its memory is freed. [`Heap::retire`](crate::Heap::retire), even after the stream's end,
-    /// frees the state that heaps keep for it.
+    /// Wraps a foreign stream that ends without announcement, for hooks that are not notified of
+    /// its end. Each free on the stream records an event, so that heaps no longer need the stream
+    /// once all its memory is freed. [`Heap::retire`](crate::Heap::retire), even after the stream's
+    /// end, frees the state that heaps keep for it.
     ///
-    /// Such a free asks the driver whether the stream is capturing a graph, and records the event
-    /// (140 ns on an H200). A heap keeps at most 32 events of a stream and reuses them. With that
-    /// many, each free also queries older ones (130 ns a query, one or two of them). If the device
-    /// has reached none of them, the newest event is recorded again. A request for a block that was
+    /// Such a free queries whether the stream is capturing a graph, and records the event (140 ns
+    /// on an H200). A heap keeps at most 32 events of a stream and reuses them. With that many,
+    /// each free also queries older ones (130 ns a query, one or two of them). If the device has
+    /// reached none of them, the newest event is recorded again. A request for a block that was
     /// freed early then waits for the later frees too.
     ///
     /// # Safety
@@ -345,21 +345,22 @@ impl Stream {
 
     /// Returns `true` if the stream was first seen while it
     /// [captured](Stream#a-stream-that-is-first-seen-in-a-capture) a graph, so that this object
-    /// names it within that capture.
+    /// identifies it by that capture.
     #[inline]
     pub fn is_of_capture(&self) -> bool {
         self.handle().capture.is_some()
     }
 
-    /// Returns the stream by the name that it has now: the one within its capture, or the driver's
-    /// id if the capture has ended.
+    /// Returns the stream with its current id: the number in its capture, or the driver's id if the
+    /// capture has ended.
     #[cold]
     pub(crate) fn renamed(&self) -> Result<Stream, Error> {
         let _alive = self.accept_work()?;
         let Some(capture) = &self.handle().capture else { return Ok(self.clone()) };
         match self.handle().membership(capture)? {
             Membership::Member => Ok(self.clone()),
-            // SAFETY: the maker of this object keeps the stream alive, as announced.
+            // SAFETY: `accept_work` holds off a retirement, so the stream is alive as its maker
+            // guaranteed.
             Membership::Ended => unsafe {
                 Stream::foreign(self.context_arc().clone(), self.raw(), self.handle().origin)
             },
@@ -368,7 +369,7 @@ impl Stream {
     }
 
     /// Returns the stream for a free of a block that was allocated in a capture; `None` if the
-    /// memory is to be kept for the graph.
+    /// memory has to be kept for the graph.
     ///
     /// # Safety
     ///
@@ -398,16 +399,16 @@ impl Stream {
     /// Returns the driver's handle by which the calling thread enqueues work in this stream's
     /// order.
     ///
-    /// It is the same on every thread, except for a thread's own default stream: that is
-    /// `CU_STREAM_PER_THREAD` on its thread, and on all others the legacy default stream, which
-    /// [orders](Stream#a-threads-own-default-stream) work after and before the stream's. So use the
-    /// handle on the thread that asked for it.
+    /// It is the same on every thread, except for a thread's own default stream. For that one it is
+    /// `CU_STREAM_PER_THREAD` on its thread. On all others it is the legacy default stream, whose
+    /// work [is ordered](Stream#a-threads-own-default-stream) with the stream's. So use the handle
+    /// on the thread that requested it.
     #[inline]
     pub fn raw(&self) -> CUstream {
         self.handle().raw_here()
     }
 
-    /// Returns the driver's id of the stream, which no other stream of the process ever has.
+    /// Returns the driver's id of the stream. No other stream of the process ever has it.
     #[inline]
     pub fn id(&self) -> u64 {
         self.handle().id
@@ -434,7 +435,8 @@ impl Stream {
         }
         if alive.is_some() || self.handle().thread.is_some() {
             // The wait is for an event, because a foreign stream may end meanwhile. For a thread's
-            // own default stream, only an event covers what it waits for on the legacy one.
+            // own default stream, only an event covers the work that it waits for on the legacy
+            // one.
             let event = self.handle().record(false)?;
             drop(alive);
             event.synchronize()?;
@@ -466,7 +468,8 @@ impl Stream {
             Err(end) => return self.final_event(end)?.map_or(Ok(true), |event| event.is_done()),
         };
         let raw = match self.handle().thread {
-            // A query of the stream leaves out what it waits for on the legacy default stream.
+            // A query of the stream does not cover the work that it waits for on the legacy default
+            // stream.
             Some(_) => CUstream::LEGACY,
             None => self.handle().raw,
         };
@@ -488,7 +491,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Returns `true` if a heap was told of the stream's end, by
+    /// Returns `true` if the stream's end was announced to a heap, by
     /// [`Heap::retire`](crate::Heap::retire) or [`Heap::retire_all`](crate::Heap::retire_all). A
     /// retired stream refuses work, and gpuheap no longer uses the driver's handle through this
     /// object or its clones. If the driver's stream is still alive, [`Device::foreign_stream`]
@@ -547,8 +550,8 @@ impl Stream {
         self.record_as(true)
     }
 
-    /// Makes all work that is enqueued from now on wait for `event`, which may be of another device
-    /// of the same driver. The host does not wait.
+    /// Makes all work that is enqueued from now on wait for `event`. The event may be of another
+    /// device of the same driver. The host does not wait.
     ///
     /// # Errors
     ///
@@ -667,7 +670,7 @@ impl Stream {
         self.begin_use()?.map_err(|_| self.refused())
     }
 
-    /// Returns permission to use the stream, or what was stored when it was retired.
+    /// Returns permission to use the stream, or the state in which it was retired.
     #[inline]
     fn begin_use(&self) -> Result<Result<Alive<'_>, Retired>, Error> {
         if !self.is_foreign() {
@@ -732,14 +735,14 @@ impl Stream {
         self.handle().thread.is_some()
     }
 
-    /// Returns `true` if the stream may be named only during its own calls: it may end without
-    /// announcement, or is named within a capture.
+    /// Returns `true` if the handle is valid only during the program's calls with it: the stream
+    /// may end without announcement, or was first seen in a capture.
     #[inline]
     pub(crate) fn is_transient(&self) -> bool {
         self.handle().is_transient()
     }
 
-    /// Returns the capture that the stream is named within.
+    /// Returns the capture in which the stream was first seen, if there is one.
     #[inline]
     pub(crate) fn capture(&self) -> Option<&Arc<CaptureStream>> {
         self.handle().capture.as_ref()
@@ -783,14 +786,14 @@ impl DriverStream {
         named.ok_or_else(|| refuse_unnamed(self.raw))
     }
 
-    /// Queries whether the stream still is part of the capture that it is named within.
+    /// Queries whether the stream is still part of the capture in which it was first seen.
     fn membership(&self, capture: &CaptureStream) -> Result<Membership, ContextError> {
         let _current = self.context.enter_aside()?;
         Ok(capture.membership(self.context.driver(), self.raw_here())?)
     }
 
-    /// Returns `true` if the capture that the stream is named within may not have ended. The handle
-    /// of a stream that may have ended is not used.
+    /// Returns `true` if the capture in which the stream was first seen may not have ended. Does
+    /// not use the handle of a stream that may have ended.
     fn may_capture(&self) -> bool {
         let Some(capture) = &self.capture else { return false };
         let is_alive = self.origin == StreamOrigin::Foreign && !capture.is_retired();
@@ -857,7 +860,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Refuses a capturing stream that has no name within a capture.
+/// Refuses a capturing stream that has no number in a capture.
 #[cold]
 fn refuse_unnamed(raw: CUstream) -> Error {
     ErrorKind::Capturing.error(match raw {

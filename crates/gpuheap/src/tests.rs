@@ -43,8 +43,8 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
     }
 }
 
-/// A program may use many short-lived streams: what the heap knows of those that ended is used
-/// again, so that neither its memory nor its time grows with their number.
+/// A program may use many short-lived streams. Slots of ended streams are reused, so that neither
+/// memory nor time grows with the number of streams.
 #[test]
 fn the_places_of_streams_that_ended_are_used_again() {
     for pool in PoolKind::ALL {
@@ -61,7 +61,7 @@ fn the_places_of_streams_that_ended_are_used_again() {
     }
 }
 
-/// A heap forgets streams also if nothing else makes it ask how far they have got.
+/// A heap forgets ended streams also if no request polls them.
 #[test]
 fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
     for pool in PoolKind::ALL {

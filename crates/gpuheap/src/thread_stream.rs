@@ -1,13 +1,13 @@
 //! Threads' own default streams (`CU_STREAM_PER_THREAD`).
 //!
-//! The driver has one handle for all of them, which means the calling thread's. On another thread
-//! the legacy default stream takes the place of the stream: its work waits for all earlier work of
-//! the stream, and all later work of the stream waits for it. Events count as such work, and the
-//! rule still holds for what a thread that has ended left in its stream (H200, driver 580).
+//! The driver has one handle for all of them: it means the calling thread's stream. On another
+//! thread the legacy default stream takes the place of the stream: its work waits for all earlier
+//! work of the stream, and all later work of the stream waits for it. Events count as such work.
+//! The rule also holds for the remaining work of a thread that has ended (H200, driver 580).
 //!
-//! A query of the stream, or a wait of the host for it, leaves out the work that it waits for on
-//! the legacy default stream. An event recorded on it does not, and neither does a query of the
-//! legacy default stream (H200, driver 580). Completion is only ever learnt from these two.
+//! A query of the stream, or a wait of the host for it, does not cover the work that it waits for
+//! on the legacy default stream. An event recorded on it does, and so does a query of the legacy
+//! default stream (H200, driver 580). The library notes completion from these two only.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -19,10 +19,10 @@ use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::sync::this_thread;
 
-/// Thread with a default stream of its own. Alive until the thread has ended and no
-/// [`Stream`](crate::Stream) of it is left.
+/// Thread with its own default stream. Alive until the thread has ended and its last
+/// [`Stream`](crate::Stream) was dropped.
 pub(crate) struct OwnerThread {
-    /// Number of the thread, which no other thread ever has.
+    /// Number of the thread. No other thread ever has it.
     pub(crate) thread: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum ThreadStream {
 /// State of a thread that has used its own default stream.
 struct Here {
     owner: Arc<OwnerThread>,
-    /// The streams that were asked for, by context.
+    /// The streams that were used, by context.
     streams: RefCell<Vec<(Weak<Context>, ThreadStream)>>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn handle(thread: u64) -> CUstream {
 /// Returns the calling thread's own default stream.
 pub(crate) fn own(context: &Arc<Context>) -> Result<ThreadStream, Error> {
     let _current = context.enter_aside()?;
-    // A call on the stream: before it, `HERE` must not be touched.
+    // The driver makes the thread's state in this call, and `HERE` has to be made after it.
     let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
     if !is_capturing {
         context.captures.note_outside(StreamHandle::from_thread(this_thread()));
@@ -85,7 +85,7 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<ThreadStream, Error> {
         Err(_) => return Err(ending()),
     }
     let mut id = 0;
-    // SAFETY: the pointer is valid for the call, and a thread always has this stream.
+    // SAFETY: `id` outlives the call, and every thread has this stream.
     let asked = unsafe { context.driver().cuStreamGetId(CUstream::PER_THREAD, &mut id) };
     check("cuStreamGetId", asked)?;
     let made = HERE.try_with(|here| {

@@ -1,10 +1,10 @@
 //! Streams that were first seen while they captured a graph.
 //!
 //! The driver does not return the id of a stream that captures: the query breaks the capture (H200,
-//! driver 580). Until the capture ends, such a stream is named by the capture's id and its handle.
-//! Memory that is freed on it is kept for the graph: the graph may be launched on any stream, and
-//! writes to that memory then. A user object of the driver shows when the graph, its executable
-//! graphs and their launches have ended. Then the memory is free for every stream.
+//! driver 580). Until the capture ends, such a stream is identified by the capture's id and its
+//! handle. Memory that is freed on it is kept for the graph: the graph may be launched on any
+//! stream, and writes to that memory then. A user object of the driver shows when the graph, its
+//! executable graphs and their launches have ended. Then the memory is free for every stream.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -18,11 +18,11 @@ use gpuheap_driver::{
 use gpuheap_pool::{Completed, Moments, StreamHandle};
 use rustc_hash::FxHashMap;
 
-/// Bit of the numbers that stand for the ids of such streams. The driver counts its ids up from a
+/// Bit of the numbers that such streams have in place of ids. The driver counts its ids up from a
 /// small number.
 const OF_CAPTURE: u64 = 1 << 63;
 
-/// Number that stands for the id of a stream that can be named no more.
+/// Number in place of the id of a stream whose handle may be invalid.
 pub(crate) const NO_STREAM: u64 = !OF_CAPTURE;
 
 /// Returns `true` if an id is the number of a stream of a capture.
@@ -49,7 +49,7 @@ struct Known {
 
 /// A stream within one capture.
 pub(crate) struct CaptureStream {
-    /// Number that stands for the stream's id.
+    /// Number of the stream, in place of the driver's id.
     pub(crate) number: u64,
     handle: StreamHandle,
     graph: Arc<CapturedGraph>,
@@ -64,18 +64,18 @@ struct CapturedGraph {
     /// The driver's id of the capture.
     capture: u64,
     moments: Arc<Moments>,
-    /// Progress of the frees in the capture, which the graph's end completes.
+    /// Progress of the frees in the capture: the end of the graph completes them.
     completed: Completed,
     /// `true` once the capture is known to have ended.
     is_captured: AtomicBool,
-    /// `true` if memory was freed for the graph that work after the capture may use too. The end of
-    /// the graph then completes no free.
+    /// `true` if work after the capture may use memory that was freed in it. The end of the graph
+    /// then completes no free.
     is_doubtful: AtomicBool,
     /// `true` once the graph, its executable graphs and their launches have ended.
     has_ended: AtomicBool,
 }
 
-/// Relation of a stream to the capture that it is named within.
+/// Relation of a stream to the capture in which a heap first saw it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Membership {
     Member,
@@ -99,8 +99,8 @@ impl CaptureState {
     fn query(driver: &dyn Driver, stream: CUstream) -> Result<CaptureState, DriverError> {
         let (mut status, mut id, mut graph) = (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL);
         let (nodes, count) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the pointers are valid for the call, or null for figures that are not wanted. The
-        // caller keeps the stream alive.
+        // SAFETY: `status`, `id` and `graph` outlive the call; the driver skips results whose
+        // pointer is null. `stream` is alive: the caller is using it.
         let asked = unsafe {
             driver.cuStreamGetCaptureInfo_v2(stream, &mut status, &mut id, &mut graph, nodes, count)
         };
@@ -151,7 +151,8 @@ impl Captures {
         Ok(Some(stream))
     }
 
-    /// Returns the stream with a number, while blocks of it are live or its graph exists.
+    /// Returns the stream with a number. It is found while blocks of it are live or its graph
+    /// exists.
     pub(crate) fn find(&self, number: u64) -> Option<Arc<CaptureStream>> {
         self.lock().by_number.get(&number).cloned()
     }
@@ -165,7 +166,7 @@ impl Captures {
         }
     }
 
-    /// Notes that a stream, which is alive, is part of no capture.
+    /// Notes that a live stream is part of no capture.
     #[inline]
     pub(crate) fn note_outside(&self, handle: StreamHandle) {
         if self.active.load(Ordering::Acquire) > 0 {
@@ -234,12 +235,12 @@ impl CaptureStream {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes memory that was freed in the capture wait for the device, after the end of the graph.
+    /// Makes frees in the capture wait for the whole device, after the end of the graph.
     pub(crate) fn doubt(&self) {
         self.graph.is_doubtful.store(true, Ordering::SeqCst);
     }
 
-    /// Queries whether the stream, `raw` on the calling thread, still is part of the capture. The
+    /// Queries whether the stream, `raw` on the calling thread, is still part of the capture. The
     /// caller has entered the context, and keeps the stream alive.
     pub(crate) fn membership(
         &self,
@@ -262,7 +263,7 @@ impl CaptureStream {
 }
 
 impl CapturedGraph {
-    /// Makes the graph of a capture keep a user object, which ends with the graph.
+    /// Makes the graph of a capture hold a user object, so that its end is reported.
     fn follow(
         driver: &dyn Driver,
         moments: &Arc<Moments>,
@@ -279,14 +280,14 @@ impl CapturedGraph {
         });
         let mut object = CUuserObject::NULL;
         let data = Arc::into_raw(made.clone());
-        // SAFETY: the pointer is valid for the call. The data is a reference of its own, which
-        // `note_end` takes over.
+        // SAFETY: `object` outlives the call. `data` is a strong reference, and `note_end` drops it
+        // once.
         let created = unsafe {
             let (data, flags) = (data.cast_mut().cast(), CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
             driver.cuUserObjectCreate(&mut object, data, Some(note_end), 1, flags)
         };
         if let Err(error) = check("cuUserObjectCreate", created) {
-            // SAFETY: the driver has not taken the reference.
+            // SAFETY: the driver made no object, so `note_end` will not drop this reference.
             drop(unsafe { Arc::from_raw(data) });
             return Err(error);
         }
@@ -294,7 +295,7 @@ impl CapturedGraph {
         let kept =
             unsafe { driver.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) };
         if let Err(error) = check("cuGraphRetainUserObject", kept) {
-            // SAFETY: the object has the one reference that it was made with.
+            // SAFETY: `object` was created with one reference, and the graph did not take it.
             let _: CUresult = unsafe { driver.cuUserObjectRelease(object, 1) };
             return Err(error);
         }
@@ -305,10 +306,10 @@ impl CapturedGraph {
 /// Notes that a graph has ended. The driver calls it on any thread, once for each user object. It
 /// makes no driver call and takes no lock.
 unsafe extern "C" fn note_end(data: *mut c_void) {
-    // SAFETY: the data is the reference that `follow` gave to the user object.
+    // SAFETY: `follow` passed this strong reference, and the driver calls once for each object.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    // After the moment began: a free that is doubted from now on is not before it.
+    // After the moment began: a free that `doubt` covers from here on comes after it.
     if !graph.is_doubtful.load(Ordering::SeqCst) {
         graph.moments.complete(&graph.completed, moment);
     }

@@ -30,7 +30,7 @@ use gpuheap_emu::Emulator;
 #[cfg(not(feature = "emulator"))]
 pub(crate) enum Emulator {}
 
-/// Devices of one driver, and how they were opened.
+/// Origin of a device: its emulator, if it is emulated, and the reason for that.
 pub(super) struct DeviceOrigin {
     pub(super) emulator: Option<Arc<Emulator>>,
     /// Reason why an emulated device stands in for a GPU, if it does.
@@ -47,7 +47,7 @@ pub(crate) struct Context {
     has_siblings: bool,
     /// `true` if the device is a Windows GPU under WSL2.
     is_wsl2: bool,
-    /// Cached here, where a query costs one load.
+    /// Cached, so that a query costs one load.
     has_block_checks: bool,
     info: DeviceInfo,
     raw: CUcontext,
@@ -57,7 +57,7 @@ pub(crate) struct Context {
     forks: u32,
     /// `true` once the context was reset: its objects in the driver no longer exist.
     lost: AtomicBool,
-    /// Contexts whose memory this device was asked to access, by number, with the answer.
+    /// Results of [`can_reach`](Context::can_reach), by the other context's number.
     peers: Mutex<Vec<(u64, bool)>>,
     /// Other devices that access this one's memory.
     readers: Mutex<Vec<CUdevice>>,
@@ -74,13 +74,13 @@ pub(crate) struct Context {
     pub(crate) gate: HostGate,
     /// The device's own heap, while it is in use.
     pub(crate) heap: Mutex<Option<Weak<dyn Holder>>>,
-    /// State that a higher floor keeps with the context, from its first use on.
+    /// State that a higher layer keeps with the context, made at its first use.
     attachment: OnceLock<Box<dyn Attachment>>,
     /// Progress of the context's work, as far as it is known.
     pub(crate) moments: Arc<Moments>,
 }
 
-/// State that a higher floor keeps with a context.
+/// State that a higher layer keeps with a context.
 pub(crate) trait Attachment: Any + Send + Sync {
     /// Gives back objects of the driver, because the context ends.
     fn end(&mut self, context: &Context);
@@ -104,8 +104,8 @@ impl Context {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
         let DeviceOrigin { emulator, fallback } = origin;
-        // Queried here and stored: the emulator answers under its lock, which a forked child must
-        // not take, although names are displayed there too.
+        // Queried here and stored: the emulator answers under its lock. A forked child must not
+        // take that lock, but displays names too.
         let (number, is_wsl2) = query_platform(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
@@ -140,7 +140,7 @@ impl Context {
         }))
     }
 
-    /// Returns the state that a higher floor keeps with the context; `None` if it is of another
+    /// Returns the state that a higher layer keeps with the context; `None` if it is of another
     /// type.
     pub(crate) fn attachment<A: Attachment + Default>(&self) -> Option<&A> {
         let attachment: &dyn Any = &**self.attachment.get_or_init(|| Box::<A>::default());
@@ -151,7 +151,7 @@ impl Context {
         &*self.driver
     }
 
-    /// Returns the checks that are told of each block: those of an emulated device, if they are on.
+    /// Returns the emulated device's checks of blocks, if they are on.
     #[inline]
     pub(crate) fn block_checks(&self) -> Option<&dyn BlockChecks> {
         if self.has_block_checks { self.driver.block_checks() } else { None }
@@ -222,7 +222,7 @@ impl Context {
         self.info.total_memory
     }
 
-    /// Returns what is known of the device's virtual memory. The first call makes the `probe`.
+    /// Returns the properties of the device's virtual memory. The first call runs `probe`.
     pub(crate) fn virtual_memory_by(
         &self,
         probe: impl FnOnce() -> Result<VirtualMemory, NoVirtualMemory>,
@@ -247,12 +247,12 @@ impl Context {
     }
 
     /// Waits for all work of the context. The wait breaks a capture of a graph on one of its
-    /// streams, so check for captures first, unless the program asked for the wait.
+    /// streams, so check for captures first, unless the program requested the wait.
     pub(crate) fn synchronize(&self) -> Result<(), ContextError> {
         let moment = self.moments.begin();
         {
             let _current = self.enter_aside()?;
-            // SAFETY: the call takes no pointers.
+            // SAFETY: the call takes no pointers, and the context is current.
             check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?;
         }
         self.moments.complete_all(moment);
@@ -268,16 +268,15 @@ impl Context {
         Current::enter(self)
     }
 
-    /// Enters the context for the library's own calls, beside the program's work. A capture of a
-    /// graph forbids calls such as `cuMemAlloc` and `cuEventQuery`, even on other threads, because
-    /// they might be meant to be part of it. Without this, such calls would fail and break the
-    /// capture.
+    /// Enters the context for calls that are the library's own and not work of the program. While
+    /// any thread captures a graph, calls such as `cuMemAlloc` and `cuEventQuery` fail and break
+    /// the capture, unless their thread allows them as this does.
     pub(crate) fn enter_aside(&self) -> Result<Aside<&Context>, ContextError> {
         Aside::enter(self)
     }
 
-    /// Enters as [`enter_aside`](Context::enter_aside) does, with a guard that can be stored on
-    /// this thread.
+    /// Enters as [`enter_aside`](Context::enter_aside) does. The guard can be stored on this
+    /// thread.
     pub(crate) fn stay_aside(self: &Arc<Self>) -> Result<Aside<Arc<Context>>, ContextError> {
         Aside::enter(self.clone())
     }
@@ -294,7 +293,7 @@ impl Context {
     /// entered already.
     pub(crate) fn is_capturing_inside(&self, stream: CUstream) -> Result<bool, ContextError> {
         let mut status = CUstreamCaptureStatus::NONE;
-        // SAFETY: the pointer is valid for the call; the caller keeps the stream alive.
+        // SAFETY: `status` outlives the call. `stream` is alive: the caller is using it.
         match unsafe { self.driver.cuStreamIsCapturing(stream, &mut status) } {
             CUresult::ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
             code => Ok(check("cuStreamIsCapturing", code)
@@ -337,10 +336,10 @@ impl Context {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives another device access to the virtual memory of the heaps, which set it for each
-    /// mapping. These heaps are added to `visited`.
+    /// Gives another device access to the virtual memory of the heaps, mapping by mapping. Adds
+    /// these heaps to `visited`.
     fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
-        // First, so that new mappings are accessible too. A device that was reset asks again.
+        // First, so that new mappings are accessible too. After a reset, a reader is here already.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = !readers.contains(&reader);
@@ -372,7 +371,7 @@ impl Context {
         if can == 0 {
             return Ok(false);
         }
-        // SAFETY: `other` retains the other context.
+        // SAFETY: `other` retains its primary context for the call.
         match unsafe { self.driver.cuCtxEnablePeerAccess(other.raw, 0) } {
             // The program or another library has enabled it before.
             CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
@@ -381,11 +380,11 @@ impl Context {
         }
     }
 
-    /// Returns the free and the total bytes of the device, over all processes.
+    /// Returns the free and the total bytes of the device, for all processes together.
     pub(crate) fn memory(&self) -> Result<(u64, u64), ContextError> {
         let (mut free, mut total) = (0, 0);
         let _current = self.enter_aside()?;
-        // SAFETY: both pointers are valid for the call.
+        // SAFETY: `free` and `total` outlive the call.
         let asked = unsafe { self.driver.cuMemGetInfo_v2(&mut free, &mut total) };
         check("cuMemGetInfo_v2", asked)?;
         Ok((free as u64, total as u64))
@@ -398,7 +397,7 @@ impl Context {
     ///
     /// The requirements of [`Device::reset`](super::Device::reset).
     pub(super) unsafe fn reset(&self) -> Result<(), ContextError> {
-        // Failed work is a reason for a reset, not against it.
+        // Failed work does not prevent the reset: it is the usual reason for one.
         match self.synchronize() {
             Err(ContextError::Gone(gone)) => return Err(gone.into()),
             Err(ContextError::Driver(_)) | Ok(()) => {}
@@ -416,10 +415,9 @@ impl Context {
         }
         reset?;
         // A reset keeps references (driver 580, and the emulator). This one is released while the
-        // context is not active, when the release ends nothing. A driver that had dropped it would
-        // return a harmless error here. A release before the reset could end the context under
-        // other holders.
-        // SAFETY: retained once by `retain`, and `drop` does not release a lost context.
+        // context is not active, when the release ends nothing. If a driver dropped it, this call
+        // returns a harmless error. A release before the reset could end the context while others
+        // hold it. SAFETY: retained once by `retain`, and `drop` does not release a lost context.
         let _: CUresult = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
         Ok(())
     }
@@ -484,7 +482,7 @@ impl<C: Deref<Target = Context>> Current<C> {
         check("cuCtxGetCurrent", unsafe { driver.cuCtxGetCurrent(&mut current) })?;
         let pushed = current != context.raw;
         if pushed {
-            // SAFETY: the context retains itself.
+            // SAFETY: `context` retains this primary context while the guard lives.
             check("cuCtxPushCurrent_v2", unsafe { driver.cuCtxPushCurrent_v2(context.raw) })?;
         }
         Ok(Current { context, pushed })
@@ -498,7 +496,7 @@ impl<C: Deref<Target = Context>> Aside<C> {
         // SAFETY: the pointer is valid for the call.
         let exchanged =
             unsafe { current.context.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // If that fails, calls are as without a capture.
+        // If this fails, calls may fail during a capture.
         Ok(Aside { before: exchanged.is_success().then_some(mode), current })
     }
 }
@@ -507,7 +505,7 @@ impl<C: Deref<Target = Context>> Drop for Aside<C> {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
             let driver = &self.current.context.driver;
-            // SAFETY: the pointer is valid for the call; restores the previous mode.
+            // SAFETY: `mode` outlives the call. It restores the thread's previous mode.
             let _: CUresult = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
         }
     }
@@ -517,7 +515,7 @@ impl<C: Deref<Target = Context>> Drop for Current<C> {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = CUcontext::NULL;
-            // SAFETY: the pointer is valid for the call; pops what `enter` pushed.
+            // SAFETY: `popped` outlives the call. It pops the context that `enter` pushed.
             let _: CUresult = unsafe { self.context.driver.cuCtxPopCurrent_v2(&mut popped) };
         }
     }

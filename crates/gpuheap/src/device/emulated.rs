@@ -46,13 +46,12 @@ impl Device {
             .collect()
     }
 
-    /// Returns the emulator behind an emulated device; `None` for a real one.
+    /// Returns the emulator of an emulated device; `None` for a real one.
     pub fn emulator(&self) -> Option<&Arc<Emulator>> {
         self.context.emulator()
     }
 
-    /// Makes the device of a profile, named `name`, with the reason why it stands in for a GPU, if
-    /// it does.
+    /// Makes the device of a profile, named `name`. `fallback` is the reason if it replaces a GPU.
     pub(super) fn from_profile(
         name: &str,
         profile: Profile,
@@ -84,7 +83,7 @@ fn fast(profile: Profile) -> Options {
 
 fn start(options: Options) -> Result<Arc<Emulator>, Error> {
     let emulator = Arc::new(Emulator::new(options));
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     check("cuInit", unsafe { emulator.cuInit(0) })?;
     Ok(emulator)
 }

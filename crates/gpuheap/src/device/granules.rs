@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 /// Number of heaps with small allocations in each granule of a device.
 ///
 /// Each heap counts the whole granule as reserved, so that a free by another heap moves no heap
-/// over its limit. The device counts the granule once.
+/// above its limit. The device counts the granule once.
 #[derive(Debug, Default)]
 pub(crate) struct Granules(Mutex<GranuleCounts>);
 

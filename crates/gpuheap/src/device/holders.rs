@@ -1,5 +1,5 @@
-//! Holders: the heaps of a context, as the context knows them. They are told of a reset, and
-//! visited on behalf of each other.
+//! Holders: the heaps of a context, as a trait that the context can call. A context notifies them
+//! of a reset, and heaps visit each other.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -26,7 +26,7 @@ pub(crate) trait Holder: Any + Send + Sync {
 }
 
 /// Holders that a query kept alive. Drop them with no lock held: a heap that ends drops its
-/// callbacks, which are code of the program.
+/// callbacks, and these run code of the program.
 pub(crate) type Visited = Vec<Arc<dyn Holder>>;
 
 /// The holders of a context.
@@ -41,12 +41,12 @@ struct RegisteredHolder {
 }
 
 thread_local! {
-    /// `true` while this thread visits heaps. Ending one drops its reclaimers, and what those own
-    /// may allocate: such a request reaches no other heaps.
+    /// `true` while this thread visits heaps. The end of a heap drops its reclaimers, whose
+    /// captures may allocate. Such a request does not visit other heaps.
     static VISITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ends the visits of this thread, however that comes.
+/// Guard: ends the visits of this thread, also after a panic.
 struct Visiting;
 
 impl Drop for Visiting {
@@ -69,14 +69,14 @@ impl Holders {
         known.push(RegisteredHolder { holder, visits });
     }
 
-    /// The holders that live. The caller drops them with no lock held. Makes no handle of a heap:
-    /// the logger is told when a last handle goes, and would be told of this one.
+    /// Returns the live holders. The caller drops them with no lock held. They are no clones of a
+    /// heap: the drop of a last clone is logged, and these would be logged too.
     pub(crate) fn all(&self) -> Visited {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter_map(|known| known.holder.upgrade()).collect()
     }
 
-    /// Calls `visit` with each holder that lives, one after the other; with none if this thread is
+    /// Calls `visit` with each live holder, one after the other; with none if this thread is
     /// visiting already. The caller holds no lock of any heap. A heap that loses its last owner
     /// meanwhile ends on this thread, before the next one is visited.
     pub(crate) fn visit(&self, mut visit: impl FnMut(Arc<dyn Holder>)) {
@@ -93,10 +93,10 @@ impl Holders {
         }
     }
 
-    /// Returns `true` if a stream of any heap captures a graph, which a wait for the device would
-    /// break. The caller holds no lock of any heap.
+    /// Returns `true` if a stream of any heap captures a graph. A wait for the device would break
+    /// it. The caller holds no lock of any heap.
     pub(crate) fn is_any_capturing(&self) -> bool {
-        // A heap that cannot be asked now may have a stream that captures.
+        // During a visit, the heaps cannot be queried: assume that one has a capturing stream.
         let mut is_any = is_visiting();
         self.visit(|holder| is_any |= holder.is_any_capturing());
         is_any

@@ -8,8 +8,8 @@ use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
-/// Description of a device. Its text is one short line with what distinguishes devices; the fields
-/// have everything.
+/// Description of a device. Its text is one short line with the properties that distinguish
+/// devices; the fields have all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
@@ -19,8 +19,8 @@ pub struct DeviceInfo {
     pub product: String,
     /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// Number of its emulator in this process, from 1; `None` for a real device. Messages that name
-    /// two emulated devices tell them apart by it.
+    /// Number of its emulator in this process, from 1; `None` for a real device. It distinguishes
+    /// two emulated devices in one message.
     pub emulator: Option<u64>,
     /// Why [`Device::open_default`](crate::Device::open_default) opened an emulated device instead
     /// of a GPU, with the places that were searched; `None` for a device that was opened otherwise.
@@ -72,7 +72,7 @@ impl DeviceInfo {
         }
         let (mut device, mut total, mut driver_version) = (0, 0, 0);
         let (mut product, mut pci_bus_id, mut uuid) = ([0; 128], [0; 32], CUuuid::default());
-        // SAFETY: all pointers are valid for their calls, and the lengths are those of the buffers.
+        // SAFETY: all results outlive the calls, and each length is the size of its buffer.
         unsafe {
             check("cuDeviceGet", driver.cuDeviceGet(&mut device, ordinal))?;
             let named = driver.cuDeviceGetName(product.as_mut_ptr(), product.len() as i32, device);

@@ -110,7 +110,7 @@ impl Device {
     }
 
     /// Returns `true` if work on this device can access memory of `other`. Two devices need peer
-    /// access for that, which the first call that finds it possible enables for good.
+    /// access for that. The first call that finds it possible enables it for good.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl Device {
     /// fails, the device's context has ended.
     pub unsafe fn reset(self) -> Result<Device, Error> {
         let old = self.context;
-        // SAFETY: the caller keeps this function's contract.
+        // SAFETY: this function has the same requirements, which the caller keeps.
         unsafe { old.reset() }?;
         #[cfg(feature = "emulator")]
         if let Some(emulator) = old.emulator() {

@@ -1,4 +1,4 @@
-//! Turns of requests that reclaim from other heaps.
+//! Turns: one request at a time reclaims from other heaps in its last reclaim step.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(crate) struct ReclaimTurn {
     ended: Condvar,
 }
 
-/// A turn, which ends when this is dropped.
+/// Guard: the turn ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct TurnGuard<'a>(&'a ReclaimTurn);
 

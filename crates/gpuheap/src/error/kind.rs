@@ -26,7 +26,7 @@ pub enum ErrorKind {
     WrongShape,
     /// Elements of another type, size or alignment than the memory holds.
     WrongType,
-    /// Arrays, streams, events or pointers of different devices or contexts, which cannot be used
+    /// Arrays, streams, events or pointers of different devices or contexts cannot be used
     /// together.
     WrongDevice,
     /// The array's [kind of memory](crate::MemoryKind) does not allow the call.
@@ -39,7 +39,7 @@ pub enum ErrorKind {
     InvalidData,
     /// Another argument that the call does not accept.
     InvalidArgument,
-    /// A pointer that cannot be wrapped: the driver does not know the memory behind it.
+    /// A pointer that cannot be wrapped: it points into no memory of the driver.
     BadPointer,
     /// A name, a limit or another setting, of a builder or of the environment, that is unknown or
     /// contradicts another one.
@@ -50,7 +50,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A stream that memory cannot be ordered on, or that cannot be waited for.
     StreamUnusable,
-    /// A stream is capturing a graph, which the call would break.
+    /// A stream is capturing a graph, and the call would break the capture.
     Capturing,
     /// A callback of the program panicked.
     Panicked,
@@ -88,7 +88,8 @@ impl ErrorKind {
         ErrorKind::Driver,
     ];
 
-    /// An error of this kind, whose text says what failed, on what, the numbers, and what to do.
+    /// Makes an error of this kind. `text` has the failed operation, its object, the numbers and a
+    /// remedy.
     pub(crate) fn error(self, text: impl Into<String>) -> Error {
         Fault::Refused(self, text.into()).into()
     }

@@ -21,8 +21,8 @@ pub use reclaim_step::ReclaimStep;
 
 /// An error of any gpuheap call.
 ///
-/// It is one pointer wide. Its text says what failed, on what, the numbers and what to do. A
-/// program tells errors apart by [`kind`](Error::kind). If memory ran out,
+/// It is one pointer wide. Its text has the failed operation, its object, the numbers and a remedy.
+/// A program distinguishes errors by [`kind`](Error::kind). If memory ran out,
 /// [`out_of_memory`](Error::out_of_memory) has the figures.
 #[derive(Clone)]
 pub struct Error(Box<Fault>);

@@ -21,9 +21,9 @@ use crate::size::Bytes;
 /// Figures are lower bounds in two cases:
 ///
 /// * On WSL2, where the driver reports more memory as free than there is.
-/// * For `pinned_limit`, which is set when the heap is built, if a pool has live memory: with a
-///   higher limit it may have taken larger segments for that memory. With nothing live, and for the
-///   pool `none`, the figure is exact.
+/// * For `pinned_limit`, if a pool has live memory. The limit is set when the heap is built: with a
+///   higher one the pool may have taken larger segments for that memory. With nothing live, and for
+///   the pool `none`, the figure is exact.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
 /// [`device_short_by`]: OutOfMemory::device_short_by
@@ -169,7 +169,7 @@ impl fmt::Display for Cause {
 }
 
 impl OutOfMemory {
-    /// Returns what would have made the request succeed, in one sentence.
+    /// Returns the remedy in one sentence: a change with which the request would have succeeded.
     pub fn remedy(&self) -> String {
         self.remedy_naming("")
     }
@@ -258,8 +258,8 @@ impl OutOfMemory {
         }
     }
 
-    /// Returns `true` if a heap that is built with a higher limit may take more memory for what is
-    /// live now.
+    /// Returns `true` if a heap that is built with a higher limit may take more memory for the
+    /// blocks that are live now.
     fn may_take_larger_segments(&self) -> bool {
         self.pool != PoolKind::None && self.live_blocks > 0
     }

@@ -16,7 +16,7 @@ pub enum ReclaimStep {
     /// Returns all cached memory to the driver.
     WholeCache,
     /// Makes the other heaps of this process on the device return as much cached memory as is
-    /// needed. Unused memory goes first, then memory that needs a wait for its streams.
+    /// needed. They return unused memory first, then memory that needs a wait for its streams.
     OtherHeaps,
     /// Makes the other heaps of this process return all their cached memory.
     WholeOtherHeaps,
@@ -26,8 +26,8 @@ pub enum ReclaimStep {
     DriverPool,
     /// Waits a while on WSL2, whose host returns memory late.
     LateRelease,
-    /// Repeats all steps with the other threads paused. Memory that they freed meanwhile, or took
-    /// from what this request had released, is then available too. Repeated while other heaps
+    /// Repeats all steps with the other threads paused. Memory that they freed meanwhile, or that
+    /// they took after this request released it, is then available too. Repeated while other heaps
     /// return memory, for one request of the device at a time.
     Alone,
 }

@@ -1,5 +1,5 @@
-//! Allocation: a hit in the thread's cache, or everything else: the pool behind the store's lock,
-//! then the reclaim steps. Blocks, arrays and the C interface enter by [`HeapInner::allocate`].
+//! Allocation: a hit in the thread's cache, or else the pool under the store's lock, then the
+//! reclaim steps. Blocks, arrays and the C interface call [`HeapInner::allocate`].
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::thread_cache::{ThreadCache, find};
 const SPARED: u64 = 4;
 
 impl HeapInner {
-    /// Allocates memory of a kind for the line `at` of the program: from this thread's cache, or
-    /// else in any other way. Also returns this thread's cache for the stream, if there is one. The
-    /// kind was [checked](HeapInner::check_kind).
+    /// Allocates memory of a [checked](HeapInner::check_kind) kind for the line `at` of the
+    /// program: from this thread's cache, or else from the pool. Also returns this thread's cache
+    /// for the stream, if it has one.
     #[inline(always)]
     pub(crate) fn allocate(
         self: &Arc<HeapInner>,
@@ -39,8 +39,8 @@ impl HeapInner {
         self.allocate_uncached(kind, bytes, stream, zeroed, at)
     }
 
-    /// Allocates from this thread's cache, and does nothing else. `None` if the cache has no block,
-    /// or if the heap fills or tracks its memory.
+    /// Allocates from this thread's cache alone. `None` if the cache has no block, or if the heap
+    /// fills or tracks its memory.
     #[inline(always)]
     pub(crate) fn allocate_cached(
         &self,
@@ -101,8 +101,8 @@ impl HeapInner {
 
 impl Store {
     /// Allocates memory for use on `stream`, ordered after the work already enqueued there: from
-    /// the pool, and after the reclaim steps if memory is short. `cache` is this thread's for the
-    /// stream, and has no block.
+    /// the pool, and after the reclaim steps if memory is short. `cache` is this thread's cache for
+    /// the stream, after a miss.
     pub(crate) fn allocate(
         &self,
         bytes: u64,
@@ -160,8 +160,8 @@ impl Store {
         Some(lease)
     }
 
-    /// Fills new memory with zeros on its stream. Frees the memory if that fails, because the
-    /// stream may have been retired since the allocation.
+    /// Fills new memory with zeros on its stream. Frees the memory if that fails: the stream may
+    /// have been retired since the allocation.
     pub(crate) fn zeroed(&self, lease: Lease) -> Result<Lease, Error> {
         if lease.key.is_none() {
             return Ok(lease);
@@ -187,7 +187,7 @@ impl Store {
     }
 }
 
-/// Counts a block of a stream that is named within a capture.
+/// Counts a block of a stream that was first seen in a capture.
 #[inline]
 fn note_in_capture(stream: &Stream) {
     if let Some(capture) = stream.capture() {

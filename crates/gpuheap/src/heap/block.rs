@@ -32,9 +32,8 @@ pub struct Block {
 
 /// Way in which a block returns to its heap.
 enum ReturnPath {
-    /// Through the thread cache that it came from, which the heap keeps while the block lives. This
-    /// needs no reference count that threads share.
-    /// Device memory alone comes this way.
+    /// Through the thread cache that served it. The heap keeps that cache while the block lives, so
+    /// no reference count is shared by threads. For device memory only.
     Cache(&'static ThreadCache),
     Heap(Arc<HeapInner>, MemoryKind),
 }
@@ -45,8 +44,8 @@ impl Heap {
     /// the driver may wait, because giving unused segments back for it does (`cuMemFree`).
     ///
     /// If memory is short, the heap runs its reclaim steps ([`ReclaimStep`](crate::ReclaimStep))
-    /// before it fails. It waits for frees in flight, including those of other heaps of this
-    /// process on the device, and makes these heaps give cached memory back.
+    /// before it fails. It waits for frees in flight, also in other heaps of this process on the
+    /// device, and makes these heaps give cached memory back.
     ///
     /// # Errors
     ///
@@ -65,8 +64,8 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The errors of [`allocate`](Heap::allocate); the device does not support the kind; registered
-    /// memory, which is the program's own.
+    /// The errors of [`allocate`](Heap::allocate); the device does not support the kind; the kind
+    /// is registered memory, because that belongs to the program.
     #[track_caller]
     pub fn allocate_kind(
         &self,
@@ -109,8 +108,8 @@ impl Block {
         Ok(Block { way, lease, given_back: false })
     }
 
-    /// Returns the address, which is the host's too if the host may use the memory; 0 for a block
-    /// of zero bytes.
+    /// Returns the address; 0 for a block of zero bytes. Host and device have one address for
+    /// memory that both may use.
     pub fn address(&self) -> u64 {
         self.lease.address
     }
@@ -167,8 +166,8 @@ impl Block {
     /// driver fails, the block stays with the heap: its memory is counted as live and not reused.
     /// After any other driver error, the block is freed, or counted as pending, all the same.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
-        // A block's own stream is of its own device. A foreign one may have been retired and
-        // wrapped again.
+        // A block's own stream needs no check. A foreign stream with this id may have been retired
+        // and wrapped again.
         if stream.id() == self.lease.stream_id && !stream.is_foreign() {
             return self.give_back(None);
         }
@@ -220,8 +219,8 @@ impl Block {
         if stream.is_none() && self.keep() { Ok(()) } else { self.give_back_unkept(stream) }
     }
 
-    /// Gives the block to a thread's cache, if that keeps it and the heap neither fills nor tracks
-    /// its memory.
+    /// Stores the block in a thread's cache, if the cache has room and the heap neither fills nor
+    /// tracks memory.
     #[inline]
     fn keep(&self) -> bool {
         let ReturnPath::Cache(cache) = self.way else { return false };
@@ -253,7 +252,7 @@ impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
         if !self.given_back {
-            // A destructor reports and continues: the heap counts the failure.
+            // A destructor cannot return the error: the heap counts the failure.
             let _ = self.give_back(None);
         }
     }

@@ -23,8 +23,8 @@ use crate::size::Size;
 use crate::source::{OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
-/// Default limit, in bytes, of a thread's cache for a stream. The working set of a program fits,
-/// and little that is no longer used stays out of other threads' reach.
+/// Default limit, in bytes, of a thread's cache for a stream: large enough for the working set of a
+/// program, small enough that little unused memory is unavailable to other threads.
 const THREAD_CACHE: u64 = 256 << 20;
 const THREAD_CACHE_SHARE: u64 = 64;
 
@@ -39,7 +39,7 @@ pub struct HeapBuilder {
     choices: Choices,
 }
 
-/// Choices of the program, and then of the environment where the program made none.
+/// Choices of the program, completed by the environment.
 #[derive(Clone, Debug, Default)]
 struct Choices {
     pool: Option<PoolKind>,
@@ -126,8 +126,8 @@ impl HeapBuilder {
     }
 
     /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
-    /// memory. At least 2 MiB with the pools `stitched`, `split` and `driver`, which take as much
-    /// at a time, and at least one byte with the others.
+    /// memory. At least 2 MiB with the pools `stitched`, `split` and `driver`, because they take
+    /// that much at a time, and at least one byte with the others.
     pub fn pinned_limit(mut self, bytes: u64) -> HeapBuilder {
         self.choices.pinned_limit = Some(bytes);
         self
@@ -170,7 +170,7 @@ impl HeapBuilder {
     /// Sets the bytes that each thread may cache, for each stream, of the memory that it freed. The
     /// thread's next requests are served from its cache without a lock. The default is 1/64 of the
     /// device's memory, or of the hard limit, and at most 256 MiB. With zero, every call of a
-    /// thread goes to the shared pool.
+    /// thread uses the shared pool.
     ///
     /// Blocks of a thread that other threads free are cached too, up to a quarter of `bytes` more.
     /// Memory in these caches counts as cached, and all of it returns to the pool before a request
@@ -226,9 +226,9 @@ impl HeapBuilder {
 
     /// Builds the heap. It reserves no memory yet.
     ///
-    /// Settings that are not made here come from the environment, which is read once in a process.
-    /// On WSL2, a heap without any hard limit gets one of 80 % of the free memory. There the host
-    /// lends more memory than it has, at the expense of the host's other programs.
+    /// Settings that are not made here are taken from the environment. It is read once in a
+    /// process. On WSL2, a heap without any hard limit gets one of 80 % of the free memory. There
+    /// the host lends more memory than it has, at the expense of the host's other programs.
     ///
     /// # Errors
     ///
@@ -293,7 +293,7 @@ impl HeapBuilder {
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
         if let Some(part) = self.choices.slack {
-            // At most what the variable accepts; NaN becomes zero.
+            // Bounded as the variable's value is; NaN becomes zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
             tuning.allows_waste = false;

@@ -14,9 +14,9 @@ pub(crate) struct Fallback {
     why: NoVirtualMemory,
 }
 
-/// Returns the pool of a heap on the device for which `asked` was requested.
+/// Returns the pool for a heap on the device, and why it is not the requested one, if it is not.
 pub(crate) fn available(context: &Arc<Context>, asked: PoolKind) -> (PoolKind, Option<Fallback>) {
-    // Only `stitched` maps physical memory behind addresses itself.
+    // Only `stitched` maps physical memory to addresses itself.
     if asked != PoolKind::Stitched {
         return (asked, None);
     }

@@ -43,10 +43,10 @@ pub enum Fit {
     /// * The driver refused a request that left as much memory as this one would, or more. That
     ///   holds until the driver grants such a request.
     /// * The request needs more memory, and the driver does not report how much is free.
-    /// * The request needs free memory that may lie beside memory in use. That may be in another
-    ///   heap's pool of the driver, which gives back whole steps of 32 MiB and does not report
-    ///   which of them are in use. Or it is in a granule of 2 MiB that small segments of several
-    ///   heaps share.
+    /// * The request needs free memory that may share a piece of the device with memory in use. The
+    ///   piece may be a step of 32 MiB of another heap's pool of the driver, of which the driver
+    ///   does not report the use. Or it is a granule of 2 MiB that small segments of several heaps
+    ///   share.
     #[non_exhaustive]
     Perhaps {
         /// Bytes that the request would take from the driver.
@@ -59,7 +59,7 @@ pub enum Fit {
     #[non_exhaustive]
     No {
         /// Bytes that would have to be freed, or allowed, for the request to succeed: enough
-        /// whichever memory they belong to. Free pieces beside live blocks are left out, because
+        /// whichever memory they belong to. Free pieces next to live blocks are left out, because
         /// they return to the driver together with those blocks. `stitched` could use two such
         /// pieces, so it may need fewer bytes. For the other pools the figure is a lower bound. The
         /// figure may be too low on WSL2, and if the driver does not report how much is free.
@@ -101,8 +101,8 @@ pub enum InTheWay {
 /// Forecast of a request by the figures, after all frees have completed.
 pub(crate) enum Foreseen {
     /// The request is served, and takes `take` bytes from the driver. Of the memory that is then
-    /// free, the driver may keep `may_stay` bytes, which share a piece of the device with memory in
-    /// use.
+    /// free, the driver may keep `may_stay` bytes, because they share a piece of the device with
+    /// memory in use.
     Served { take: u64, figures: Figures, may_stay: u64 },
     /// The request lacks memory, as the figures say, after all cached memory was given back.
     Lacking(Figures, Lack, Captured),
@@ -131,9 +131,9 @@ impl Heap {
     /// it returns the missing bytes and the obstacles. It takes and gives back nothing and does not
     /// wait; it searches the cached memory.
     ///
-    /// Pending frees count as completed. Cached memory counts as given back, that of other heaps of
-    /// this process included, because the reclaim steps would do both. Registered reclaimers are
-    /// not called. A request may therefore succeed although the forecast is [`No`](Fit::No).
+    /// Pending frees count as completed. Cached memory counts as given back, also in other heaps of
+    /// this process, because the reclaim steps would do both. Registered reclaimers are not called.
+    /// A request may therefore succeed although the forecast is [`No`](Fit::No).
     ///
     /// Memory freed on a stream that is capturing a graph counts as in use, because the reclaim
     /// steps cannot wait for it. A request on that stream itself may get it, and so succeed against
@@ -207,8 +207,8 @@ impl StoreState {
         if !self.has_spare(bytes) {
             return take;
         }
-        // Work that is not known to have completed counts as in use. If the poll fails, more of it
-        // does.
+        // Counts work as in use until a poll shows that it completed. A failed poll counts all of
+        // it.
         let _ = self.poll();
         let unreached = self.order.unreached();
         if unreached.is_empty() {
@@ -218,7 +218,7 @@ impl StoreState {
         let now = self.figures(MemoryKind::Device, None, others);
         let taking = match now.free() {
             Some(_) => self.first_take(&forecast, &now),
-            // The driver does not report it, and may grant the policy's first choice.
+            // If the driver does not report free memory, it may grant the policy's first choice.
             None => forecast.takings.first().copied(),
         };
         taking.map_or(take, |taking| taking.bytes.max(take))
@@ -274,7 +274,7 @@ impl StoreState {
         }
         let regained = self.regained(&forecast)?;
         let ordered = self.source.is_stream_ordered();
-        // A `driver` heap's own pool is dealt with below.
+        // A `driver` heap's own pool is handled below.
         let own = if ordered { 0 } else { self.may_stay(&forecast)? };
         let may_stay = own.saturating_add(others.may_stay);
         let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
@@ -305,7 +305,7 @@ impl StoreState {
         if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
             return Ok(Foreseen::Served { take: forecast.take, figures, may_stay });
         }
-        // Memory that may stay does not count for a certain answer.
+        // Memory that may stay does not count: the answer has to be certain.
         let figures = figures.without(may_stay);
         let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
@@ -383,8 +383,8 @@ impl StoreState {
     }
 }
 
-/// Fraction (1/N) of the memory that a heap could have on WSL2, which a request has to leave free
-/// to be certain of success. The default limit of a heap there leaves as much.
+/// Fraction (1/N) of the memory that a heap could have on WSL2. A request that leaves less than
+/// this free is not certain to succeed. The default limit of a heap there leaves as much.
 const LENT_SHARE: u64 = 5;
 
 impl InTheWay {

@@ -1,4 +1,4 @@
-//! Flush: gives all cached memory back, and reports what is left and why.
+//! Flush: gives all cached memory back, and reports the memory that is left and the reason.
 
 use std::any::Any;
 use std::fmt;
@@ -31,8 +31,8 @@ pub struct FlushReport {
     /// Free bytes of `other_heaps`: a flush of those heaps, or of the device, gives them back.
     pub other_heaps_cached: u64,
     /// Bytes of the device in use outside its heaps: contexts, modules, other libraries and other
-    /// processes, which cannot be told apart here. Unified memory that is on the device is
-    /// included. `None` if the driver does not report how much is free.
+    /// processes together. Unified memory that is on the device is included. `None` if the driver
+    /// does not report how much is free.
     pub context_and_others: Option<u64>,
     /// Bytes that the driver reports as free. `None` if it does not report them.
     pub device_free: Option<u64>,
@@ -54,11 +54,11 @@ pub struct FlushedKind {
     pub live: u64,
     /// Number of live allocations.
     pub live_allocations: u64,
-    /// Free bytes that could not be returned: those of `held_free`, and those that a graph capture,
-    /// a failed call or the driver's own pool keeps.
+    /// Free bytes that could not be returned: `held_free`, and bytes that a graph capture, a failed
+    /// call or the driver's own pool keeps.
     pub still_cached: u64,
     /// Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
-    /// least one block is live. Zero for the `driver` pool, which does not report its pieces.
+    /// least one block is live. Zero for the `driver` pool: the driver does not report its pieces.
     pub held: u64,
     /// Free bytes of `held`.
     pub held_free: u64,
@@ -100,7 +100,7 @@ impl FlushReport {
         self.kinds.iter().map(|kind| kind.given_back).sum()
     }
 
-    /// Returns the figures as JSON, keyed by the names of the fields, which are stable.
+    /// Returns the figures as JSON, keyed by the names of the fields. These are stable.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -186,7 +186,7 @@ impl FlushedKind {
 }
 
 impl HeapInner {
-    /// Returns the heap that a holder is.
+    /// Converts a holder to the heap that it is.
     pub(crate) fn from_holder(holder: Arc<dyn Holder>) -> Option<Arc<HeapInner>> {
         (holder as Arc<dyn Any + Send + Sync>).downcast().ok()
     }
@@ -203,8 +203,8 @@ impl Holder for HeapInner {
         if let Some(idle) = self.idle.get() {
             idle.pause();
         }
-        // Memory that stays now is freed with the context, as live memory is. Live memory of a
-        // driver's pool stays with that pool instead (H200, driver 580).
+        // The reset frees memory that stays now, as it frees live memory. Live memory of a driver's
+        // pool stays with that pool instead (H200, driver 580).
         for store in self.stores() {
             let _ = store.reclaim(u64::MAX);
         }
@@ -217,7 +217,8 @@ impl Holder for HeapInner {
         if is_reset {
             for store in self.stores() {
                 let mut state = store.lock();
-                // The memory in threads' caches has ended, which the threads do not check.
+                // The memory in threads' caches no longer exists, and the threads do not check
+                // that.
                 state.close(|_| true);
                 state.source.after_reset();
             }

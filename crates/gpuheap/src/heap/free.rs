@@ -1,6 +1,5 @@
-//! Frees: a thread's cache keeps the block, or everything else: room is made in the cache behind
-//! the store's lock, or the pool gets the block. Blocks, arrays and the C interface enter by
-//! [`HeapInner::free`].
+//! Frees: a thread's cache keeps the block, or else, under the store's lock, the cache makes room
+//! or the pool takes the block. Blocks, arrays and the C interface call [`HeapInner::free`].
 
 use std::sync::Arc;
 
@@ -29,8 +28,8 @@ impl HeapInner {
         zeroed: bool,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
-        // If the lease is of the retired stream, all work of that stream is before the event that
-        // the heap recorded. Otherwise the stream is waited for.
+        // If the lease is of the retired stream, the heap recorded an event after all its work.
+        // Otherwise this waits for the stream.
         let stream = match stream {
             Some(stream) if stream.is_retired() => {
                 if stream.id() != lease.stream_id {
@@ -108,7 +107,7 @@ impl HeapInner {
 
 impl Store {
     /// Frees a lease in the order of `stream`, or else of its own stream. If `zeroed`, it is filled
-    /// with zeros before it is reused. `cache` is this thread's for that stream.
+    /// with zeros before reuse. `cache` is this thread's cache for that stream.
     pub(crate) fn free(
         &self,
         lease: Lease,
@@ -193,8 +192,8 @@ impl Store {
             };
             (failed, wait_for(theirs), wait_for(lease.stream))
         };
-        // One of them is capturing a graph, or the driver failed. The waits are the heap's own
-        // calls, which a capture allows.
+        // One of them is capturing a graph, or the driver failed. A capture allows these waits,
+        // because they are the heap's own calls.
         let is_done = |wait: Result<Option<Waiter>, SourceError>| {
             wait.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()))
         };

@@ -69,8 +69,8 @@ impl IdleTrim {
 impl Heap {
     /// Drops the heap, and waits for its end. If there is no other clone and no block of it, all
     /// memory has returned to the driver when this returns. Two threads may hold a heap for a
-    /// moment: that of an [idle trim](crate::HeapBuilder::idle_trim), and a request of another heap
-    /// that reclaims this one's cached memory. This call waits for both.
+    /// moment: the thread of an [idle trim](crate::HeapBuilder::idle_trim), and a thread whose
+    /// request to another heap reclaims this one's cached memory. This call waits for both.
     pub fn close(self) {
         // In a forked child, a thread that no longer exists may have held the lock. A thread that
         // visits heaps would wait for itself.
@@ -85,8 +85,8 @@ impl Heap {
     fn drop_and_wait(self) {
         // Skipped if the thread does not exist, or is the calling one.
         let idle = self.inner().idle.get().map(|idle| idle.shared.clone()).filter(|idle| {
-            // `std::thread::current` panics in destructors that run after those of
-            // thread-local variables.
+            // `std::thread::current` panics in destructors that run after the thread-local
+            // variables were destroyed.
             !self.is_forked() && idle.number.load(Ordering::Relaxed) != this_thread()
         });
         let Some(shared) = idle else { return };

@@ -30,7 +30,7 @@ pub(crate) fn check_usable(limits: Limits, pool: PoolKind) -> Result<(), Error> 
 /// Checks that the limit of pinned memory allows the least of it that a heap with `pool` takes.
 pub(crate) fn check_pinned(limit: Option<u64>, pool: PoolKind) -> Result<(), Error> {
     let pool = pool_for(MemoryKind::Pinned, pool);
-    // Pinned memory is not rounded by the driver. The other pools take as much as a request needs.
+    // Pinned memory is not rounded by the driver. The other pools take the bytes of the request.
     let least = if pool == PoolKind::Split { GRANULE } else { 1 };
     check_least("pinned limit", limit, least, pool)
 }

@@ -56,10 +56,10 @@ use crate::track::{Tracker, Tracking};
 /// The memory of one device, allocated and freed in stream order.
 ///
 /// ```text
-/// Block ─► Heap ─► thread caches: what each thread keeps of what it freed
+/// Block ─► Heap ─► thread caches: blocks that each thread freed and keeps
 ///            │        └► policy: none | simple | binned | split | stitched | driver
 ///            │             └► source: driver calls (plain, virtual memory, stream-ordered)
-///            ├─ order       which stream may reuse what, and behind which fence
+///            ├─ order       which stream may reuse which memory, after which fence
 ///            ├─ stats       bytes handed out, taken, given back
 ///            ├─ limits      soft (give back above it) and hard (never exceed)
 ///            └─ reclaimers  callbacks that others registered
@@ -88,7 +88,7 @@ impl Drop for Clones {
     }
 }
 
-/// State shared by a heap's clones, blocks and arrays.
+/// State that a heap's clones, blocks and arrays share. It ends with the last of them.
 pub(crate) struct HeapInner {
     pub(crate) context: Arc<Context>,
     pool: PoolKind,
@@ -106,7 +106,7 @@ pub(crate) struct HeapInner {
     /// Store of a kind of memory, made at the first request for that kind.
     unified: OnceLock<Store>,
     pinned: OnceLock<Store>,
-    /// Made when a target without a stream is first requested.
+    /// Stream of targets without a stream, made at the first of them.
     stream: OnceLock<Stream>,
     pub(crate) staging: Staging,
     /// Stream of the allocations of staging memory. It never gets work. Made at the first large
@@ -118,7 +118,7 @@ pub(crate) struct HeapInner {
     pub(crate) zero_on_free: bool,
     zero_on_alloc: bool,
     tracker: Arc<Tracker>,
-    /// Thread that gives cached memory back while the heap is idle, if one is configured.
+    /// Thread that gives cached memory back while the heap is idle, if the builder requested one.
     idle: OnceLock<IdleTrim>,
     /// Read-locked by threads that hold the heap for a moment on behalf of another heap.
     pub(crate) visits: Arc<RwLock<()>>,
@@ -183,14 +183,14 @@ impl Heap {
     /// for frees in flight. Returns the bytes given back.
     ///
     /// Live memory stays: a heap above its limit serves requests from its cache and takes no more
-    /// memory. A hard limit below what the pool takes at a time has the same effect;
+    /// memory. A hard limit below the bytes that the pool takes at a time has the same effect;
     /// [`build`](crate::HeapBuilder::build) refuses such a limit.
     ///
     /// # Errors
     ///
     /// The soft limit is above the hard one; the hard limit is above the one that a `driver` heap
-    /// was built with, which is fixed for its pool (build a new heap instead). In these cases
-    /// nothing changes. A driver error; the limits may be in force all the same.
+    /// was built with, because that is fixed for its pool (build a new heap instead). In these
+    /// cases nothing changes. A driver error; the limits may be in force all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.inner().context.check_alive()?;
         limits::check(limits)?;
@@ -233,12 +233,12 @@ impl Heap {
     /// [`flush`](Heap::flush), or a request that would otherwise fail. While one of the streams
     /// known to the heap is capturing a graph, the heap itself does not wait for the device.
     ///
-    /// For all other streams this call does nothing, because a heap learns of their end by itself.
+    /// For all other streams this call does nothing, because a heap notices their end by itself.
     ///
     /// # Errors
     ///
     /// The stream is of another device, or is capturing a graph; then nothing changes. A driver
-    /// error: the heap then still needs the stream, which has to live until a later call succeeds.
+    /// error: the heap then still needs the stream, so it has to live until a later call succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
         self.inner().device.check_stream(stream)?;
@@ -255,7 +255,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Announces the end of a stream that has no [`Stream`] any more, because it was used only in a
+    /// Announces the end of a stream without a [`Stream`]: one that was used only in a
     /// [capture](Stream#a-stream-that-is-first-seen-in-a-capture). Blocks that were allocated there
     /// can be freed afterwards. Their memory is reused after a wait for the whole device. Makes no
     /// driver call.
@@ -267,7 +267,7 @@ impl Heap {
         self.inner().context.captures.retire(Some(StreamHandle(raw.0)));
     }
 
-    /// Retires a stream that was first seen in a capture, which has ended.
+    /// Retires a stream that was first seen in a capture, after the end of that capture.
     fn retire_after_capture(&self, stream: &Stream) -> Result<(), Error> {
         if stream.is_retired() {
             return Ok(());
@@ -290,7 +290,7 @@ impl Heap {
     /// freed on them is then kept until a wait for the device succeeds.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
-        // Every store is tried before the first error is returned.
+        // Tries every store before it returns the first error.
         let retired = self.inner().stores().map(Store::retire_foreign).fold(Ok(()), Result::and);
         self.inner().context.captures.retire(None);
         retired
@@ -372,9 +372,8 @@ impl Heap {
         }
     }
 
-    /// Returns the bytes that may still be allocated of a kind of memory: those that limit and
-    /// device leave after all cached memory was given back, that of other heaps of this process
-    /// included.
+    /// Returns the bytes that may still be allocated of a kind of memory, by limit and device,
+    /// after all cached memory was given back, also in other heaps of this process.
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
         self.inner().check_kind(kind)?;
         let store = self.store(kind);
@@ -389,8 +388,8 @@ impl Heap {
         self.stream_in(&self.inner().staging_stream)
     }
 
-    /// Allocates pinned memory to stage a copy; `None` if the pool has none, and the copy is made
-    /// without it. It neither waits nor runs reclaim steps. [`HeapInner::free`] takes it back.
+    /// Allocates pinned memory to stage a copy, without waiting and without reclaim steps. `None`
+    /// if the pool has none: the copy is then made without it. [`HeapInner::free`] takes it back.
     pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         self.inner().context.check_alive().ok()?;
         let _time = measure::memory_management();
@@ -495,7 +494,7 @@ impl Heap {
         self.inner().store(kind)
     }
 
-    /// Returns a clone of a heap that may have none left.
+    /// Makes a clone of a heap, also of one whose last clone was dropped.
     pub(crate) fn from_inner(inner: Arc<HeapInner>) -> Heap {
         let mut known = inner.lock_clones();
         if let Some(clones) = known.upgrade() {
@@ -529,10 +528,9 @@ impl HeapInner {
     }
 
     /// Closes the heap after its last clone: no request can follow. Threads cache nothing from here
-    /// on, and the heap ends with its last block.
+    /// on. The heap ends with its last block.
     pub(crate) fn close(&self) {
-        // In a forked child nothing waits for the lock: another thread of the parent may have held
-        // it.
+        // A forked child does not wait for the lock: another thread of the parent may have held it.
         if self.context.check_alive() != Err(Gone::Forked) {
             self.end_if_over();
         }
@@ -557,7 +555,7 @@ impl HeapInner {
         }
     }
 
-    /// Drops the state that keeps the heap alive, if it has neither clones nor blocks.
+    /// Detaches the caches that keep the heap alive, if it has neither clones nor blocks.
     #[cold]
     pub(crate) fn end_if_over(&self) {
         // Held to the end: a new request for the heap comes wholly before or wholly after this.
@@ -597,8 +595,8 @@ impl HeapInner {
         error.with_consumers(|kind| self.tracker.consumers(kind))
     }
 
-    /// Returns the store of a kind of memory. Registered memory is not pooled; for it the store is
-    /// that of pinned memory.
+    /// Returns the store of a kind of memory. Registered memory is not pooled, and has the store of
+    /// pinned memory.
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
         let (slot, limit) = match kind {
             MemoryKind::Device => return &self.device,

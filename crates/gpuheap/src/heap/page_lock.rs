@@ -79,12 +79,11 @@ impl Heap {
                 unsafe { context.driver().cuMemHostRegister_v2(pointer(host), bytes, FLAGS) };
             check("cuMemHostRegister_v2", locked).map_err(failure)
         };
-        // If the driver locks no more memory, the reclaim steps run on pinned memory.
         let pinned = self.store(MemoryKind::Pinned).recover_with(bytes as u64, stream, register);
         pinned.map_err(|error| self.inner().with_consumers(error))?;
         mapped(context, host).inspect_err(|_| {
-            // Unlocked here: the caller may reuse the memory after the error, and no work knows of
-            // it.
+            // Unlocked here, because the caller may reuse the memory after the error. No work uses
+            // it yet.
             let _ = unlock(context, host);
         })
     }
@@ -96,7 +95,7 @@ impl PageLock {
         self.host
     }
 
-    /// Returns the address on the device, which may differ from the host's with Windows drivers.
+    /// Returns the address on the device. With Windows drivers it may differ from the host's.
     pub fn device_address(&self) -> u64 {
         self.device
     }
@@ -110,7 +109,7 @@ impl PageLock {
     ///
     /// # Errors
     ///
-    /// A driver error. The device may then still use the memory, which is never to be freed.
+    /// A driver error. The device may then still use the memory, so never free it.
     pub fn unlock(mut self) -> Result<(), Error> {
         self.end(|context| Ok(context.synchronize()?))
     }
@@ -157,7 +156,7 @@ impl fmt::Debug for PageLock {
 /// Unlocks the pages of the host's memory at an address.
 fn unlock(context: &Context, host: u64) -> Result<(), Error> {
     let _current = context.enter_aside()?;
-    // SAFETY: `lock_and_map` locked the memory, and no work uses it any more.
+    // SAFETY: `lock_and_map` locked these pages, and the caller waited for the work that used them.
     let unlocked = unsafe { context.driver().cuMemHostUnregister(pointer(host)) };
     Ok(check("cuMemHostUnregister", unlocked)?)
 }
@@ -166,7 +165,7 @@ fn unlock(context: &Context, host: u64) -> Result<(), Error> {
 fn mapped(context: &Context, host: u64) -> Result<u64, Error> {
     let _current = context.enter()?;
     let mut device = 0;
-    // SAFETY: the pointer is valid for the call, and the memory was locked for the device.
+    // SAFETY: `device` outlives the call, and `host` was locked for the device.
     let asked =
         unsafe { context.driver().cuMemHostGetDevicePointer_v2(&mut device, pointer(host), 0) };
     check("cuMemHostGetDevicePointer_v2", asked)?;

@@ -1,4 +1,4 @@
-//! Policies over their sources.
+//! Policies with their sources.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) fn pool_for(kind: MemoryKind, pool: PoolKind) -> PoolKind {
     }
 }
 
-/// Returns a policy over plain allocations of a kind, and its name: [`pool_for`] the kind, and
+/// Makes a policy for plain allocations of a kind, and returns its pool: [`pool_for`] the kind, but
 /// `split` for `stitched` on a device without virtual memory.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,

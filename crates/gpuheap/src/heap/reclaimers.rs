@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::program::Callback;
 use crate::{fork, program};
 
-/// Registration of a reclaimer, which ends when this is dropped.
+/// Registration of a reclaimer. It ends when this is dropped.
 #[must_use]
 pub struct Reclaimer {
     reclaimers: Weak<Reclaimers>,
@@ -35,7 +35,7 @@ type ReclaimerFn = Arc<Callback<Box<dyn Fn(u64) -> u64 + Send + Sync>>>;
 /// Registered reclaimers, in the order of registration.
 pub(crate) struct Reclaimers {
     list: Mutex<Vec<ReclaimerFn>>,
-    /// Threads that are calling reclaimers. A request of a reclaimer must not call them again.
+    /// Threads that are inside a reclaimer. Their requests call no reclaimer of this heap.
     calling: Mutex<Vec<ThreadMark>>,
     /// Number of forks when this was made. A forked child does not take the lock, because a thread
     /// of its parent may have held it.
@@ -74,9 +74,9 @@ impl Reclaimers {
         Reclaimer { reclaimers: Arc::downgrade(self), reclaimer }
     }
 
-    /// Calls each reclaimer once for `missing` bytes, with no lock held. Returns the bytes that
-    /// they say they gave back. Returns `None` without reclaimers, or if this thread is calling
-    /// those of this heap already.
+    /// Calls each reclaimer once for `missing` bytes, with no lock held. Returns the sum of the
+    /// bytes that they report. `None` if no reclaimer is registered, or if this thread is inside a
+    /// reclaimer of this heap.
     pub(crate) fn call_all(&self, missing: u64) -> Option<u64> {
         let reclaimers = self.lock().clone();
         let this_thread = ThreadMark::current();

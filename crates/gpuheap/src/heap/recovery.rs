@@ -66,8 +66,8 @@ pub(crate) struct Last<'a> {
 }
 
 impl Store {
-    /// Runs a call that takes memory of this kind past the pool, and runs the reclaim steps if the
-    /// driver has none.
+    /// Runs a call that takes memory of this kind directly from the driver, and runs the reclaim
+    /// steps if the driver has none.
     pub(crate) fn recover_with(
         &self,
         bytes: u64,
@@ -116,13 +116,13 @@ impl Store {
             let attempt = match held {
                 None => {
                     let mut state = self.lock();
-                    // Memory that a step freed on this thread does not count as live beside the
-                    // request.
+                    // Memory that a step freed on this thread does not count as live together with
+                    // the request.
                     state.merge_counts();
                     state.allocate(bytes, stream)
                 }
                 Some(Last { state, others }) => match state.allocate(bytes, stream) {
-                    // Under the lock of the attempt, so that the figures are those of the attempt.
+                    // Under the lock of the attempt, so that the figures describe it.
                     Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
                         let tried = tried.to_vec();
                         let missing = Missing::from(&shortage);
@@ -401,7 +401,7 @@ impl StoreState {
     /// Finds the cause of the `shortage` of a request of `bytes`, and the bytes that it lacks.
     /// `now` are the figures at the shortage.
     fn diagnose(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
-        // The pool's figures do not cover memory that is taken past the pool.
+        // The pool's figures do not cover memory that does not go through the pool.
         let foreseen = match shortage {
             Shortage::OutsidePool(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
@@ -418,7 +418,7 @@ impl StoreState {
         (now.find_cause(bytes, &lack), lack)
     }
 
-    /// Stores how much memory the driver reported as free beyond the refused request.
+    /// Stores the bytes that the driver reported as free beyond the refused request.
     fn note_refusal(&mut self, cause: Cause, figures: &Figures, needed: u64) {
         if cause == Cause::Refused
             && let Some(free) = figures.free()
@@ -444,7 +444,7 @@ impl Figures {
     /// Returns the size of the device's memory, or of the host's.
     pub(crate) fn total(&self) -> Option<u64> {
         let known = self.known().map(|(_, total)| total);
-        // Unified memory has no capacity of its own.
+        // Unified memory has no capacity apart from the device's.
         known.or(Some(self.capacity)).filter(|total| *total < u64::MAX)
     }
 
@@ -456,7 +456,7 @@ impl Figures {
         Some(used.saturating_sub(self.reserved).saturating_sub(self.others.reserved))
     }
 
-    /// Returns the figures for the case that `bytes` counted as given back stay with other heaps.
+    /// Returns the figures with `bytes` moved back from the free memory to the other heaps.
     pub(crate) fn without(self, bytes: u64) -> Figures {
         let Figures { memory, mut others, .. } = self;
         let memory = memory.map(|(free, total)| (free.saturating_sub(bytes), total));

@@ -1,4 +1,4 @@
-//! Use of a heap over a section of a program.
+//! Use of a heap in a section of a program.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,7 @@ impl Heap {
     }
 
     /// Begins to record the peak of one kind of memory, as [`region`](Heap::region) does. For
-    /// registered memory it records pinned memory, which does not include registered memory.
+    /// registered memory it records pinned memory, without registered memory.
     ///
     /// # Errors
     ///
@@ -86,8 +86,8 @@ impl Heap {
     }
 
     /// Begins a region of device memory without flushing threads' caches, for
-    /// [`merged_peak`](Region::merged_peak). If each region flushed them, they would be of no use
-    /// to a program with a scope for each request.
+    /// [`merged_peak`](Region::merged_peak). If each region flushed them, a program with a scope
+    /// for each request would never hit them.
     pub(crate) fn merged_region(&self) -> Result<Region, Error> {
         self.check_alive()?;
         let number = new_number();

@@ -1,4 +1,4 @@
-//! Statistics of registered memory, which belongs to the program.
+//! Statistics of registered memory. That memory belongs to the program.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

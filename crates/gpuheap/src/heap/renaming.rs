@@ -1,5 +1,5 @@
-//! Memory of streams that were first seen while they captured a graph: a free names the stream as
-//! it is then.
+//! Frees of memory whose stream was first seen while it captured a graph: the stream has another id
+//! after the capture.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ enum LeaseStream {
     InCapture(Arc<CaptureStream>),
     /// The stream after the capture, kept until the free was made.
     After(#[allow(dead_code, reason = "held for its drop")] Stream),
-    /// The stream can be named no more, or was never part of a capture.
+    /// The stream has no valid handle, or was never part of a capture.
     None,
 }
 
@@ -39,8 +39,8 @@ impl Renamed {
 }
 
 impl HeapInner {
-    /// Names the streams of a free as they are now. Returns `None` if neither the lease nor
-    /// `stream` is named within a capture.
+    /// Looks up the current ids of a free's streams. `None` if neither the lease nor `stream` was
+    /// first seen in a capture.
     #[inline]
     pub(super) fn rename(
         &self,
@@ -55,8 +55,8 @@ impl HeapInner {
         Some(self.renamed(kind, lease, of_capture))
     }
 
-    /// If the lease's stream cannot be named, the memory is reused after a wait for the whole
-    /// device. If `stream` cannot, that wait comes after the end of its graph.
+    /// If the lease's stream has no current id, the memory is reused after a wait for the whole
+    /// device. If `stream` has none, that wait follows the end of its graph.
     #[cold]
     fn renamed(&self, kind: MemoryKind, mut lease: Lease, stream: Option<&Stream>) -> Renamed {
         let of_lease = match is_of_capture(lease.stream_id) {
@@ -73,15 +73,15 @@ impl HeapInner {
         Renamed { lease, stream, of_lease }
     }
 
-    /// Names the stream of a lease that was allocated in a capture.
+    /// Looks up the stream of a lease that was allocated in a capture.
     fn own_stream(&self, kind: MemoryKind, lease: &mut Lease) -> LeaseStream {
         let Some(capture) = self.context.captures.find(lease.stream_id) else {
             self.forget_stream(kind, lease);
             return LeaseStream::None;
         };
         if !capture.is_retired() {
-            // SAFETY: the program keeps a stream alive until its end is announced, or until all its
-            // memory is freed.
+            // SAFETY: no end of the stream was announced and a block of it is live, so the program
+            // has to keep it alive.
             match unsafe { Stream::after_capture(&self.context, &capture) } {
                 Ok(None) => return LeaseStream::InCapture(capture),
                 Ok(Some(stream)) => {
@@ -98,7 +98,7 @@ impl HeapInner {
         LeaseStream::None
     }
 
-    /// Puts a lease on the stream for frees on streams that can be named no more.
+    /// Moves a lease to the stream for detached frees.
     fn forget_stream(&self, kind: MemoryKind, lease: &mut Lease) {
         let stream = self.store(kind).lock().order.detached_stream();
         lease.stream = StreamRef::new(stream.number(), lease.stream.raw());

@@ -100,7 +100,7 @@ impl Heap {
             return done;
         }
         for store in self.inner().stores() {
-            // A failure here shows in the next call.
+            // A failure here has its effect in the next call.
             let _ = store.reclaim(u64::MAX);
         }
         call()

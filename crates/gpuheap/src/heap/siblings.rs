@@ -3,12 +3,12 @@
 //! A request that finds the device full makes the other heaps give cached memory back. Three rules
 //! keep threads that do so at once from deadlock:
 //!
-//! * A thread holds the lock of one store at a time, and none of its own heap's while it visits
+//! * A thread holds the lock of one store at a time, and no lock of its own heap while it visits
 //!   another ([`Holders::visit`]).
 //! * The last attempts take turns ([`ReclaimTurn`](crate::device::ReclaimTurn)). A thread requests
 //!   its turn with no store locked, and waits two seconds at most.
-//! * No code of the program is called meanwhile, the reclaimers of other heaps included: only the
-//!   threads that use those heaps know their locks.
+//! * No code of the program is called meanwhile, the reclaimers of other heaps included: they may
+//!   need locks that a thread of the program holds.
 //!
 //! [`Holders::visit`]: crate::device::Holders::visit
 
@@ -87,7 +87,7 @@ impl Store {
     pub(crate) fn others(&self) -> OtherHeaps {
         let mut others = OtherHeaps::default();
         self.visit_others(|store| {
-            // Unified memory is where it was accessed last, which is not counted.
+            // Does not count unified memory: its pages migrate to the side that accessed them last.
             if store.kind == MemoryKind::Unified {
                 return;
             }
@@ -160,8 +160,8 @@ impl StoreState {
         forecast
     }
 
-    /// Returns the bytes of spare segments that the driver can regain, and those of its own pool if
-    /// all frees there can be waited for.
+    /// Returns the bytes of spare segments that the driver can regain. Includes the free bytes of
+    /// its own pool if all frees there can be waited for.
     pub(crate) fn regained(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
         match forecast.driver_is_stuck {
             true => Ok(forecast.spare.iter().map(|segment| segment.bytes).sum()),

@@ -82,7 +82,7 @@ pub struct MemoryStatus {
     pub unified: KindStatus,
     /// Pinned memory.
     pub pinned: KindStatus,
-    /// Registered memory, which belongs to the program.
+    /// Registered memory; it belongs to the program.
     pub registered: KindStatus,
     /// With tracking on, every outstanding allocation, oldest first. The text shows the first 50.
     pub outstanding: Vec<Outstanding>,
@@ -161,7 +161,7 @@ impl KindStatus {
 }
 
 impl MemoryStatus {
-    /// Returns the figures as JSON, keyed by the names of the fields, which are stable.
+    /// Returns the figures as JSON, keyed by the names of the fields. These are stable.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Stores: the memory of one kind. A policy over a source, with its stream order, statistics and
-//! limits, under one lock.
+//! Stores: the memory of one kind. A policy with its source, stream order, statistics and limits,
+//! under one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,9 @@ use crate::stream::Stream;
 use crate::sync::{Lock, Locked};
 use crate::thread_cache::{KeptBlock, ThreadCache};
 
-/// Up to this many reserved bytes, or this fraction of the device, a pool takes new memory instead
-/// of making a stream wait for another one's work. Beyond that, memory is worth more than the wait:
-/// two streams that hand memory to each other would hold twice as much. 1/256 is 0.55 GiB of an
-/// H200.
+/// Reserved bytes, or fraction (1/N) of the device, up to which a pool takes new memory instead of
+/// making a stream wait for another one's work. Two streams that hand memory to each other then
+/// hold twice as much, so the bound is low: 1/256 is 0.55 GiB of an H200.
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
 
@@ -45,7 +44,7 @@ pub(crate) struct Store {
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);
 
-/// State of a store, which one call at a time may access.
+/// State of a store, under its lock.
 pub(crate) struct StoreState {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) source: Box<dyn MemorySource>,
@@ -56,7 +55,7 @@ pub(crate) struct StoreState {
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
-    /// Number of blocks that could not be freed, which stay live forever.
+    /// Number of blocks that could not be freed. They stay live forever.
     pub(crate) lost: u64,
     /// `true` while other threads are paused.
     pub(super) is_alone: bool,
@@ -136,7 +135,7 @@ impl Store {
         self.note_soft_limit(state);
         let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
         let cached = state.policy.cached(None, &state.order);
-        // Counted before this call's own queries.
+        // Counted before the queries of this call.
         let driver_calls = state.source.calls();
         let reserved = state.source.reserved()?;
         // Memory in a driver's pool is cached too, although no policy holds it.
@@ -160,8 +159,8 @@ impl Store {
         })
     }
 
-    /// Returns the memory that live blocks hold; nothing for a pool of the driver, which does not
-    /// report its pieces.
+    /// Returns the memory that live blocks hold; nothing for a pool of the driver, because the
+    /// driver does not report its pieces.
     pub(crate) fn held(&self) -> Held {
         let mut state = self.lock();
         if state.source.is_stream_ordered() {
@@ -196,8 +195,8 @@ impl Store {
     /// Retires a stream that is about to end, and forgets it.
     pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
         let mut state = self.lock();
-        // Before the handle can be wrapped again: frees on the new stream must not share a cache
-        // with frees on this one, which gets no more work.
+        // Before the handle can be wrapped again: this stream gets no more work, so frees on the
+        // new stream must not share its cache.
         state.close(|cache| cache.stream_id() == stream.id());
         stream.retire()?;
         let StoreState { order, source, .. } = &mut *state;
@@ -222,7 +221,7 @@ impl Store {
             order.foreign_guards().for_each(|guard| guard.complete());
             order.complete_all(&mut **source);
         }
-        // Even if the wait failed: their handles may be invalid from now on.
+        // Also after a failed wait: their handles may be invalid from now on.
         order.retire_foreign(waited.is_ok());
         state.close_ended();
         Ok(waited?)
@@ -252,8 +251,8 @@ impl Store {
         self.state.0.lock()
     }
 
-    /// Refuses a stream that has no order with this heap's memory: one of another device, and, if
-    /// the memory comes from a pool of the driver, a thread's own default stream.
+    /// Refuses a stream that cannot be ordered with this heap's memory: a stream of another device
+    /// and, for a pool of the driver, a thread's own default stream.
     pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
         if self.accepts(stream) {
             return Ok(());
@@ -467,7 +466,7 @@ fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
         MemoryKind::Device if !source.is_stream_ordered() => {
             (source.capacity() / SPARE_SHARE).max(SPARE)
         }
-        // Slow to take, or without memory of its own.
+        // Memory that is slow to take, or that the device does not have.
         _ => 0,
     }
 }
@@ -500,8 +499,8 @@ impl Drop for Store {
     }
 }
 
-/// Returns `true` if a wait failed because the work failed. The context is then lost: nothing runs
-/// in it any more.
+/// Returns `true` if a wait failed because the work failed. The context is then lost, and no work
+/// runs in it.
 fn is_end_of_work(error: &SourceError) -> bool {
     match error {
         SourceError::Gone(_) => true,

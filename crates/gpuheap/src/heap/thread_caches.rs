@@ -26,8 +26,8 @@ const KEPT_SHARE: u64 = 32;
 
 impl ThreadCache {
     /// Returns this thread's cache for a kind of memory and the stream with the driver's id
-    /// `stream_id`, which is `stream` if that is given. If it has none, opens one. Returns `None`
-    /// if this heap has no caches, or none for such a stream.
+    /// `stream_id`; opens one if the thread has none. `stream`, if given, is that stream. `None` if
+    /// this heap has no caches, or none for such a stream.
     pub(crate) fn find_or_open(
         heap: &Arc<HeapInner>,
         kind: MemoryKind,
@@ -110,8 +110,8 @@ impl StoreState {
         self.flush_matching(|_| true, false);
     }
 
-    /// Flushes caches before more is taken from the driver: all of this thread's, and those of
-    /// other threads if they hold much.
+    /// Flushes caches before the pool takes more from the driver: this thread's caches, and other
+    /// threads' caches if they hold much.
     pub(super) fn flush_before_growth(&mut self) {
         let kept: u64 =
             self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
@@ -124,10 +124,9 @@ impl StoreState {
     }
 
     /// Returns this thread's large blocks to the policy before it places a large one. The policy
-    /// then finds the memory free that would be free without thread caches, and a program that
-    /// repeats itself gets its former places. When they were kept past such a request, one large
-    /// block a stream made `serve_threads` take three times as long, because requests found their
-    /// places taken.
+    /// then has the free memory that it would have without thread caches, and a program that
+    /// repeats itself gets the addresses that it had. Without this, one cached large block for each
+    /// stream made `serve_threads` take three times as long.
     pub(super) fn evict_large(&mut self, bytes: u64) {
         for at in 0..self.caches.len() {
             let cache = self.caches[at];
@@ -159,7 +158,8 @@ impl StoreState {
 
     pub(super) fn flush_matching(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
         let open = self.caches.iter().filter(|cache| !cache.is_closed());
-        // A closing cache must not receive blocks, so every thread has to be out of its own.
+        // While caches close, no thread may be inside one: it could put a block into a closing
+        // cache.
         let stopped = open.filter(|cache| closes || which(cache));
         let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
         stopped.iter().for_each(|cache| cache.stop());
@@ -172,13 +172,14 @@ impl StoreState {
                 cache.part(&self.caches);
             }
         }
-        // Only now: a thread that resumes could put a block into a cache that is not closed yet.
+        // After all are closed: a thread that resumes could put a block into one that is not.
         if !self.is_alone {
             stopped.iter().for_each(|cache| cache.resume());
         }
     }
 
-    /// Merges the counts of a cache of this thread, and takes the blocks that have no place in it.
+    /// Merges the counts of a cache of this thread, and moves the remote frees that found no slot
+    /// in it to the policy.
     #[inline]
     pub(super) fn merge_and_evict(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
@@ -197,8 +198,8 @@ impl StoreState {
         }
     }
 
-    /// Returns the statistics with this thread's counts, but without those of the other threads
-    /// since they last took the lock. Their caches stay as they are.
+    /// Returns the statistics with this thread's counts merged. Counts of other threads since they
+    /// last took the lock are missing, and their caches stay as they are.
     pub(crate) fn merged_stats(&mut self) -> RunningStats {
         self.merge_counts();
         self.stats
@@ -217,7 +218,7 @@ impl StoreState {
         self.caches.iter().for_each(|cache| cache.resume());
     }
 
-    /// Makes room in this thread's own cache for a freed block, and keeps it there.
+    /// Makes room in this thread's cache for a freed block, and stores it there.
     pub(super) fn make_room(&mut self, cache: &ThreadCache, lease: &Lease) -> bool {
         let made = self.move_to_policy(cache.stream(), |_, kept| {
             cache.make_room(lease.block_bytes, |block| kept.push(block))
@@ -225,7 +226,7 @@ impl StoreState {
         made && cache.keep(lease)
     }
 
-    /// Gives the policy the blocks that `take` takes out of a cache of `stream`.
+    /// Moves the blocks that `take` takes out of a cache of `stream` to the policy.
     pub(super) fn move_to_policy<R>(
         &mut self,
         stream: StreamRef,
@@ -252,7 +253,7 @@ impl StoreState {
     }
 }
 
-/// Releases all caches of a heap that ended: it has neither clones nor blocks. After a reset,
+/// Detaches all caches from a heap that ended: it has neither clones nor blocks. After a reset,
 /// blocks may remain that point at the caches; these caches are then not reused. Returns the
 /// references that kept the heap alive, to be dropped without a lock. Call it with the lock of the
 /// heap's clones held, so that no thread requests the heap meanwhile.

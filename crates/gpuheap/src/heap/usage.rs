@@ -78,7 +78,7 @@ pub(crate) struct OtherHeaps {
     pub(crate) reserved: u64,
     /// Bytes of `reserved` that are free, pending ones included.
     pub(crate) cached: u64,
-    /// Bytes of `cached` in whole segments, which can return to the driver.
+    /// Bytes of `cached` in whole segments, that can return to the driver.
     pub(crate) spare: u64,
     /// Bytes of `spare` that the driver may keep, because they share a piece of it with memory in
     /// use.

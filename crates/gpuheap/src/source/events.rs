@@ -14,7 +14,7 @@ pub(super) struct Events {
     events: Vec<CUevent>,
     pub(super) unused: Vec<u32>,
     pub(super) calls: u64,
-    /// `true` while calls are grouped, from the first of them until the context is left.
+    /// `true` while calls are grouped.
     holds: bool,
     inside: Option<Aside<Arc<Context>>>,
 }
@@ -25,8 +25,8 @@ impl Events {
         Events { context, events, unused, calls: 0, holds: false, inside: None }
     }
 
-    /// Groups the following calls, so that the context is entered once. Undo it on this thread by
-    /// [`end_calls`](Events::end_calls), before any code of the program or other code is called.
+    /// Groups the following calls, so that the context is entered once. Call
+    /// [`end_calls`](Events::end_calls) on this thread before any code of the program runs.
     pub(super) fn begin_calls(&mut self) {
         self.holds = true;
     }
@@ -36,7 +36,7 @@ impl Events {
         self.inside = None;
     }
 
-    /// Runs `work` with the heap's context current. Entering and leaving are five calls, which
+    /// Runs `work` with the heap's context current. Entering and leaving are five driver calls, and
     /// together take as long as one call that does work.
     fn inside<R>(
         &mut self,
@@ -101,7 +101,7 @@ impl Events {
     }
 
     /// Records an event, also one that is recorded already: a stream that waits for an event waits
-    /// for the record at the time of that call, regardless of later records.
+    /// for the record at the time of that call, and not for later records.
     pub(super) fn record_on(&mut self, fence: u32, stream: StreamRef) -> Result<(), SourceError> {
         let event = self.events[fence as usize];
         self.call_on(stream, "cuEventRecord", |context| {
@@ -147,7 +147,7 @@ impl Events {
         let (context, event) = (self.context.clone(), self.events[fence.0 as usize]);
         Box::new(move || {
             let _current = context.enter_aside()?;
-            // SAFETY: events are destroyed with the heap, which outlives its waits.
+            // SAFETY: the heap owns `event`, and outlives its waits.
             check("cuEventSynchronize", unsafe { context.driver().cuEventSynchronize(event) })
         })
     }
@@ -163,7 +163,7 @@ impl Events {
         let context = self.context.clone();
         let _working = context.gate.work()?;
         self.call("cuMemsetD8Async", |context| {
-            // SAFETY: the heap owns the block, which has these bytes; the stream is alive.
+            // SAFETY: the heap owns a block of `bytes` bytes at `address`. It keeps `stream` alive.
             unsafe { context.driver().cuMemsetD8Async(address, 0, bytes, raw) }
         })?;
         if stream.is_none() {
@@ -182,7 +182,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         for event in std::mem::take(&mut self.events) {
-            // An event that can no longer be destroyed ended with its context.
+            // A failure means that the event ended with its context.
             let _ = self.call("cuEventDestroy_v2", |context| {
                 // SAFETY: this source owns the event and does not use it again.
                 unsafe { context.driver().cuEventDestroy_v2(event) }

@@ -14,12 +14,12 @@ use crate::device::Context;
 /// Growth step, in bytes, of a stream-ordered pool (one H200, driver 580).
 pub(crate) const POOL_STEP: u64 = 32 << 20;
 
-/// Largest limit that is passed to the driver, bytes; the heap enforces a larger one alone. Driver
-/// 580 takes 2^40 on an H200 and answers 2^50 with `OUT_OF_MEMORY`.
+/// Largest limit, in bytes, that is passed to the driver; the heap alone enforces a larger one.
+/// Driver 580 accepts 2^40 on an H200 and refuses 2^50 as `OUT_OF_MEMORY`.
 const MOST_PASSED: u64 = 1 << 40;
 
-/// A stream-ordered pool of this heap alone. It is never the process's default pool, because other
-/// libraries allocate from that and change its settings.
+/// A stream-ordered pool of this heap alone. It is never the process's default pool: other
+/// libraries allocate from that one and change its settings.
 pub(crate) struct OrderedSource {
     events: Events,
     pool: CUmemoryPool,
@@ -61,7 +61,8 @@ impl OrderedSource {
     fn get(&mut self, attribute: CUmemPool_attribute) -> Result<u64, SourceError> {
         let (pool, mut value) = (self.pool, 0_u64);
         self.events.call("cuMemPoolGetAttribute", |context| {
-            // SAFETY: the attributes read here are 64 bits wide.
+            // SAFETY: `value` outlives the call and has the 64 bits of the attributes that are read
+            // here.
             unsafe {
                 context.driver().cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast())
             }
@@ -72,7 +73,8 @@ impl OrderedSource {
     fn set(&mut self, attribute: CUmemPool_attribute, mut value: u64) -> Result<(), SourceError> {
         let pool = self.pool;
         self.events.call("cuMemPoolSetAttribute", |context| {
-            // SAFETY: the attributes set here are 64 bits wide.
+            // SAFETY: `value` outlives the call and has the 64 bits of the attributes that are set
+            // here.
             unsafe {
                 context.driver().cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())
             }
@@ -86,9 +88,9 @@ impl Drop for OrderedSource {
         if pool.is_null() {
             return;
         }
-        // A pool that can no longer be destroyed ended with its context.
+        // A failure means that the pool ended with its context.
         let _ = self.events.call("cuMemPoolDestroy", |context| {
-            // SAFETY: the pool belongs to this source and is not used again.
+            // SAFETY: this source made the pool, and no call uses it after the drop.
             unsafe { context.driver().cuMemPoolDestroy(pool) }
         });
     }
@@ -97,8 +99,8 @@ impl Drop for OrderedSource {
 impl MemorySource for OrderedSource {
     fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
         let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        // The memory would belong to the graph, whose launches give it another lifetime than a
-        // block's.
+        // The memory would belong to the graph: its launches, and not the block, would decide its
+        // lifetime.
         self.events.refuse_capturing(stream)?;
         let (pool, mut address) = (self.pool, 0);
         self.events.call("cuMemAllocFromPoolAsync", |context| {
@@ -117,7 +119,8 @@ impl MemorySource for OrderedSource {
 
     fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
         self.events.call("cuMemFree_v2", |context| {
-            // SAFETY: this source took the segment, and all its uses have completed.
+            // SAFETY: `take` allocated the segment, and the policy returns it only after its last
+            // use completed.
             unsafe { context.driver().cuMemFree_v2(segment.address) }
         })
     }
@@ -126,7 +129,7 @@ impl MemorySource for OrderedSource {
         // Memory allocated outside of a graph cannot be freed in it.
         self.events.refuse_capturing(stream)?;
         self.events.call("cuMemFreeAsync", |context| {
-            // SAFETY: this source took the segment; its last use is on this stream.
+            // SAFETY: `take` allocated the segment, and this stream's order covers its last use.
             unsafe { context.driver().cuMemFreeAsync(segment.address, raw(stream)) }
         })
     }
@@ -147,7 +150,7 @@ impl MemorySource for OrderedSource {
         round_up(bytes, POOL_STEP)
     }
 
-    /// Assumes that the pool can give back all unused memory. In fact, memory that shares a step
+    /// Assumes that the pool can give back all unused memory, although memory that shares a step
     /// with memory in use stays.
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
@@ -155,8 +158,8 @@ impl MemorySource for OrderedSource {
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
-    /// All of it, if anything else of the pool is in use: the driver does not report which of its
-    /// steps are.
+    /// Returns all of it if other memory of the pool is in use: the driver does not report which of
+    /// its steps are in use.
     fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })
@@ -166,7 +169,7 @@ impl MemorySource for OrderedSource {
         let before = self.reserved()?;
         let pool = self.pool;
         self.events.call("cuMemPoolTrimTo", |context| {
-            // SAFETY: the pool belongs to this source.
+            // SAFETY: this source made the pool, and destroys it only in its drop.
             unsafe { context.driver().cuMemPoolTrimTo(pool, 0) }
         })?;
         Ok(before.saturating_sub(self.reserved()?))

@@ -26,7 +26,7 @@ pub(crate) struct PlainSource {
     kind: MemoryKind,
     /// Number of small segments in each granule of 2 MiB, by the granule's number.
     shared_granules: FxHashMap<u64, u32>,
-    /// Bytes of larger segments, which share no granule.
+    /// Bytes of larger segments. They share no granule.
     large: u64,
     /// Addresses of all segments.
     segments: FxHashSet<u64>,
@@ -60,7 +60,8 @@ impl MemorySource for PlainSource {
         let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
         self.events.call(function, |context| {
             let driver = context.driver();
-            // SAFETY: this source took the segment, and all its uses have completed.
+            // SAFETY: `take` allocated the segment, and the policy returns it only after its last
+            // use completed.
             unsafe {
                 if is_host {
                     driver.cuMemFreeHost(ptr::with_exposed_provenance_mut(segment.address as usize))
@@ -118,8 +119,8 @@ impl MemorySource for PlainSource {
     fn capacity(&self) -> u64 {
         match self.kind {
             MemoryKind::Device => self.events.context.total_memory(),
-            // With concurrent access, unified memory may exceed the device; an access finds out
-            // whether there is enough.
+            // With concurrent access, unified memory may exceed the device, because its pages
+            // migrate.
             MemoryKind::Unified => match self.events.context.info().concurrent_managed_access {
                 true => u64::MAX,
                 false => self.events.context.total_memory(),
@@ -249,8 +250,8 @@ impl PlainSource {
                     // SAFETY: the pointer is valid for the call.
                     unsafe { context.driver().cuMemHostAlloc(&mut pointer, bytes, flags) }
                 })?;
-                // With unified addressing, which every 64-bit driver has, pinned memory has equal
-                // addresses on the device and on the host.
+                // Every 64-bit driver has unified addressing: pinned memory has equal addresses on
+                // the device and on the host.
                 address = pointer.expose_provenance() as CUdeviceptr;
             }
         }
@@ -263,8 +264,8 @@ impl PlainSource {
     }
 }
 
-/// Returns the available bytes of the host's memory, and all its bytes, from Linux's
-/// `/proc/meminfo`. If that cannot be read, there is no bound.
+/// Returns the available and the total bytes of the host's memory, from Linux's `/proc/meminfo`. If
+/// that cannot be read, returns no bound: `u64::MAX` for both.
 fn host_memory() -> (u64, u64) {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = field(&text, "MemAvailable:").unwrap_or(u64::MAX);

@@ -14,8 +14,8 @@ use super::check;
 use crate::device::{Context, NoVirtualMemory, VirtualMemory};
 use crate::error::driver_error;
 
-/// Virtual memory of one heap on a device. Dropping it gives the rest back, which has to be unused
-/// by then, unless it was [left](Vmm::leave).
+/// Virtual memory of one heap on a device. Dropping it gives back all that remains. That has to be
+/// unused by then, unless it was [left](Vmm::leave).
 ///
 /// None of these calls is ordered on a stream.
 pub(super) struct Vmm {
@@ -28,17 +28,17 @@ pub(super) struct Vmm {
     reserved: BTreeMap<u64, u64>,
     /// Mappings: bytes by first address.
     mapped: BTreeMap<u64, u64>,
-    /// Failed mappings that could not be undone yet.
+    /// Failed mappings that are still to be undone.
     strays: Vec<Stray>,
     created: u64,
-    /// Bytes that the source has reserved besides.
+    /// Bytes that the source has reserved as plain allocations.
     pub(super) beside: u64,
-    /// High-water mark of `beside` and the physical memory together, as reached by calls here.
+    /// High-water mark of `beside` plus the physical memory, updated by calls here.
     pub(super) reserved_peak: u64,
     pub(super) calls: u64,
 }
 
-/// A handle of physical memory; zeros for an unused number, which the driver refuses.
+/// A handle of physical memory; zeros for an unused number. The driver refuses the handle 0.
 #[derive(Clone, Copy, Default)]
 struct Physical {
     handle: CUmemGenericAllocationHandle,
@@ -53,7 +53,7 @@ struct Stray {
 }
 
 /// Probes a device's virtual memory. Some setups of WSL2 report support and refuse the calls, so
-/// each call is made once, over one granule (about 70 µs on an H200).
+/// each call is made once, for one granule (about 70 µs on an H200).
 fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     if !context.info().virtual_memory {
         return Err(NoVirtualMemory::Missing);
@@ -161,8 +161,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Gives the device read and write access to a mapped range, in one call: the driver takes the
-    /// same time for each chunk, whatever its size.
+    /// Gives the device read and write access to a mapped range, in one call. The driver takes the
+    /// same time for each chunk of any size.
     fn allow(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
@@ -192,13 +192,14 @@ impl Vmm {
 
     fn unmap_range(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
         self.call("cuMemUnmap", |driver| {
-            // SAFETY: the range belongs to this heap, and no work uses it any more.
+            // SAFETY: this heap mapped the range, and the policy unmaps it only after its last use
+            // completed.
             unsafe { driver.cuMemUnmap(address, bytes as usize) }
         })
     }
 
-    /// Undoes failed mappings that are in the way. Until then, neither their addresses nor their
-    /// chunks can be given back.
+    /// Undoes failed mappings for which `is_in_the_way` is true. Before that, neither their
+    /// addresses nor their chunks can be given back.
     fn clear_strays(&mut self, is_in_the_way: impl Fn(&Stray) -> bool) -> Result<(), SourceError> {
         while let Some(at) = self.strays.iter().position(&is_in_the_way) {
             let Stray { address, bytes, .. } = self.strays[at];
@@ -331,22 +332,21 @@ impl Vmm {
         self.reserved.clear();
     }
 
-    /// Gives everything back when the heap or the context ends. No work uses it any more.
+    /// Gives everything back when the heap or the context ends. No work uses it then.
     pub(super) fn give_all_back(&mut self) {
         if self.context.check_alive() == Err(Gone::Forked) {
             return;
         }
-        // Entered so that no capture breaks. Nothing needs a context that has ended.
+        // Entered so that no capture breaks. A context that has ended is not needed.
         let _aside = self.context.enter_aside();
         let mapped = std::mem::take(&mut self.mapped).into_iter();
         let strays = std::mem::take(&mut self.strays).into_iter();
         let strays = strays.map(|Stray { address, bytes, .. }| (address, bytes));
         let mapped: Vec<_> = mapped.chain(strays).collect();
-        // These objects belong to the process and not to a context. No context has to be current
-        // for the calls, and a reset keeps the objects. Objects that cannot be given back end with
-        // the process.
+        // These objects belong to the process and not to a context: no context has to be current,
+        // and a reset keeps them. On a failure they end with the process.
         let driver = self.context.driver();
-        // SAFETY: all of it belongs to this heap, and no work uses it any more.
+        // SAFETY: these maps hold only memory of this heap, and the caller waited for its last use.
         unsafe {
             for (address, bytes) in mapped {
                 let _: CUresult = driver.cuMemUnmap(address, bytes as usize);

@@ -1,9 +1,8 @@
 //! A lock for short sections that one thread enters again and again.
 //!
 //! A mutex takes two atomic exchanges, and with them 20 ns on the host of an H200. This lock takes
-//! one: a [`Word`], which is released by a plain store. A thread that releases it does therefore
-//! not see who waits. Those that wait stand in line at a mutex, and the first of them polls the
-//! word.
+//! one: a plain store releases its [`Word`]. The releasing thread therefore cannot wake a waiting
+//! one. Waiting threads queue at a mutex, and the first of them polls the word.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -20,8 +19,8 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: only a `Locked` gives access to the value, and there is one at a time. The value is
-// therefore sent from thread to thread as by a mutex.
+// SAFETY: only a `Locked` gives access to the value, and `word` admits one at a time. Threads
+// therefore pass the value on as a mutex does, which needs `T: Send` alone.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// Exclusive access to the value.
@@ -45,7 +44,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) -> Inside<'_> {
-        // A panic behind the lock would be a bug of this crate; the value is still used.
+        // A panic with the lock held would be a bug of this crate; the value is still used.
         let _first = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         self.word.wait()
     }
@@ -66,7 +65,7 @@ impl<T> Deref for Locked<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: only one `Locked` exists.
+        // SAFETY: `self` proves that this thread took `word`, so no other reference exists.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -74,7 +73,7 @@ impl<T> Deref for Locked<'_, T> {
 impl<T> DerefMut for Locked<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: only one `Locked` exists.
+        // SAFETY: this thread took `word`, and `&mut self` excludes references from `deref`.
         unsafe { &mut *self.lock.value.get() }
     }
 }

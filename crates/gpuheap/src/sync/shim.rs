@@ -1,4 +1,4 @@
-//! Atomics: the standard library's, or loom's, which tries all orders of a test.
+//! Atomics of the standard library, or of loom, which runs a test in all orders.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::Mutex;
@@ -9,7 +9,8 @@ pub(crate) use std::sync::Mutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-/// Lets other threads go on, longer where that was done often already.
+/// Lets other threads run: a spin hint at first, a yield from the 20th time, a sleep from the
+/// 200th.
 pub(crate) fn pause(times: u32) {
     #[cfg(loom)]
     {
@@ -26,8 +27,8 @@ pub(crate) fn pause(times: u32) {
     }
 }
 
-/// A number that one thread at a time touches, as a [`Word`](super::word::Word) or the heap's lock
-/// sees to: loads and stores of the cheapest kind.
+/// A number that one thread at a time accesses, under a [`Word`](super::word::Word) or the heap's
+/// lock, by relaxed loads and stores.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedU64(AtomicU64);
 
@@ -42,7 +43,8 @@ impl OwnedU64 {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Sets, for threads that [acquire](OwnedU64::acquire) it: they see what was set before.
+    /// Sets with release order: a thread that [acquires](OwnedU64::acquire) the value sees all
+    /// earlier writes.
     pub(crate) fn release(&self, value: u64) {
         self.0.store(value, Ordering::Release);
     }

@@ -15,7 +15,7 @@ const CLOSED: u64 = 0;
 const TAKEN: u64 = 1;
 const OPEN: u64 = 2;
 
-/// Exclusive access to what the word guards, until it is dropped.
+/// Exclusive access to the data that the word guards, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Inside<'a>(&'a Word);
 
@@ -30,7 +30,7 @@ impl Word {
         self.change(TAKEN).then(|| Inside(self))
     }
 
-    /// Takes the word, which no thread closes, as soon as it is released.
+    /// Takes the word as soon as it is released. Only for a word that no thread closes.
     pub(crate) fn wait(&self) -> Inside<'_> {
         let mut times = 0;
         loop {
@@ -42,8 +42,8 @@ impl Word {
         }
     }
 
-    /// Closes the word, as soon as it is released. For one thread at a time, which may close it
-    /// again.
+    /// Closes the word as soon as it is released. One thread at a time calls this. It may close a
+    /// closed word.
     pub(crate) fn close(&self) {
         let mut times = 0;
         while self.0.load(Ordering::Relaxed) != CLOSED && !self.change(CLOSED) {
@@ -57,7 +57,7 @@ impl Word {
         self.0.store(OPEN, Ordering::Release);
     }
 
-    /// Acquires what was done before the word was released or opened.
+    /// Acquires the writes before the word was released or opened.
     #[inline]
     fn change(&self, to: u64) -> bool {
         self.0.compare_exchange(OPEN, to, Ordering::Acquire, Ordering::Relaxed).is_ok()

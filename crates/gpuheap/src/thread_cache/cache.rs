@@ -54,8 +54,8 @@ pub(crate) struct ThreadCache {
     held: OwnedU64,
     /// [`CLOSED`] or [`SPENT`] once its stream or thread ended. Written with the store's lock held.
     closed: OwnedU64,
-    /// Counters of another cache of its thread for the store, which this one shares. Null if it
-    /// uses its own.
+    /// Counters of another cache of this thread and store, shared by this one. Null if it uses
+    /// `own`.
     shared: AtomicPtr<Counts>,
     own: Counts,
     slots: Slots,
@@ -79,7 +79,7 @@ pub(crate) trait CacheOwner: Any + Send + Sync {
 /// State of a new cache, and of one whose stream or thread ended.
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
-/// State of a cache that blocks which can never be freed point at: it is not reused.
+/// State of a cache at which blocks point that can never be freed: it is not reused.
 const SPENT: u64 = 2;
 
 /// Properties with which a cache is opened.
@@ -96,8 +96,8 @@ pub(crate) struct Opening {
     pub(crate) most: u64,
 }
 
-/// Returns the largest block for a request, so that programs whose sizes vary a little hit: an
-/// eighth more up to 64 KiB, a 32nd above.
+/// Returns the size of the largest block that serves a request: an eighth more up to 64 KiB, a 32nd
+/// above. Programs whose sizes vary a little then hit.
 #[inline]
 fn largest_for(bytes: u64) -> u64 {
     bytes + if bytes <= 64 << 10 { bytes / 8 } else { bytes / 32 }
@@ -123,8 +123,8 @@ impl ThreadCache {
         Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
     }
 
-    /// Returns the slot with the smallest block of `bytes` to `most`. Looks without taking the
-    /// word, so that a miss costs no exchange.
+    /// Returns the slot with the smallest block of `bytes` to `most`. Does not take the word, so
+    /// that a miss costs no exchange.
     #[inline]
     fn find(&self, bytes: u64, most: u64) -> Option<&Slot> {
         if self.is_large(bytes) {
@@ -157,7 +157,7 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
-        // Looks without taking the word, so that a block that is not kept costs no exchange.
+        // Without the word, so that a block that is not kept costs no exchange.
         let is_large = self.is_large(block_bytes);
         let slot = match is_large {
             true => Some(&self.large).filter(|slot| self.keeps_large.get() != 0 && slot.is_empty()),
@@ -165,7 +165,8 @@ impl ThreadCache {
         };
         let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
-        // Inside: another thread lowers the limit, and then empties the cache with the word closed.
+        // Inside the word: a thread that lowers the limit empties the cache afterwards, with the
+        // word closed.
         if self.held.get() + block_bytes > self.most.get() {
             return false;
         }
@@ -178,15 +179,15 @@ impl ThreadCache {
         true
     }
 
-    /// Puts a block into the cache that it came through, which belongs to another thread. It counts
-    /// as freed when it is taken out there. If it were counted here, it would count as live once
-    /// more at each round of a thread that allocates and one that frees, and the peak would grow
-    /// forever.
+    /// Puts a block into the remote frees of the cache that it came through, which belongs to
+    /// another thread. The block counts as freed when it is taken out there. Counted here, a pair
+    /// of an allocating and a freeing thread would raise the peak at each round.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
-        // A thread that closes a cache first waits until every thread is out of its own.
+        // Inside the own word: a thread that closes `home` first waits until every thread has left
+        // its cache.
         let Some(_inside) = self.word.enter() else { return false };
         // All places together hold no more than a quarter of the cache's limit.
         let fits = home.closed.acquire() == OPEN
@@ -335,7 +336,7 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
-    /// Keeps the owner out, as soon as it is out.
+    /// Waits until the owner has left, and keeps it out.
     pub(crate) fn stop(&self) {
         self.word.close();
     }
@@ -363,7 +364,7 @@ impl ThreadCache {
         self.held.get() > 0 || self.unwanted.get() > 0 || self.remote_frees.is_filled()
     }
 
-    /// Keeps the owner out for good, because the stream ended.
+    /// Marks the cache as closed, because its stream or thread ended: `resume` does not open it.
     pub(crate) fn close(&self) {
         self.closed.set(CLOSED);
     }
@@ -410,8 +411,8 @@ impl ThreadCache {
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Gives the caches of `others` that share its counters those of one of them. Call it with the
-    /// store's lock held, after the cache was closed and its counts were merged.
+    /// Makes the caches of `others` that share its counters use counters of one of them. Call it
+    /// with the store's lock held, after the cache was closed and its counts were merged.
     pub(crate) fn part(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
@@ -456,7 +457,7 @@ impl ThreadCache {
 impl ThreadCache {
     #[inline]
     fn counts(&self) -> &Counts {
-        // SAFETY: the pointer is null, or `share` stored a reference that lives forever.
+        // SAFETY: the pointer is null, or `share` stored a `&'static Counts`.
         unsafe { self.shared.load(Ordering::Relaxed).as_ref() }.unwrap_or(&self.own)
     }
 

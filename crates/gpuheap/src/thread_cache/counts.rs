@@ -4,15 +4,14 @@ use gpuheap_pool::{Moved, RunningStats};
 
 use crate::sync::OwnedU64;
 
-/// Counters of one thread for one store, over all streams: no cache line moves between threads, and
+/// Counters of one thread for one store, for all streams. No cache line moves between threads, and
 /// the peak of a single thread is exact. A thread that holds the store's lock, and keeps the owner
-/// out of all its caches, adds them to the statistics. Sums wrap, because a thread may free what
-/// another one allocated.
+/// out of all its caches, adds them to the statistics. Sums wrap, because a thread may free the
+/// allocation of another one.
 ///
-/// A thread's caches for one store share the counters that one of them
-/// [brought](super::ThreadCache).
+/// A thread's caches for one store share the counters of [one of them](super::ThreadCache).
 #[derive(Debug, Default)]
-// On cache lines of its own, because its thread writes to it at every call.
+// On separate cache lines, because its thread writes at every call.
 #[repr(align(128))]
 pub(crate) struct Counts {
     allocations: OwnedU64,

@@ -8,7 +8,7 @@ use super::cache::ThreadCache;
 const MOST: usize = 64;
 
 thread_local! {
-    /// The cache that was found last. It has no destructor, which makes the access cheap.
+    /// The cache that was found last. Without a destructor, so that the access is cheap.
     static LAST: Cell<Option<CacheEntry>> = const { Cell::new(None) };
     static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new() }) };
 }
@@ -46,11 +46,11 @@ fn search(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     Some(entry.cache)
 }
 
-/// Calls `show` with each of this thread's caches.
-pub(crate) fn each(mut show: impl FnMut(&'static ThreadCache)) {
+/// Calls `visit` with each of this thread's caches.
+pub(crate) fn each(mut visit: impl FnMut(&'static ThreadCache)) {
     let _ = LOCAL.try_with(|local| {
         if let Ok(local) = local.try_borrow() {
-            local.entries.iter().for_each(|entry| show(entry.cache));
+            local.entries.iter().for_each(|entry| visit(entry.cache));
         }
     });
 }

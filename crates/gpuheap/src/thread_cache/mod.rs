@@ -4,20 +4,20 @@
 //! ```text
 //! thread 1 ─ looked up by heap and stream ─► ThreadCache                  thread 2, short of memory
 //!                                              word ◄────── closes ────────── │
-//! Block ─── comes back to ───────────────────► slots ────── takes out ──────► │
-//!                                              counts ───── carries over ───► stats
+//! Block ─── is freed into ───────────────────► slots ────── takes out ──────► │
+//!                                              counts ───── merges ───────► stats
 //! thread 3 ─ frees it, and its own is full ──► remote_frees
 //! ```
 //!
 //! A request that a cache serves takes the cache's [word](crate::sync::Word) by one atomic
 //! exchange, on a cache line that no other thread uses, and calls no driver. Neither does a free
-//! that a cache keeps. A free goes to the cache of the freeing thread, whichever thread allocated.
-//! A block that does not fit goes to the [`remote_frees`] of the cache that it came through, or
-//! else to the pool, half a bin at a time.
+//! that a cache keeps. The cache of the freeing thread takes the block, whichever thread allocated
+//! it. If the block does not fit, the [`remote_frees`] of the cache that served it take it, or else
+//! the pool, half a bin at a time.
 //!
-//! Before a policy takes more from the driver, it gets back this thread's cached blocks, and those
-//! of other threads if they hold much. Before a request fails, it gets all of them back. Before
-//! figures are read, all are flushed too: cached blocks of threads count as cached.
+//! Before a policy takes more from the driver, this thread's caches are flushed to it, and other
+//! threads' caches if they hold much. Before a request fails, and before figures are read, all are
+//! flushed: cached blocks of threads count as cached.
 //!
 //! A cache is flushed when its thread ends, when its stream ends, and when the heap ends.
 //!

@@ -5,10 +5,10 @@
 //!                                                  └─ thread 1, when it has none ─► its slots
 //! ```
 //!
-//! Suppose a thread repeatedly frees blocks that another one allocates. It would fill its own cache
-//! and then return each block to the pool, whose records the allocating thread then misses: 150 to
-//! 300 ns a free on the host of an H200. It therefore returns the blocks to the cache that they
-//! came from.
+//! A thread that repeatedly frees blocks of another thread would fill its own cache and then return
+//! each block to the pool. The allocating thread then misses in the CPU's caches on the pool's
+//! records: 150 to 300 ns a free on the host of an H200. The freeing thread therefore returns
+//! blocks to the cache that served them.
 //!
 //! Any number of threads put blocks in at once, and one takes them out. No thread waits for
 //! another: a place that is just being filled counts as empty for the taking thread and as full for
@@ -35,7 +35,7 @@ struct RemotePlace {
     block: AtomicU64,
     address: AtomicU64,
     /// Bytes as requested.
-    asked: AtomicU64,
+    requested: AtomicU64,
 }
 
 /// A place that is being filled: not a block, because its bytes are zero.
@@ -49,10 +49,10 @@ impl Default for RemoteFrees {
 }
 
 impl RemoteFrees {
-    /// Stores a block that was requested as `asked` bytes, if there is an empty place from `at` on.
-    /// Returns the place at which the next search should begin.
+    /// Stores a block of `requested` bytes, if one of the places from `at` on is empty. Returns the
+    /// place at which the next search should begin.
     #[inline]
-    pub(crate) fn put(&self, block: KeptBlock, asked: u64, at: u64) -> Option<u64> {
+    pub(crate) fn put(&self, block: KeptBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
             // Acquired: the thread that took the last block out has read its address.
@@ -63,7 +63,7 @@ impl RemoteFrees {
                     .is_ok();
             if claimed {
                 place.address.store(block.address, Ordering::Relaxed);
-                place.asked.store(asked, Ordering::Relaxed);
+                place.requested.store(requested, Ordering::Relaxed);
                 let key = u64::from(block.key);
                 place.block.store(block.bytes << 32 | key, Ordering::Release);
                 if !self.filled.load(Ordering::Relaxed) {
@@ -92,9 +92,9 @@ impl RemoteFrees {
                 continue;
             }
             let address = place.address.load(Ordering::Relaxed);
-            let asked = place.asked.load(Ordering::Relaxed);
+            let requested = place.requested.load(Ordering::Relaxed);
             let bytes = block >> 32;
-            if wanted(KeptBlock { key: block as u32, address, bytes, before: NEVER }, asked) {
+            if wanted(KeptBlock { key: block as u32, address, bytes, before: NEVER }, requested) {
                 place.block.store(0, Ordering::Release);
             }
         }
@@ -113,8 +113,8 @@ mod tests {
 
     fn take_all(frees: &RemoteFrees) -> Vec<KeptBlock> {
         let mut had = Vec::new();
-        frees.take(|kept, asked| {
-            assert_eq!(asked, kept.bytes - 1);
+        frees.take(|kept, requested| {
+            assert_eq!(requested, kept.bytes - 1);
             had.push(kept);
             true
         });
@@ -191,8 +191,8 @@ mod tests {
         assert_eq!(even.len(), PLACES / 2);
         assert!(!frees.is_filled(), "what was not wanted is known");
         let mut odd = 0;
-        frees.take(|kept, asked| {
-            assert_eq!(asked, 500);
+        frees.take(|kept, requested| {
+            assert_eq!(requested, 500);
             assert_eq!((kept.key % 2, kept), (1, block(kept.key)));
             odd += 1;
             true

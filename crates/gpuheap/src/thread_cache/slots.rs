@@ -5,12 +5,12 @@
 //! bin 1   ├─ …
 //! ```
 //!
-//! One thread at a time accesses them, which the caller ensures.
+//! The caller ensures that one thread at a time accesses them.
 
 use crate::sync::OwnedU64;
 
-/// Blocks of one bin. Eight serve a thread with sixteen blocks in flight of twelve sizes (the work
-/// `threads` of `benches/peers`) without a miss. They lie in two cache lines.
+/// Maximum number of blocks in one bin. Eight serve a thread with sixteen blocks in flight of
+/// twelve sizes (`threads` of `benches/peers`) without a miss, and take two cache lines.
 const DEPTH: usize = 8;
 
 /// Smallest size with its own bins, as a power of two.
@@ -43,8 +43,8 @@ pub(crate) struct KeptBlock {
 /// Moment of a block that is not known to be freed before any moment.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Mark on a block, in the low bits of its address, which is a multiple of 256. A marked block was
-/// freed before the moment that its cache records, or the work before its free has completed. A
+/// Mark on a block, in the low bits of its address: addresses are multiples of 256. A marked block
+/// was freed before the moment that its cache records, or the work before its free has completed. A
 /// newly kept block has no mark, so that keeping it costs nothing.
 const MARKED: u64 = 1;
 const COMPLETED: u64 = 2;
@@ -96,7 +96,7 @@ impl Slots {
         word.set(word.get() | 1 << (bin % 64));
     }
 
-    /// Returns the slot with the smallest block of `bytes` to `most` in the bin of `bytes`, which
+    /// Returns the slot with the smallest block of `bytes` to `most` in the bin of `bytes`. `bytes`
     /// is at most [`LARGEST`].
     #[inline]
     pub(crate) fn find(&self, bytes: u64, most: u64) -> Option<&Slot> {
@@ -123,7 +123,7 @@ impl Slots {
         best
     }
 
-    /// Takes all blocks out; `moment` is that of marked ones.
+    /// Takes all blocks out; marked ones were freed before `moment`.
     pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(KeptBlock)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
@@ -193,7 +193,7 @@ impl Slot {
         Some(KeptBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// Takes the block out, with the known moment of its free; `moment` is that of a marked block.
+    /// Takes the block out, with the known moment of its free: `moment` for a marked block.
     pub(crate) fn take_marked(&self, moment: u64) -> Option<KeptBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -204,7 +204,7 @@ impl Slot {
         self.take().map(|kept| KeptBlock { before, ..kept })
     }
 
-    /// Marks its block, if it has one, with what a wait or an event says of all frees so far.
+    /// Marks its block, if it has one, with the progress that a wait or an event has shown.
     pub(crate) fn mark(&self, note: Note) {
         if self.is_empty() {
             return;
@@ -220,13 +220,13 @@ impl Slot {
     }
 }
 
-/// Knowledge about all blocks that a cache keeps.
+/// Progress of the frees of all blocks that a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     /// The work before their frees has completed.
     Completed,
-    /// They were freed before a moment that the cache records from now on. `earlier_completed`
-    /// tells whether the moment recorded before has completed.
+    /// They were freed before a moment that the cache records from now on. `earlier_completed` is
+    /// `true` if the moment recorded before has completed.
     Marked { earlier_completed: bool },
 }
 

@@ -131,7 +131,7 @@ impl Diff {
         self.changes.is_empty()
     }
 
-    /// Returns the change as JSON, keyed by the names of the fields, which are stable. Resolves the
+    /// Returns the change as JSON, keyed by the names of the fields. These are stable. Resolves the
     /// stacks.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
@@ -162,8 +162,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Change as text: `-8.000 KiB in 2 allocations`. The number of allocations has a sign if it
-/// differs from that of the bytes.
+/// Change as text: `-8.000 KiB in 2 allocations`. The number of allocations has a sign if the bytes
+/// have another one.
 struct More {
     bytes: i64,
     allocations: i64,

@@ -3,7 +3,7 @@
 //! * This module: records, made at an allocation and removed at its free.
 //! * [`site`]: the places in code that allocate, each stored once.
 //! * [`stack`]: stacks, captured as addresses and resolved when they are displayed.
-//! * [`thread`]: threads, and the allocations that they leave behind at their end.
+//! * [`thread`]: threads, and their outstanding allocations when they end.
 //! * [`report`] and [`diff`]: reports for people and programs.
 
 mod diff;
@@ -39,7 +39,7 @@ use thread::{ThreadEndHandler, Threads};
 /// Outstanding allocations of one heap, of all kinds of memory.
 pub(crate) struct Tracker {
     tracking: Tracking,
-    /// The tracker itself: a thread remembers the trackers in which it allocated.
+    /// The tracker itself, for the threads' lists of the trackers in which they allocated.
     this: Weak<Tracker>,
     state: Mutex<TrackerState>,
 }
@@ -78,7 +78,7 @@ impl Tracker {
         self.tracking
     }
 
-    /// Records an allocation at the line `at`, which a chain of `#[track_caller]` passed on.
+    /// Records an allocation for the line `at`, as a chain of `#[track_caller]` passed it on.
     /// Returns `None` with tracking off.
     #[inline]
     pub(crate) fn allocated(
@@ -246,7 +246,7 @@ impl Tracker {
         };
         let sites = groups.into_iter().map(show).collect();
         drop(state);
-        // Without the lock: resolving stacks takes long.
+        // Without the lock: resolving stacks takes milliseconds to seconds.
         Leaks::new(self.tracking, sites)
     }
 

@@ -55,8 +55,8 @@ pub struct Leak {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ThreadShare {
-    /// The thread's name in the operating system, at most 15 bytes. A thread without a name has
-    /// that of the thread that started it, or is `unnamed`.
+    /// The thread's name in the operating system, at most 15 bytes. A thread without a name
+    /// inherits the name of the thread that started it, or is `unnamed`.
     pub name: String,
     /// The thread's id in the operating system; `None` if it is unknown. Another thread may get the
     /// id once this one ended.
@@ -130,7 +130,7 @@ impl Leaks {
         self.sites.is_empty()
     }
 
-    /// Returns the report as JSON, keyed by the names of the fields, which are stable. Resolves the
+    /// Returns the report as JSON, keyed by the names of the fields. These are stable. Resolves the
     /// stacks.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.

@@ -221,8 +221,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
     frames
 }
 
-/// Reduces the frames to those of the caller: from the frame of the line `at` to the start of the
-/// thread.
+/// Reduces the frames to the caller's: from the frame of the line `at` to the start of the thread.
 fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
     if let Some(first) = caller_in_c(&frames) {
         frames.drain(..first);
@@ -362,8 +361,8 @@ fn has_prefix(frame: &Frame, crates: &[&str]) -> bool {
     crates.iter().any(|one| name.strip_prefix(one).is_some_and(|rest| rest.starts_with("::")))
 }
 
-/// Removes the prefix of the caller's workspace from paths, in which the line tables and `at`
-/// differ, and the prefix of the standard library.
+/// Removes two prefixes from paths: the standard library's, and the caller's workspace, which the
+/// line tables have and `at` does not.
 fn shorten(frames: &mut [Frame], at: &Location<'_>) {
     let workspace = frames.first().and_then(|first| first.file.as_deref());
     let workspace =

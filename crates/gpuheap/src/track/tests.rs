@@ -129,7 +129,7 @@ fn leaks_read_well() {
     assert_eq!(empty.to_string(), "0 allocations outstanding: 0 bytes");
 }
 
-/// Without what differs from one run to the next: times, identifiers and lines.
+/// Replaces times, identifiers and lines, because they differ from run to run.
 fn redacted(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -228,8 +228,7 @@ fn equal_stacks_are_kept_once_and_found_again() {
     assert_eq!(tracker.leaks().sites.len(), 1);
 }
 
-/// A program whose sites never repeat does not fill the memory, and what a snapshot holds stays
-/// comparable.
+/// A program whose sites never repeat does not fill the memory, and a snapshot stays comparable.
 #[test]
 fn sites_with_nothing_outstanding_are_forgotten() {
     let tracker = Tracker::new(Tracking::Counts);
@@ -265,7 +264,7 @@ fn inner(tracker: &Tracker) -> &'static Location<'static> {
     std::hint::black_box(at)
 }
 
-/// As a function of the library: what it does itself is not shown.
+/// As a function of the library: its own frames are not shown.
 #[track_caller]
 #[inline(never)]
 fn public(tracker: &Tracker) -> &'static Location<'static> {
@@ -358,8 +357,7 @@ fn a_threads_end_is_reported_by_its_name() {
     assert_eq!(tracker.lock().threads.len(), places);
 }
 
-/// A tracker that is gone when a thread ends has nothing to report, and another that this thread
-/// used has.
+/// A tracker that was dropped before a thread ends reports nothing; the thread's other trackers do.
 #[test]
 fn each_tracker_of_a_thread_reports_for_itself() {
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -399,7 +397,7 @@ fn eight_threads_end_exact() {
                     tracker.freed(held.swap_remove(step as usize % held.len()));
                 }
             }
-            // Others free what it leaves.
+            // Other threads free the rest.
             left.lock().unwrap().extend(held);
         };
         thread::scope(|scope| {

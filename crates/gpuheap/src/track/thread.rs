@@ -1,4 +1,4 @@
-//! Threads that allocate, and the allocations that they leave behind at their end.
+//! Threads that allocate, and their outstanding allocations when they end.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,22 +12,22 @@ use super::report::{Leaks, ThreadShare};
 use crate::program::Callback;
 use crate::{fork, program};
 
-/// Handler that is called with the allocations that a thread left behind.
+/// Handler that is called with the outstanding allocations of an ended thread.
 pub(crate) type ThreadEndHandler = Arc<Callback<Box<dyn Fn(&ThreadEnd) + Send + Sync>>>;
 
 /// Allocations that a thread made and had not freed when it ended.
 ///
-/// Another thread may own them by now and free them later; that is not known here. Memory that the
-/// thread's own thread-local variables free at its end may be included.
+/// Another thread may own them and free them later. Memory that the thread's own thread-local
+/// variables free at its end may be included.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ThreadEnd {
-    /// The thread's name in the operating system, at most 15 bytes. A thread without a name has
-    /// that of the thread that started it, or is `unnamed`.
+    /// The thread's name in the operating system, at most 15 bytes. A thread without a name
+    /// inherits the name of the thread that started it, or is `unnamed`.
     pub name: String,
     /// The thread's id in the operating system; `None` if it is unknown.
     pub id: Option<u64>,
-    /// Allocations left behind, by site.
+    /// Outstanding allocations, by site.
     pub leaks: Leaks,
 }
 
@@ -41,8 +41,8 @@ impl fmt::Display for ThreadEnd {
     }
 }
 
-/// File with the process's name, which a thread inherits unless it, or a thread that started it, is
-/// given a name.
+/// File with the process's name. A thread inherits the name unless it, or a thread that started it,
+/// is given another one.
 const PROGRAM: &str = "/proc/self/comm";
 
 /// Name and id of a thread.
@@ -59,8 +59,8 @@ impl Identity {
         let task = std::fs::read_link("/proc/thread-self").ok();
         let id = task.and_then(|task| task.file_name()?.to_str()?.parse().ok());
         let is_main = id == Some(u64::from(std::process::id()));
-        // Read from the system: `std::thread::current` panics in destructors that run after those
-        // of thread-local variables, such as that of a pthread key.
+        // Read from the system: `std::thread::current` panics in destructors that run after the
+        // thread-local variables', such as a pthread key's.
         let name = |of| std::fs::read(of).ok();
         let own = name("/proc/thread-self/comm").filter(|own| Some(own) != name(PROGRAM).as_ref());
         let name = match own {
@@ -150,8 +150,8 @@ impl Threads {
     }
 }
 
-/// Returns this thread's place in a tracker, which it keeps from its first allocation there to its
-/// end. Returns `None` if its thread-local variables were destroyed already.
+/// Returns this thread's index in a tracker. It is valid from the thread's first allocation there
+/// to its end. `None` if the thread-local variables were destroyed already.
 pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
     THREAD.try_with(|guard| guard.place_in(tracker)).ok()
 }
@@ -197,8 +197,7 @@ impl Drop for Guard {
         }
         for (tracker, place) in self.places.take() {
             let Some(tracker) = tracker.upgrade() else { continue };
-            // The main thread's end is the end of the program: its allocations were not left
-            // behind.
+            // The main thread's end is the end of the program, so it is not reported.
             if tracker.lock().threads.end(place) && !self.thread.is_main {
                 report(&tracker, &self.thread, place);
             }

@@ -109,7 +109,7 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
             };
             assert_eq!((other.held(), cache.held()), (own * BYTES, 0));
             assert!(cache.holds(), "the rest is among the remote frees");
-            // No place is left, so half of the other thread's cache goes to the pool.
+            // All places are taken, so half of the other thread's cache is flushed to the pool.
             drop(last);
             assert_eq!(other.held(), (own / 2 + 1) * BYTES);
         });
