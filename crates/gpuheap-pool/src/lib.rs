@@ -17,31 +17,25 @@
 //!
 //! None is promised: this crate is a part of `gpuheap`, which re-exports what its users need.
 
-mod headroom;
-mod limits;
 mod order;
 mod pool;
 mod progress;
 mod source;
 mod stats;
 mod stream;
-mod stuck;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use headroom::Headroom;
-pub use limits::Limits;
 pub use order::{Candidates, Order, StreamGuard};
 pub use pool::{
-    Binned, BlockRef, Cached, Direct, Environment, Forecast, Held, KeptByThreads, Outlook, Policy,
-    PoolKind, Request, Rounding, Served, Shortage, Simple, Stitched, Taking, Tuning, UnknownPool,
-    new_policy,
+    Binned, BlockRef, Cached, Direct, Environment, Forecast, Headroom, Held, KeptByThreads,
+    Outlook, Policy, PoolKind, Request, Rounding, Served, Shortage, Simple, Stitched, Taking,
+    Tuning, UnknownPool, new_policy,
 };
 pub use progress::{Completed, Moments};
 pub use source::{
-    Chunk, DriverFailure, Fence, GRANULE, Gone, MemorySource, Pages, Segment, SourceError, Waiter,
-    round_up,
+    Chunk, DriverFailure, Fence, GRANULE, Gone, Limits, MemorySource, Pages, Segment, SourceError,
+    Waiter, round_up,
 };
 pub use stats::{AllocStats, Moved, RunningStats};
-pub use stream::{StreamHandle, StreamRef, Ticket};
-pub use stuck::Stuck;
+pub use stream::{StreamHandle, StreamRef, Stuck, Ticket};

@@ -3,8 +3,8 @@
 use super::fences::group_calls;
 use super::slots::Order;
 use crate::source::{MemorySource, SourceError};
+use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
-use crate::stuck::Stuck;
 
 /// Free memory that a search found for a stream.
 #[derive(Clone, Copy, Debug)]

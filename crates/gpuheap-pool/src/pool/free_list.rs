@@ -3,8 +3,8 @@
 use super::{Cached, Environment, Shortage};
 use crate::order::{Candidates, Order};
 use crate::source::{Segment, SourceError};
+use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
-use crate::stuck::Stuck;
 
 #[derive(Debug, Default)]
 pub(super) struct FreeList {

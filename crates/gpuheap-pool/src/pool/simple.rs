@@ -85,12 +85,12 @@ impl Policy for Simple {
     }
 
     fn held(&self) -> Held {
-        Held::whole(self.live.iter().map(|(_, segment)| segment))
+        Held::whole(self.live.values())
     }
 
     #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment> {
-        self.live.iter().map(|(_, segment)| *segment).collect()
+        self.live.values().copied().collect()
     }
 }
 

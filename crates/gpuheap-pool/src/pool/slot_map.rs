@@ -35,10 +35,7 @@ impl<T> SlotMap<T> {
         value
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.entries
-            .iter()
-            .enumerate()
-            .filter_map(|(key, entry)| Some((key as u32, entry.as_ref()?)))
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().flatten()
     }
 }

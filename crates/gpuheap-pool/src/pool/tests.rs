@@ -3,10 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::stream::StreamHandle;
 use proptest::prelude::*;
 
 use super::*;
+use crate::order::Order;
+use crate::source::Limits;
+use crate::source::{MemorySource, Segment};
+use crate::stats::RunningStats;
+use crate::stream::{StreamHandle, StreamRef};
 use crate::testing::{Clock, IgnoresStreams, LARGE_DEVICE, Model, Unannounced};
 use crate::testing::{cases, fewer};
 

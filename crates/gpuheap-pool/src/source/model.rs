@@ -51,8 +51,6 @@ pub struct Model {
     /// Mappings, by address.
     maps: BTreeMap<u64, Mapping>,
     calls: u64,
-    /// Time that the calls would have taken on an H200, in nanoseconds.
-    pub cost: u64,
     /// Number of calls that changed memory or mappings.
     pub changes: u64,
     /// Number of the call that fails.
@@ -92,7 +90,6 @@ impl Model {
             ranges: BTreeMap::new(),
             maps: BTreeMap::new(),
             calls: 0,
-            cost: 0,
             changes: 0,
             fail_call: None,
             capturing: None,
@@ -280,7 +277,6 @@ impl MemorySource for Model {
     fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
         self.call()?;
         self.refuse_capturing(stream)?;
-        self.cost += 140;
         let clock = self.clock(stream.slot()).clone();
         self.next_fence += 1;
         self.fences.insert(self.next_fence, (stream.slot(), clock));
@@ -289,7 +285,6 @@ impl MemorySource for Model {
 
     fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError> {
         self.call()?;
-        self.cost += 140;
         let clock = self.clock(stream.slot()).clone();
         let (slot, point) = self.fences.get_mut(&fence.0).expect("a fence that there is");
         assert_eq!(*slot, stream.slot(), "a fence of another stream");
@@ -299,7 +294,6 @@ impl MemorySource for Model {
 
     fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
         self.call()?;
-        self.cost += 130;
         let (slot, clock) = self.fences[&fence.0].clone();
         let reached = self.done[slot] >= clock[slot];
         if reached {
@@ -311,7 +305,6 @@ impl MemorySource for Model {
     fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
         self.call()?;
         self.refuse_capturing(stream)?;
-        self.cost += 20;
         let (_, after) = self.fences[&fence.0].clone();
         let clock = self.clock(stream.slot());
         for (mine, theirs) in clock.iter_mut().zip(&after) {
@@ -349,7 +342,6 @@ impl Pages for Model {
 
     fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError> {
         self.call()?;
-        self.cost += 12_000;
         assert!(bytes > 0 && bytes.is_multiple_of(GRANULE));
         let address = self.next_address;
         self.next_address += bytes + GRANULE;
@@ -371,8 +363,6 @@ impl Pages for Model {
             return Err(SourceError::OutOfMemory);
         }
         self.changes += 1;
-        // 8 µs for 2 MiB, 35 for 32 MiB, 13 for 512 MiB.
-        self.cost += if bytes < 16 << 20 { 8_000 } else { 35_000 };
         self.reserved += bytes;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
         self.next_chunk += 1;
@@ -384,7 +374,6 @@ impl Pages for Model {
     fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError> {
         self.call()?;
         self.changes += 1;
-        self.cost += 10_000;
         assert!(self.maps.values().all(|map| map.chunk != chunk.0), "destroyed, still mapped");
         let gone = self.chunks.remove(&chunk.0).expect("a chunk that there is");
         self.reserved -= gone.bytes;
@@ -397,8 +386,6 @@ impl Pages for Model {
         for chunk in chunks {
             let bytes = self.chunks[&chunk.0].bytes;
             self.changes += 1;
-            // Access is set, and paid for, per handle.
-            self.cost += if bytes < 16 << 20 { 26_000 } else { 51_000 };
             let below = self.maps.range(..at + bytes).next_back();
             assert!(below.is_none_or(|(start, map)| start + map.bytes <= at), "mapped over");
             self.maps.insert(at, Mapping { chunk: chunk.0, bytes, work: HashMap::new() });
@@ -412,7 +399,6 @@ impl Pages for Model {
     fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
         self.call()?;
         self.changes += 1;
-        self.cost += 18_000;
         let map = self.maps.remove(&address).expect("a mapping that there is");
         assert_eq!(map.bytes, bytes, "not the whole mapping");
         for (slot, position) in map.work {

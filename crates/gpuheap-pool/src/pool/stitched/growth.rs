@@ -5,7 +5,7 @@
 //! takes it in large pieces before it is needed. Both shrink to nothing as the device or a limit
 //! fills.
 
-use crate::headroom::Headroom;
+use crate::pool::Headroom;
 use crate::source::{GRANULE, round_up};
 
 /// Largest chunk, bytes. Setting access costs 24 µs for each chunk of up to 512 MiB, and giving one
@@ -30,6 +30,15 @@ const PART_OF_RESERVED: u64 = 8;
 /// Multiple of the reserved bytes that bounds a piece, so that a program that needs little takes
 /// little.
 const TIMES: u64 = 4;
+
+/// Bound on the memory that is taken for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// The total that [growth](super::growth) allows before free memory is stitched.
+    Slack,
+    /// None, because free memory does not serve the request.
+    None,
+}
 
 /// Bounds of the memory that is taken for one request.
 #[derive(Clone, Copy, Debug)]

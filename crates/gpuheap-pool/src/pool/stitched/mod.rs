@@ -36,40 +36,33 @@
 //! The policy `split` is this one over memory in [`segments`]: it takes steps 2 to 4 and then a new
 //! segment.
 
-mod addresses;
-mod bins;
-mod blocks;
-mod eligibility;
+mod forecast;
 mod growth;
 mod memory;
+mod new_memory;
 mod placement_log;
-mod plan;
 mod primary;
 mod ranges;
 mod release;
-#[cfg(test)]
-mod replay;
 mod segments;
+mod stitching;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
 
-use blocks::{Block, Last, NONE, State};
-use eligibility::Eligibility;
-use growth::{Growth, allowance};
+use growth::{Bound, Growth, allowance};
 use memory::{LEAST, Memory};
 use placement_log::{Place, PlacementLog};
-use plan::{Bound, Packing};
-use primary::Primary;
-use ranges::Ranges;
+use primary::{Block, Eligibility, LastUse, NONE, Primary, State};
+use ranges::{Packing, Ranges};
 
-use super::ROUNDING;
+use super::kind::ROUNDING;
 use super::{
     BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Served, Shortage,
 };
-use crate::headroom::Headroom;
 use crate::order::{Candidates, Order};
+use crate::pool::Headroom;
 use crate::source::{Segment, SourceError, round_up};
 use crate::stats::RunningStats;
 use crate::stream::StreamRef;
@@ -172,7 +165,7 @@ impl Policy for Stitched {
         let position = self.placement_log.position();
         let served = self.serve(request, false, env);
         if !matches!(served, Ok(Some(_))) {
-            self.placement_log.back_to(position);
+            self.placement_log.return_to(position);
         }
         served
     }
@@ -190,18 +183,18 @@ impl Policy for Stitched {
         }
         let ticket = env.order.note_free(stream, env.source);
         let order = &*env.order;
-        let last = Last::of(ticket, order);
+        let last = LastUse::from_ticket(ticket, order);
         let notes = env.limits.soft.is_some();
         if state == State::Live {
-            self.put(key, last, notes, order);
+            self.free_at_primary(key, last, notes, order);
         } else {
             for held in self.ranges.release(range, ticket, order) {
                 self.primary.blocks[held].range = NONE;
-                self.put(held, last, notes, order);
+                self.free_at_primary(held, last, notes, order);
             }
         }
         if self.primary.is_crowded() {
-            self.primary.join_boundaries(order);
+            self.primary.merge_boundaries(order);
         }
         Ok(())
     }
@@ -227,12 +220,12 @@ impl Policy for Stitched {
     }
 
     fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
-        self.prospect(bytes, outlook)
+        self.forecast_steps(bytes, outlook)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         let mut cached = Cached { bytes: self.memory.loose_bytes(), ..Cached::default() };
-        for key in self.primary.all_free() {
+        for key in self.primary.all_free_blocks() {
             let block = &self.primary.blocks[key];
             let (from, to) = block.in_use(order);
             let pending = to.saturating_sub(from);
@@ -241,7 +234,7 @@ impl Policy for Stitched {
                 cached.add(pending, ticket, stream, order);
             }
         }
-        cached.largest = self.primary.longest(order).max(self.largest_free_range());
+        cached.largest = self.primary.longest_merged(order).max(self.largest_free_range());
         cached.stitchable = self.stitchable(|_| true);
         cached
     }
@@ -292,9 +285,9 @@ impl Stitched {
     fn serve(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         let request = Request { bytes: round_up(request.bytes, ROUNDING), ..request };
         let grant = if request.bytes <= self.small {
-            self.small(request, grows, env)?
+            self.serve_small(request, grows, env)?
         } else {
-            self.large(request, grows, env)?
+            self.serve_large(request, grows, env)?
         };
         Ok(grant)
     }
@@ -302,16 +295,16 @@ impl Stitched {
     // The search steps are inlined: their results pass from one to the next. As calls they cost a
     // third of a request that follows the log, for loads that wait for narrower stores.
     #[inline(always)]
-    fn large(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
+    fn serve_large(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         let Request { bytes, .. } = request;
         let (live, peak) = (env.stats.known_live(), env.stats.live_peak);
         self.placement_log.note_live(live, peak);
-        let place = if self.tuning.follows { self.placement_log.place(bytes) } else { None };
+        let place = if self.tuning.follows { self.placement_log.find_place(bytes) } else { None };
         let mut grant = match place {
-            Some(place) => match self.again(place, request, env)? {
+            Some(place) => match self.take_place(place, request, env)? {
                 // Empty small runs may be in the way.
                 None if self.primary.merge_empty_small_runs(env.order) => {
-                    self.again(place, request, env)?
+                    self.take_place(place, request, env)?
                 }
                 grant => grant,
             },
@@ -326,7 +319,7 @@ impl Stitched {
         }
         let grant = match grant {
             Some(grant) => grant,
-            None => match self.find_more(request, grows, env)? {
+            None => match self.serve_beyond_primary(request, grows, env)? {
                 Some(grant) => grant,
                 None => return Ok(None),
             },
@@ -344,13 +337,13 @@ impl Stitched {
     /// Frees a block at a primary address. `notes` says whether to note the chunks that become all
     /// free.
     #[inline]
-    fn put(&mut self, key: u32, last: Last, notes: bool, order: &Order) {
+    fn free_at_primary(&mut self, key: u32, last: LastUse, notes: bool, order: &Order) {
         let block = &self.primary.blocks[key];
         let (address, end) = (block.address, block.end());
         if self.placement_log.is_followed() && !self.primary.blocks[key].small {
-            self.primary.leave(key, last);
+            self.primary.free_deferred(key, last);
         } else {
-            self.primary.put(key, last, order);
+            self.primary.free_block(key, last, order);
         }
         if notes {
             self.note_freed(address, end);
@@ -359,17 +352,17 @@ impl Stitched {
 
     /// Takes the place that the request had the last time, if it is free.
     #[inline(always)]
-    fn again(&mut self, place: Place, request: Request, env: &mut Environment<'_>) -> Served {
+    fn take_place(&mut self, place: Place, request: Request, env: &mut Environment<'_>) -> Served {
         match place {
             Place::Primary(address, key) => {
-                let first = if self.primary.is_at(key, address, request.bytes) {
+                let first = if self.primary.is_free_at(key, address, request.bytes) {
                     Some(key)
                 } else {
-                    self.primary.run_at(address, request.bytes)
+                    self.primary.large_run_at(address, request.bytes)
                 };
-                self.in_run(first, address, request, env)
+                self.take_run(first, address, request, env)
             }
-            Place::Range(id) => self.in_range(id, request, env),
+            Place::Range(id) => self.take_range(id, request, env),
         }
     }
 
@@ -379,9 +372,9 @@ impl Stitched {
     #[cold]
     fn is_among_small(&self, place: Place, bytes: u64) -> bool {
         let Place::Primary(address, _) = place else { return false };
-        let is_blocked = self.primary.run_at(address, bytes).is_none();
+        let is_blocked = self.primary.large_run_at(address, bytes).is_none();
         let belongs = |block: &Block| block.small || block.state == State::Free;
-        is_blocked && self.primary.run_of(address, bytes, belongs).is_some()
+        is_blocked && self.primary.run_where(address, bytes, belongs).is_some()
     }
 
     /// Takes a free block by steps 2 to 4 of the module's list, except that it does not wait for
@@ -394,11 +387,11 @@ impl Stitched {
         env: &mut Environment<'_>,
     ) -> FoundKey {
         let Request { bytes, stream } = request;
-        self.primary.join_deferred(env.order);
+        self.primary.merge_deferred(env.order);
         let (primary, search_depth) = (&mut self.primary, self.tuning.search_depth);
         let found = env.order.find(stream, env.source, |order, polled| {
             if polled {
-                primary.join_boundaries(order);
+                primary.merge_boundaries(order);
                 if !small {
                     primary.merge_empty_small_runs(order);
                 }
@@ -413,7 +406,7 @@ impl Stitched {
         });
         match found {
             Err(SourceError::StreamUnusable) => {
-                self.within_eligibility(request, small, search_depth, env)
+                self.find_eligible(request, small, search_depth, env)
             }
             found => found.map_err(Shortage::Failed),
         }
@@ -422,7 +415,7 @@ impl Stitched {
     /// Last search, when no new memory can be taken: any free block that fits, however many come
     /// before it. Then all free memory, for small or large requests, in one piece or in several.
     #[cold]
-    fn rather_than_fail(
+    fn serve_before_failure(
         &mut self,
         request: Request,
         shortage: Shortage,
@@ -434,21 +427,21 @@ impl Stitched {
         // sixteen threads with two streams each failed after a minute for 40 KiB with 44 free.
         self.merge_all(env.order);
         for small in [false, true] {
-            if let Some(key) = self.within_eligibility(request, small, usize::MAX, env)? {
+            if let Some(key) = self.find_eligible(request, small, usize::MAX, env)? {
                 return Ok(self.hand_out(key, bytes));
             }
         }
         self.primary.merge_all_small(env.order);
-        if let Some(key) = self.within_eligibility(request, false, usize::MAX, env)? {
+        if let Some(key) = self.find_eligible(request, false, usize::MAX, env)? {
             return Ok(self.hand_out(key, bytes));
         }
-        if let Some(address) = self.bounded_run(bytes)
+        if let Some(address) = self.find_shared_run(bytes)
             && let Some(grant) = self.take_at_primary(address, request, env)?
         {
             return Ok(grant);
         }
         // Small requests too: sixteen threads at a limit failed for 40 KiB with 52 in two pieces.
-        if let Some(grant) = self.in_some_range(request, env)? {
+        if let Some(grant) = self.take_any_range(request, env)? {
             return Ok(grant);
         }
         if self.in_segments {
@@ -462,7 +455,7 @@ impl Stitched {
 
     /// Takes a free block in place of one that cannot be waited for.
     #[cold]
-    fn within_eligibility(
+    fn find_eligible(
         &mut self,
         request: Request,
         small: bool,
@@ -470,11 +463,11 @@ impl Stitched {
         env: &mut Environment<'_>,
     ) -> FoundKey {
         let Request { bytes, stream } = request;
-        for eligibility in [Eligibility::Fenced, Eligibility::Open] {
+        for eligibility in [Eligibility::Fenced, Eligibility::Usable] {
             let order = &*env.order;
             self.cut_completed_parts(eligibility, stream, order);
             let found =
-                self.primary.find_within(eligibility, bytes, small, search_depth, stream, order);
+                self.primary.find_eligible(eligibility, bytes, small, search_depth, stream, order);
             if found.usable.is_some() {
                 return Ok(found.usable);
             }
@@ -490,13 +483,18 @@ impl Stitched {
 
     /// Allocates by steps 4 to 7 of the module's list, if no free block at a primary address fits.
     #[cold]
-    fn find_more(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
-        if let Some(address) = self.bounded_run(request.bytes)
+    fn serve_beyond_primary(
+        &mut self,
+        request: Request,
+        grows: bool,
+        env: &mut Environment<'_>,
+    ) -> Served {
+        if let Some(address) = self.find_shared_run(request.bytes)
             && let Some(grant) = self.take_at_primary(address, request, env)?
         {
             return Ok(Some(grant));
         }
-        if let Some(grant) = self.in_some_range(request, env)? {
+        if let Some(grant) = self.take_any_range(request, env)? {
             return Ok(Some(grant));
         }
         if !grows {
@@ -505,19 +503,19 @@ impl Stitched {
         if !env.order.polls_all() {
             // All streams are polled before new memory is taken.
             env.order.poll(env.source).map_err(Shortage::Failed)?;
-            self.primary.join_boundaries(env.order);
+            self.primary.merge_boundaries(env.order);
             if let Some(key) = self.find_at_primary(request, false, env)? {
                 return Ok(Some(self.hand_out(key, request.bytes)));
             }
         }
-        let taken = match self.grow_for(request, env) {
+        let taken = match self.grow_for_request(request, env) {
             Ok(None) => self.stitch(request, Packing::Few, env),
             Ok(Some(grown)) => return Ok(Some(grown)),
             Err(error) => Err(error),
         };
         match taken {
             Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
-                self.rather_than_fail(request, shortage, env).map(Some)
+                self.serve_before_failure(request, shortage, env).map(Some)
             }
             stitched => stitched.map(Some),
         }
@@ -525,7 +523,7 @@ impl Stitched {
 
     /// Returns the bounds of growth for a request of `bytes`. Blocks in thread caches are not live:
     /// the high-water mark is the program's own.
-    fn growth(&self, bytes: u64, stats: &RunningStats, headroom: Headroom) -> Growth {
+    fn growth_bounds(&self, bytes: u64, stats: &RunningStats, headroom: Headroom) -> Growth {
         let peak = stats.peak_with(bytes);
         let share = u128::from(peak) * u128::from(self.slack()) / 1000;
         let share = u64::try_from(share).unwrap_or(u64::MAX);
@@ -542,7 +540,7 @@ impl Stitched {
         slack.saturating_add(more).min(most_slack.max(slack))
     }
 
-    fn small(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
+    fn serve_small(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         let Request { bytes, stream } = request;
         let search_depth = self.tuning.search_depth;
         let found = self.primary.find(bytes, true, search_depth, stream, env.order);
@@ -550,7 +548,7 @@ impl Stitched {
             Some(key) => Some(key),
             None => match self.take_small_run(request, grows, env) {
                 Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
-                    let grant = self.rather_than_fail(request, shortage, env)?;
+                    let grant = self.serve_before_failure(request, shortage, env)?;
                     return Ok(Some(grant));
                 }
                 run => run?,
@@ -571,14 +569,14 @@ impl Stitched {
         let search_depth = self.tuning.search_depth;
         // At an earlier address, if possible: blocks placed around it then find their places again.
         let mut key = self.small_runs.iter().find_map(|address| {
-            let key = self.primary.run_at(*address, SMALL_RUN)?;
+            let key = self.primary.large_run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
             let usable =
                 block.end() >= address + SMALL_RUN && block.last.is_usable_on(stream, env.order);
             (usable && self.may_hold_small(key)).then_some((key, *address))
         });
         if key.is_none() {
-            self.primary.join_deferred(env.order);
+            self.primary.merge_deferred(env.order);
             key = self
                 .primary
                 .find(SMALL_RUN, false, search_depth, stream, env.order)
@@ -603,24 +601,24 @@ impl Stitched {
         if grown {
             let address =
                 self.grow_at_primary(Request { bytes: SMALL_RUN, ..request }, Bound::None, env)?;
-            key = address.and_then(|at| Some((self.primary.run_at(at, SMALL_RUN)?, at)));
+            key = address.and_then(|at| Some((self.primary.large_run_at(at, SMALL_RUN)?, at)));
         }
         let (key, address) = key.ok_or(Shortage::Device(LEAST))?;
         let block = &self.primary.blocks[key];
         let mut length = (block.end() - address).min(SMALL_RUN);
-        let mut last = block.last_of(address, address + length, env.order);
+        let mut last = block.last_use_in(address, address + length, env.order);
         if length < SMALL_RUN && grown {
             // The memory was used by several streams, and `stream` comes after all of them.
             length = SMALL_RUN;
             let ticket = env.order.note_free(stream, env.source);
-            last = Last::of(ticket, env.order);
+            last = LastUse::from_ticket(ticket, env.order);
         }
         if length >= SMALL_RUN {
             self.note_small_run(address);
         }
         let key = self.primary.take(key, address, length, State::Live);
         self.primary.blocks[key].small = true;
-        self.primary.put_apart(key, last);
+        self.primary.free_unmerged(key, last);
         Ok(Some(key))
     }
 
@@ -660,14 +658,14 @@ impl Stitched {
         request: Request,
         env: &mut Environment<'_>,
     ) -> Served {
-        let first = self.primary.run_at(address, request.bytes);
-        self.in_run(first, address, request, env)
+        let first = self.primary.large_run_at(address, request.bytes);
+        self.take_run(first, address, request, env)
     }
 
     /// Takes a range of primary addresses, if it is free and the run of free blocks begins with a
     /// known block.
     #[inline(always)]
-    fn in_run(
+    fn take_run(
         &mut self,
         first: Option<u32>,
         address: u64,
@@ -678,7 +676,7 @@ impl Stitched {
         let Some(first) = first else { return Ok(None) };
         let block = &self.primary.blocks[first];
         let simple = block.end() >= address + bytes && block.last.is_usable_on(stream, env.order);
-        if !simple && !self.order_run(&[Segment { address, bytes }], stream, env)? {
+        if !simple && !self.order_after_uses(&[Segment { address, bytes }], stream, env)? {
             return Ok(None);
         }
         let key = self.primary.take(first, address, bytes, State::Live);
@@ -686,10 +684,10 @@ impl Stitched {
     }
 
     /// Takes the beginning of a stitched range that is free, one of the first few that fit.
-    fn in_some_range(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
+    fn take_any_range(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
         let fitting: Vec<u32> = self.ranges.fitting(request.bytes).take(LOOK_RANGES).collect();
         for id in fitting {
-            if let Some(grant) = self.in_range(id, request, env)? {
+            if let Some(grant) = self.take_range(id, request, env)? {
                 return Ok(Some(grant));
             }
         }
@@ -697,7 +695,7 @@ impl Stitched {
     }
 
     /// Takes the beginning of a stitched range, if all of it is free.
-    fn in_range(&mut self, id: u32, request: Request, env: &mut Environment<'_>) -> Served {
+    fn take_range(&mut self, id: u32, request: Request, env: &mut Environment<'_>) -> Served {
         let Request { bytes, stream } = request;
         let Some(range) = self.ranges.get(id) else { return Ok(None) };
         if range.is_live() || range.bytes < bytes {
@@ -710,13 +708,13 @@ impl Stitched {
                 break;
             }
             let part = Segment { address: run.address, bytes: run.bytes.min(left) };
-            if self.primary.run_at(part.address, part.bytes).is_none() {
+            if self.primary.large_run_at(part.address, part.bytes).is_none() {
                 return Ok(None);
             }
             left -= part.bytes;
             runs.push(part);
         }
-        if !self.order_run(&runs, stream, env)? {
+        if !self.order_after_uses(&runs, stream, env)? {
             return Ok(None);
         }
         let held = self.take_mapped(&runs, id);
@@ -730,7 +728,7 @@ impl Stitched {
     fn take_mapped(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
         let mut held = Vec::with_capacity(runs.len());
         for run in runs {
-            if let Some(first) = self.primary.run_at(run.address, run.bytes) {
+            if let Some(first) = self.primary.large_run_at(run.address, run.bytes) {
                 held.push(self.primary.take(first, run.address, run.bytes, State::Mapped));
             }
         }
@@ -742,7 +740,7 @@ impl Stitched {
 
     /// Makes `stream` wait for the last uses of free primary ranges. Returns `false` if one of them
     /// cannot be waited for.
-    fn order_run(
+    fn order_after_uses(
         &self,
         runs: &[Segment],
         stream: StreamRef,
@@ -750,12 +748,14 @@ impl Stitched {
     ) -> Result<bool, Shortage> {
         let mut tickets = Vec::new();
         for run in runs {
-            let Some(first) = self.primary.run_at(run.address, run.bytes) else { return Ok(false) };
+            let Some(first) = self.primary.large_run_at(run.address, run.bytes) else {
+                return Ok(false);
+            };
             let end = run.address + run.bytes;
-            for block in self.primary.run(first, end) {
+            for block in self.primary.blocks_from(first, end) {
                 // New memory may have merged with a block that a capture freed. Only the capture's
                 // part is in use.
-                let ticket = block.last_of(run.address, end, env.order).ticket();
+                let ticket = block.last_use_in(run.address, end, env.order).ticket();
                 tickets.extend(ticket.filter(|ticket| !env.order.is_usable_on(*ticket, stream)));
             }
         }

@@ -104,18 +104,18 @@ impl PlacementLog {
     }
 
     /// Returns to an earlier position of the log, because the requests made since then failed.
-    pub(super) fn back_to(&mut self, position: Position) {
+    pub(super) fn return_to(&mut self, position: Position) {
         let Position { next, began, has_little } = position;
         (self.next, self.began, self.has_little) = (next, began, has_little);
     }
 
     /// Returns the place that this request had when the program did the same before.
     #[inline]
-    pub(super) fn place(&mut self, bytes: u64) -> Option<Place> {
+    pub(super) fn find_place(&mut self, bytes: u64) -> Option<Place> {
         let units = units(bytes);
         let at = match self.next {
-            Some(at) if self.is(at, units) => Some(at),
-            Some(at) => (at + 1..at + AHEAD).find(|at| self.is(*at, units)),
+            Some(at) if self.has_size(at, units) => Some(at),
+            Some(at) => (at + 1..at + AHEAD).find(|at| self.has_size(*at, units)),
             None => None,
         };
         let at = at.or_else(|| self.look_up(units));
@@ -160,7 +160,7 @@ impl PlacementLog {
         self.count += 1;
     }
 
-    fn is(&self, at: usize, units: u32) -> bool {
+    fn has_size(&self, at: usize, units: u32) -> bool {
         at < self.count && at + LOG > self.count && self.log[at % LOG].units == units
     }
 
@@ -175,11 +175,11 @@ impl PlacementLog {
         // The count exceeds what a mark can hold, but only the last requests are in the log.
         let back = (self.count as u32).wrapping_sub(mark.at) as usize;
         let at = self.count.checked_sub(back)?;
-        let same = self.is(at, units)
+        let same = self.has_size(at, units)
             && (1..CONTEXT as usize).all(|back| {
                 at >= back
                     && self.count >= back
-                    && self.is(at - back, self.log[(self.count - back) % LOG].units)
+                    && self.has_size(at - back, self.log[(self.count - back) % LOG].units)
             });
         same.then_some(at)
     }
@@ -192,7 +192,7 @@ impl PlacementLog {
 }
 
 fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes / crate::pool::ROUNDING).unwrap_or(u32::MAX)
+    u32::try_from(bytes / crate::pool::kind::ROUNDING).unwrap_or(u32::MAX)
 }
 
 /// Returns the table index of a hash, and the bits that tell it from others there.
@@ -214,7 +214,8 @@ mod tests {
             placement_log.next = None;
             for size in 0..100 {
                 let bytes = (size + 7) * 512 * 13;
-                known += usize::from(placement_log.place(bytes) == Some(Place::Primary(bytes, 0)));
+                known +=
+                    usize::from(placement_log.find_place(bytes) == Some(Place::Primary(bytes, 0)));
                 placement_log.note(bytes, Place::Primary(bytes, 0), true);
             }
         }

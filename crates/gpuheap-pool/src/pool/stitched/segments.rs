@@ -40,9 +40,9 @@ impl Stitched {
         let (wanted, exact) = (wanted(bytes, small), round_up(bytes, LEAST));
         env.order.poll(env.source).map_err(Shortage::Failed)?;
         self.merge_all(env.order);
-        let spare = self.spare(env.order);
+        let spare = self.spare_pieces(env.order);
         if spare.iter().map(|(bytes, _)| bytes).sum::<u64>() >= wanted {
-            self.release_of(spare, wanted, env).map_err(Shortage::Failed)?;
+            self.release_pieces(spare, wanted, env).map_err(Shortage::Failed)?;
         }
         let segment = match env.take(wanted, stream) {
             Err(Shortage::Limit(_) | Shortage::Device(_)) if exact < wanted => {
@@ -64,7 +64,7 @@ impl Stitched {
         env.give_back(segment)?;
         let Segment { address, bytes } = segment;
         self.memory.remove_segment(segment);
-        if let Some(first) = self.primary.free_at(address, bytes) {
+        if let Some(first) = self.primary.free_run_at(address, bytes) {
             self.primary.remove_segment(first, address, bytes);
         }
         Ok(bytes)

@@ -1,178 +1,19 @@
 //! Tests of the parts against naive models, and of the promises that only `stitched` makes.
 
-use std::collections::BTreeMap;
-
 use crate::stream::StreamHandle;
 use proptest::prelude::*;
 
-use super::bins::Bins;
-use super::blocks::{Block, Blocks, Part};
 use super::*;
-use crate::headroom::Headroom;
-use crate::limits::Limits;
+use crate::pool::Headroom;
+use crate::source::Limits;
 use crate::source::MemorySource;
 use crate::stats::RunningStats;
+use crate::stream::Stuck;
 use crate::stream::Ticket;
-use crate::stuck::Stuck;
 use crate::testing::{LARGE_DEVICE, Model};
 use crate::testing::{cases, fewer};
 
 const MIB: u64 = 1 << 20;
-
-fn free_block(bytes: u64, address: u64) -> Block {
-    Block {
-        address,
-        bytes,
-        before: NONE,
-        after: NONE,
-        next: NONE,
-        previous: NONE,
-        last: Last::COMPLETED,
-        part: Part::ALL,
-        range: NONE,
-        state: State::Free,
-        small: false,
-        boundary: false,
-        binned: false,
-        listed: false,
-    }
-}
-
-proptest! {
-    #![proptest_config(cases(256))]
-
-    #[test]
-    fn bins_find_a_block_that_fits_and_nearly_the_smallest(
-        sizes in prop::collection::vec(prop_oneof![1_u64..300, 1_u64..90_000, Just(1 << 38)], 1..fewer(60)),
-        removed in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
-        asked in prop::collection::vec(prop_oneof![1_u64..300, 1_u64..100_000], 1..fewer(20)),
-    ) {
-        let (mut blocks, mut bins) = (Blocks::default(), Bins::default());
-        let mut naive: Vec<(u64, u32)> = Vec::new();
-        for (at, units) in sizes.iter().enumerate() {
-            let key = blocks.insert(free_block(units * ROUNDING, at as u64));
-            bins.insert(key, &mut blocks);
-            naive.push((units * ROUNDING, key));
-        }
-        for index in removed {
-            if naive.is_empty() {
-                break;
-            }
-            let (_, key) = naive.swap_remove(index.index(naive.len()));
-            bins.remove(key, &mut blocks);
-        }
-        let mut keys: Vec<u32> = bins.keys(&blocks).collect();
-        let mut expected: Vec<u32> = naive.iter().map(|(_, key)| *key).collect();
-        keys.sort_unstable();
-        expected.sort_unstable();
-        prop_assert_eq!(keys, expected);
-        for units in asked {
-            let bytes = units * ROUNDING;
-            let best = naive.iter().map(|found| found.0).filter(|found| *found >= bytes).min();
-            let found = bins.best(bytes, 64, &blocks, |_| true, |_| true).usable;
-            let found = found.map(|key| blocks[key].bytes);
-            prop_assert_eq!(found.is_some(), best.is_some());
-            if let (Some(found), Some(best)) = (found, best) {
-                // Sizes of up to 64 KiB have bins of their own. For a larger size, the first few
-                // blocks searched decide.
-                prop_assert!(found == best || best > SMALL && found <= best + best / 64, "{found} {best}");
-            }
-            // If none is usable, one block is named all the same.
-            let other = bins.best(bytes, 1, &blocks, |_| false, |_| true);
-            prop_assert!(other.usable.is_none());
-            prop_assert_eq!(other.other.is_some(), best.is_some());
-        }
-    }
-
-    /// Takes, frees, fills and empties ranges at random. Checks that blocks tile their address
-    /// range, that free neighbours are merged or noted as a boundary, and that each address leads
-    /// to its block.
-    #[test]
-    #[cfg_attr(miri, ignore = "it looks at every page at every step")]
-    fn blocks_tile_their_addresses(
-        actions in prop::collection::vec((0_u8..8, any::<u64>(), 1_u64..9000), 1..fewer(150)),
-    ) {
-        let (mut model, mut order, mut primary) = (Model::new(1 << 40), Order::default(), Primary::default());
-        model.immediate = false;
-        let streams: Vec<_> = (0..3)
-            .map(|n| order.stream(100 + n, StreamHandle(n as usize + 10), || None, &mut model))
-            .collect();
-        primary.add_address_range(1 << 40, 64 * LEAST);
-        let mut live: Vec<u32> = Vec::new();
-        // Last free of each step of memory, which no block records.
-        let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
-        for (what, pick, units) in actions {
-            let stream = streams[(pick % 3) as usize];
-            match what {
-                0 => {
-                    let unbacked = primary.unbacked.first().copied();
-                    if let Some(unbacked) = unbacked {
-                        let pages = primary.blocks[unbacked].bytes / LEAST;
-                        primary.fill(unbacked, (1 + pick % pages) * LEAST, &order);
-                    }
-                }
-                1 | 2 => {
-                    primary.join_deferred(&order);
-                    let bytes = units * ROUNDING;
-                    let small = bytes <= SMALL;
-                    let found = primary.find(bytes, small, 8, stream, &order);
-                    if let Some(key) = found.usable.or(found.other) {
-                        let address = primary.blocks[key].address;
-                        live.push(primary.take(key, address, bytes, State::Live));
-                    }
-                }
-                3 | 6 if !live.is_empty() => {
-                    let key = live.swap_remove(pick as usize % live.len());
-                    primary.blocks[key].small = primary.blocks[key].bytes <= SMALL;
-                    let ticket = order.note_free(stream, &mut model);
-                    let block = &primary.blocks[key];
-                    let steps = (block.address..block.end()).step_by(ROUNDING as usize);
-                    freed.extend(steps.map(|step| (step, ticket)));
-                    if what == 3 || primary.blocks[key].small {
-                        primary.put(key, Last::of(ticket, &order), &order);
-                    } else {
-                        primary.leave(key, Last::of(ticket, &order));
-                    }
-                }
-                4 => {
-                    // A range in the middle of free blocks, perhaps of several streams.
-                    let address = (1 << 40) + pick % (64 * LEAST) / ROUNDING * ROUNDING;
-                    let bytes = units * ROUNDING;
-                    if let Some(first) = primary.run_at(address, bytes) {
-                        let key = primary.take(first, address, bytes, State::Live);
-                        prop_assert_eq!((primary.blocks[key].address, primary.blocks[key].bytes), (address, bytes));
-                        live.push(key);
-                    }
-                }
-                5 => {
-                    primary.join_deferred(&order);
-                    primary.cut_completed_parts(&order, |last| last.is_usable_on(stream, &order));
-                }
-                _ => {
-                    (0..3).filter(|slot| pick >> slot & 1 == 1).for_each(|slot| model.complete(slot));
-                    order.poll(&mut model).unwrap();
-                    primary.join_deferred(&order);
-                    primary.join_boundaries(&order);
-                    primary.merge_empty_small_runs(&order);
-                }
-            }
-            primary.check();
-            for key in primary.free(true).chain(primary.free(false)) {
-                let block = &primary.blocks[key];
-                let (from, to) = block.in_use(&order);
-                for (step, ticket) in freed.range(block.address..block.end()) {
-                    let known = (from..to).contains(step) && Some(ticket.slot()) == block.last.ticket().map(Ticket::slot);
-                    prop_assert!(known || order.is_fence_reached(*ticket), "{step} {ticket:?} {block:?}");
-                }
-            }
-            for key in &live {
-                let block = &primary.blocks[*key];
-                prop_assert_eq!(primary.at(block.address), Some(*key));
-                prop_assert_eq!(primary.at(block.end() - 1), Some(*key));
-            }
-        }
-    }
-}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
@@ -719,7 +560,7 @@ fn a_run_of_many_streams_is_walked_once() {
             bench.free(*block, at % 2);
         }
     }
-    assert_eq!(bench.policy.primary.boundaries().count(), 2);
+    assert_eq!(bench.policy.primary.run_starts_with_boundaries().count(), 2);
     let both = bench.allocate(199 * (128 << 10), 2);
     assert_eq!(both.address, blocks[201].address, "the shorter one that fits");
 }

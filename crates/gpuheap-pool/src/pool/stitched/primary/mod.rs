@@ -10,11 +10,20 @@
 //! so that an address leads to its block in a few steps. When blocks merge or split, the larger
 //! part keeps its record. The table then changes only for the pages of the smaller part.
 
+mod bins;
+mod blocks;
+mod eligibility;
+#[cfg(test)]
+mod tests;
+
 use rustc_hash::FxHashSet;
 
-use super::bins::{Bins, Found};
-use super::blocks::{Block, Blocks, Last, NONE, Part, State};
-use super::eligibility::Eligibility;
+use bins::Bins;
+pub(crate) use bins::Found;
+use blocks::UsedPart;
+pub(crate) use blocks::{Block, Blocks, LastUse, NONE, State};
+pub(crate) use eligibility::Eligibility;
+
 use crate::order::Order;
 use crate::source::Segment;
 use crate::stream::StreamRef;
@@ -29,13 +38,13 @@ const KEPT_EMPTY_RUNS: usize = 2;
 const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Primary {
-    pub(super) blocks: Blocks,
+pub(crate) struct Primary {
+    pub(crate) blocks: Blocks,
     large: Bins,
     small: Bins,
     /// Ranges of addresses that blocks cover whole, by address.
     address_ranges: Vec<AddressRange>,
-    pub(super) unbacked: Vec<u32>,
+    pub(crate) unbacked: Vec<u32>,
     /// Free blocks that could not merge with the next one, because another stream freed it.
     boundaries: Vec<u32>,
     /// Number of boundaries at which stale ones are removed.
@@ -56,19 +65,19 @@ struct AddressRange {
 
 impl Primary {
     /// Adds addresses without memory.
-    pub(super) fn add_address_range(&mut self, base: u64, bytes: u64) {
+    pub(crate) fn add_address_range(&mut self, base: u64, bytes: u64) {
         let key = self.add_block(base, bytes, State::Unbacked);
         self.unbacked.push(key);
     }
 
     /// Adds addresses with memory, a segment of the driver, as one free block.
-    pub(super) fn add_segment(&mut self, base: u64, bytes: u64) {
+    pub(crate) fn add_segment(&mut self, base: u64, bytes: u64) {
         let key = self.add_block(base, bytes, State::Free);
         self.bin(key);
     }
 
     /// Removes the addresses of a segment that is all free, because it was given back.
-    pub(super) fn remove_segment(&mut self, first: u32, base: u64, bytes: u64) {
+    pub(crate) fn remove_segment(&mut self, first: u32, base: u64, bytes: u64) {
         let key = self.take(first, base, bytes, State::Unbacked);
         self.blocks.remove(key);
         self.address_ranges.retain(|addresses| addresses.base != base);
@@ -83,8 +92,8 @@ impl Primary {
             after: NONE,
             next: NONE,
             previous: NONE,
-            last: Last::COMPLETED,
-            part: Part::ALL,
+            last: LastUse::COMPLETED,
+            part: UsedPart::ALL,
             range: NONE,
             state,
             small: false,
@@ -100,7 +109,7 @@ impl Primary {
 
     /// Returns the last address range if it is unbacked as a whole, so that its addresses can be
     /// given back.
-    pub(super) fn last_unused_address_range(&self) -> Option<Segment> {
+    pub(crate) fn last_unused_address_range(&self) -> Option<Segment> {
         let &AddressRange { base, bytes, .. } = self.address_ranges.last()?;
         let is_all = |unbacked: &Block| (unbacked.address, unbacked.bytes) == (base, bytes);
         let is_unbacked = self.unbacked.iter().any(|unbacked| is_all(&self.blocks[*unbacked]));
@@ -108,7 +117,7 @@ impl Primary {
     }
 
     /// Forgets the last address range, whose addresses were given back.
-    pub(super) fn remove_last_address_range(&mut self) {
+    pub(crate) fn remove_last_address_range(&mut self) {
         let Some(addresses) = self.address_ranges.pop() else { return };
         let holds = |unbacked: &u32| self.blocks[*unbacked].address == addresses.base;
         if let Some(at) = self.unbacked.iter().position(holds) {
@@ -118,7 +127,7 @@ impl Primary {
 
     /// Searches the first few free blocks that fit for the best one that `stream` may use.
     #[inline]
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         bytes: u64,
         small: bool,
@@ -131,7 +140,7 @@ impl Primary {
 
     /// Searches the first few free blocks that fit for the best one that `stream` may use.
     /// Otherwise finds one that `eligibility` allows.
-    pub(super) fn find_within(
+    pub(crate) fn find_eligible(
         &self,
         eligibility: Eligibility,
         bytes: u64,
@@ -162,12 +171,12 @@ impl Primary {
     }
 
     /// Returns the keys of all free blocks.
-    pub(super) fn all_free(&self) -> impl Iterator<Item = u32> + '_ {
-        self.free(true).chain(self.free(false))
+    pub(crate) fn all_free_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.free_blocks(true).chain(self.free_blocks(false))
     }
 
     /// Returns the keys of all free blocks of one class.
-    pub(super) fn free(&self, small: bool) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn free_blocks(&self, small: bool) -> impl Iterator<Item = u32> + '_ {
         let bins = if small { &self.small } else { &self.large };
         let is_deferred = move |key: &u32| {
             self.blocks.get(*key).is_some_and(|block| block.is_free(small) && !block.binned)
@@ -178,7 +187,7 @@ impl Primary {
     /// Returns `key` if it is a free block of large requests at this address with at least this
     /// size. That saves the search by address.
     #[inline]
-    pub(super) fn is_at(&self, key: u32, address: u64, bytes: u64) -> bool {
+    pub(crate) fn is_free_at(&self, key: u32, address: u64, bytes: u64) -> bool {
         self.blocks.get(key).is_some_and(|block| {
             block.address == address && block.bytes >= bytes && block.is_free(false)
         })
@@ -195,7 +204,7 @@ impl Primary {
     }
 
     /// Returns the block that holds `address`.
-    pub(super) fn at(&self, address: u64) -> Option<u32> {
+    pub(crate) fn block_at(&self, address: u64) -> Option<u32> {
         let addresses = &self.address_ranges[self.address_range_at(address)?];
         let mut key = *addresses.cover.get(((address - addresses.base) / PAGE) as usize)?;
         loop {
@@ -208,30 +217,30 @@ impl Primary {
     }
 
     /// Returns `true` if `address` has memory.
-    pub(super) fn holds_memory(&self, address: u64) -> bool {
-        self.at(address).is_some_and(|key| self.blocks[key].state != State::Unbacked)
+    pub(crate) fn holds_memory(&self, address: u64) -> bool {
+        self.block_at(address).is_some_and(|key| self.blocks[key].state != State::Unbacked)
     }
 
     /// Returns the first block of the run of free blocks of large requests that covers a range.
-    pub(super) fn run_at(&self, address: u64, bytes: u64) -> Option<u32> {
-        self.run_of(address, bytes, |block| block.is_free(false))
+    pub(crate) fn large_run_at(&self, address: u64, bytes: u64) -> Option<u32> {
+        self.run_where(address, bytes, |block| block.is_free(false))
     }
 
     /// Returns the first block of the run of free blocks, of either class, that covers a range.
-    pub(super) fn free_at(&self, address: u64, bytes: u64) -> Option<u32> {
-        self.run_of(address, bytes, |block| block.state == State::Free)
+    pub(crate) fn free_run_at(&self, address: u64, bytes: u64) -> Option<u32> {
+        self.run_where(address, bytes, |block| block.state == State::Free)
     }
 
     /// Returns the first block of the run of blocks for which `belong` holds and that covers a
     /// range.
     #[inline]
-    pub(super) fn run_of(
+    pub(crate) fn run_where(
         &self,
         address: u64,
         bytes: u64,
         belongs: impl Fn(&Block) -> bool,
     ) -> Option<u32> {
-        let first = self.at(address)?;
+        let first = self.block_at(address)?;
         let (mut key, end) = (first, address + bytes);
         loop {
             let block = self.blocks.get(key)?;
@@ -247,7 +256,7 @@ impl Primary {
 
     /// Returns the end of the run of `allowed` free blocks that begins with `key`. `None` if no
     /// such run begins there.
-    pub(super) fn run_from(&self, key: u32, allowed: impl Fn(&Block) -> bool) -> Option<u64> {
+    pub(crate) fn run_from(&self, key: u32, allowed: impl Fn(&Block) -> bool) -> Option<u64> {
         let first = &self.blocks[key];
         let belongs = |block: &&Block| block.state == State::Free && allowed(block);
         if !belongs(&first) || self.blocks.get(first.before).is_some_and(|block| belongs(&block)) {
@@ -262,13 +271,13 @@ impl Primary {
 
     /// Returns the size of the longest free block if no merge were deferred and [nothing set
     /// apart](Primary::merge_all_small) for small requests.
-    pub(super) fn longest(&self, order: &Order) -> u64 {
+    pub(crate) fn longest_merged(&self, order: &Order) -> u64 {
         let mut longest = 0;
-        for first in self.all_free() {
+        for first in self.all_free_blocks() {
             let Some(end) = self.run_from(first, |_| true) else { continue };
             let mut whole: Option<Block> = None;
-            for block in self.run(first, end) {
-                let merged = whole.as_ref().and_then(|whole| whole.with(block, order));
+            for block in self.blocks_from(first, end) {
+                let merged = whole.as_ref().and_then(|whole| whole.merged_use(block, order));
                 whole = match (whole, merged) {
                     (Some(whole), Some((last, part))) => {
                         Some(Block { bytes: whole.bytes + block.bytes, last, part, ..whole })
@@ -282,7 +291,7 @@ impl Primary {
     }
 
     /// Returns the blocks of a run from the block `first` up to `end`.
-    pub(super) fn run(&self, first: u32, end: u64) -> impl Iterator<Item = &Block> {
+    pub(crate) fn blocks_from(&self, first: u32, end: u64) -> impl Iterator<Item = &Block> {
         let first = self.blocks.get(first);
         std::iter::successors(first, move |block| {
             (block.end() < end).then(|| self.blocks.get(block.after)).flatten()
@@ -291,13 +300,13 @@ impl Primary {
 
     /// Makes one block of a range that the run of free blocks from `first` on covers. The block is
     /// in no bin.
-    pub(super) fn take(&mut self, first: u32, address: u64, bytes: u64, state: State) -> u32 {
+    pub(crate) fn take(&mut self, first: u32, address: u64, bytes: u64, state: State) -> u32 {
         let end = address + bytes;
         let mut key = first;
         let was_binned = self.unbin(key);
         if self.blocks[key].address < address {
             let (left, right) = self.split(key, address);
-            self.rest(left, was_binned);
+            self.bin_or_defer(left, was_binned);
             key = right;
         }
         while self.blocks[key].end() < end {
@@ -305,7 +314,7 @@ impl Primary {
             let was_binned = self.unbin(next);
             if self.blocks[next].end() > end {
                 let (left, right) = self.split(next, end);
-                self.rest(right, was_binned);
+                self.bin_or_defer(right, was_binned);
                 key = self.join(key, left);
             } else {
                 key = self.join(key, next);
@@ -313,7 +322,7 @@ impl Primary {
         }
         if self.blocks[key].end() > end {
             let (left, right) = self.split(key, end);
-            self.rest(right, was_binned);
+            self.bin_or_defer(right, was_binned);
             key = left;
         }
         let block = &mut self.blocks[key];
@@ -324,9 +333,9 @@ impl Primary {
 
     /// Frees a block and merges it with its neighbours.
     #[inline]
-    pub(super) fn put(&mut self, key: u32, last: Last, order: &Order) {
+    pub(crate) fn free_block(&mut self, key: u32, last: LastUse, order: &Order) {
         let block = &mut self.blocks[key];
-        (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
+        (block.state, block.last, block.part) = (State::Free, last, UsedPart::ALL);
         self.merge(key, order);
     }
 
@@ -336,7 +345,7 @@ impl Primary {
         // Several neighbours on one side may merge, if their streams got further since the frees.
         loop {
             let after = self.blocks[key].after;
-            let Some(merged) = self.mergeable(key, after, order) else { break };
+            let Some(merged) = self.merged_use(key, after, order) else { break };
             self.unbin(after);
             key = self.join(key, after);
             let block = &mut self.blocks[key];
@@ -344,7 +353,7 @@ impl Primary {
         }
         loop {
             let before = self.blocks[key].before;
-            let Some(merged) = self.mergeable(before, key, order) else { break };
+            let Some(merged) = self.merged_use(before, key, order) else { break };
             self.unbin(before);
             key = self.join(before, key);
             let block = &mut self.blocks[key];
@@ -365,17 +374,17 @@ impl Primary {
     }
 
     /// Frees a block without merging it for now.
-    pub(super) fn put_apart(&mut self, key: u32, last: Last) {
+    pub(crate) fn free_unmerged(&mut self, key: u32, last: LastUse) {
         let block = &mut self.blocks[key];
-        (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
+        (block.state, block.last, block.part) = (State::Free, last, UsedPart::ALL);
         self.note_boundaries(key);
         self.bin(key);
     }
 
     /// Cuts the parts that are out of use from free blocks that are not `allowed`.
-    pub(super) fn cut_completed_parts(&mut self, order: &Order, allowed: impl Fn(Last) -> bool) {
+    pub(crate) fn cut_completed_parts(&mut self, order: &Order, allowed: impl Fn(LastUse) -> bool) {
         let held = |key: &u32| !allowed(self.blocks[*key].last);
-        let held: Vec<u32> = self.all_free().filter(held).collect();
+        let held: Vec<u32> = self.all_free_blocks().filter(held).collect();
         for key in held {
             self.cut_around_use(key, self.blocks[key].in_use(order));
         }
@@ -389,18 +398,18 @@ impl Primary {
             return;
         }
         if from >= to {
-            self.blocks[key].last = Last::COMPLETED;
+            self.blocks[key].last = LastUse::COMPLETED;
             return;
         }
         self.unbin(key);
         if address < from {
             let (left, right) = self.split(key, from);
-            self.put_apart(left, Last::COMPLETED);
+            self.free_unmerged(left, LastUse::COMPLETED);
             key = right;
         }
         if to < end {
             let (left, right) = self.split(key, to);
-            self.put_apart(right, Last::COMPLETED);
+            self.free_unmerged(right, LastUse::COMPLETED);
             key = left;
         }
         self.note_boundaries(key);
@@ -409,21 +418,21 @@ impl Primary {
 
     /// Frees a block of large requests without merging it, because the program is about to request
     /// the same size again. Merging and cutting it again is half of the policy's cost. The block
-    /// merges when the program [looks for anything else](Primary::join_deferred).
+    /// merges when the program [looks for anything else](Primary::merge_deferred).
     #[inline]
-    pub(super) fn leave(&mut self, key: u32, last: Last) {
+    pub(crate) fn free_deferred(&mut self, key: u32, last: LastUse) {
         let block = &mut self.blocks[key];
-        (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
-        self.list(key);
+        (block.state, block.last, block.part) = (State::Free, last, UsedPart::ALL);
+        self.defer_merge(key);
     }
 
     /// Handles the rest of a free block of which a part is taken. If the block's merge was
     /// deferred, the rest still has neighbours to merge with.
-    fn rest(&mut self, key: u32, was_binned: bool) {
-        if was_binned { self.bin(key) } else { self.list(key) }
+    fn bin_or_defer(&mut self, key: u32, was_binned: bool) {
+        if was_binned { self.bin(key) } else { self.defer_merge(key) }
     }
 
-    fn list(&mut self, key: u32) {
+    fn defer_merge(&mut self, key: u32) {
         let block = &mut self.blocks[key];
         if !block.listed {
             block.listed = true;
@@ -433,14 +442,14 @@ impl Primary {
 
     /// Merges the blocks whose merge was deferred, as their frees would have.
     #[inline]
-    pub(super) fn join_deferred(&mut self, order: &Order) {
+    pub(crate) fn merge_deferred(&mut self, order: &Order) {
         if !self.deferred.is_empty() {
-            self.join_all_left(order);
+            self.merge_all_deferred(order);
         }
     }
 
     #[cold]
-    fn join_all_left(&mut self, order: &Order) {
+    fn merge_all_deferred(&mut self, order: &Order) {
         let mut left = std::mem::take(&mut self.deferred);
         for key in left.drain(..) {
             self.blocks.unlist(key);
@@ -453,7 +462,7 @@ impl Primary {
     }
 
     /// Makes empty small runs free blocks for large requests. Returns `true` if some were empty.
-    pub(super) fn merge_empty_small_runs(&mut self, order: &Order) -> bool {
+    pub(crate) fn merge_empty_small_runs(&mut self, order: &Order) -> bool {
         let mut any = false;
         for key in std::mem::take(&mut self.empty_runs) {
             let free = self.blocks.get(key).is_some_and(|block| block.is_free(true));
@@ -469,10 +478,10 @@ impl Primary {
 
     /// Returns the addresses of the blocks of small requests that would be
     /// [given](Primary::merge_empty_small_runs) to the large ones, once all frees are completed.
-    pub(super) fn empty_small_runs(&self) -> FxHashSet<u64> {
+    pub(crate) fn empty_small_runs(&self) -> FxHashSet<u64> {
         let is_small = |key: u32| self.blocks.get(key).is_some_and(|block| block.small);
         let mut empty_runs = FxHashSet::default();
-        for key in self.free(true) {
+        for key in self.free_blocks(true) {
             let Some(end) = self.run_from(key, |block| block.small) else { continue };
             let mut run = vec![key];
             let mut last = key;
@@ -488,9 +497,9 @@ impl Primary {
     }
 
     /// Makes all free blocks of small requests free blocks for large requests.
-    pub(super) fn merge_all_small(&mut self, order: &Order) {
+    pub(crate) fn merge_all_small(&mut self, order: &Order) {
         self.empty_runs.clear();
-        let apart: Vec<u32> = self.free(true).collect();
+        let apart: Vec<u32> = self.free_blocks(true).collect();
         for key in apart {
             self.unbin(key);
             self.blocks[key].small = false;
@@ -499,7 +508,7 @@ impl Primary {
     }
 
     /// Merges free neighbours whose streams are now known to be past their frees.
-    pub(super) fn join_boundaries(&mut self, order: &Order) {
+    pub(crate) fn merge_boundaries(&mut self, order: &Order) {
         let boundaries = std::mem::take(&mut self.boundaries);
         for &key in &boundaries {
             self.blocks[key].boundary = false;
@@ -517,14 +526,14 @@ impl Primary {
 
     /// Returns the first blocks of free runs in which several streams have parts. Each pair of free
     /// neighbours is noted, and so is the first block of each run.
-    pub(super) fn boundaries(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn run_starts_with_boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
         self.boundaries.iter().copied().filter(begins)
     }
 
     /// Makes the first `bytes` of an unbacked block, which have memory now, a free block.
-    pub(super) fn fill(&mut self, unbacked: u32, bytes: u64, order: &Order) {
+    pub(crate) fn back(&mut self, unbacked: u32, bytes: u64, order: &Order) {
         let mut key = unbacked;
         if self.blocks[unbacked].bytes > bytes {
             let (left, right) = self.split(unbacked, self.blocks[unbacked].address + bytes);
@@ -542,14 +551,14 @@ impl Primary {
                 .is_some_and(|block| block.is_free(false) && !block.last.is_completed(order))
         };
         if is_held(before) || is_held(after) {
-            self.put_apart(key, Last::COMPLETED);
+            self.free_unmerged(key, LastUse::COMPLETED);
         } else {
-            self.put(key, Last::COMPLETED, order);
+            self.free_block(key, LastUse::COMPLETED, order);
         }
     }
 
     /// Makes a range that is all free unbacked, because its memory was given back.
-    pub(super) fn empty(&mut self, first: u32, address: u64, bytes: u64) {
+    pub(crate) fn unback(&mut self, first: u32, address: u64, bytes: u64) {
         let mut key = self.take(first, address, bytes, State::Unbacked);
         let (before, after) = (self.blocks[key].before, self.blocks[key].after);
         for neighbour in [before, after] {
@@ -561,18 +570,18 @@ impl Primary {
             }
         }
         let unbacked = &mut self.blocks[key];
-        (unbacked.last, unbacked.small) = (Last::COMPLETED, false);
+        (unbacked.last, unbacked.small) = (LastUse::COMPLETED, false);
         self.unbacked.push(key);
     }
 
     /// Returns the last use of two neighbours together; `None` if they may not become one block.
     #[inline(always)]
-    fn mergeable(&self, first: u32, second: u32, order: &Order) -> Option<(Last, Part)> {
+    fn merged_use(&self, first: u32, second: u32, order: &Order) -> Option<(LastUse, UsedPart)> {
         let (first, second) = (self.blocks.get(first)?, self.blocks.get(second)?);
         let both = first.state == State::Free
             && second.state == State::Free
             && first.small == second.small;
-        if both { first.with(second, order) } else { None }
+        if both { first.merged_use(second, order) } else { None }
     }
 
     fn note_boundaries(&mut self, key: u32) {
@@ -587,16 +596,16 @@ impl Primary {
         }
     }
 
-    pub(super) fn has_boundaries(&self) -> bool {
+    pub(crate) fn has_boundaries(&self) -> bool {
         !self.boundaries.is_empty()
     }
 
-    pub(super) fn has_empty_small_runs(&self) -> bool {
+    pub(crate) fn has_empty_small_runs(&self) -> bool {
         !self.empty_runs.is_empty()
     }
 
     /// Returns `true` if so many boundaries were noted that stale ones should be removed.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(crate) fn is_crowded(&self) -> bool {
         self.boundaries.len() > self.crowded.max(BOUNDARIES)
     }
 
@@ -639,7 +648,7 @@ impl Primary {
             if old.after != NONE {
                 self.blocks[old.after].before = fresh;
             }
-            self.cover(fresh);
+            self.note_cover(fresh);
             (key, fresh)
         } else {
             (fresh.bytes, fresh.after) = (left, key);
@@ -649,7 +658,7 @@ impl Primary {
             if old.before != NONE {
                 self.blocks[old.before].after = fresh;
             }
-            self.cover(fresh);
+            self.note_cover(fresh);
             (fresh, key)
         }
     }
@@ -674,19 +683,19 @@ impl Primary {
             self.blocks[after].before = kept;
         }
         self.blocks.remove(gone);
-        self.cover_range(kept, from, to);
+        self.note_cover_of(kept, from, to);
         kept
     }
 
-    fn cover(&mut self, key: u32) {
+    fn note_cover(&mut self, key: u32) {
         let block = &self.blocks[key];
         let (from, to) = (block.address, block.end());
-        self.cover_range(key, from, to);
+        self.note_cover_of(key, from, to);
     }
 
     /// Notes the block that covers the pages that begin in a range.
     #[inline]
-    fn cover_range(&mut self, key: u32, from: u64, to: u64) {
+    fn note_cover_of(&mut self, key: u32, from: u64, to: u64) {
         let Some(addresses) = self.address_range_at(from).map(|at| &mut self.address_ranges[at])
         else {
             return;
@@ -699,7 +708,7 @@ impl Primary {
     }
 
     #[cfg(test)]
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         let bins = self.small.keys(&self.blocks).chain(self.large.keys(&self.blocks));
         let binned: std::collections::HashSet<u32> = bins.collect();
         let listed: std::collections::HashSet<u32> = self.deferred.iter().copied().collect();
@@ -726,7 +735,7 @@ impl Primary {
         }
         for addresses in &self.address_ranges {
             let (mut at, end) = (addresses.base, addresses.base + addresses.bytes);
-            let mut key = self.at(at).expect("a block at the base");
+            let mut key = self.block_at(at).expect("a block at the base");
             while at < end {
                 let block = &self.blocks[key];
                 assert_eq!(block.address, at);

@@ -3,15 +3,15 @@
 use std::ops::{Index, IndexMut};
 
 use crate::order::Order;
-use crate::pool::ROUNDING;
+use crate::pool::kind::ROUNDING;
+use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
-use crate::stuck::Stuck;
 
 /// Key of no block.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// The record is free.
     Vacant,
     /// Live at its primary address.
@@ -26,31 +26,31 @@ pub(super) enum State {
 /// Last use of a free block, in twelve bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
-pub(super) struct Last {
+pub(crate) struct LastUse {
     number: u64,
     slot: u32,
 }
 
-impl Last {
+impl LastUse {
     /// A last use that is completed.
-    pub(super) const COMPLETED: Last = Last { number: 0, slot: u32::MAX };
+    pub(crate) const COMPLETED: LastUse = LastUse { number: 0, slot: u32::MAX };
 
-    pub(super) fn of(ticket: Ticket, order: &Order) -> Last {
+    pub(crate) fn from_ticket(ticket: Ticket, order: &Order) -> LastUse {
         if order.is_fence_reached(ticket) {
-            return Last::COMPLETED;
+            return LastUse::COMPLETED;
         }
-        Last { number: ticket.number, slot: ticket.slot() as u32 }
+        LastUse { number: ticket.number, slot: ticket.slot() as u32 }
     }
 
-    pub(super) fn ticket(self) -> Option<Ticket> {
+    pub(crate) fn ticket(self) -> Option<Ticket> {
         (self.slot != u32::MAX).then(|| Ticket::new(self.slot, self.number))
     }
 
-    pub(super) fn is_completed(self, order: &Order) -> bool {
+    pub(crate) fn is_completed(self, order: &Order) -> bool {
         self.ticket().is_none_or(|ticket| order.is_fence_reached(ticket))
     }
 
-    pub(super) fn is_usable_on(self, stream: StreamRef, order: &Order) -> bool {
+    pub(crate) fn is_usable_on(self, stream: StreamRef, order: &Order) -> bool {
         self.slot == stream.slot() as u32
             || self.ticket().is_none_or(|ticket| order.is_usable_on(ticket, stream))
     }
@@ -65,7 +65,7 @@ impl Last {
 /// Each end is 40 bits, which covers addresses of 49 bits. Anything above counts as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(2))]
-pub(super) struct Part {
+pub(crate) struct UsedPart {
     from: u32,
     to: u32,
     from_above: u8,
@@ -85,19 +85,19 @@ const MOST: u64 = (1 << 40) - 1;
 /// fit for later requests (0.02 of `serve_threads` with an eighth of it).
 const BETWEEN: u64 = 256 << 20;
 
-impl Part {
-    pub(super) const ALL: Part = Part::new(0, MOST);
-    const NOTHING: Part = Part::new(MOST, 0);
+impl UsedPart {
+    pub(crate) const ALL: UsedPart = UsedPart::new(0, MOST);
+    const NOTHING: UsedPart = UsedPart::new(MOST, 0);
 
-    const fn new(from: u64, to: u64) -> Part {
+    const fn new(from: u64, to: u64) -> UsedPart {
         let (from_above, to_above) = ((from >> 32) as u8, (to >> 32) as u8);
-        Part { from: from as u32, to: to as u32, from_above, to_above }
+        UsedPart { from: from as u32, to: to as u32, from_above, to_above }
     }
 
     /// Returns the part of these addresses.
     #[inline]
-    fn of((from, to): (u64, u64)) -> Part {
-        Part::new((from / STEP).min(MOST - 1), to.div_ceil(STEP).min(MOST))
+    fn from_range((from, to): (u64, u64)) -> UsedPart {
+        UsedPart::new((from / STEP).min(MOST - 1), to.div_ceil(STEP).min(MOST))
     }
 
     #[inline]
@@ -114,28 +114,28 @@ impl Part {
 /// A range of primary addresses.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-pub(super) struct Block {
-    pub(super) address: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
     /// Neighbours by address.
-    pub(super) before: u32,
-    pub(super) after: u32,
+    pub(crate) before: u32,
+    pub(crate) after: u32,
     /// Neighbours in the bin.
-    pub(super) next: u32,
-    pub(super) previous: u32,
-    pub(super) last: Last,
-    pub(super) part: Part,
+    pub(crate) next: u32,
+    pub(crate) previous: u32,
+    pub(crate) last: LastUse,
+    pub(crate) part: UsedPart,
     /// Stitched range that the block is mapped to.
-    pub(super) range: u32,
-    pub(super) state: State,
+    pub(crate) range: u32,
+    pub(crate) state: State,
     /// `true` if the block is for small requests.
-    pub(super) small: bool,
+    pub(crate) small: bool,
     /// `true` if the block is in the list of boundaries.
-    pub(super) boundary: bool,
+    pub(crate) boundary: bool,
     /// `true` if the block is in a bin.
-    pub(super) binned: bool,
+    pub(crate) binned: bool,
     /// `true` if the record is in the list of deferred merges, whatever its state is now.
-    pub(super) listed: bool,
+    pub(crate) listed: bool,
 }
 
 const _: () = assert!(size_of::<Block>() == 64);
@@ -144,13 +144,13 @@ const _: () = assert!(size_of::<Block>() == 64);
 const NOWHERE: (u64, u64) = (u64::MAX, 0);
 
 impl Block {
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.address + self.bytes
     }
 
     /// Returns the start and the end of the bytes that may be in use. If the last use is completed,
     /// the start is above the end.
-    pub(super) fn in_use(&self, order: &Order) -> (u64, u64) {
+    pub(crate) fn in_use(&self, order: &Order) -> (u64, u64) {
         if self.last.is_completed(order) { NOWHERE } else { self.used() }
     }
 
@@ -163,7 +163,7 @@ impl Block {
 
     /// Returns the start and the end of the bytes whose last use no wait can complete now. If a
     /// wait can complete it, the start is above the end.
-    pub(super) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
+    pub(crate) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
         match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
             Some(_) => self.used(),
             None => NOWHERE,
@@ -171,20 +171,20 @@ impl Block {
     }
 
     /// Returns `true` if no wait can complete the block's last use now.
-    pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
+    pub(crate) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.stuck(stuck) != NOWHERE
     }
 
     /// Returns the last use of a range; completed if that use covers none of the range.
-    pub(super) fn last_of(&self, address: u64, end: u64, order: &Order) -> Last {
+    pub(crate) fn last_use_in(&self, address: u64, end: u64, order: &Order) -> LastUse {
         let (from, to) = self.in_use(order);
-        if from < end && address < to { self.last } else { Last::COMPLETED }
+        if from < end && address < to { self.last } else { LastUse::COMPLETED }
     }
 
     /// Returns the last use of two neighbours together, and its part. `None` if they may not merge:
     /// no single stream's order covers both, or too many bytes between would count as used.
     #[inline(always)]
-    pub(super) fn with(&self, other: &Block, order: &Order) -> Option<(Last, Part)> {
+    pub(crate) fn merged_use(&self, other: &Block, order: &Order) -> Option<(LastUse, UsedPart)> {
         let (first, second) = (self.last, other.last);
         if { first.slot } != second.slot {
             return if first.is_completed(order) {
@@ -197,50 +197,51 @@ impl Block {
         }
         let (earlier, later) =
             if { first.number } <= second.number { (first, second) } else { (second, first) };
-        let alike =
-            self.part == Part::ALL && other.part == Part::ALL && !earlier.is_completed(order);
-        let part = if alike { Part::ALL } else { self.part_with(other, order)? };
+        let alike = self.part == UsedPart::ALL
+            && other.part == UsedPart::ALL
+            && !earlier.is_completed(order);
+        let part = if alike { UsedPart::ALL } else { self.merged_part(other, order)? };
         Some((later, part))
     }
 
     #[inline]
-    fn clipped(&self) -> Part {
-        let whole = Part::of((self.address, self.end()));
+    fn clipped(&self) -> UsedPart {
+        let whole = UsedPart::from_range((self.address, self.end()));
         let (from, to) = (self.part.from().max(whole.from()), self.part.to().min(whole.to()));
-        if from < to { Part::new(from, to) } else { Part::NOTHING }
+        if from < to { UsedPart::new(from, to) } else { UsedPart::NOTHING }
     }
 
     /// Returns the part that two neighbours' last use covers together. `None` if too many bytes
     /// between would count as used.
     #[inline]
-    fn part_with(&self, other: &Block, order: &Order) -> Option<Part> {
+    fn merged_part(&self, other: &Block, order: &Order) -> Option<UsedPart> {
         let part = |block: &Block| {
-            if block.last.is_completed(order) { Part::NOTHING } else { block.clipped() }
+            if block.last.is_completed(order) { UsedPart::NOTHING } else { block.clipped() }
         };
         let (first, second) = (part(self), part(other));
         let (from, to) = (first.from().min(second.from()), first.to().max(second.to()));
         let (begins, ends) = (first.from().max(second.from()), first.to().min(second.to()));
         let between = begins.saturating_sub(ends);
-        let both = first != Part::NOTHING && second != Part::NOTHING;
+        let both = first != UsedPart::NOTHING && second != UsedPart::NOTHING;
         if both && between >= BETWEEN / STEP {
             return None;
         }
-        Some(Part::new(from, to))
+        Some(UsedPart::new(from, to))
     }
 
-    pub(super) fn is_free(&self, small: bool) -> bool {
+    pub(crate) fn is_free(&self, small: bool) -> bool {
         self.state == State::Free && self.small == small
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(crate) struct Blocks {
     records: Vec<Block>,
     holes: Vec<u32>,
 }
 
 impl Blocks {
-    pub(super) fn insert(&mut self, block: Block) -> u32 {
+    pub(crate) fn insert(&mut self, block: Block) -> u32 {
         match self.holes.pop() {
             Some(key) => {
                 let record = &mut self.records[key as usize];
@@ -255,24 +256,24 @@ impl Blocks {
         }
     }
 
-    pub(super) fn remove(&mut self, key: u32) {
+    pub(crate) fn remove(&mut self, key: u32) {
         self.records[key as usize].state = State::Vacant;
         self.holes.push(key);
     }
 
-    pub(super) fn get(&self, key: u32) -> Option<&Block> {
+    pub(crate) fn get(&self, key: u32) -> Option<&Block> {
         self.records.get(key as usize).filter(|block| block.state != State::Vacant)
     }
 
     /// Notes that the record left the list of deferred merges, whatever its state.
-    pub(super) fn unlist(&mut self, key: u32) {
+    pub(crate) fn unlist(&mut self, key: u32) {
         if let Some(record) = self.records.get_mut(key as usize) {
             record.listed = false;
         }
     }
 
     #[cfg(any(test, feature = "testing"))]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
         let all = (0..).zip(&self.records);
         all.filter(|(_, block)| block.state != State::Vacant)
     }

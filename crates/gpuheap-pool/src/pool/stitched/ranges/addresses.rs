@@ -6,7 +6,7 @@ use crate::pool::{Environment, Shortage};
 use crate::source::{Segment, SourceError};
 
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     /// Free ranges: start and length.
     free: BTreeMap<u64, u64>,
     reserved: Vec<Segment>,
@@ -14,7 +14,7 @@ pub(super) struct Addresses {
 
 impl Addresses {
     /// Takes a range of addresses with nothing mapped at them.
-    pub(super) fn take(&mut self, bytes: u64, env: &mut Environment<'_>) -> Result<u64, Shortage> {
+    pub(crate) fn take(&mut self, bytes: u64, env: &mut Environment<'_>) -> Result<u64, Shortage> {
         let fits = |free: &BTreeMap<u64, u64>| {
             free.iter()
                 .find(|(_, length)| **length >= bytes)
@@ -37,7 +37,7 @@ impl Addresses {
     }
 
     /// Takes a range back.
-    pub(super) fn give(&mut self, mut address: u64, mut bytes: u64) {
+    pub(crate) fn give(&mut self, mut address: u64, mut bytes: u64) {
         let borders = |edge: u64| self.reserved.iter().any(|segment| segment.address == edge);
         if let Some(after) = self.free.get(&(address + bytes)).copied()
             && !borders(address + bytes)
@@ -57,7 +57,7 @@ impl Addresses {
     }
 
     /// Gives all reserved addresses back. None of them is in use.
-    pub(super) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
+    pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         self.free.clear();
         while let Some(segment) = self.reserved.last().copied() {
             env.pages()?.unreserve(segment.address, segment.bytes)?;
@@ -68,13 +68,13 @@ impl Addresses {
 }
 
 /// Reserves addresses, a few times the device's memory; fewer if that is refused.
-pub(super) fn reserve(bytes: u64, env: &mut Environment<'_>) -> Result<Segment, Shortage> {
+pub(crate) fn reserve(bytes: u64, env: &mut Environment<'_>) -> Result<Segment, Shortage> {
     const TIMES: u64 = 4;
     /// Upper bound of all addresses.
     const SPACE: u64 = 1 << 46;
     let capacity = env.source.capacity();
     let wanted = capacity.saturating_mul(TIMES).max(bytes).min(SPACE).next_power_of_two();
-    let mut size = wanted.max(super::memory::LEAST);
+    let mut size = wanted.max(crate::pool::stitched::memory::LEAST);
     let pages = env.pages().map_err(Shortage::Failed)?;
     loop {
         match pages.reserve(size) {

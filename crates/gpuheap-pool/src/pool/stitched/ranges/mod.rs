@@ -12,28 +12,33 @@
 //! be used again from its start, without a driver call. The uses of its bytes are recorded at the
 //! primary addresses. The range itself records only when it may be unmapped.
 
+mod addresses;
+mod plan;
+
 use std::collections::BTreeSet;
 
-use super::addresses::Addresses;
 use super::memory::Memory;
 use crate::order::Order;
-use crate::pool::Environment;
+use crate::pool::{Environment, Shortage};
 use crate::source::{Segment, SourceError};
+use crate::stream::Stuck;
 use crate::stream::Ticket;
-use crate::stuck::Stuck;
+use addresses::Addresses;
+pub(crate) use addresses::reserve;
+pub(crate) use plan::{Packing, Plan, Run, plan_runs};
 
 #[derive(Debug)]
-pub(super) struct Range {
+pub(crate) struct Range {
     /// Address at which the first chunk is mapped.
-    pub(super) mapped_at: u64,
+    pub(crate) mapped_at: u64,
     /// Bytes of addresses that the range occupies.
     length: u64,
     /// Offset of the range in its first chunk.
-    pub(super) head: u64,
+    pub(crate) head: u64,
     /// Primary addresses of the range's bytes, in order.
-    pub(super) runs: Vec<Segment>,
+    pub(crate) runs: Vec<Segment>,
     /// Sum of `runs` in bytes; zero once the range is being unmapped.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Mapped chunks, by primary address, with their sizes.
     mapped: Vec<(u64, u64)>,
     /// Uses that may not be completed, one for each stream.
@@ -41,20 +46,20 @@ pub(super) struct Range {
     /// Time of the last use, counted in uses.
     used: u64,
     /// Primary blocks that the range holds while it is live.
-    pub(super) held: Vec<u32>,
+    pub(crate) held: Vec<u32>,
 }
 
 impl Range {
-    pub(super) fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         !self.held.is_empty()
     }
 
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.mapped_at + self.head
     }
 
     /// Returns `true` if no wait can complete one of the range's uses now.
-    pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
+    pub(crate) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.last.iter().any(|ticket| stuck.holds(*ticket))
     }
 
@@ -64,7 +69,7 @@ impl Range {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ranges {
+pub(crate) struct Ranges {
     ranges: Vec<Option<Range>>,
     holes: Vec<u32>,
     by_size: BTreeSet<(u64, u32)>,
@@ -76,31 +81,31 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    pub(super) fn maps(&self) -> usize {
+    pub(crate) fn maps(&self) -> usize {
         self.maps
     }
 
     /// Returns the number of mappings ever made.
-    pub(super) fn mapped(&self) -> u64 {
+    pub(crate) fn mapped(&self) -> u64 {
         self.mapped
     }
 
-    pub(super) fn get(&self, id: u32) -> Option<&Range> {
+    pub(crate) fn get(&self, id: u32) -> Option<&Range> {
         self.ranges.get(id as usize)?.as_ref()
     }
 
     /// Returns the free ranges of at least `bytes`, smallest first.
-    pub(super) fn fitting(&self, bytes: u64) -> impl DoubleEndedIterator<Item = u32> + '_ {
+    pub(crate) fn fitting(&self, bytes: u64) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.by_size.range((bytes, 0)..).map(|(_, id)| *id)
     }
 
     /// Maps the chunks of `runs` one after the other, as a new range.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         runs: Vec<Segment>,
         memory: &mut Memory,
         env: &mut Environment<'_>,
-    ) -> Result<u32, crate::pool::Shortage> {
+    ) -> Result<u32, Shortage> {
         let (mut mapped, mut chunks, mut length) = (Vec::new(), Vec::new(), 0);
         for run in &runs {
             for (primary, piece) in memory.touching(run.address, run.address + run.bytes) {
@@ -110,14 +115,14 @@ impl Ranges {
             }
         }
         let (Some(first), Some((primary, _))) = (runs.first(), mapped.first()) else {
-            return Err(crate::pool::Shortage::Device(0));
+            return Err(Shortage::Device(0));
         };
         let head = first.address - primary;
         let address = self.addresses.take(length, env)?;
         let pages = env.pages();
         if let Err(error) = pages.and_then(|pages| pages.map(address, &chunks)) {
             self.addresses.give(address, length);
-            return Err(crate::pool::Shortage::Failed(error));
+            return Err(Shortage::Failed(error));
         }
         let bytes = runs.iter().map(|run| run.bytes).sum();
         self.maps += mapped.len();
@@ -153,7 +158,7 @@ impl Ranges {
     }
 
     /// Hands out a range, with the primary blocks that it holds.
-    pub(super) fn hold(&mut self, id: u32, held: Vec<u32>) {
+    pub(crate) fn hold(&mut self, id: u32, held: Vec<u32>) {
         self.uses += 1;
         if let Some(Some(range)) = self.ranges.get_mut(id as usize) {
             self.by_size.remove(&(range.bytes, id));
@@ -163,7 +168,7 @@ impl Ranges {
     }
 
     /// Frees a range. Returns the primary blocks that it held.
-    pub(super) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
+    pub(crate) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
         let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Vec::new() };
         range.last.retain(|last| last.slot() != ticket.slot() && !order.is_fence_reached(*last));
         range.last.push(ticket);
@@ -173,7 +178,7 @@ impl Ranges {
 
     /// Unmaps the ranges that are unused for longest until at most `most` mappings are left. Ranges
     /// whose uses are not known to be completed stay.
-    pub(super) fn shrink(
+    pub(crate) fn shrink(
         &mut self,
         most: usize,
         memory: &mut Memory,
@@ -199,13 +204,13 @@ impl Ranges {
     }
 
     /// Returns `true` if all ranges in which a chunk is mapped can be unmapped.
-    pub(super) fn are_completed(&self, ids: &[u32], order: &Order) -> bool {
+    pub(crate) fn are_completed(&self, ids: &[u32], order: &Order) -> bool {
         ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_completed(order)))
     }
 
     /// Unmaps a range whose uses are completed. If that fails, the range is never used again, and
     /// the next try continues with it.
-    pub(super) fn unmap(
+    pub(crate) fn unmap(
         &mut self,
         id: u32,
         memory: &mut Memory,
@@ -233,7 +238,7 @@ impl Ranges {
     }
 
     /// Returns the range whose addresses hold `address`.
-    pub(super) fn holding(&self, address: u64) -> Option<u32> {
+    pub(crate) fn holding(&self, address: u64) -> Option<u32> {
         let holds =
             |range: &Range| (range.mapped_at..range.mapped_at + range.length).contains(&address);
         let all = (0..).zip(&self.ranges);
@@ -242,7 +247,7 @@ impl Ranges {
     }
 
     /// Gives all addresses back, if no range exists.
-    pub(super) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
+    pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         if self.ranges.iter().any(Option::is_some) {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 //! records, the last freed first.
 
 use super::blocks::{Blocks, NONE};
-use crate::pool::ROUNDING;
+use crate::pool::kind::ROUNDING;
 
 /// Number of bins for each power of two.
 const PER_CLASS: usize = 64;
@@ -15,7 +15,7 @@ const CLASSES: usize = 36;
 const EXACT: usize = 2 * PER_CLASS;
 
 #[derive(Debug)]
-pub(super) struct Bins {
+pub(crate) struct Bins {
     /// Bit set of each class's bins that hold blocks, and the bit set of such classes.
     bits: [u64; CLASSES],
     summary: u64,
@@ -45,7 +45,7 @@ fn bin_of(bytes: u64) -> usize {
 
 impl Bins {
     #[inline]
-    pub(super) fn insert(&mut self, key: u32, blocks: &mut Blocks) {
+    pub(crate) fn insert(&mut self, key: u32, blocks: &mut Blocks) {
         let bin = bin_of(blocks[key].bytes);
         let head = self.heads[bin];
         let block = &mut blocks[key];
@@ -59,7 +59,7 @@ impl Bins {
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, key: u32, blocks: &mut Blocks) {
+    pub(crate) fn remove(&mut self, key: u32, blocks: &mut Blocks) {
         let (next, previous, bytes) = {
             let block = &blocks[key];
             (block.next, block.previous, block.bytes)
@@ -85,7 +85,7 @@ impl Bins {
     /// Returns the smallest block of at least `bytes` that is `usable`, of the first few that fit.
     /// If none is usable, returns the first of them that still `serves`.
     #[inline]
-    pub(super) fn best(
+    pub(crate) fn best(
         &self,
         bytes: u64,
         search_depth: usize,
@@ -130,7 +130,7 @@ impl Bins {
     }
 
     /// Returns the keys of all blocks.
-    pub(super) fn keys<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn keys<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
         let heads = self.heads.iter().copied().filter(|head| *head != NONE);
         heads.flat_map(move |head| {
             let link = |key: u32| (key != NONE).then_some(key);
@@ -157,8 +157,8 @@ impl Bins {
 
 /// Result of [`Bins::best`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
-    pub(super) usable: Option<u32>,
+pub(crate) struct Found {
+    pub(crate) usable: Option<u32>,
     /// A block that fits but is not usable now.
-    pub(super) other: Option<u32>,
+    pub(crate) other: Option<u32>,
 }

@@ -1,0 +1,195 @@
+//! Environment of a policy: the driver's memory within the limits of the heap, and counted.
+
+use crate::order::Order;
+use crate::source::Limits;
+use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
+use crate::stats::RunningStats;
+use crate::stream::StreamRef;
+
+/// Reason for which a policy cannot serve a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Taking this many bytes would exceed the hard limit.
+    Limit(u64),
+    /// The device does not have this many bytes.
+    Device(u64),
+    /// The driver refused this many bytes, which a caller takes without the policy.
+    OutsidePool(u64),
+    /// The driver failed in another way.
+    Failed(SourceError),
+}
+
+impl Shortage {
+    /// Returns how many bytes are missing, approximately.
+    pub fn missing(&self) -> u64 {
+        match *self {
+            Shortage::Limit(missing)
+            | Shortage::Device(missing)
+            | Shortage::OutsidePool(missing) => missing,
+            Shortage::Failed(_) => 0,
+        }
+    }
+}
+
+/// Environment of a policy's calls: the memory source, the stream order, statistics and limits.
+pub struct Environment<'a> {
+    /// Source of memory.
+    pub source: &'a mut dyn MemorySource,
+    /// Order of streams: which stream may use which block.
+    pub order: &'a mut Order,
+    /// Statistics of the heap.
+    pub stats: &'a mut RunningStats,
+    /// Limits of the heap.
+    pub limits: Limits,
+    /// Segments that are out of use, but that the driver failed to take back.
+    pub stranded: &'a mut Vec<Segment>,
+}
+
+impl Environment<'_> {
+    /// Takes a segment from the driver if the hard limit allows it.
+    pub fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, Shortage> {
+        let growth = self.source.growth(bytes);
+        let ordered = self.source.is_stream_ordered();
+        if let Some(limit) = self.limits.hard {
+            let reserved = self.reserved()?;
+            // A pool of the driver may have the bytes already.
+            let kept = if ordered { reserved.saturating_sub(self.stats.taken) } else { 0 };
+            if reserved.saturating_add(growth) > limit && kept < bytes {
+                return Err(Shortage::Limit(growth));
+            }
+        }
+        let before = self.before_grant();
+        let segment = match self.source.take(bytes, stream) {
+            Ok(segment) => segment,
+            Err(SourceError::OutOfMemory) => {
+                let by_limit = match self.limits.hard {
+                    Some(limit) => self.reserved()?.saturating_add(growth) > limit,
+                    None => false,
+                };
+                // On a nearly full device a pool of the driver takes less than its step.
+                let least = round_up(bytes, GRANULE);
+                return Err(if by_limit {
+                    Shortage::Limit(growth)
+                } else {
+                    Shortage::Device(least)
+                });
+            }
+            Err(error) => return Err(Shortage::Failed(error)),
+        };
+        self.stats.count_taken(segment.bytes);
+        self.note_grant(before);
+        if ordered && let Some(limit) = self.limits.hard {
+            // The pool's free memory was in pieces, or is unknown, so the driver took more: it is
+            // given back.
+            let reserved = self.reserved();
+            if !matches!(reserved, Ok(reserved) if reserved <= limit) {
+                if self.give_back(segment).is_err() {
+                    self.stranded.push(segment);
+                }
+                let _ = self.source.trim();
+                return Err(reserved.err().unwrap_or(Shortage::Limit(growth)));
+            }
+        }
+        Ok(segment)
+    }
+
+    /// Takes physical memory from the driver if the hard limit allows it.
+    pub fn create(&mut self, bytes: u64) -> Result<Chunk, Shortage> {
+        self.allow(bytes)?;
+        let before = self.before_grant();
+        let created = self.pages().and_then(|pages| pages.create(bytes));
+        let chunk = created.map_err(|error| match error {
+            SourceError::OutOfMemory => Shortage::Device(bytes),
+            error => Shortage::Failed(error),
+        })?;
+        self.stats.count_taken(bytes);
+        self.note_grant(before);
+        Ok(chunk)
+    }
+
+    /// Returns the bytes reserved before the next driver call, if the driver refused a request
+    /// before.
+    fn before_grant(&mut self) -> Option<u64> {
+        self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
+    }
+
+    /// Drops a recorded refusal that no longer tells anything: the driver granted memory since, and
+    /// reported no more free bytes after the grant than after the refusal.
+    fn note_grant(&mut self, before: Option<u64>) {
+        let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
+        // A pool of the driver serves some requests without taking anything.
+        let has_grown = self.source.reserved().is_ok_and(|reserved| reserved > before);
+        if has_grown && self.source.device_memory().is_ok_and(|(free, _)| free <= margin) {
+            self.stats.refused_margin = None;
+        }
+    }
+
+    /// Returns the memory that the heap could have, and what is left of it.
+    pub fn headroom(&mut self) -> Headroom {
+        Headroom::from_source(self.source, self.limits)
+    }
+
+    /// Returns an error if `bytes` more would exceed the hard limit.
+    pub fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
+        let Some(limit) = self.limits.hard else { return Ok(()) };
+        let allowed = self.reserved()?.saturating_add(bytes) <= limit;
+        if allowed { Ok(()) } else { Err(Shortage::Limit(bytes)) }
+    }
+
+    /// Gives physical memory back to the driver. The chunk is mapped nowhere.
+    pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
+        self.pages()?.destroy(chunk)?;
+        self.stats.count_given_back(bytes);
+        Ok(())
+    }
+
+    /// Returns the calls for physical memory and addresses.
+    pub fn pages(&mut self) -> Result<&mut dyn Pages, SourceError> {
+        // Policies that need pages are built only over sources that have them.
+        self.source.pages().ok_or(SourceError::OutOfMemory)
+    }
+
+    fn reserved(&mut self) -> Result<u64, Shortage> {
+        self.source.reserved().map_err(Shortage::Failed)
+    }
+
+    /// Gives a segment back to the driver. Its last use is known to be completed.
+    pub fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+        self.source.give_back(segment)?;
+        self.stats.count_given_back(segment.bytes);
+        Ok(())
+    }
+
+    /// Gives a segment back to the driver in the order of `stream`. Only for stream-ordered
+    /// sources.
+    pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
+        self.source.give_back_on(segment, stream)?;
+        self.stats.count_given_back(segment.bytes);
+        Ok(())
+    }
+}
+
+/// Memory that a heap could have, and the part of it that is left, in bytes. Nothing is left if the
+/// driver does not report it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headroom {
+    /// Most that the heap could reserve: the device's memory, or a limit below it.
+    pub most: u64,
+    /// Bytes that the heap can reserve before the device or a limit is full.
+    pub left: u64,
+}
+
+impl Headroom {
+    /// Returns the headroom of a heap over `source`. Other programs' memory on the device is not
+    /// left.
+    pub fn from_source(source: &mut dyn MemorySource, limits: Limits) -> Headroom {
+        let (Ok((free, _)), Ok(reserved)) = (source.device_memory(), source.reserved()) else {
+            return Headroom::default();
+        };
+        let limit = limits.hard.unwrap_or(u64::MAX).min(limits.soft.unwrap_or(u64::MAX));
+        Headroom {
+            most: source.capacity().min(limit),
+            left: free.min(limit.saturating_sub(reserved)),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The trait of all policies, and the types of its calls.
+
+use super::environment::{Environment, Headroom, Shortage};
+use crate::order::Order;
+use crate::source::{Segment, SourceError};
+use crate::stats::RunningStats;
+use crate::stream::Stuck;
+use crate::stream::{StreamRef, Ticket};
+
+/// Block that a policy handed out. The key has a meaning only within the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRef {
+    /// Key of the block within its policy.
+    pub key: u32,
+    /// Device address.
+    pub address: u64,
+    /// Size in bytes, rounding included.
+    pub bytes: u64,
+}
+
+/// Request for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Size in bytes, not zero.
+    pub bytes: u64,
+    /// Stream on which the block will be used.
+    pub stream: StreamRef,
+}
+
+/// Block that serves a request; `None` if none is cached and the policy may not take memory.
+pub type Served = Result<Option<BlockRef>, Shortage>;
+
+/// Memory of a policy that is not in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// Free bytes, pending ones included.
+    pub bytes: u64,
+    /// Pending bytes: free, but their stream is not known to have reached the free.
+    pub pending: u64,
+    /// Largest free block at contiguous addresses, in bytes.
+    pub largest: u64,
+    /// Bytes that could be mapped together for one request; zero for policies that map nothing.
+    pub stitchable: u64,
+    /// Free bytes that only other streams than the requesting one may use at once.
+    pub on_other_streams: u64,
+}
+
+impl Cached {
+    /// Returns the size of the largest request that the cached memory could serve.
+    pub fn largest_request(&self) -> u64 {
+        self.largest.max(self.stitchable)
+    }
+
+    /// Counts one free block.
+    pub(super) fn add(
+        &mut self,
+        bytes: u64,
+        ticket: Ticket,
+        stream: Option<StreamRef>,
+        order: &Order,
+    ) {
+        self.bytes += bytes;
+        self.largest = self.largest.max(bytes);
+        if !order.is_fence_reached(ticket) {
+            self.pending += bytes;
+            if stream.is_some_and(|stream| !order.is_usable_on(ticket, stream)) {
+                self.on_other_streams += bytes;
+            }
+        }
+    }
+}
+
+/// Memory that live blocks hold: the pieces, segments and chunks, with at least one live block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of these pieces. None of them can be given back.
+    pub bytes: u64,
+    /// Free bytes of these pieces, pending ones included.
+    pub free: u64,
+    /// Number of these pieces.
+    pub pieces: u64,
+}
+
+impl Held {
+    /// Counts a piece.
+    pub(super) fn add(&mut self, bytes: u64, free: u64) {
+        self.bytes += bytes;
+        self.free += free;
+        self.pieces += 1;
+    }
+
+    /// Returns the memory of segments that are live as a whole.
+    pub(super) fn whole<'a>(live: impl Iterator<Item = &'a Segment>) -> Held {
+        let mut held = Held::default();
+        live.for_each(|segment| held.add(segment.bytes, 0));
+        held
+    }
+}
+
+/// Basis of a forecast.
+#[derive(Clone, Copy)]
+pub struct Outlook<'a> {
+    /// Statistics of the heap.
+    pub stats: &'a RunningStats,
+    /// Memory that the heap could have.
+    pub headroom: Headroom,
+    /// Frees that no wait can complete.
+    pub stuck: &'a Stuck,
+}
+
+/// Forecast of a policy for a request, with all frees so far completed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forecast {
+    /// Memory that the policy would take from the driver with the cache as it is, in the order in
+    /// which it tries. If there is memory for none of these, it gives cached memory back for the
+    /// request.
+    pub takings: Vec<Taking>,
+    /// `true` if a cached block holds the request in one piece.
+    pub is_cached: bool,
+    /// Least that the policy would take from the driver otherwise, in bytes.
+    pub take: u64,
+    /// Bytes that the policy would take if no cached piece became part of the request. Missing
+    /// memory is counted with this figure, because such pieces are given back to the driver with
+    /// the others.
+    pub take_whole: u64,
+    /// Segments without a live block, which could be given back to the driver.
+    pub spare: Vec<Segment>,
+    /// Largest free piece of the other segments, in bytes.
+    pub largest_left: u64,
+    /// Bytes that are free but [stuck](Stuck). The other figures count them as in use.
+    pub stuck: u64,
+    /// `true` if frees that were passed to a pool of the driver are stuck. The driver does not say
+    /// how much of its pool that is.
+    pub driver_is_stuck: bool,
+}
+
+/// Memory that a policy would take from the driver for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taking {
+    /// Bytes; zero if a cached block holds the request.
+    pub bytes: u64,
+    /// Bytes that the policy gives back first, at least.
+    pub after: u64,
+}
+
+impl Taking {
+    /// Taking of `bytes`, with nothing given back first.
+    pub fn new(bytes: u64) -> Taking {
+        Taking { bytes, after: 0 }
+    }
+}
+
+/// A policy: how free blocks are kept and found. Calls for one policy never overlap.
+pub trait Policy: Send {
+    /// Allocates a block of at least `bytes`, not zero, for use on `stream`, ordered after the work
+    /// enqueued there. The block comes from the cache, else from the driver.
+    ///
+    /// If the call fails, memory found or taken on the way stays cached and counted.
+    fn allocate(
+        &mut self,
+        request: Request,
+        env: &mut Environment<'_>,
+    ) -> Result<BlockRef, Shortage>;
+
+    /// Allocates a block from the cache alone; `None` if no cached block fits. Only for policies
+    /// whose blocks [threads cache](KeptByThreads).
+    fn reuse(&mut self, _request: Request, _env: &mut Environment<'_>) -> Served {
+        Ok(None)
+    }
+
+    /// Frees a block whose last use is on `stream`.
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        env: &mut Environment<'_>,
+    ) -> Result<(), SourceError>;
+
+    /// Gives at least `target` bytes of cached memory back to the driver, as far as it is known to
+    /// be out of use. Large segments go before small ones, and no more than necessary. Returns the
+    /// bytes given back.
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
+
+    /// Gives back at least `target` bytes of the memory freed since the last call, as far as the
+    /// policy notes it. Returns the bytes given back. For callers that ask at every free; only with
+    /// a soft limit.
+    fn release_freed(
+        &mut self,
+        target: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.release(target, env)
+    }
+
+    /// Returns `true` if [`release_freed`](Policy::release_freed) may find memory to give back.
+    fn has_freed(&self) -> bool {
+        true
+    }
+
+    /// Gives the segment that holds `address` back to the driver if no block of it is in use.
+    /// Returns the bytes given back.
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
+
+    /// Returns what the policy could do for a request of `bytes`, not zero, if no work were in
+    /// flight and the heap had this headroom.
+    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast;
+
+    /// Returns the memory that is not in use, seen from `stream`.
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;
+
+    /// Returns the memory that live blocks hold.
+    fn held(&self) -> Held;
+
+    /// Returns every live block, for tests of overlap.
+    #[cfg(any(test, feature = "testing"))]
+    fn live(&self) -> Vec<Segment>;
+}

@@ -1,0 +1,278 @@
+//! New memory: where it goes among the primary addresses, and how much is added at once.
+
+use super::Stitched;
+use super::growth::{Bound, Growth};
+use super::memory::LEAST;
+use super::primary::{Block, Eligibility};
+use super::ranges::reserve;
+use crate::order::Order;
+use crate::pool::{Environment, Request, Served, Shortage};
+use crate::source::{Segment, round_up};
+use crate::stream::StreamRef;
+
+/// Room for new memory: a part of an unbacked range, and the start of the free piece that results.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) start: u64,
+    pub(super) memory: Segment,
+    /// Size of the whole unbacked range.
+    pub(super) unbacked: u64,
+}
+
+impl Room {
+    /// Returns the parts of the blocks before and after that range that the first `bytes` of the
+    /// piece take.
+    fn neighbour_parts(self, bytes: u64) -> Vec<Segment> {
+        let between =
+            |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
+        let (from, to) = (self.memory.address, self.memory.address + self.memory.bytes);
+        let end = self.start + bytes;
+        let parts = [between(self.start, from.min(end)), between(to, end)];
+        parts.into_iter().filter(|part| part.bytes > 0).collect()
+    }
+}
+
+impl Stitched {
+    /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
+    /// total would exceed the bound, or if new memory is refused and stitching may need none.
+    pub(super) fn grow_for_request(
+        &mut self,
+        request: Request,
+        env: &mut Environment<'_>,
+    ) -> Served {
+        match self.grow_at_primary(request, Bound::Slack, env) {
+            Ok(Some(address)) => self.take_at_primary(address, request, env),
+            Ok(None) => Ok(None),
+            Err(Shortage::Limit(_) | Shortage::Device(_)) if !self.in_segments => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes new memory for an unbacked range, so that `bytes` lie free in one piece, and orders
+    /// `stream` after all its uses. Returns the piece's address.
+    pub(super) fn grow_at_primary(
+        &mut self,
+        request: Request,
+        bound: Bound,
+        env: &mut Environment<'_>,
+    ) -> Result<Option<u64>, Shortage> {
+        let Request { bytes, stream } = request;
+        if self.in_segments {
+            return self.grow_segment(request, bound == Bound::None, env).map(Some);
+        }
+        let headroom = env.headroom();
+        let growth = self.growth_bounds(bytes, env.stats, headroom);
+        let exceeds = |memory: u64, add: u64| {
+            bound == Bound::Slack && memory.saturating_add(add) > growth.most
+        };
+        let mut eligibility = Eligibility::All;
+        loop {
+            let mut room = self.find_room(bytes, eligibility, stream, env.order);
+            if room.is_none() {
+                if exceeds(self.memory.bytes(), LEAST) {
+                    return Ok(None);
+                }
+                let reserved = reserve(round_up(bytes, LEAST), env)?;
+                self.primary.add_address_range(reserved.address, reserved.bytes);
+                room = self.find_room(bytes, eligibility, stream, env.order);
+            }
+            let Some(room) = room else { return Ok(None) };
+            let loose = self.memory.loose_bytes();
+            if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
+                return Ok(None);
+            }
+            // The order comes first: new memory would be useless if the blocks beside it cannot be
+            // used.
+            if self.order_after_uses(&room.neighbour_parts(bytes), stream, env)? {
+                self.add_memory_ahead(room, growth, env)?;
+                return Ok(Some(room.start));
+            }
+            let Some(less) = self.narrow_eligibility(eligibility, stream, env.order) else {
+                return Ok(None);
+            };
+            eligibility = less;
+        }
+    }
+
+    /// Narrows an eligibility that was too wide, and cuts completed parts from blocks that cannot
+    /// be used. New memory merges with those parts again.
+    pub(super) fn narrow_eligibility(
+        &mut self,
+        eligibility: Eligibility,
+        stream: StreamRef,
+        order: &Order,
+    ) -> Option<Eligibility> {
+        let less = eligibility.narrower()?;
+        self.cut_completed_parts(less, stream, order);
+        Some(less)
+    }
+
+    pub(super) fn cut_completed_parts(
+        &mut self,
+        eligibility: Eligibility,
+        stream: StreamRef,
+        order: &Order,
+    ) {
+        if eligibility != Eligibility::All {
+            self.primary.cut_completed_parts(order, |last| eligibility.allows(last, stream, order));
+        }
+    }
+
+    /// Puts new memory into the room, and more behind it if the growth allows it.
+    fn add_memory_ahead(
+        &mut self,
+        room: Room,
+        growth: Growth,
+        env: &mut Environment<'_>,
+    ) -> Result<(), Shortage> {
+        let Segment { address, bytes } = room.memory;
+        let ahead = self.bytes_to_add(room, growth);
+        if ahead > bytes {
+            match self.add_memory(address, ahead, growth.most_piece, env) {
+                Err(Shortage::Limit(_) | Shortage::Device(_)) => {}
+                put => return put,
+            }
+        }
+        self.add_memory(address, bytes, growth.most_piece, env)
+    }
+
+    /// Returns the bytes of new memory that are put into the room.
+    pub(super) fn bytes_to_add(&self, room: Room, growth: Growth) -> u64 {
+        let ahead = growth.ahead(room.memory.bytes, self.memory.bytes());
+        // Memory of failed calls is put to use before more is taken.
+        let fits = ahead <= room.unbacked && self.memory.loose_bytes() == 0;
+        if fits { ahead } else { room.memory.bytes }
+    }
+
+    /// Puts new memory into a part of an unbacked range, in [pieces](super::growth::piece) of up to
+    /// `most_piece` bytes or the share of the total. If the memory cannot be taken, nothing
+    /// changes.
+    fn add_memory(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        most_piece: u64,
+        env: &mut Environment<'_>,
+    ) -> Result<(), Shortage> {
+        // Chunks that are mapped nowhere are already counted as taken.
+        env.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
+        let (mut at, end) = (address, address + bytes);
+        while at < end {
+            match self.memory.add(at, end - at, most_piece, env) {
+                Ok(added) => {
+                    if let Some(unbacked) = self.primary.block_at(at) {
+                        self.primary.back(unbacked, added, env.order);
+                    }
+                    at += added;
+                }
+                Err(shortage) => {
+                    self.give_back_added(address, at, env);
+                    return Err(match shortage {
+                        Shortage::Device(_) => Shortage::Device(bytes),
+                        shortage => shortage,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back memory that was just put in. If that fails, the memory stays cached.
+    #[cold]
+    pub(super) fn give_back_added(&mut self, from: u64, to: u64, env: &mut Environment<'_>) {
+        let primaries: Vec<u64> =
+            self.memory.touching(from, to).map(|(primary, _)| primary).collect();
+        for primary in primaries.into_iter().filter(|primary| *primary >= from) {
+            let _ = self.release_chunk(primary, env);
+        }
+    }
+
+    /// Puts new memory into any unbacked ranges, and notes its addresses.
+    pub(super) fn add_memory_anywhere(
+        &mut self,
+        mut bytes: u64,
+        grown: &mut Vec<Segment>,
+        env: &mut Environment<'_>,
+    ) -> Result<(), Shortage> {
+        bytes = round_up(bytes, LEAST);
+        while bytes > 0 {
+            let ranges =
+                self.primary.unbacked.iter().map(|unbacked| &self.primary.blocks[*unbacked]);
+            // The first unbacked range that holds the memory, else the largest.
+            let Some((_, _, address, length)) = ranges
+                .map(|unbacked| {
+                    (
+                        unbacked.bytes < bytes,
+                        u64::MAX - unbacked.bytes.min(bytes),
+                        unbacked.address,
+                        unbacked.bytes,
+                    )
+                })
+                .min()
+            else {
+                let reserved = reserve(bytes, env)?;
+                self.primary.add_address_range(reserved.address, reserved.bytes);
+                continue;
+            };
+            let part = length.min(bytes);
+            self.add_memory(address, part, 0, env)?;
+            grown.push(Segment { address, bytes: part });
+            bytes -= part;
+        }
+        Ok(())
+    }
+
+    /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
+    /// together with the eligible blocks beside it.
+    fn find_room(
+        &self,
+        bytes: u64,
+        eligibility: Eligibility,
+        stream: StreamRef,
+        order: &Order,
+    ) -> Option<Room> {
+        self.find_room_among(bytes, |block| {
+            block.is_free(false) && eligibility.allows(block.last, stream, order)
+        })
+    }
+
+    /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
+    /// together with the `usable` free blocks beside it.
+    pub(super) fn find_room_among(
+        &self,
+        bytes: u64,
+        usable: impl Fn(&Block) -> bool,
+    ) -> Option<Room> {
+        let usable = |block: &&Block| usable(block);
+        let mut best: Option<Room> = None;
+        for key in &self.primary.unbacked {
+            let unbacked = &self.primary.blocks[*key];
+            let (mut start, mut end) = (unbacked.address, unbacked.end());
+            let mut next = unbacked.before;
+            while let Some(block) = self.primary.blocks.get(next).filter(usable) {
+                start = block.address;
+                next = block.before;
+            }
+            let mut need =
+                round_up(bytes.saturating_sub(unbacked.address - start), LEAST).max(LEAST);
+            if need > unbacked.bytes {
+                next = unbacked.after;
+                while let Some(block) = self.primary.blocks.get(next).filter(usable) {
+                    end = block.end();
+                    next = block.after;
+                }
+                if end - start < bytes {
+                    continue;
+                }
+                need = unbacked.bytes;
+            }
+            let memory = Segment { address: unbacked.address, bytes: need };
+            let rank = |room: &Room| (room.memory.bytes, room.memory.address);
+            let room = Room { start, memory, unbacked: unbacked.bytes };
+            if best.is_none_or(|best| rank(&room) < rank(&best)) {
+                best = Some(room);
+            }
+        }
+        best
+    }
+}
