@@ -29,8 +29,13 @@ const PART: u64 = 4;
 /// gpuheap's libraries in the places of the vendor's, other than this one.
 const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
 
-/// gpuheap's C interface.
-const HEAP: &str = "libgpuheap_capi.so";
+/// Libraries of gpuheap that serve programs from a heap: the C interface and the drop-in.
+const HEAPS: [&str; 2] = ["libgpuheap_capi.so", DROP_IN];
+const DROP_IN: &str = "libgpuheap_malloc.so";
+
+/// Bytes by which the drop-in makes the CUDA runtime fail, after its heap refused a request of the
+/// program: the runtime then has the program's last error.
+const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
 /// `true` once a request was refused: then those that follow are compared.
@@ -72,22 +77,45 @@ struct Caller {
 }
 
 /// Stack of a request, innermost frame first: return addresses, and where the functions start.
-#[derive(PartialEq, Eq)]
 struct Stack {
     addresses: Vec<usize>,
     functions: Vec<usize>,
+    /// Number of frames before the program's. They differ between requests that a heap serves in
+    /// different ways, so they are not compared.
+    inner: usize,
+}
+
+impl PartialEq for Stack {
+    fn eq(&self, other: &Stack) -> bool {
+        self.addresses[self.inner..] == other.addresses[other.inner..]
+            && self.has_functions_of(other)
+    }
 }
 
 impl Stack {
     #[inline(never)]
-    fn here() -> Stack {
+    fn here(request: &Request) -> Stack {
         let (mut addresses, mut functions) = (Vec::new(), Vec::new());
         backtrace::trace(|frame| {
             addresses.push(frame.ip().addr());
             functions.push(frame.symbol_address().addr());
             addresses.len() < DEPTH
         });
-        Stack { addresses, functions }
+        let inner = if is_of_heap(request) {
+            let place = |address: &&usize| place_of(**address);
+            addresses
+                .iter()
+                .take_while(|at| place(at).is_some_and(|at| is_ours(&at, request)))
+                .count()
+        } else {
+            0
+        };
+        Stack { addresses, functions, inner }
+    }
+
+    /// Returns `true` if both stacks lead through the same functions.
+    fn has_functions_of(&self, other: &Stack) -> bool {
+        self.functions[self.inner..] == other.functions[other.inner..]
     }
 }
 
@@ -97,7 +125,11 @@ pub(crate) fn take() -> bool {
     if request.is_granted && !ANY.load(Ordering::Relaxed) {
         return false;
     }
-    let (stack, thread) = (Stack::here(), thread::current().id());
+    let (stack, thread) = (Stack::here(&request), thread::current().id());
+    // The heap has reported the program's own request.
+    if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
+        return false;
+    }
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     add(&mut refused, request, stack, thread);
     !request.is_granted
@@ -156,7 +188,7 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
             && !known.is_over
     };
     for known in refused.iter_mut().filter(own) {
-        let is_repeated = known.stack.functions == stack.functions
+        let is_repeated = known.stack.has_functions_of(stack)
             && (known.stack == *stack || known.request.place == request.place);
         if is_repeated && request.bytes >= known.request.bytes {
             known.then = Then::Repeated;
@@ -180,7 +212,7 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
     }
 }
 
-/// Returns `true` if the program made the request of gpuheap's C interface, and not of the driver.
+/// Returns `true` if a heap of gpuheap refused or granted the request, and not the driver.
 fn is_of_heap(request: &Request) -> bool {
     request.function.starts_with("gpuheap_")
 }
@@ -214,17 +246,10 @@ pub(crate) fn json() -> String {
 
 /// Finds the caller on a stack: the first frame outside this library and the other stand-ins.
 fn caller(stack: &Stack, request: &Request) -> Caller {
-    let own = place_of(caller as *const () as usize).map(|place| place.base);
-    let is_ours = |place: &Place| {
-        let file = file_name(&place.file);
-        Some(place.base) == own
-            || STAND_INS.contains(&file.as_str())
-            || (is_of_heap(request) && file == HEAP)
-    };
     let mut called = request.function.to_owned();
     let mut frames = stack.addresses.iter().copied().peekable();
     while let Some(place) = frames.peek().and_then(|address| place_of(*address)) {
-        if !is_ours(&place) {
+        if !is_ours(&place, request) {
             break;
         }
         if let Some(symbol) = place.symbol.filter(|symbol| symbol.starts_with("cu")) {
@@ -243,6 +268,16 @@ fn caller(stack: &Stack, request: &Request) -> Caller {
         lines.push(line);
     }
     Caller { function: called, library, lines }
+}
+
+/// Returns `true` if a frame is of this library, of another stand-in, or of the heap that answered
+/// the request.
+fn is_ours(place: &Place, request: &Request) -> bool {
+    let own = place_of(is_ours as *const () as usize).map(|place| place.base);
+    let file = file_name(&place.file);
+    Some(place.base) == own
+        || STAND_INS.contains(&file.as_str())
+        || (is_of_heap(request) && HEAPS.contains(&file.as_str()))
 }
 
 /// Returns the line of a call: `take.c:28 in main` with debug information, else
@@ -330,6 +365,7 @@ mod tests {
             let stack = Stack {
                 addresses: addresses.to_vec(),
                 functions: addresses.iter().map(|address| address / 100).collect(),
+                inner: 0,
             };
             // The fields are public, and the type has no constructor for other crates.
             let request = request(bytes, place, is_granted);
@@ -384,7 +420,7 @@ mod tests {
             request.is_after_work = is_after_work;
             request
         };
-        let stack = || Stack { addresses: vec![110], functions: vec![1] };
+        let stack = || Stack { addresses: vec![110], functions: vec![1], inner: 0 };
         // Another turn without memory changes nothing.
         for is_granted in [false, true, false, true] {
             add(&mut refused, asked(is_granted, is_granted), stack(), thread);

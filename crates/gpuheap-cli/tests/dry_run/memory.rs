@@ -1,6 +1,6 @@
 //! Verdicts on compiled programs of the CUDA runtime, by the memory that they request.
 
-use crate::{Bench, Ran};
+use crate::{Bench, Ran, library};
 use serde_json::{Value, json};
 
 /// Runs `refused.cpp` on a card, in one of its ways.
@@ -132,6 +132,32 @@ fn refusal_of_a_heap_counts() {
         if code == 1 {
             assert!(ran.stderr.contains("gpuheap_allocate of "), "{}", ran.stderr);
             assert!(ran.stderr.contains("heap.cpp:"), "{}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn refusal_under_dropin_counts() {
+    let bench = Bench::with_runtime();
+    let drop_in = library::folder(&[&library::MALLOC]);
+    let drop_in = drop_in.path().join("libgpuheap_malloc.so");
+    let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
+    // Before the emulated libraries, or after them.
+    for list in
+        [format!("{}:$LD_PRELOAD", drop_in.display()), format!("$LD_PRELOAD:{}", drop_in.display())]
+    {
+        for (way, function, outcome) in [
+            ("ignored", "cudaMalloc of 60 GiB", "does_not_fit"),
+            ("ordered", "cudaMallocAsync of 60 GiB", "does_not_fit"),
+            ("checked", "cudaMalloc of 60 GiB", "does_not_fit"),
+            ("repeated", "", "fits"),
+            ("halved", "", "fits"),
+        ] {
+            let line = format!("LD_PRELOAD={list} exec '{program}' {way}");
+            let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "sh", "-c", &line]);
+            assert_eq!(json["outcome"], outcome, "{list}, {way}: {}", ran.stderr);
+            assert!(ran.stderr.contains(function) && !ran.stderr.contains("EiB"), "{}", ran.stderr);
+            assert!(outcome == "fits" || ran.stderr.contains("refused.cpp:"), "{}", ran.stderr);
         }
     }
 }
