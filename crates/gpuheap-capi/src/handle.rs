@@ -109,13 +109,13 @@ impl gpuheap_heap {
         open.map(|open| (open.device.clone(), open.heap.clone()))
     }
 
-    /// Returns `true` if a live allocation begins at `address`. In a forked child the caller does
-    /// not ask.
-    pub fn has(&self, address: u64) -> bool {
+    /// Returns the requested bytes of the live allocation that begins at `address`; `None` if none
+    /// does. Not to be called in a forked child.
+    pub fn bytes_at(&self, address: u64) -> Option<u64> {
         // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
         // its use.
         let open = unsafe { self.open.load(Ordering::Acquire).as_ref() };
-        open.is_some_and(|open| open.blocks.bytes(address).is_some())
+        open.and_then(|open| open.blocks.bytes(address))
     }
 
     /// Returns the open heap behind a pointer from C. Runs before any lock is taken: in a forked

@@ -12,6 +12,7 @@ use gpuheap::{Device, Error, Heap, PoolKind, Stream};
 use gpuheap_capi::gpuheap_heap;
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
+use crate::pools::{Marks, PlainBytes};
 use crate::say::say;
 use crate::{past, real, settings};
 
@@ -33,12 +34,16 @@ pub(crate) struct Served {
     context: CUcontext,
     device: Device,
     heap: Heap,
-    /// The heap as the C interface has it, with its allocations by address.
-    handle: *mut gpuheap_heap,
+    /// The heap as the C interface has it, with the allocations of `cuMemAllocAsync` by address.
+    in_order: *mut gpuheap_heap,
+    /// The heap with the allocations of `cuMemAlloc`.
+    in_no_order: *mut gpuheap_heap,
     /// Stream of the allocations that are in no stream's order.
     plain: Stream,
     /// `true` once memory may come to `plain` that work still uses, ordered by an event.
     pub(crate) plain_may_wait: AtomicBool,
+    pub(crate) plain_bytes: PlainBytes,
+    pub(crate) marks: Marks,
 }
 
 impl Served {
@@ -50,8 +55,10 @@ impl Served {
         &self.heap
     }
 
-    pub(crate) fn handle(&self) -> *mut gpuheap_heap {
-        self.handle
+    /// Returns the heap as the C interface has it: for allocations in no stream's order (`plain`),
+    /// or for those in the order of a stream.
+    pub(crate) fn handle(&self, is_plain: bool) -> *mut gpuheap_heap {
+        if is_plain { self.in_no_order } else { self.in_order }
     }
 
     pub(crate) fn plain(&self) -> &Stream {
@@ -60,9 +67,26 @@ impl Served {
 
     /// Returns `true` if a live allocation of the heap begins at an address.
     pub(crate) fn has(&self, address: u64) -> bool {
-        // SAFETY: handles are not closed.
-        unsafe { &*self.handle }.has(address)
+        self.find(address, true).is_some()
     }
+
+    /// Returns the live allocation of the heap that begins at an address. Looks first among those
+    /// that `is_plain` names.
+    pub(crate) fn find(&self, address: u64, is_plain: bool) -> Option<Allocation> {
+        [is_plain, !is_plain].into_iter().find_map(|is_plain| {
+            // SAFETY: handles are not closed.
+            let bytes = unsafe { &*self.handle(is_plain) }.bytes_at(address)?;
+            Some(Allocation { bytes, is_plain })
+        })
+    }
+}
+
+/// A live allocation of a heap.
+pub(crate) struct Allocation {
+    /// Size as requested.
+    pub(crate) bytes: u64,
+    /// `true` if the allocation was made in no stream's order.
+    pub(crate) is_plain: bool,
 }
 
 /// Returns all open heaps; none in a forked child, where no call may take a lock of theirs.
@@ -212,7 +236,10 @@ fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Er
         .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     Ok(Served {
         context,
-        handle: gpuheap_heap::new(&device, &heap),
+        in_order: gpuheap_heap::new(&device, &heap),
+        in_no_order: gpuheap_heap::new(&device, &heap),
+        marks: Marks::new(&heap),
+        plain_bytes: PlainBytes::default(),
         device,
         heap,
         plain,

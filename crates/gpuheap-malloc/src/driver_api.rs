@@ -4,11 +4,13 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
+use gpuheap_driver::{
+    CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
+};
 
 use crate::foreign::{Foreign, IpcHandle, counted};
 use crate::serve::{self, Order};
-use crate::{absent, counts, devices, lookup, real, runtime_api};
+use crate::{absent, counts, devices, lookup, pools, real, runtime_api};
 
 pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
     counts::uses_cuda();
@@ -77,6 +79,44 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
     // SAFETY: the caller keeps the contract.
     unsafe {
         served(|| serve::memory(free, total)).unwrap_or_else(|| real::cuMemGetInfo_v2(free, total))
+    }
+}
+
+pub(crate) unsafe fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
+    // SAFETY: the caller passes a pool that is alive.
+    let code = unsafe { real::cuMemPoolTrimTo(pool, keep) };
+    if code.is_success() && !runtime_api::is_passing_on() { pools::trim(pool, keep) } else { code }
+}
+
+pub(crate) unsafe fn cuMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    // SAFETY: the caller passes a pool that is alive, and a value of the attribute's type, which
+    // the driver read if the call succeeded.
+    unsafe {
+        let code = real::cuMemPoolSetAttribute(pool, attribute, value);
+        if code.is_success() && !runtime_api::is_passing_on() {
+            pools::set(pool, attribute, value);
+        }
+        code
+    }
+}
+
+pub(crate) unsafe fn cuMemPoolGetAttribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    // SAFETY: the caller passes a pool that is alive, and room for a value of the attribute's type,
+    // which the driver wrote if the call succeeded.
+    unsafe {
+        let code = real::cuMemPoolGetAttribute(pool, attribute, value);
+        if code.is_success() && !runtime_api::is_passing_on() {
+            pools::add(pool, attribute, value);
+        }
+        code
     }
 }
 

@@ -3,7 +3,9 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
+use gpuheap_driver::{
+    CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
+};
 
 use crate::foreign::IpcHandle;
 use crate::{driver_api, runtime_api};

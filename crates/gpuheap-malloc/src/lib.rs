@@ -23,6 +23,7 @@ mod loader;
 mod lookup;
 mod own;
 mod past;
+mod pools;
 mod real;
 mod report;
 mod runtime_api;

@@ -2,7 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
+use gpuheap_driver::{
+    CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
+};
 
 use crate::foreign::IpcHandle;
 

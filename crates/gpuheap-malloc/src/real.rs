@@ -9,7 +9,10 @@ use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use gpuheap_driver::{CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream, CUstreamCaptureStatus};
+use gpuheap_driver::{
+    CUcontext, CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
+    CUstreamCaptureStatus,
+};
 
 use crate::foreign::IpcHandle;
 use crate::{loader, own};
@@ -109,6 +112,7 @@ macro_rules! asked_functions {
         $callback! {
         driver_api cuCtxGetCurrent (context: *mut CUcontext);
         driver_api cuCtxGetDevice (device: *mut CUdevice);
+        driver_api cuDeviceGetMemPool (pool: *mut CUmemoryPool, device: CUdevice);
         driver_api cuDevicePrimaryCtxRetain (context: *mut CUcontext, device: CUdevice);
         driver_api cuDevicePrimaryCtxRelease_v2 (device: CUdevice);
         driver_api cuStreamGetCtx (stream: CUstream, context: *mut CUcontext);

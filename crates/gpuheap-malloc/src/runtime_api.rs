@@ -8,10 +8,10 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-use gpuheap_driver::{CUdeviceptr, CUresult, CUstream};
+use gpuheap_driver::{CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream};
 
 use crate::serve::{self, Order};
-use crate::{absent, counts, devices, real};
+use crate::{absent, counts, devices, pools, real};
 
 /// Address that no allocation has, for which a free fails.
 const NO_ALLOCATION: CUdeviceptr = 1;
@@ -113,6 +113,44 @@ pub(crate) unsafe fn cudaMemGetInfo(free: *mut usize, total: *mut usize) -> CUre
     unsafe {
         in_context(|| serve::memory(free, total))
             .unwrap_or_else(|| pass_on(|| real::cudaMemGetInfo(free, total)))
+    }
+}
+
+pub(crate) unsafe fn cudaMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
+    // SAFETY: the caller passes a pool that is alive.
+    let code = pass_on(|| unsafe { real::cudaMemPoolTrimTo(pool, keep) });
+    if code.is_success() { pools::trim(pool, keep) } else { code }
+}
+
+pub(crate) unsafe fn cudaMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    // SAFETY: the caller passes a pool that is alive, and a value of the attribute's type, which
+    // the driver read if the call succeeded.
+    unsafe {
+        let code = pass_on(|| real::cudaMemPoolSetAttribute(pool, attribute, value));
+        if code.is_success() {
+            pools::set(pool, attribute, value);
+        }
+        code
+    }
+}
+
+pub(crate) unsafe fn cudaMemPoolGetAttribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    // SAFETY: the caller passes a pool that is alive, and room for a value of the attribute's type,
+    // which the driver wrote if the call succeeded.
+    unsafe {
+        let code = pass_on(|| real::cudaMemPoolGetAttribute(pool, attribute, value));
+        if code.is_success() {
+            pools::add(pool, attribute, value);
+        }
+        code
     }
 }
 

@@ -20,6 +20,12 @@ pub(crate) enum Order {
     Stream(CUstream),
 }
 
+impl Order {
+    fn is_plain(self) -> bool {
+        matches!(self, Order::Plain)
+    }
+}
+
 /// `true` once a stream began to capture a graph. Before that, no call asks.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
@@ -52,9 +58,11 @@ pub(crate) unsafe fn allocate(
         // SAFETY: the stream is alive.
         Order::Stream(stream) => (unsafe { devices::of_stream(stream) }?, stream),
     };
+    let is_plain = order.is_plain();
+    let handle = served.handle(is_plain);
     let mut address = ptr::null_mut();
     // SAFETY: the heap is open, the stream is alive, and the pointer valid for a write.
-    match unsafe { gpuheap_allocate(served.handle(), bytes as u64, raw(stream), &mut address) } {
+    match unsafe { gpuheap_allocate(handle, bytes as u64, raw(stream), &mut address) } {
         Status::Ok => {}
         Status::OutOfMemory => return Some(out_of_memory()),
         Status::Refused if bytes as u64 > served.device().total_memory() => {
@@ -63,13 +71,13 @@ pub(crate) unsafe fn allocate(
         // The driver's own call says what the matter is, or helps.
         _ => return None,
     }
-    if matches!(order, Order::Plain)
-        && served.plain_may_wait.load(Ordering::Acquire)
-        && wait_for_plain(served).is_err()
-    {
-        // SAFETY: allocated above.
-        unsafe { gpuheap_free(served.handle(), address) };
-        return None;
+    if is_plain {
+        if served.plain_may_wait.load(Ordering::Acquire) && wait_for_plain(served).is_err() {
+            // SAFETY: allocated above.
+            unsafe { gpuheap_free(handle, address) };
+            return None;
+        }
+        served.plain_bytes.allocated(bytes as u64);
     }
     // SAFETY: not null, so valid for a write.
     unsafe { pointer.write(address as CUdeviceptr) };
@@ -101,7 +109,10 @@ pub(crate) unsafe fn free(address: CUdeviceptr, order: Order) -> Option<CUresult
     if address == 0 {
         return None;
     }
-    let Some(served) = devices::all().find(|served| served.has(address)) else {
+    let found = devices::all().find_map(|served| {
+        served.find(address, order.is_plain()).map(|allocation| (served, allocation))
+    });
+    let Some((served, allocation)) = found else {
         // The driver would free the memory under the heap.
         let is_heaps = devices::all().any(|served| served.heap().holds(address));
         return is_heaps.then(|| {
@@ -109,6 +120,7 @@ pub(crate) unsafe fn free(address: CUdeviceptr, order: Order) -> Option<CUresult
             CUresult::ERROR_INVALID_VALUE
         });
     };
+    let handle = served.handle(allocation.is_plain);
     let pointer = ptr::without_provenance_mut::<c_void>(address as usize);
     let status = match order {
         Order::Plain if settings::get().is_some_and(|settings| settings.waits) => {
@@ -118,10 +130,10 @@ pub(crate) unsafe fn free(address: CUdeviceptr, order: Order) -> Option<CUresult
             }
             let plain = raw(served.plain().raw());
             // SAFETY: all work of the device is done, so it is before any point of this stream.
-            unsafe { gpuheap_free_on(served.handle(), pointer, plain) }
+            unsafe { gpuheap_free_on(handle, pointer, plain) }
         }
         // SAFETY: the heap is open.
-        Order::Plain => unsafe { gpuheap_free(served.handle(), pointer) },
+        Order::Plain => unsafe { gpuheap_free(handle, pointer) },
         // SAFETY: the stream is alive.
         Order::Stream(stream) if unsafe { is_capturing(stream) } => {
             return Some(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -129,11 +141,16 @@ pub(crate) unsafe fn free(address: CUdeviceptr, order: Order) -> Option<CUresult
         Order::Stream(stream) => {
             served.plain_may_wait.store(true, Ordering::Release);
             // SAFETY: the stream is alive, and the program ordered it after all work on the memory.
-            unsafe { gpuheap_free_on(served.handle(), pointer, raw(stream)) }
+            unsafe { gpuheap_free_on(handle, pointer, raw(stream)) }
         }
     };
     Some(match status {
-        Status::Ok => CUresult::SUCCESS,
+        Status::Ok => {
+            if allocation.is_plain {
+                served.plain_bytes.freed(allocation.bytes);
+            }
+            CUresult::SUCCESS
+        }
         // Another thread freed it first, or the stream is of another device.
         Status::UnknownAddress | Status::Refused => {
             counts::refused_free();
@@ -199,14 +216,14 @@ pub(crate) unsafe fn memory(free: *mut usize, total: *mut usize) -> Option<CUres
 pub(crate) fn ends(stream: CUstream) -> bool {
     devices::all().all(|served| {
         let announce = || {
-            // SAFETY: the heap is open, and the stream still alive.
-            unsafe { gpuheap_stream_ended(served.handle(), raw(stream)) }
+            [false, true].into_iter().all(|is_plain| {
+                // SAFETY: the heap is open, and the stream still alive.
+                let status = unsafe { gpuheap_stream_ended(served.handle(is_plain), raw(stream)) };
+                status == Status::Ok
+            })
         };
-        announce() == Status::Ok || {
-            // A stream that captures a graph cannot be announced, and one whose work failed may
-            // not be.
-            served.heap().retire_all().is_ok() && announce() == Status::Ok
-        }
+        // A stream that captures a graph cannot be announced, and one whose work failed may not be.
+        announce() || (served.heap().retire_all().is_ok() && announce())
     })
 }
 

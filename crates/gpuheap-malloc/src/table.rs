@@ -35,6 +35,9 @@ macro_rules! interposed_functions {
         driver_api cuMemAllocPitch_v2 (pointer: *mut CUdeviceptr, pitch: *mut usize, width_bytes: usize, height: usize, element_bytes: c_uint);
         driver_api cuMemAllocFromPoolAsync (pointer: *mut CUdeviceptr, bytes: usize, pool: *mut c_void, stream: CUstream);
         driver_api cuMemAllocFromPoolAsync_ptsz (pointer: *mut CUdeviceptr, bytes: usize, pool: *mut c_void, stream: CUstream);
+        driver_api cuMemPoolTrimTo (pool: CUmemoryPool, keep: usize);
+        driver_api cuMemPoolSetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+        driver_api cuMemPoolGetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
         driver_api cuMemCreate (handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64);
         driver_api cuArrayCreate_v2 (array: *mut *mut c_void, description: *const c_void);
         driver_api cuArray3DCreate_v2 (array: *mut *mut c_void, description: *const c_void);
@@ -54,6 +57,9 @@ macro_rules! interposed_functions {
         runtime_api cudaFreeAsync (pointer: CUdeviceptr, stream: CUstream);
         runtime_api cudaFreeAsync_ptsz (pointer: CUdeviceptr, stream: CUstream);
         runtime_api cudaMemGetInfo (free: *mut usize, total: *mut usize);
+        runtime_api cudaMemPoolTrimTo (pool: CUmemoryPool, keep: usize);
+        runtime_api cudaMemPoolSetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+        runtime_api cudaMemPoolGetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
         runtime_api cudaIpcGetMemHandle (handle: *mut c_void, pointer: CUdeviceptr);
         runtime_api cudaStreamDestroy (stream: CUstream);
         runtime_api cudaStreamBeginCapture (stream: CUstream, mode: c_int);

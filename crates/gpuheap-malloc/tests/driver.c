@@ -20,6 +20,7 @@ int cuMemAllocAsync_ptsz(ptr *, size_t, stream), cuMemFreeAsync_ptsz(ptr, stream
 int cuMemAllocManaged(ptr *, size_t, unsigned),
     cuMemAllocPitch_v2(ptr *, size_t *, size_t, size_t, unsigned);
 int cuDeviceGetDefaultMemPool(void **, int), cuMemAllocFromPoolAsync(ptr *, size_t, void *, stream);
+int cuMemPoolGetAttribute(void *, int, void *), cuMemPoolTrimTo(void *, size_t);
 int cuMemCreate(uint64_t *, size_t, const void *, uint64_t), cuMemRelease(uint64_t);
 int cuArrayCreate_v2(void **, const void *);
 int cuMemsetD8Async(ptr, unsigned char, size_t, stream);
@@ -254,6 +255,30 @@ static void foreign(void) {
   printf("too large: %d\n", cuMemAllocManaged(&managed, 0, 1));
 }
 
+/* Asks a pool by each way in which a program finds a function. */
+static void pool_ways(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW), *pool;
+  int (*ways[3])(void *, int, void *) = {cuMemPoolGetAttribute, NULL, NULL}, status;
+  int (*trim)(void *, size_t) = NULL;
+  ptr address;
+  *(void **)&ways[1] = dlsym(library, "cuMemPoolGetAttribute");
+  CHECK(cuGetProcAddress_v2("cuMemPoolGetAttribute", (void **)&ways[2], 12000, 0, &status));
+  CHECK(cuGetProcAddress_v2("cuMemPoolTrimTo", (void **)&trim, 12000, 0, &status));
+  CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+  CHECK(cuMemAllocAsync(&address, 3 * MIB, NULL));
+  for (int way = 0; way < 3; way++) {
+    uint64_t used = 0;
+    CHECK(ways[way](pool, 7, &used));
+    printf("%lu ", used / MIB);
+  }
+  CHECK(cuMemFreeAsync(address, NULL));
+  CHECK(cuStreamSynchronize(NULL));
+  CHECK(trim(pool, 0));
+  uint64_t reserved = 1;
+  CHECK(cuMemPoolGetAttribute(pool, 5, &reserved));
+  printf("trimmed %lu\n", reserved);
+}
+
 static void served_and_foreign(void) {
   CHECK(cuMemFree_v2(allocated(1000)));
   foreign();
@@ -344,6 +369,7 @@ int main(int count, char **arguments) {
       {"foreign", foreign},
       {"served_and_foreign", served_and_foreign},
       {"found", found},
+      {"pool_ways", pool_ways},
       {"child", child},
       {"threads", threads},
       {"at_exit", at_exit},

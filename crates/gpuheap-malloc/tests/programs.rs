@@ -103,6 +103,34 @@ fn memory_in_use_by_a_stream_is_not_handed_out_for_all_streams() {
 }
 
 #[test]
+fn pool_figures_count_heap() {
+    for pool in ["stitched", "split", "binned"] {
+        let (printed, said) = Run::runtime("pools").with("GPUHEAP_POOL", pool).always().get();
+        assert_eq!(
+            printed,
+            "plain: 0 of at most 0 used, reserved 1 1\n\
+             two: 3072 of at most 3072 used, reserved 1 1\n\
+             reserved stays: 1\n\
+             one: 2048 of at most 3072 used, reserved 1 1\n\
+             after a reset: 2048 of at most 2048 used, reserved 1 1\n\
+             with the driver's own: 1050624 of at most 1050624 used, reserved 1 1\n\
+             trimmed: 0\n\
+             kept: 1 1\n\
+             plain kept: 0\n\
+             threshold: 2097152, reserved 1\n\
+             another: 1024, before: 0\n",
+            "{pool}: {said}"
+        );
+        assert!(said.contains(ALL_FREED), "{pool}: {said}");
+    }
+}
+
+#[test]
+fn pool_is_answered_however_found() {
+    assert_eq!(Run::driver("pool_ways").get().0, "3 3 3 trimmed 0\n");
+}
+
+#[test]
 fn captured_streams_are_left_to_the_driver() {
     let (printed, said) = Run::driver("capture").always().get();
     assert_eq!(printed, "freed inside: 900\nallocated inside: 900\n");

@@ -2,6 +2,7 @@
  * sees. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,10 @@ int cudaMallocManaged(void **, size_t, unsigned),
     cudaMallocPitch(void **, size_t *, size_t, size_t);
 int cudaDeviceGetDefaultMemPool(void **, int),
     cudaMallocFromPoolAsync(void **, size_t, void *, stream);
+int cudaDeviceGetMemPool(void **, int), cudaDeviceSetMemPool(int, void *);
+int cudaMemPoolCreate(void **, const void *), cudaMemPoolTrimTo(void *, size_t);
+int cudaMemPoolGetAttribute(void *, int, void *), cudaMemPoolSetAttribute(void *, int, void *);
+int cudaStreamSynchronize(stream);
 int cudaMemset(void *, int, size_t), cudaMemsetAsync(void *, int, size_t, stream);
 int cudaStreamCreateWithFlags(stream *, unsigned), cudaStreamDestroy(stream);
 int cudaSetDevice(int), cudaGetDevice(int *), cudaDeviceReset(void), cudaDeviceSynchronize(void);
@@ -82,6 +87,76 @@ static void others(void) {
   CHECK(cudaFree(managed));
   CHECK(cudaFree(pitched));
   CHECK(cudaFree(served));
+}
+
+/* Attributes of a pool, in the order of their numbers. */
+enum { THRESHOLD = 4, RESERVED, RESERVED_HIGH, USED, USED_HIGH };
+
+static uint64_t figure(void *pool, int attribute) {
+  uint64_t value = 0;
+  CHECK(cudaMemPoolGetAttribute(pool, attribute, &value));
+  return value;
+}
+
+static void print_used(const char *when, void *pool) {
+  uint64_t used = figure(pool, USED), high = figure(pool, USED_HIGH);
+  uint64_t reserved = figure(pool, RESERVED), reserved_high = figure(pool, RESERVED_HIGH);
+  printf("%s: %lu of at most %lu used, reserved %d %d\n", when, used, high, reserved >= used,
+         reserved_high >= reserved);
+}
+
+static void pools(void) {
+  void *pool, *own, *plain, *first, *second, *others;
+  stream made;
+  uint64_t none = 0, threshold = 0;
+  CHECK(cudaDeviceGetMemPool(&pool, 0));
+  CHECK(cudaStreamCreateWithFlags(&made, 1));
+  CHECK(cudaMalloc(&plain, 5 * MIB));
+  print_used("plain", pool);
+  CHECK(cudaMallocAsync(&first, 1024, made));
+  uint64_t reserved = figure(pool, RESERVED);
+  CHECK(cudaMallocAsync(&second, 2048, made));
+  print_used("two", pool);
+  printf("reserved stays: %d\n", figure(pool, RESERVED) == reserved);
+  CHECK(cudaFreeAsync(first, made));
+  print_used("one", pool);
+  CHECK(cudaMemPoolSetAttribute(pool, USED_HIGH, &none));
+  CHECK(cudaMemPoolSetAttribute(pool, RESERVED_HIGH, &none));
+  print_used("after a reset", pool);
+  CHECK(cudaMallocFromPoolAsync(&others, MIB, pool, made));
+  print_used("with the driver's own", pool);
+  CHECK(cudaFreeAsync(others, made));
+  CHECK(cudaFreeAsync(second, made));
+  /* The stream is known for memory of both kinds, and its end is announced for both. */
+  CHECK(cudaFreeAsync(plain, made));
+  CHECK(cudaStreamSynchronize(made));
+  CHECK(cudaMemPoolTrimTo(pool, 0));
+  printf("trimmed: %lu\n", figure(pool, RESERVED));
+  CHECK(cudaMallocAsync(&first, 8 * MIB, made));
+  CHECK(cudaFreeAsync(first, made));
+  CHECK(cudaMemPoolTrimTo(pool, 32 * MIB));
+  printf("kept: %d", figure(pool, RESERVED) >= 8 * MIB);
+  CHECK(cudaMemPoolTrimTo(pool, 4 * MIB));
+  printf(" %d\n", figure(pool, RESERVED) <= 4 * MIB);
+  CHECK(cudaStreamDestroy(made));
+  printf("plain kept: ");
+  CHECK(cudaMalloc(&plain, 16 * MIB));
+  CHECK(cudaFree(plain));
+  printf("%lu\n", figure(pool, RESERVED));
+  threshold = 2 * MIB;
+  CHECK(cudaMemPoolSetAttribute(pool, THRESHOLD, &threshold));
+  printf("threshold: %lu", figure(pool, THRESHOLD));
+  CHECK(cudaMallocAsync(&first, 8 * MIB, NULL));
+  CHECK(cudaFreeAsync(first, NULL));
+  CHECK(cudaDeviceSynchronize());
+  printf(", reserved %d\n", figure(pool, RESERVED) <= threshold);
+  /* Another pool becomes the current one, and the heap serves in its place. */
+  uint32_t properties[22] = {1, 0, 1, 0};
+  CHECK(cudaMemPoolCreate(&own, properties));
+  CHECK(cudaDeviceSetMemPool(0, own));
+  CHECK(cudaMallocAsync(&first, 1024, NULL));
+  printf("another: %lu, before: %lu\n", figure(own, USED), figure(pool, USED));
+  CHECK(cudaFreeAsync(first, NULL));
 }
 
 static void streams(void) {
@@ -176,11 +251,17 @@ int main(int count, char **arguments) {
     const char *name;
     void (*run)(void);
   } programs[] = {
-      {"plain", run_plain}, {"threads", threads},
-      {"errors", errors},   {"others", others},
-      {"streams", streams}, {"devices", devices},
-      {"reset", reset},     {"leave", leave},
-      {"resets", resets},   {"resets_freed", resets_freed},
+      {"plain", run_plain},
+      {"threads", threads},
+      {"errors", errors},
+      {"others", others},
+      {"streams", streams},
+      {"pools", pools},
+      {"devices", devices},
+      {"reset", reset},
+      {"leave", leave},
+      {"resets", resets},
+      {"resets_freed", resets_freed},
       {"nothing", nothing},
   };
   for (size_t at = 0; count == 2 && at < sizeof programs / sizeof *programs; at++) {
