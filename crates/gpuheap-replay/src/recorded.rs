@@ -52,8 +52,7 @@ pub struct RecordedLimit {
 }
 
 impl Recorded {
-    pub(crate) fn of(trace: &Trace) -> Self {
-        let program = Program::of(trace);
+    pub(crate) fn of(trace: &Trace, program: &Program) -> Self {
         let settings = program.recorded_settings();
         let events = trace.events();
         let failed_at = |(index, event): (usize, &Event)| match event.op {
@@ -75,7 +74,7 @@ impl Recorded {
             settings: settings.map(|settings| settings.to_alloc_conf()),
             peak_reserved: reserved_until(trace, events.len()).map(|(most, _)| most),
             limit: first.and_then(|(index, request)| RecordedLimit::at(trace, index, request)),
-            at_failure: first.map(|(index, _)| Moment::after(trace, &program, index)),
+            at_failure: first.map(|(index, _)| Moment::after(trace, program, index)),
             waits: waits(trace),
             failed: failed.into_iter().map(|(_, request)| request).collect(),
         }

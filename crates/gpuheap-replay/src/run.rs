@@ -5,12 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use gpuheap::PoolKind;
 use gpuheap_trace::{Format, Summary, Trace, WarningKind};
 
-use crate::Gap;
 use crate::recorded::Recorded;
 use crate::replay::{
     Bench, DeviceUsed, Options, Pool, PoolReport, Progress, ReplayError, Silent, torch_settings,
 };
 use crate::verdict::Verdict;
+use crate::{Gap, Program};
 
 /// Result of the replays of one trace.
 #[derive(Debug, Clone)]
@@ -56,8 +56,9 @@ pub fn replay(
 ) -> Result<Vec<TraceReport>, ReplayError> {
     let mut benches = Vec::new();
     for trace in traces {
-        let recorded = Recorded::of(trace);
-        let bench = Bench::new(trace, &recorded, options)?;
+        let program = Program::of(trace);
+        let recorded = Recorded::of(trace, &program);
+        let bench = Bench::new(trace, program, &recorded, options);
         let pools = pools(trace, &recorded, options);
         progress.expect(pools.len() as u64);
         benches.push((bench, recorded, pools));

@@ -41,12 +41,14 @@ pub struct Program {
     records_completion: bool,
 }
 
+/// Action of the program on a stream.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+pub(crate) struct Step {
     /// The event's number in the file.
-    number: u32,
-    stream: u32,
-    action: Action,
+    pub(crate) number: u32,
+    /// Index into [`Program::streams`].
+    pub(crate) stream: u32,
+    pub(crate) action: Action,
 }
 
 impl Step {
@@ -56,7 +58,7 @@ impl Step {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Action {
+pub(crate) enum Action {
     Allocate {
         allocation: u32,
         pool: u32,
@@ -260,6 +262,26 @@ impl Program {
         live
     }
 
+    /// Returns the peak of live bytes, as requested. Requests that failed in the recording count.
+    pub(crate) fn peak_live(&self) -> u64 {
+        let (mut bytes_of, mut live, mut peak) = (vec![0; self.allocations], 0_u128, 0);
+        for step in &self.steps {
+            match step.action {
+                Action::Allocate { allocation, bytes, .. } => {
+                    bytes_of[allocation as usize] = bytes;
+                    live += u128::from(bytes);
+                    peak = peak.max(live);
+                }
+                Action::Fail { bytes } => peak = peak.max(live + u128::from(bytes)),
+                Action::Release { allocation } | Action::Free { allocation } => {
+                    live -= u128::from(bytes_of[allocation as usize]);
+                }
+                Action::Complete { .. } | Action::GivenBack { .. } => {}
+            }
+        }
+        u64::try_from(peak).unwrap_or(u64::MAX)
+    }
+
     /// Returns the differences of the snapshot's keys from those of PyTorch 2.11. `None` if the
     /// recording is no snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
@@ -456,6 +478,20 @@ impl Program {
             }
         }
         Outcome { figures: model.figures(), failure: None, met_failures }
+    }
+
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Returns the handles of the streams; 0 is the default stream.
+    pub(crate) fn streams(&self) -> &[u64] {
+        &self.streams
+    }
+
+    /// Returns the number of allocations.
+    pub(crate) fn allocations(&self) -> usize {
+        self.allocations
     }
 
     /// Returns `true` if the recording has the completions of frees.

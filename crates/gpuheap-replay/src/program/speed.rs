@@ -77,12 +77,7 @@ impl Program {
         }
         let fraction = settings.memory_fraction();
         let allowed = fraction.map_or(u64::MAX, |fraction| (total as f64 * fraction) as u64);
-        let mut unlimited = settings.clone();
-        if fraction.is_some() {
-            // The fraction 1.0 is always valid.
-            let _ = unlimited.set_memory_fraction(1.0);
-        }
-        if self.torch_peak(&unlimited, u64::MAX).high <= capacity.min(allowed) {
+        if self.torch_peak(&settings.without_limit(), u64::MAX).high <= capacity.min(allowed) {
             return true;
         }
         let mut margin = inexact.map_or(1.0, |inexact| (1.0 / (1.0 + inexact.error())).max(1.0));

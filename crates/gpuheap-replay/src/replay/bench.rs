@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use gpuheap::Size;
 use gpuheap_trace::Trace;
 
 use super::device::Machine;
-use super::heaps::{Bounds, Steps};
-use super::{DeviceUsed, Options, ReplayError};
+use super::{DeviceUsed, Options};
 use crate::budget::Budget;
 use crate::models::torch::Settings;
 use crate::recorded::Recorded;
@@ -16,29 +16,40 @@ use crate::{PeakRange, Program};
 pub(crate) struct Bench<'t> {
     pub(crate) trace: &'t Trace,
     pub(crate) program: Program,
-    pub(super) steps: Steps,
+    /// Peak of live bytes, as requested. Requests that failed in the recording count.
+    pub(crate) peak_live: u64,
     pub(crate) device: DeviceUsed,
     pub(super) machine: Machine,
-    pub(super) bounds: Bounds,
+    /// The hard limit.
+    pub(super) limit: Option<Size>,
+    /// Freed bytes that the pool of a `driver` heap keeps.
+    pub(super) release_threshold: Option<Size>,
 }
 
 impl<'t> Bench<'t> {
     pub(crate) fn new(
         trace: &'t Trace,
+        program: Program,
         recorded: &Recorded,
         options: &Options,
-    ) -> Result<Self, ReplayError> {
+    ) -> Self {
         let device = options.device.resolve(recorded, options.limit.is_some());
         let machine = options.device.machine(&device, options.delay);
-        let bounds = Bounds { limit: options.limit, threshold: options.release_threshold };
-        let program = Program::of(trace);
-        Ok(Self { trace, program, steps: Steps::of(trace), device, machine, bounds })
+        Self {
+            trace,
+            peak_live: program.peak_live(),
+            program,
+            device,
+            machine,
+            limit: options.limit,
+            release_threshold: options.release_threshold,
+        }
     }
 
     /// Returns the memory that a model may take of the device.
     pub(crate) fn memory(&self) -> Memory {
         let DeviceUsed { total, usable, .. } = self.device;
-        Memory { total, usable, limit: self.bounds.limit.map(|limit| limit.to_bytes(total)) }
+        Memory { total, usable, limit: self.limit.map(|limit| limit.to_bytes(total)) }
     }
 
     /// Returns the bounds of a search for settings on the device. They suit a search in every
@@ -56,8 +67,11 @@ impl<'t> Bench<'t> {
         budget
     }
 
-    pub(crate) fn peak_live(&self) -> u64 {
-        self.steps.peak_live()
+    /// Returns the time of the event with this number, nanoseconds since the first recorded event.
+    pub(super) fn time_of(&self, number: u32) -> u64 {
+        let events = self.trace.events();
+        let at = events.partition_point(|event| event.number < number);
+        events.get(at).map_or(0, |event| event.time_ns)
     }
 
     /// Returns the peak that PyTorch's allocator reserves on the device. It is a range if the speed

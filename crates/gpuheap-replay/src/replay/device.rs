@@ -144,6 +144,17 @@ pub(super) enum Machine {
 }
 
 impl Machine {
+    /// Returns a machine with `bytes` of memory. A real device keeps its own.
+    pub(super) fn with_memory(&self, bytes: u64) -> Self {
+        match self {
+            Self::Real(_) => self.clone(),
+            Self::Emulated { profile, delay } => {
+                let profile = Profile { memory_bytes: bytes, ..profile.clone() };
+                Self::Emulated { profile, delay: *delay }
+            }
+        }
+    }
+
     pub(super) fn open(&self) -> Result<Device, Error> {
         match self {
             Machine::Real(device) => Ok(device.clone()),

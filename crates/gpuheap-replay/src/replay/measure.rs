@@ -9,13 +9,9 @@ impl Bench<'_> {
     pub(crate) fn measure(&self, pool: &Pool) -> Result<PoolReport, ReplayError> {
         match pool {
             Pool::Own(kind) => {
-                heaps::measure(self.trace, &self.steps, *kind, &self.machine, self.bounds)
-                    .map_err(|error| self.failed(pool, &error))
+                heaps::measure(self, *kind).map_err(|error| self.failed(pool, &error))
             }
-            Pool::Model(text) => {
-                let report = model::measure(self, text, self.memory())?;
-                Ok(PoolReport { pool: pool.clone(), ..report })
-            }
+            Pool::Model(text) => model::measure(self, text, self.memory()),
         }
     }
 
@@ -29,18 +25,18 @@ impl Bench<'_> {
             Some(_) => None,
         };
         let find = |attempt: &dyn Fn(u64) -> Result<Result<u64, String>, ReplayError>| {
-            minimum::find(minimum::STEP, self.peak_live(), known, progress, attempt)
+            minimum::find(minimum::STEP, self.peak_live, known, progress, attempt)
         };
         match (&report.pool, &self.machine) {
             (Pool::Own(_), Machine::Real(_)) => {
                 Ok(Minimum::Never("a real device has the size that it has".to_owned()))
             }
-            (Pool::Own(kind), machine) => find(&|bytes| {
-                heaps::attempt(&self.steps, *kind, machine, self.bounds, bytes)
+            (Pool::Own(kind), _) => find(&|bytes| {
+                heaps::attempt(self, *kind, bytes)
                     .map_err(|error| self.failed(&report.pool, &error))
             }),
             (Pool::Model(text), _) => find(&|bytes| {
-                let limit = self.bounds.limit.map(|limit| limit.to_bytes(bytes));
+                let limit = self.limit.map(|limit| limit.to_bytes(bytes));
                 model::attempt(self, text, Memory { total: bytes, usable: bytes, limit })
             }),
         }

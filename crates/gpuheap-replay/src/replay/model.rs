@@ -12,15 +12,19 @@ pub(super) fn measure(
     text: &str,
     memory: Memory,
 ) -> Result<PoolReport, ReplayError> {
+    let report = PoolReport::new(Pool::Model(text.to_owned()));
     let Ran { outcome, settings } = match run(bench, text, memory) {
         Ok(ran) => ran,
         // The settings were checked before, for any device. This device has no room for the pool's
         // initial size.
-        Err(ReplayError::Setting(_)) => return Ok(no_room(text)),
+        Err(ReplayError::Setting(_)) => {
+            let cause = Cause::Other("no_room_for_the_pool_itself");
+            let stop = Some(Stop { pass: 1, cause, ..Stop::default() });
+            return Ok(PoolReport { stop, ..report });
+        }
         Err(error) => return Err(error),
     };
-    let exact = outcome.figures.peak_reserved;
-    let mut peak_reserved = PeakRange { low: exact, high: exact };
+    let mut peak_reserved = PeakRange::exact(outcome.figures.peak_reserved);
     let mut may_fail = false;
     if let Some(settings) = &settings
         && outcome.failure.is_none()
@@ -28,57 +32,18 @@ pub(super) fn measure(
         peak_reserved = bench.torch_peak(settings);
         may_fail = !is_sure(bench, settings, memory);
     }
-    let written = settings.filter(|_| text == "torch").map(|settings| settings.to_string());
     Ok(PoolReport {
-        pool: Pool::Model(text.to_owned()),
-        settings: written,
-        actual: None,
-        fallback: None,
+        settings: settings.filter(|_| text == "torch").map(|settings| settings.to_string()),
         peak_live: match outcome.failure {
-            None => bench.peak_live(),
+            None => bench.peak_live,
             Some(failure) => failure.refusal.figures.requested,
         },
         peak_reserved,
         driver_calls: outcome.figures.driver_calls,
-        cold_ns: None,
-        warm_ns: None,
         stop: outcome.failure.map(|failure| stop(bench, failure, memory)),
         may_fail,
-        minimum: None,
+        ..report
     })
-}
-
-/// Returns the report of a pool whose initial size exceeds the device.
-fn no_room(text: &str) -> PoolReport {
-    PoolReport {
-        pool: Pool::Model(text.to_owned()),
-        settings: None,
-        actual: None,
-        fallback: None,
-        peak_live: 0,
-        peak_reserved: PeakRange { low: 0, high: 0 },
-        driver_calls: 0,
-        cold_ns: None,
-        warm_ns: None,
-        stop: Some(Stop {
-            event: 0,
-            time_ns: 0,
-            pass: 1,
-            requested: 0,
-            reserved: 0,
-            live: 0,
-            rounding: 0,
-            cached: 0,
-            pending: 0,
-            other_streams: None,
-            largest_cached: 0,
-            short_by: None,
-            limit: None,
-            cause: Cause::Other("no_room_for_the_pool_itself"),
-        }),
-        may_fail: false,
-        minimum: None,
-    }
 }
 
 /// Runs a model. Returns its peak of reserved bytes, or why it failed.
@@ -160,16 +125,6 @@ pub(crate) fn torch_settings(
     })
 }
 
-/// Returns the settings with a memory fraction that limits nothing.
-pub(crate) fn unlimited(settings: &Settings) -> Settings {
-    let mut settings = settings.clone();
-    if settings.memory_fraction().is_some() {
-        // The fraction 1.0 is always valid.
-        let _ = settings.set_memory_fraction(1.0);
-    }
-    settings
-}
-
 fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
     let refusal = failure.refusal;
     let figures = refusal.figures;
@@ -193,7 +148,7 @@ fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
     let left = refusal.allowed.saturating_sub(figures.reserved);
     Stop {
         event: failure.event.into(),
-        time_ns: time_of(bench, failure.event),
+        time_ns: bench.time_of(failure.event),
         pass: 1,
         requested,
         reserved: figures.reserved,
@@ -207,11 +162,4 @@ fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
         limit: is_limit.then_some(refusal.allowed),
         cause,
     }
-}
-
-/// Returns the time of the event with this number, nanoseconds since the first recorded event.
-fn time_of(bench: &Bench<'_>, number: u32) -> u64 {
-    let events = bench.trace.events();
-    let at = events.partition_point(|event| event.number < number);
-    events.get(at).map_or(0, |event| event.time_ns)
 }

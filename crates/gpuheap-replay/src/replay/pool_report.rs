@@ -38,6 +38,24 @@ pub struct PoolReport {
 }
 
 impl PoolReport {
+    /// Returns the report of a pool that took nothing and ran nothing.
+    pub(super) fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            settings: None,
+            actual: None,
+            fallback: None,
+            peak_live: 0,
+            peak_reserved: PeakRange::exact(0),
+            driver_calls: 0,
+            cold_ns: None,
+            warm_ns: None,
+            stop: None,
+            may_fail: false,
+            minimum: None,
+        }
+    }
+
     /// Returns `true` if the program gets through at any speed.
     pub fn gets_through(&self) -> bool {
         self.stop.is_none() && !self.may_fail

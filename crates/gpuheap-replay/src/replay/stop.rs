@@ -1,7 +1,7 @@
 //! Requests at which a replay ran out of memory.
 
 /// Request at which a replay ran out of memory, and why. Sizes are bytes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Stop {
     /// The event's number in the file; 0 for a block that was live before the recording.
@@ -35,7 +35,7 @@ pub struct Stop {
 }
 
 /// Main reason of a request that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
     /// The request alone is larger than the device.
@@ -49,6 +49,7 @@ pub enum Cause {
     /// The bytes that the pool adds to requests do not fit.
     Rounding,
     /// Enough is free, in pieces that are too small.
+    #[default]
     Fragmentation,
     /// Enough is freed, but other streams still use it.
     Pending,

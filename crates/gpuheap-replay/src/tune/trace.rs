@@ -43,7 +43,8 @@ impl TraceSearch {
         device: &DeviceChoice,
         progress: &dyn Progress,
     ) -> Self {
-        let recorded = Recorded::of(trace);
+        let program = Program::of(trace);
+        let recorded = Recorded::of(trace, &program);
         let used = device.resolve(&recorded, false);
         let family = family.unwrap_or(match trace.format() {
             Format::PytorchSnapshot => Family::Torch,
@@ -54,7 +55,7 @@ impl TraceSearch {
         budget.vmm = used.has_vmm;
         progress.now(&format!("searching settings of {}", family.title()));
         let tried = AtomicUsize::new(0);
-        let candidates = search(&Program::of(trace), family, &budget, |_, all| {
+        let candidates = search(&program, family, &budget, |_, all| {
             if tried.fetch_add(1, Ordering::Relaxed) == 0 {
                 progress.expect(all as u64);
             }

@@ -1,10 +1,7 @@
 //! Cards that a program fits on.
 
 use crate::cards::{self, Card};
-use crate::models::torch::Settings;
-use crate::replay::{
-    Bench, Memory, ReplayError, attempt, torch_gets_through, torch_settings, unlimited,
-};
+use crate::replay::{Bench, Memory, ReplayError, attempt, torch_gets_through, torch_settings};
 
 /// Card, and the way in which the program gets through on it.
 #[derive(Debug, Clone)]
@@ -62,9 +59,8 @@ fn smallest(bench: &Bench<'_>, pool: &str) -> Result<Option<u64>, ReplayError> {
         cards::all().iter().map(|card| (card.usable_bytes, card.total_bytes)).collect();
     sizes.sort_unstable();
     sizes.dedup_by_key(|(usable, _)| *usable);
-    sizes.retain(|(usable, _)| *usable >= bench.peak_live());
-    let settings: Option<Settings> =
-        torch_settings(bench, pool)?.map(|settings| unlimited(&settings));
+    sizes.retain(|(usable, _)| *usable >= bench.peak_live);
+    let settings = torch_settings(bench, pool)?.map(|settings| settings.without_limit());
     let gets_through = |(usable, total): (u64, u64)| {
         let memory = Memory { total, usable, limit: None };
         match &settings {

@@ -8,7 +8,7 @@ use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
     Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run_torch,
-    torch_gets_through, unlimited,
+    torch_gets_through,
 };
 use crate::tune::{Candidate, Family, search};
 use crate::{Outcome, PeakRange};
@@ -165,7 +165,7 @@ struct OfTorch<'b, 't> {
 impl<'b, 't> OfTorch<'b, 't> {
     fn new(bench: &'b Bench<'t>, settings: Settings) -> Self {
         let before = run_torch(bench, &settings, bench.memory()).outcome;
-        let unbounded = run_torch(bench, &unlimited(&settings), Memory::of(LARGEST)).outcome;
+        let unbounded = run_torch(bench, &settings.without_limit(), Memory::of(LARGEST)).outcome;
         Self { bench, settings, before, unbounded }
     }
 
@@ -264,7 +264,7 @@ impl<'b, 't> OfTorch<'b, 't> {
 
     /// Returns the least memory with which the program gets through under its present settings.
     fn limit(&self, recorded: &Recorded) -> Result<Option<Remedy>, ReplayError> {
-        let settings = unlimited(&self.settings);
+        let settings = self.settings.without_limit();
         let attempt = |bytes| {
             let memory = Memory { total: LARGEST, usable: LARGEST, limit: Some(bytes) };
             let outcome = run_torch(self.bench, &settings, memory).outcome;
@@ -277,7 +277,7 @@ impl<'b, 't> OfTorch<'b, 't> {
         };
         let found = minimum::find(
             minimum::STEP,
-            self.bench.peak_live(),
+            self.bench.peak_live,
             self.unbounded_peak(),
             &Silent,
             attempt,

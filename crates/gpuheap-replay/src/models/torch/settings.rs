@@ -130,6 +130,11 @@ impl Settings {
         }
     }
 
+    /// Returns the settings with a memory fraction that limits nothing.
+    pub(crate) fn without_limit(&self) -> Self {
+        Self { fraction: self.fraction.map(|_| 1.0), ..self.clone() }
+    }
+
     /// Sets the largest block that may be split; `None` for no limit.
     pub fn set_max_split_size(&mut self, bytes: Option<u64>) {
         self.max_split_size = bytes.unwrap_or(u64::MAX);
