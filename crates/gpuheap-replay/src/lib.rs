@@ -25,6 +25,7 @@
 
 mod budget;
 pub mod cards;
+mod cores;
 mod gaps;
 pub mod json;
 pub mod models;

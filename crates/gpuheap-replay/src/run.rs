@@ -1,10 +1,9 @@
 //! Replays of traces through pools, and the verdicts on them.
 
-use std::sync::{Mutex, PoisonError};
-
 use gpuheap::PoolKind;
 use gpuheap_trace::{Format, Summary, Trace, WarningKind};
 
+use crate::cores::on_all_cores;
 use crate::recorded::Recorded;
 use crate::replay::{
     Bench, DeviceUsed, Options, Pool, PoolReport, Progress, ReplayError, Silent, torch_settings,
@@ -79,10 +78,11 @@ pub fn replay(
         for ((bench, ..), results) in benches.iter().zip(&mut all_results) {
             tasks.extend(results.iter_mut().map(|result| (bench, result)));
         }
-        on_all_cores(tasks, |(bench, result)| {
+        let found = on_all_cores(tasks.into_iter(), |(bench, result)| {
             result.minimum = Some(bench.find_minimum(result, progress)?);
             Ok(())
-        })?;
+        });
+        found.into_iter().collect::<Result<(), ReplayError>>()?;
     }
     let mut reports = Vec::new();
     for ((bench, recorded, _), results) in benches.into_iter().zip(all_results) {
@@ -193,28 +193,4 @@ fn pools(trace: &Trace, recorded: &Recorded, options: &Options) -> Vec<Pool> {
         }
     }
     pools
-}
-
-/// Runs all tasks, one on each core at a time. A core stops at its first error.
-fn on_all_cores<T: Send>(
-    tasks: Vec<T>,
-    work: impl Fn(T) -> Result<(), ReplayError> + Sync,
-) -> Result<(), ReplayError> {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let workers = cores.min(tasks.len());
-    let tasks = Mutex::new(tasks.into_iter());
-    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let worker = || {
-        while let Some(task) = next() {
-            work(task)?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })
 }

@@ -1,6 +1,6 @@
 //! Texts for people: names, paragraphs of a terminal, and lines to type.
 
-pub(crate) use gpuheap_text::{Amount, count, grouped, line};
+pub(crate) use gpuheap_text::{Amount, count, grouped, line, wrap};
 
 /// Width of a terminal, in columns.
 pub const WIDTH: usize = 80;
@@ -18,23 +18,7 @@ pub fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
 /// Adds code to type after `first`. A long line is broken after a blank or an opening bracket,
 /// where Python continues in the next line.
 pub(crate) fn typed(text: &mut String, first: &str, indent: &str, code: &str) {
-    text.push_str(first);
-    let mut column = first.chars().count();
-    let mut is_start = true;
-    for piece in code.split_inclusive([' ', '(']) {
-        let width = piece.trim_end().chars().count();
-        if !is_start && column + width > WIDTH {
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-            text.push_str(indent);
-            column = indent.chars().count();
-        }
-        text.push_str(piece);
-        column += piece.chars().count();
-        is_start = false;
-    }
-    text.truncate(text.trim_end().len());
-    text.push('\n');
+    wrap(text, first, indent, code.split_inclusive([' ', '(']), WIDTH);
 }
 
 /// Adds a shell variable after `first`, in several lines if the terminal is narrower. No word is

@@ -99,32 +99,36 @@ pub fn line(text: &mut String, line: impl fmt::Display) {
 /// Adds words after `first`, in lines of `width` columns. Further lines begin with `indent`. A word
 /// that is wider than a line is broken after its commas.
 pub fn hanging(text: &mut String, first: &str, indent: &str, words: &str, width: usize) {
-    let mut column = first.chars().count();
-    text.push_str(first);
     let room = width.saturating_sub(indent.chars().count());
-    let mut is_start = true;
-    for word in words.split_whitespace() {
-        let is_wide = word.chars().count() > room;
-        let pieces: Vec<&str> = match is_wide {
-            true => word.split_inclusive(',').collect(),
-            false => vec![word],
-        };
-        for (number, piece) in pieces.into_iter().enumerate() {
-            let blank = usize::from(!is_start && number == 0);
-            let piece_width = piece.chars().count();
-            if !is_start && column + blank + piece_width > width {
-                text.truncate(text.trim_end().len());
-                text.push('\n');
-                text.push_str(indent);
-                column = indent.chars().count();
-            } else if blank == 1 {
-                text.push(' ');
-                column += 1;
-            }
-            text.push_str(piece);
-            column += piece_width;
-            is_start = false;
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let pieces = words.split_inclusive(' ').flat_map(|word| {
+        let is_wide = word.trim_end().chars().count() > room;
+        word.split_inclusive(move |c| is_wide && c == ',')
+    });
+    wrap(text, first, indent, pieces, width);
+}
+
+/// Adds pieces of a text after `first`, in lines of `width` columns. Further lines begin with
+/// `indent`. The first piece stays after `first`, and no piece is broken.
+pub fn wrap<'t>(
+    text: &mut String,
+    first: &str,
+    indent: &str,
+    pieces: impl IntoIterator<Item = &'t str>,
+    width: usize,
+) {
+    let columns = |text: &str| text.chars().count();
+    text.push_str(first);
+    let mut column = columns(first);
+    for (number, piece) in pieces.into_iter().enumerate() {
+        if number > 0 && column + columns(piece.trim_end()) > width {
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+            text.push_str(indent);
+            column = columns(indent);
         }
+        text.push_str(piece);
+        column += columns(piece);
     }
     text.truncate(text.trim_end().len());
     text.push('\n');

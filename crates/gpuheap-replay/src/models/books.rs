@@ -32,11 +32,9 @@ impl Books {
             Some(reserved) if reserved <= self.allowed => self.figures.reserved = reserved,
             _ => return false,
         }
-        let figures = &mut self.figures;
-        figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
-        figures.segments += 1;
-        figures.driver_calls += 1;
-        self.events.push(DriverEvent { is_taken: true, bytes, stream, address });
+        self.figures.peak_reserved = self.figures.peak_reserved.max(self.figures.reserved);
+        self.figures.segments += 1;
+        self.count_call(true, bytes, stream, address);
         true
     }
 
@@ -45,8 +43,13 @@ impl Books {
         let figures = &mut self.figures;
         figures.reserved = figures.reserved.saturating_sub(bytes);
         figures.segments = figures.segments.saturating_sub(1);
-        figures.driver_calls += 1;
-        self.events.push(DriverEvent { is_taken: false, bytes, stream, address });
+        self.count_call(false, bytes, stream, address);
+    }
+
+    /// Counts a driver call that took memory or gave it back.
+    pub(super) fn count_call(&mut self, is_taken: bool, bytes: u64, stream: u64, address: u64) {
+        self.figures.driver_calls += 1;
+        self.events.push(DriverEvent { is_taken, bytes, stream, address });
     }
 
     /// Counts a block of `bytes` handed out for a request of `requested` bytes.

@@ -4,7 +4,7 @@
 //! and merges free neighbours. If no piece fits, `cudaMalloc` takes exactly the rounded size.
 //! Memory of one stream never serves another.
 
-use super::spans::{FreeSpans, Live, Span};
+use super::spans::{ByStream, Live, LiveSpan, Span};
 use super::{Books, Model, Refusal, Request, SettingError, Ticket};
 
 /// Granularity of requests, bytes.
@@ -15,19 +15,12 @@ const ALIGN: u64 = 512;
 pub struct Cupy {
     books: Books,
     limit: Option<u64>,
-    live: Live<Block>,
+    live: Live<LiveSpan>,
     /// Free pieces of each stream. The start of each `cudaMalloc` is a head.
-    arenas: Vec<(u64, FreeSpans)>,
+    arenas: ByStream,
     /// Bytes of each `cudaMalloc`, by place.
     taken: rustc_hash::FxHashMap<u64, u64>,
     end: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    requested: u64,
-    span: Span,
-    stream: u64,
 }
 
 impl Cupy {
@@ -48,25 +41,14 @@ impl Cupy {
             books: Books::new(allowed),
             limit,
             live: Live::default(),
-            arenas: Vec::new(),
+            arenas: ByStream::default(),
             taken: rustc_hash::FxHashMap::default(),
             end: ALIGN,
         })
     }
 
-    fn arena(&mut self, stream: u64) -> &mut FreeSpans {
-        let at = match self.arenas.iter().position(|(own, _)| *own == stream) {
-            Some(at) => at,
-            None => {
-                self.arenas.push((stream, FreeSpans::default()));
-                self.arenas.len() - 1
-            }
-        };
-        &mut self.arenas[at].1
-    }
-
     fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
-        if let Some(span) = self.arena(stream).take_best(bytes) {
+        if let Some(span) = self.arenas.entry(stream).take_best(bytes) {
             return Some(span);
         }
         let place = self.end;
@@ -87,7 +69,7 @@ impl Cupy {
     /// does.
     pub fn free_all_blocks(&mut self) {
         let Self { arenas, taken, books, .. } = self;
-        for (stream, arena) in arenas {
+        for (stream, arena) in &mut arenas.0 {
             let whole: Vec<Span> =
                 arena.iter().filter(|span| taken.get(&span.place) == Some(&span.bytes)).collect();
             for span in whole {
@@ -118,17 +100,17 @@ impl Model for Cupy {
         }
         let rounded = bytes.checked_next_multiple_of(ALIGN);
         let Some(span) = rounded.and_then(|rounded| self.take(rounded, stream)) else {
-            let largest = self.arena(stream).largest();
+            let largest = self.arenas.entry(stream).largest();
             return Err(self.books.refuse(request, rounded.unwrap_or(bytes), largest));
         };
         self.books.handed_out(bytes, span.bytes);
-        Ok(self.live.add(Block { requested: bytes, span, stream }))
+        Ok(self.live.add(LiveSpan { requested: bytes, span, stream }))
     }
 
     fn free(&mut self, ticket: Ticket, _stream: u64) {
-        let Some(Block { requested, span, stream }) = self.live.take(ticket) else { return };
+        let Some(LiveSpan { requested, span, stream }) = self.live.take(ticket) else { return };
         self.books.freed(requested, span.bytes);
-        self.arena(stream).insert(span);
+        self.arenas.entry(stream).insert(span);
     }
 
     fn books(&self) -> &Books {

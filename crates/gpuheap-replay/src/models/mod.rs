@@ -12,6 +12,7 @@ pub mod torch;
 use std::fmt;
 
 pub use books::Books;
+pub(crate) use spec::name_of;
 pub use spec::{NAMES, build};
 
 use crate::text::{distance, quoted};

@@ -88,6 +88,30 @@ impl FreeSpans {
     }
 }
 
+/// Free pieces of each stream, in the order of the streams' first request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ByStream(pub(super) Vec<(u64, FreeSpans)>);
+
+impl ByStream {
+    pub(super) fn entry(&mut self, stream: u64) -> &mut FreeSpans {
+        let known = self.0.iter().position(|(own, _)| *own == stream);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((stream, FreeSpans::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+}
+
+/// Block that a program holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LiveSpan {
+    pub(super) requested: u64,
+    pub(super) span: Span,
+    /// Stream of the request.
+    pub(super) stream: u64,
+}
+
 /// Live blocks by ticket.
 #[derive(Debug, Clone)]
 pub(super) struct Live<T> {

@@ -1,5 +1,7 @@
 //! Models by name and settings, as a user types them.
 
+use gpuheap::Size;
+
 use super::cuda::{Async, Cuda};
 use super::cupy::Cupy;
 use super::rmm::{Arena, Binning, Pool};
@@ -23,7 +25,7 @@ pub const NAMES: [&str; 7] =
 /// | `cupy` | `limit` |
 /// | `cuda` | none |
 ///
-/// Sizes are bytes, or numbers with `KiB`, `MiB` or `GiB`.
+/// Sizes are bytes or have a unit, as [`Size::parse`] reads them.
 ///
 /// ```
 /// use gpuheap_replay::models::build;
@@ -38,11 +40,7 @@ pub const NAMES: [&str; 7] =
 /// Returns an error if no model has the name, or if the model has no such setting or value. The
 /// error lists the known models, or has the nearest setting.
 pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, SettingError> {
-    // No name is the part of another before a colon, so at most one matches.
-    let known = NAMES.iter().find(|name| {
-        text.strip_prefix(**name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-    });
-    let Some(&name) = known else {
+    let Some(name) = name_of(text) else {
         return Err(SettingError::new(
             format!("there is no allocator {}", quoted(text)),
             format!("known are {}", NAMES.join(", ")),
@@ -81,6 +79,14 @@ pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, Se
     })
 }
 
+/// Returns the name in a text of a model with its settings. `None` if no model has the name.
+pub(crate) fn name_of(text: &str) -> Option<&'static str> {
+    // No name is the part of another before a colon, so at most one matches.
+    NAMES.into_iter().find(|name| {
+        text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    })
+}
+
 /// Returns the values of `names` in `name:value,name:value`.
 fn sizes(model: &str, settings: &str, names: &[&str]) -> Result<Vec<Option<u64>>, SettingError> {
     let mut values = vec![None; names.len()];
@@ -89,21 +95,18 @@ fn sizes(model: &str, settings: &str, names: &[&str]) -> Result<Vec<Option<u64>>
         let Some(at) = names.iter().position(|known| *known == name.trim()) else {
             return Err(SettingError::unknown(&format!("{model} has no setting"), name, names));
         };
-        values[at] = Some(size(value.trim()).ok_or_else(|| {
-            SettingError::new(
-                format!("{} has the value {}", names[at], quoted(value)),
-                format!("give bytes or a size like 8GiB, for example {model}:{}:8GiB", names[at]),
-            )
-        })?);
+        values[at] = Some(match (value.trim().parse(), Size::parse(value)) {
+            (Ok(bytes), _) | (_, Ok(Size::Bytes(bytes))) => bytes,
+            _ => {
+                let name = names[at];
+                return Err(SettingError::new(
+                    format!("{name} has the value {}", quoted(value)),
+                    format!("give bytes or a size like 8GiB, for example {model}:{name}:8GiB"),
+                ));
+            }
+        });
     }
     Ok(values)
-}
-
-fn size(text: &str) -> Option<u64> {
-    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let unit = units.iter().find_map(|(unit, power)| Some((text.strip_suffix(unit)?, *power)));
-    let (number, power) = unit.unwrap_or((text, 0));
-    number.trim().parse::<u64>().ok()?.checked_mul(1 << power)
 }
 
 #[cfg(test)]
@@ -133,7 +136,7 @@ mod tests {
             ("rmm", "rmm:"),
             ("cuppy:limit:4GiB", "cupy"),
             ("cupy:limits:4GiB", "limit"),
-            ("cupy:limit:4GB", "4GB"),
+            ("cupy:limit:4GX", "4GX"),
             ("rmm:pool:initial_pool:4GiB", "initial_pool_size"),
             ("rmm:pool:initial_pool_size:100", "256"),
             ("rmm:binning:min_size_exponent:99", "exponents"),

@@ -5,7 +5,7 @@ use std::fmt;
 use gpuheap::PoolKind;
 
 use crate::models::torch::Settings;
-use crate::models::{self, SettingError, build};
+use crate::models::{NAMES, SettingError, build, name_of};
 
 /// Pool through which a trace is replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +13,7 @@ use crate::models::{self, SettingError, build};
 pub enum Pool {
     /// One of gpuheap's own pools: the library itself, not a model.
     Own(PoolKind),
-    /// A model of another allocator with its settings, as [`models::build`] takes them.
+    /// A model of another allocator with its settings, as [`build`] takes them.
     ///
     /// `torch` without settings stands for those that the snapshot recorded.
     Model(String),
@@ -41,12 +41,12 @@ impl Pool {
             ));
         }
         let base = text.split(':').next().unwrap_or_default();
-        let is_model = models::NAMES.iter().any(|name| name.split(':').next() == Some(base));
+        let is_model = NAMES.iter().any(|name| name.split(':').next() == Some(base));
         if !is_model {
             let own: Vec<_> = PoolKind::ALL.iter().map(|kind| kind.name()).collect();
             return Err(SettingError::new(
                 format!("'{text}' is not a pool"),
-                format!("the pools are {}, {}", own.join(", "), models::NAMES.join(", ")),
+                format!("the pools are {}, {}", own.join(", "), NAMES.join(", ")),
             ));
         }
         // The check here accepts any size. Sizes are compared with the device once it is known.
@@ -59,13 +59,7 @@ impl Pool {
     pub fn base(&self) -> &str {
         match self {
             Self::Own(kind) => kind.name(),
-            Self::Model(text) => models::NAMES
-                .into_iter()
-                .find(|name| {
-                    text.strip_prefix(name)
-                        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-                })
-                .unwrap_or(text),
+            Self::Model(text) => name_of(text).unwrap_or(text),
         }
     }
 
@@ -97,13 +91,8 @@ fn torch_settings_alone(text: &str) -> Option<&str> {
 
 /// Splits a text at the comma between two pools: the first, and the rest.
 fn two_pools(text: &str) -> Option<(&str, &str)> {
-    let is_name = |part: &str| {
-        let part = part.trim();
-        PoolKind::parse(part).is_ok()
-            || models::NAMES.iter().any(|name| {
-                part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-            })
-    };
+    let is_name =
+        |part: &str| PoolKind::parse(part.trim()).is_ok() || name_of(part.trim()).is_some();
     let commas = text.match_indices(',').map(|(at, _)| at);
     commas
         .map(|at| (text[..at].trim(), text[at + 1..].trim()))

@@ -88,7 +88,7 @@ fn add_streams(text: &mut String, moment: &Moment) {
     );
     for OnStream { stream, live, pending, reserved, free } in &moment.streams {
         let amount = |bytes: &u64| Amount(*bytes).to_string();
-        let stream = if *stream == 0 { "default".to_owned() } else { format!("{stream:#x}") };
+        let stream = stream_name(*stream);
         line(
             text,
             format_args!(
@@ -100,6 +100,10 @@ fn add_streams(text: &mut String, moment: &Moment) {
             ),
         );
     }
+}
+
+fn stream_name(handle: u64) -> String {
+    if handle == 0 { "default".to_owned() } else { format!("{handle:#x}") }
 }
 
 /// Adds a strip of characters for each stream. All characters stand for equally many bytes.
@@ -120,8 +124,7 @@ fn add_map(text: &mut String, moment: &Moment) {
     streams.sort_unstable();
     streams.dedup();
     for stream in streams {
-        let name = if stream == 0 { "default".to_owned() } else { format!("{stream:#x}") };
-        line(text, format_args!("stream {name}"));
+        line(text, format_args!("stream {}", stream_name(stream)));
         let pieces = moment.pieces.iter().filter(|piece| piece.stream == stream);
         let cells: Vec<char> = strip(pieces, unit);
         for row in cells.chunks(COLUMNS as usize) {

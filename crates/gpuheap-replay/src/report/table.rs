@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::replay::{Cause, Minimum, PoolReport, Stop};
 use crate::run::TraceReport;
-use crate::text::{Amount, WIDTH, grouped, line, paragraph};
+use crate::text::{Amount, WIDTH, grouped, line, paragraph, wrap};
 use crate::{Gap, PeakRange};
 
 /// Width of the column of names. A longer name has a line of its own.
@@ -37,7 +37,7 @@ pub(super) fn add(text: &mut String, report: &TraceReport) {
         };
         let mut name = format!("{}{mark}", pool.pool);
         if name.chars().count() > NAME {
-            add_long(text, &name);
+            wrap(text, "", "  ", name.split_inclusive(','), WIDTH);
             name.clear();
         }
         let smallest = minimum(&match &pool.minimum {
@@ -129,21 +129,6 @@ fn why_range(report: &TraceReport) -> String {
             "A range: {speed}, and the model is {error:+.1} % off under the recorded settings."
         ),
     }
-}
-
-/// Adds a name with several settings, broken at its commas.
-fn add_long(text: &mut String, name: &str) {
-    let mut column = 0;
-    for part in name.split_inclusive(',') {
-        let width = part.chars().count();
-        if column != 0 && column + width > WIDTH {
-            text.push_str("\n  ");
-            column = 2;
-        }
-        text.push_str(part);
-        column += width;
-    }
-    text.push('\n');
 }
 
 fn range(peak: PeakRange) -> String {

@@ -9,17 +9,41 @@ use crate::text::shell_quoted;
 
 const MIB: u64 = 1 << 20;
 
-/// A setting that is to be tried.
-#[derive(Debug, Clone)]
-pub(super) struct Trial {
-    pub(super) setting: String,
-    pub(super) python: Option<String>,
-    pub(super) model: String,
+/// Settings, and the memory and calls of the program under them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// Exact line to type: for PyTorch an environment variable, otherwise a line of Python.
+    pub setting: String,
+    /// A line of Python that the setting needs as well.
+    pub python: Option<String>,
+    /// Model and settings, as [`build`](crate::models::build) takes them.
+    pub model: String,
+    /// Peak of bytes taken from the driver.
+    pub reserved_peak: u64,
+    /// Number of driver calls that take memory or give it back.
+    pub driver_calls: u64,
+    /// `true` if a request fails under the setting. The figures end at the failure.
+    pub fails: bool,
+}
+
+impl Candidate {
+    /// Returns settings that were not tried yet.
+    fn new(setting: impl Into<String>, model: impl Into<String>) -> Self {
+        Self {
+            setting: setting.into(),
+            python: None,
+            model: model.into(),
+            reserved_peak: 0,
+            driver_calls: 0,
+            fails: false,
+        }
+    }
 }
 
 /// Returns the settings to try for a program: the framework's default, then plain ones, then
 /// combinations.
-pub(super) fn of(program: &Program, family: Family, budget: &Budget) -> Vec<Trial> {
+pub(super) fn of(program: &Program, family: Family, budget: &Budget) -> Vec<Candidate> {
     match family {
         Family::Torch => torch(program, budget),
         Family::Rmm => rmm(program),
@@ -27,7 +51,7 @@ pub(super) fn of(program: &Program, family: Family, budget: &Budget) -> Vec<Tria
     }
 }
 
-fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
+fn torch(program: &Program, budget: &Budget) -> Vec<Candidate> {
     /// The example in PyTorch's documentation.
     const LIST: &str = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]";
     let rounding = |divisions: u64| format!("roundup_power2_divisions:{divisions}");
@@ -51,113 +75,92 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
     let fraction = |fraction: f64| format!(",per_process_memory_fraction:{fraction}");
     // A fraction of 1 is no limit.
     let limit = budget.memory_fraction.filter(|part| *part < 1.0).map(fraction).unwrap_or_default();
-    let mut trials = vec![Trial {
-        setting: "unset PYTORCH_CUDA_ALLOC_CONF".to_owned(),
-        python: None,
-        model: format!("torch:expandable_segments:False{kept}{limit}"),
-    }];
-    trials.extend(texts.into_iter().map(|text| Trial {
-        setting: format!("PYTORCH_CUDA_ALLOC_CONF={}", shell_quoted(&text)),
-        python: None,
-        model: format!("torch:{text}{kept}{limit}"),
+    let mut trials = vec![Candidate::new(
+        "unset PYTORCH_CUDA_ALLOC_CONF",
+        format!("torch:expandable_segments:False{kept}{limit}"),
+    )];
+    trials.extend(texts.into_iter().map(|text| {
+        let setting = format!("PYTORCH_CUDA_ALLOC_CONF={}", shell_quoted(&text));
+        Candidate::new(setting, format!("torch:{text}{kept}{limit}"))
     }));
     let collecting = |threshold: f64| format!("garbage_collection_threshold:{threshold}");
     // PyTorch collects only with a memory fraction.
     const FRACTION: f64 = 0.95;
-    let (limit, python) = match budget.memory_fraction {
-        Some(given) => (fraction(given), None),
-        None => (
-            fraction(FRACTION),
-            Some(format!("torch.cuda.set_per_process_memory_fraction({FRACTION})")),
-        ),
+    let limit = fraction(budget.memory_fraction.unwrap_or(FRACTION));
+    let python = match budget.memory_fraction {
+        Some(_) => None,
+        None => Some(format!("torch.cuda.set_per_process_memory_fraction({FRACTION})")),
     };
     for text in [collecting(0.6), collecting(0.8), format!("{},{}", collecting(0.8), split(128))] {
-        trials.push(Trial {
-            setting: format!("PYTORCH_CUDA_ALLOC_CONF={text}"),
-            python: python.clone(),
-            model: format!("torch:{text}{kept}{limit}"),
-        });
+        let setting = format!("PYTORCH_CUDA_ALLOC_CONF={text}");
+        let model = format!("torch:{text}{kept}{limit}");
+        trials.push(Candidate { python: python.clone(), ..Candidate::new(setting, model) });
     }
     trials
 }
 
-fn rmm(program: &Program) -> Vec<Trial> {
+fn rmm(program: &Program) -> Vec<Candidate> {
     let peak = peak_of_blocks(program);
-    let resource = |resource: &str, model: String| Trial {
-        setting: format!("rmm.mr.set_current_device_resource(rmm.mr.{resource})"),
-        python: None,
-        model,
+    let part = |sixteenths: u64| part(peak, sixteenths);
+    let resource = |resource: &str, model: &str| {
+        let line = format!("rmm.mr.set_current_device_resource(rmm.mr.{resource})");
+        Candidate::new(line, model)
     };
-    let over_cuda = |name: &str, arguments: String, model: String| {
+    let over_cuda = |name: &str, arguments: &str, model: &str| {
         resource(&format!("{name}(rmm.mr.CudaMemoryResource(), {arguments})"), model)
     };
-    let pool = |initial: u64, maximum: Option<u64>| {
-        let (text, limit) = match maximum {
-            Some(bytes) => (
-                format!(", maximum_pool_size={}", shown(bytes)),
-                format!(",maximum_pool_size:{}", typed(bytes)),
-            ),
-            None => Default::default(),
-        };
-        let initial_text = shown(initial);
-        Trial {
-            setting: format!(
-                "rmm.reinitialize(pool_allocator=True, initial_pool_size={initial_text}{text})"
-            ),
-            python: None,
-            model: format!("rmm:pool:initial_pool_size:{}{limit}", typed(initial)),
-        }
+    let pool = |initial: u64, (argument, setting): (String, String)| {
+        let line = format!(
+            "rmm.reinitialize(pool_allocator=True, initial_pool_size={}{argument})",
+            python_size(initial)
+        );
+        Candidate::new(line, format!("rmm:pool:initial_pool_size:{}{setting}", pool_size(initial)))
     };
     let mut trials = vec![
-        resource("CudaMemoryResource()", "cuda".to_owned()),
-        resource("CudaAsyncMemoryResource()", "rmm:async".to_owned()),
+        resource("CudaMemoryResource()", "cuda"),
+        resource("CudaAsyncMemoryResource()", "rmm:async"),
     ];
-    // Initial sizes, in sixteenths of the peak of bytes in blocks.
-    trials.extend(
-        [1, 4, 8, 16, 17, 18, 20, 22, 24, 28, 32]
-            .map(|sixteenths| pool(part(peak, sixteenths), None)),
-    );
+    for sixteenths in [1, 4, 8, 16, 17, 18, 20, 22, 24, 28, 32] {
+        trials.push(pool(part(sixteenths), Default::default()));
+    }
     for sixteenths in [16, 17, 18, 20, 22, 24, 28, 32] {
-        let bytes = part(peak, sixteenths);
+        let bytes = part(sixteenths);
         trials.push(over_cuda(
             "ArenaMemoryResource",
-            format!("arena_size={}", shown(bytes)),
-            format!("rmm:arena:arena_size:{}", typed(bytes)),
+            &format!("arena_size={}", python_size(bytes)),
+            &format!("rmm:arena:arena_size:{}", pool_size(bytes)),
         ));
     }
-    trials.extend(
-        [(4, 18), (8, 20), (8, 24)]
-            .map(|(initial, maximum)| pool(part(peak, initial), Some(part(peak, maximum)))),
-    );
+    for (initial, maximum) in [(4, 18), (8, 20), (8, 24)] {
+        let bytes = part(maximum);
+        let argument = format!(", maximum_pool_size={}", python_size(bytes));
+        let setting = format!(",maximum_pool_size:{}", pool_size(bytes));
+        trials.push(pool(part(initial), (argument, setting)));
+    }
     for (smallest, largest) in [(8, 16), (12, 18), (18, 22)] {
         trials.push(over_cuda(
             "BinningMemoryResource",
-            format!("{smallest}, {largest}"),
-            format!("rmm:binning:min_size_exponent:{smallest},max_size_exponent:{largest}"),
+            &format!("{smallest}, {largest}"),
+            &format!("rmm:binning:min_size_exponent:{smallest},max_size_exponent:{largest}"),
         ));
     }
     trials
 }
 
-fn cupy(program: &Program) -> Vec<Trial> {
-    let trial = |setting: &str, model: &str| Trial {
-        setting: setting.to_owned(),
-        python: None,
-        model: model.to_owned(),
-    };
+fn cupy(program: &Program) -> Vec<Candidate> {
     let mut trials = vec![
-        trial("cupy.get_default_memory_pool().set_limit(size=0)", "cupy"),
-        trial("cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)", "rmm:async"),
-        trial("cupy.cuda.set_allocator(None)", "cuda"),
+        Candidate::new("cupy.get_default_memory_pool().set_limit(size=0)", "cupy"),
+        Candidate::new("cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)", "rmm:async"),
+        Candidate::new("cupy.cuda.set_allocator(None)", "cuda"),
     ];
     // Under a limit, the pool gives back memory that it would keep.
     let unlimited = build("cupy", u64::MAX);
     let most = unlimited.map_or(0, |mut model| program.run(&mut *model).figures.peak_reserved);
     for sixteenths in (4..16).rev() {
         let bytes = part(most, sixteenths);
-        trials.push(trial(
-            &format!("cupy.get_default_memory_pool().set_limit(size={})", shown(bytes)),
-            &format!("cupy:limit:{}", typed(bytes)),
+        trials.push(Candidate::new(
+            format!("cupy.get_default_memory_pool().set_limit(size={})", python_size(bytes)),
+            format!("cupy:limit:{}", pool_size(bytes)),
         ));
     }
     trials
@@ -179,11 +182,11 @@ fn part(bytes: u64, sixteenths: u64) -> u64 {
 }
 
 /// Formats a size for Python.
-fn shown(bytes: u64) -> String {
+fn python_size(bytes: u64) -> String {
     format!("{} << 20", bytes / MIB)
 }
 
 /// Formats a size for `--pool`.
-fn typed(bytes: u64) -> String {
+fn pool_size(bytes: u64) -> String {
     format!("{}MiB", bytes / MIB)
 }

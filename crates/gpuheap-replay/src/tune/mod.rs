@@ -20,37 +20,17 @@ mod family;
 mod grid;
 mod trace;
 
-use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 pub use self::family::Family;
-use self::grid::Trial;
+pub use self::grid::Candidate;
 pub use self::trace::TraceSearch;
 use crate::Program;
 pub use crate::budget::Budget;
+use crate::cores::on_all_cores;
 use crate::models::torch::{Settings, Torch};
 use crate::models::{Model, SettingError, build};
-
-/// Settings, and the memory and calls of the program under them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Candidate {
-    /// Exact line to type: for PyTorch an environment variable, otherwise a line of Python.
-    pub setting: String,
-    /// A line of Python that the setting needs as well.
-    pub python: Option<String>,
-    /// Model and settings, as [`build`] takes them.
-    pub model: String,
-    /// Peak of bytes taken from the driver.
-    pub reserved_peak: u64,
-    /// Number of driver calls that take memory or give it back.
-    pub driver_calls: u64,
-    /// `true` if a request fails under the setting. The figures end at the failure.
-    pub fails: bool,
-}
 
 /// Runs the program under settings of one framework, on all cores. Returns those that no other
 /// setting beats in both reserved bytes and driver calls, fewest bytes first.
@@ -71,32 +51,17 @@ pub fn search(
     let in_time = || end.is_none_or(|end| Instant::now() < end);
     let mut trials = grid::of(program, family, budget);
     trials.truncate((budget.steps / program.len().max(1)).max(1));
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let results = Mutex::new(Vec::with_capacity(trials.len()));
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(trial) = trials.get(index) else { return };
-            if index > 0 && !in_time() {
-                return;
-            }
-            // Settings with a size that the device does not have are left out.
-            if let Ok(result) = run(program, trial, budget) {
-                results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
-            }
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, trials.len());
+    let (total, done) = (trials.len(), AtomicUsize::new(0));
+    let tried = on_all_cores(trials.into_iter().enumerate(), |(index, trial)| {
+        if index > 0 && !in_time() {
+            return None;
         }
-    };
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(trials.len());
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
+        // Settings with a size that the device does not have are left out.
+        let result = run(program, trial, budget).ok();
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+        result
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_unstable_by_key(|&(index, _)| index);
-    front(results.into_iter().map(|(_, result)| result).collect())
+    front(tried.into_iter().flatten().collect())
 }
 
 /// Candidate, with the event at which it failed.
@@ -105,24 +70,21 @@ struct Tried {
     failed_at: Option<u32>,
 }
 
-fn run(program: &Program, trial: &Trial, budget: &Budget) -> Result<Tried, SettingError> {
-    let Trial { setting, python, model } = trial.clone();
-    let outcome = program.run(&mut *made(&model, budget)?);
+fn run(program: &Program, trial: Candidate, budget: &Budget) -> Result<Tried, SettingError> {
+    let outcome = program.run(&mut *build_on(&trial.model, budget)?);
     Ok(Tried {
         candidate: Candidate {
-            setting,
-            python,
-            model,
             reserved_peak: outcome.figures.peak_reserved,
             driver_calls: outcome.figures.driver_calls,
             fails: outcome.failure.is_some(),
+            ..trial
         },
         failed_at: outcome.failure.map(|failure| failure.event),
     })
 }
 
 /// Makes a model on the budget's device. PyTorch's memory fraction is a part of all its memory.
-fn made(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, SettingError> {
+fn build_on(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, SettingError> {
     let Some(settings) = text.strip_prefix("torch") else {
         return build(text, budget.usable_memory);
     };

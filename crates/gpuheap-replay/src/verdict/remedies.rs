@@ -101,22 +101,6 @@ fn peak(result: &PoolReport) -> u64 {
     result.peak_reserved.high
 }
 
-/// Returns a remedy with the figures of one of gpuheap's own pools.
-fn of_own(bench: &Bench<'_>, result: &PoolReport) -> Remedy {
-    Remedy {
-        kind: RemedyKind::Policy,
-        pool: Some(result.pool.to_string()),
-        line: String::new(),
-        python: None,
-        reserved: Some(result.peak_reserved),
-        saves: None,
-        driver_calls: Some(result.driver_calls),
-        driver_calls_before: None,
-        is_own_heap: true,
-        is_closed_driver: result.pool.is_closed_driver(bench.device.is_emulated),
-    }
-}
-
 /// Returns the best of gpuheap's own pools, if it takes less than the program does now.
 fn own_heap(
     bench: &Bench<'_>,
@@ -137,7 +121,13 @@ fn own_heap(
         }
         _ => format!("gpuheap's own heap, pool {}", best.pool),
     };
-    Some(Remedy { line, ..of_own(bench, best) })
+    Some(Remedy {
+        reserved: Some(best.peak_reserved),
+        driver_calls: Some(best.driver_calls),
+        is_own_heap: true,
+        is_closed_driver: best.pool.is_closed_driver(bench.device.is_emulated),
+        ..Remedy::new(RemedyKind::Policy, Some(best.pool.to_string()), line)
+    })
 }
 
 /// Bound that a PyTorch program met.
@@ -209,16 +199,12 @@ impl<'b, 't> OfTorch<'b, 't> {
                 return None;
             }
             Some(Remedy {
-                kind: RemedyKind::Setting,
-                pool: Some(one.model),
-                line: one.setting,
                 python: one.python,
                 reserved: Some(range),
                 saves: self.saves(range.high),
                 driver_calls: Some(one.driver_calls),
                 driver_calls_before: self.before_peak().map(|_| self.before.figures.driver_calls),
-                is_own_heap: false,
-                is_closed_driver: false,
+                ..Remedy::new(RemedyKind::Setting, Some(one.model), one.setting)
             })
         };
         found.into_iter().filter(helps).filter_map(remedy).take(SHOWN).collect()
@@ -227,17 +213,12 @@ impl<'b, 't> OfTorch<'b, 't> {
     /// Returns the driver's own pool, used by PyTorch, if the program gets through with it.
     fn asynchronous(&self) -> Result<Option<Remedy>, ReplayError> {
         let ran = attempt(self.bench, "rmm:async", self.bench.memory())?;
+        let line = "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync";
         Ok(ran.ok().map(|peak| Remedy {
-            kind: RemedyKind::Setting,
-            pool: Some("rmm:async".to_owned()),
-            line: "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync".to_owned(),
-            python: None,
             reserved: Some(PeakRange::exact(peak)),
             saves: self.saves(peak),
-            driver_calls: None,
-            driver_calls_before: None,
-            is_own_heap: false,
             is_closed_driver: true,
+            ..Remedy::new(RemedyKind::Setting, Some("rmm:async".to_owned()), line)
         }))
     }
 
@@ -297,18 +278,8 @@ impl<'b, 't> OfTorch<'b, 't> {
             ),
             Limiting::FractionOf(_) | Limiting::FractionOfRun(_) => "more memory".to_owned(),
         };
-        Ok(Some(Remedy {
-            kind: RemedyKind::Limit,
-            pool: None,
-            line,
-            python: None,
-            reserved: Some(PeakRange::exact(enough)),
-            saves: None,
-            driver_calls: None,
-            driver_calls_before: None,
-            is_own_heap: false,
-            is_closed_driver: false,
-        }))
+        let reserved = Some(PeakRange::exact(enough));
+        Ok(Some(Remedy { reserved, ..Remedy::new(RemedyKind::Limit, None, line) }))
     }
 }
 

@@ -29,6 +29,24 @@ pub struct Remedy {
     pub is_closed_driver: bool,
 }
 
+impl Remedy {
+    /// Returns a remedy that changes no figure.
+    pub(super) fn new(kind: RemedyKind, pool: Option<String>, line: impl Into<String>) -> Self {
+        Self {
+            kind,
+            pool,
+            line: line.into(),
+            python: None,
+            reserved: None,
+            saves: None,
+            driver_calls: None,
+            driver_calls_before: None,
+            is_own_heap: false,
+            is_closed_driver: false,
+        }
+    }
+}
+
 /// Kind of remedy, cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]

@@ -70,16 +70,10 @@ impl Resource {
     fn remedy(&self) -> Remedy {
         let Candidate { model, setting, reserved_peak, driver_calls, .. } = &self.candidate;
         Remedy {
-            kind: RemedyKind::Policy,
-            pool: Some(model.clone()),
-            line: format!("import rmm; {setting}"),
-            python: None,
             reserved: Some(PeakRange::exact(*reserved_peak)),
-            saves: None,
             driver_calls: Some(*driver_calls),
-            driver_calls_before: None,
-            is_own_heap: false,
             is_closed_driver: Pool::Model(model.clone()).is_closed_driver(true),
+            ..Remedy::new(RemedyKind::Policy, Some(model.clone()), format!("import rmm; {setting}"))
         }
     }
 }

@@ -35,23 +35,10 @@ use crate::Error;
 /// ```
 #[derive(Debug)]
 pub struct TraceBuilder {
-    name: String,
-    format: Format,
-    device: Option<u32>,
-    events: Vec<Event>,
-    recorded_from: usize,
-    addresses: Vec<u64>,
+    /// Trace so far, without streams and threads.
+    trace: Trace,
     streams: Ids,
     threads: Ids,
-    stacks: Arc<Stacks>,
-    allocator: Option<AllocatorSettings>,
-    keys: Option<SnapshotKeys>,
-    segments: Vec<Segment>,
-    pools: Vec<(u32, Option<(u64, u64)>)>,
-    device_free: Vec<(usize, u64)>,
-    unknown_frees: u64,
-    inferred_frees: u64,
-    warnings: Vec<Warning>,
     /// Indices of failures, by thread and stream. A later request of the same two settles them.
     refused: FxHashMap<(u64, u64), Vec<usize>>,
     live: FxHashMap<u64, Live>,
@@ -86,23 +73,27 @@ impl TraceBuilder {
     /// Makes an empty trace.
     pub fn new(name: impl Into<String>, format: Format) -> Self {
         Self {
-            name: name.into(),
-            format,
-            device: None,
-            events: Vec::new(),
-            recorded_from: 0,
-            addresses: Vec::new(),
+            trace: Trace {
+                name: name.into(),
+                format,
+                device: None,
+                events: Vec::new(),
+                recorded_from: 0,
+                addresses: Vec::new(),
+                streams: Vec::new(),
+                threads: None,
+                stacks: Arc::default(),
+                allocator: None,
+                keys: None,
+                segments: Vec::new(),
+                pools: Vec::new(),
+                device_free: Vec::new(),
+                unknown_frees: 0,
+                inferred_frees: 0,
+                warnings: Vec::new(),
+            },
             streams: Ids::default(),
             threads: Ids::default(),
-            stacks: Arc::default(),
-            allocator: None,
-            keys: None,
-            segments: Vec::new(),
-            pools: Vec::new(),
-            device_free: Vec::new(),
-            unknown_frees: 0,
-            inferred_frees: 0,
-            warnings: Vec::new(),
             refused: FxHashMap::default(),
             live: FxHashMap::default(),
             live_empty: FxHashMap::default(),
@@ -114,38 +105,38 @@ impl TraceBuilder {
 
     /// Sets the index of the device.
     pub fn set_device(&mut self, device: u32) {
-        self.device = Some(device);
+        self.trace.device = Some(device);
     }
 
     pub(crate) fn set_stacks(&mut self, stacks: Arc<Stacks>) {
-        self.stacks = stacks;
+        self.trace.stacks = stacks;
     }
 
     pub(crate) fn set_allocator(&mut self, settings: AllocatorSettings) {
-        self.allocator = Some(settings);
+        self.trace.allocator = Some(settings);
     }
 
     pub(crate) fn set_keys(&mut self, keys: SnapshotKeys) {
-        self.keys = Some(keys);
+        self.trace.keys = Some(keys);
     }
 
     pub(crate) fn set_segments(&mut self, mut segments: Vec<Segment>) {
         segments.sort_unstable_by_key(|segment| segment.address);
-        self.segments = segments;
+        self.trace.segments = segments;
     }
 
     /// Begins the recording: all events so far happened before it, at time zero.
     pub fn begin_recording(&mut self) {
-        for event in &mut self.events {
+        for event in &mut self.trace.events {
             event.time_ns = 0;
             event.number = 0;
         }
         self.time_ns = 0;
         self.number = 0;
-        self.recorded_from = self.events.len();
+        self.trace.recorded_from = self.trace.events.len();
         self.refused.clear();
-        self.unknown_frees = 0;
-        self.inferred_frees = 0;
+        self.trace.unknown_frees = 0;
+        self.trace.inferred_frees = 0;
     }
 
     /// Adds an allocation of `bytes` at `address`. Returns `false` if the address was still live,
@@ -155,7 +146,7 @@ impl TraceBuilder {
     /// Returns an error if events, allocations, streams or threads exceed 32 bits.
     pub fn allocate(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
         self.count()?;
-        let allocation = next(self.addresses.len())?;
+        let allocation = next(self.trace.addresses.len())?;
         let stream = self.streams.of(at.stream)?;
         if let Some(pending) = self.pending.remove(&address) {
             self.push(at, pending.stream, Op::FreeCompleted { allocation: pending.allocation })?;
@@ -168,13 +159,13 @@ impl TraceBuilder {
             self.live.insert(address, new)
         };
         if let Some(lost) = lost {
-            self.inferred_frees += 1;
+            self.trace.inferred_frees += 1;
             self.push(at, lost.stream, Op::Free { allocation: lost.allocation })?;
-            if self.format.records_completion() {
+            if self.trace.format.records_completion() {
                 self.push(at, lost.stream, Op::FreeCompleted { allocation: lost.allocation })?;
             }
         }
-        self.addresses.push(address);
+        self.trace.addresses.push(address);
         self.settle_refused(at, bytes);
         self.push(at, stream, Op::Allocate { allocation, bytes })?;
         Ok(lost.is_none())
@@ -193,12 +184,12 @@ impl TraceBuilder {
             self.live.remove(&address).or_else(|| self.take_empty(address))
         };
         let Some(Live { allocation, .. }) = found else {
-            self.unknown_frees += 1;
+            self.trace.unknown_frees += 1;
             return Ok(false);
         };
         let stream = self.streams.of(at.stream)?;
         self.push(at, stream, Op::Free { allocation })?;
-        if self.format.records_completion()
+        if self.trace.format.records_completion()
             && let Some(older) = self.pending.insert(address, Live { allocation, stream })
         {
             self.push(at, older.stream, Op::FreeCompleted { allocation: older.allocation })?;
@@ -217,7 +208,7 @@ impl TraceBuilder {
             None => {
                 let live = self.live.remove(&address).or_else(|| self.take_empty(address));
                 let Some(live) = live else { return Ok(false) };
-                self.inferred_frees += 1;
+                self.trace.inferred_frees += 1;
                 self.push(at, live.stream, Op::Free { allocation: live.allocation })?;
                 live
             }
@@ -236,11 +227,11 @@ impl TraceBuilder {
         self.count()?;
         let stream = self.streams.of(at.stream)?;
         let refused = self.refused.entry((at.thread, at.stream)).or_default();
-        let is_same = |&index: &usize| self.events[index].op == Op::Fail { bytes };
+        let is_same = |&index: &usize| self.trace.events[index].op == Op::Fail { bytes };
         if !refused.last().is_some_and(is_same) {
             refused.clear();
         }
-        refused.push(self.events.len());
+        refused.push(self.trace.events.len());
         self.push(at, stream, Op::Fail { bytes })
     }
 
@@ -249,16 +240,16 @@ impl TraceBuilder {
     /// # Errors
     /// Returns an error if allocations exceed 32 bits.
     pub(crate) fn set_pool(&mut self, pool: Option<(u64, u64)>) -> Result<(), Error> {
-        if self.pools.last().and_then(|&(_, last)| last) != pool {
-            self.pools.push((next(self.addresses.len())?, pool));
+        if self.trace.pools.last().and_then(|&(_, last)| last) != pool {
+            self.trace.pools.push((next(self.trace.addresses.len())?, pool));
         }
         Ok(())
     }
 
     /// Sets the free bytes of the device at the last event.
     pub(crate) fn set_device_free(&mut self, bytes: u64) {
-        if let Some(index) = self.events.len().checked_sub(1) {
-            self.device_free.push((index, bytes));
+        if let Some(index) = self.trace.events.len().checked_sub(1) {
+            self.trace.device_free.push((index, bytes));
         }
     }
 
@@ -282,7 +273,7 @@ impl TraceBuilder {
 
     /// Adds a warning to the trace.
     pub fn warn(&mut self, warning: Warning) {
-        self.warnings.push(warning);
+        self.trace.warnings.push(warning);
     }
 
     /// Returns `true` if the trace has an event on this stream.
@@ -292,33 +283,11 @@ impl TraceBuilder {
 
     /// Returns the trace.
     pub fn finish(self) -> Trace {
-        let records_threads = match self.format {
-            Format::RmmCsv => true,
-            Format::PytorchSnapshot => false,
-        };
+        let streams = self.streams.into_keys().into_iter();
         Trace {
-            name: self.name,
-            format: self.format,
-            device: self.device,
-            events: self.events,
-            recorded_from: self.recorded_from,
-            addresses: self.addresses,
-            streams: self
-                .streams
-                .into_keys()
-                .into_iter()
-                .map(|handle| StreamInfo { handle })
-                .collect(),
-            threads: records_threads.then(|| self.threads.into_keys()),
-            stacks: self.stacks,
-            allocator: self.allocator,
-            keys: self.keys,
-            segments: self.segments,
-            pools: self.pools,
-            device_free: self.device_free,
-            unknown_frees: self.unknown_frees,
-            inferred_frees: self.inferred_frees,
-            warnings: self.warnings,
+            streams: streams.map(|handle| StreamInfo { handle }).collect(),
+            threads: self.trace.format.records_threads().then(|| self.threads.into_keys()),
+            ..self.trace
         }
     }
 
@@ -328,9 +297,9 @@ impl TraceBuilder {
             return;
         }
         for index in self.refused.remove(&(at.thread, at.stream)).into_iter().flatten() {
-            let op = &mut self.events[index].op;
+            let op = &mut self.trace.events[index].op;
             if let Op::Fail { bytes: refused } = *op
-                && self.format.is_refused_size(refused, bytes)
+                && self.trace.format.is_refused_size(refused, bytes)
             {
                 *op = Op::Retry { bytes: refused };
             }
@@ -360,7 +329,7 @@ impl TraceBuilder {
         self.time_ns = self.time_ns.max(at.time_ns);
         let thread = self.threads.of(at.thread)?;
         let Self { time_ns, number, .. } = *self;
-        self.events.push(Event { time_ns, stream, thread, stack: at.stack, number, op });
+        self.trace.events.push(Event { time_ns, stream, thread, stack: at.stack, number, op });
         Ok(())
     }
 }

@@ -267,6 +267,14 @@ impl Format {
         }
     }
 
+    /// Returns `true` if the format records threads.
+    fn records_threads(self) -> bool {
+        match self {
+            Self::RmmCsv => true,
+            Self::PytorchSnapshot => false,
+        }
+    }
+
     /// Returns `true` if the format records the end of a freed block's pending state.
     pub fn records_completion(self) -> bool {
         match self {

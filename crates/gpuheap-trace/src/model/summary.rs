@@ -6,7 +6,7 @@ use super::{Op, Trace};
 ///
 /// `events` is `allocations + frees + unknown_frees + failures + retries`. `left_live` is
 /// `live_before + allocations - frees - inferred_frees`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
     /// Recorded allocations, frees, unknown frees, failures and retries. Reconstructed and inferred
@@ -67,9 +67,8 @@ impl Summary {
         summary.left_pending_bytes = clamp(tally.pending_bytes);
         summary.peak_live_bytes = clamp(tally.peak_bytes);
         summary.frees = summary.frees.saturating_sub(trace.inferred_frees);
-        summary.events =
-            summary.allocations + summary.frees + summary.unknown_frees + summary.failures;
-        summary.events += summary.retries;
+        let Summary { allocations, frees, unknown_frees, failures, retries, .. } = summary;
+        summary.events = allocations + frees + unknown_frees + failures + retries;
         summary
     }
 }
@@ -89,24 +88,12 @@ impl Tally {
     fn new(trace: &Trace) -> Self {
         Self {
             summary: Summary {
-                events: 0,
-                allocations: 0,
-                frees: 0,
                 unknown_frees: trace.unknown_frees,
                 inferred_frees: trace.inferred_frees,
-                failures: 0,
-                retries: 0,
-                left_live: 0,
-                left_live_bytes: 0,
-                left_pending: 0,
-                left_pending_bytes: 0,
                 streams: trace.streams.len(),
                 threads: trace.threads.as_ref().map(Vec::len),
-                peak_live_bytes: 0,
-                peak_event: None,
-                live_before: 0,
-                live_before_bytes: 0,
                 duration_ns: trace.events.last().map_or(0, |event| event.time_ns),
+                ..Summary::default()
             },
             bytes: vec![0; trace.addresses.len()],
             records_completion: trace.format.records_completion(),

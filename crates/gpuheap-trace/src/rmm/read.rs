@@ -43,27 +43,27 @@ pub(crate) fn read(name: &str, source: Source<'_>) -> Result<Trace, Error> {
     log.finish(rows.source())
 }
 
-/// Index of each of RMM's columns in a row.
+/// RMM's columns, in the order of [`Columns::indices`].
+const COLUMNS: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
+
+/// Places of RMM's columns in a row.
 struct Columns {
-    thread: usize,
-    time: usize,
-    action: usize,
-    pointer: usize,
-    size: usize,
-    stream: usize,
+    /// Index of each of [`COLUMNS`].
+    indices: [usize; COLUMNS.len()],
+    /// Number of fields of the header.
     count: usize,
 }
 
 struct Row {
     thread: u64,
     time_of_day_us: u64,
-    action: Action,
+    action: LogAction,
     pointer: u64,
     size: u64,
     stream: u64,
 }
 
-enum Action {
+enum LogAction {
     Allocate,
     Free,
     AllocateFailure,
@@ -71,45 +71,31 @@ enum Action {
 
 impl Columns {
     fn find(header: &ByteRecord) -> Result<Self, Error> {
-        const NAMES: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
         let is_known = |field: &[u8]| {
-            NAMES.iter().any(|name| field.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+            COLUMNS.iter().any(|name| field.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
         };
+        let text = || quote(&header.iter().collect::<Vec<_>>().join(&b','));
         if !header.iter().any(is_known) {
-            let header = quote(&header.iter().collect::<Vec<_>>().join(&b','));
             return Err(Error::new(
-                format!("{header} begins neither a PyTorch snapshot nor an RMM log"),
+                format!("{} begins neither a PyTorch snapshot nor an RMM log", text()),
                 RECORDING,
             ));
         }
-        Ok(Self {
-            thread: Self::index(header, "Thread")?,
-            time: Self::index(header, "Time")?,
-            action: Self::index(header, "Action")?,
-            pointer: Self::index(header, "Pointer")?,
-            size: Self::index(header, "Size")?,
-            stream: Self::index(header, "Stream")?,
-            count: header.len(),
-        })
-    }
-
-    fn index(header: &ByteRecord, name: &str) -> Result<usize, Error> {
-        let mut found = header
-            .iter()
-            .enumerate()
-            .filter(|(_, field)| field.trim_ascii() == name.as_bytes())
-            .map(|(index, _)| index);
-        let advice = "an RMM log begins with the line Thread,Time,Action,Pointer,Size,Stream";
-        match (found.next(), found.next()) {
-            (Some(index), None) => Ok(index),
-            (Some(_), Some(_)) => {
-                Err(Error::new(format!("the header has two columns {name}"), advice))
-            }
-            (None, _) => {
-                let header = quote(&header.iter().collect::<Vec<_>>().join(&b','));
-                Err(Error::new(format!("the header {header} has no column {name}"), advice))
-            }
+        let mut indices = [0; COLUMNS.len()];
+        for (index, name) in indices.iter_mut().zip(COLUMNS) {
+            let is_column = |field: &[u8]| field.trim_ascii() == name.as_bytes();
+            let what = match header.iter().filter(|field| is_column(field)).count() {
+                0 => format!("the header {} has no column {name}", text()),
+                1 => {
+                    *index = header.iter().position(is_column).unwrap_or(0);
+                    continue;
+                }
+                _ => format!("the header has two columns {name}"),
+            };
+            let advice = "an RMM log begins with the line Thread,Time,Action,Pointer,Size,Stream";
+            return Err(Error::new(what, advice));
         }
+        Ok(Self { indices, count: header.len() })
     }
 
     fn row(&self, row: &ByteRecord) -> Result<Row, Error> {
@@ -119,58 +105,50 @@ impl Columns {
                 "remove or complete the row",
             ));
         }
+        let stream = "a handle like 0x21f2a2b0, or 0";
         Ok(Row {
-            thread: parse(row, self.thread, "Thread", "a thread id in decimals", field::decimal)?,
-            time_of_day_us: parse(
+            thread: self.parse(row, 0, "a thread id in decimals", field::decimal)?,
+            time_of_day_us: self.parse(
                 row,
-                self.time,
-                "Time",
+                1,
                 "a time like 15:31:56.584848",
                 field::time_of_day_us,
             )?,
-            action: parse(
+            action: self.parse(
                 row,
-                self.action,
-                "Action",
+                2,
                 "one of allocate, free, allocate failure",
-                Action::parse,
+                LogAction::parse,
             )?,
-            pointer: parse(
+            pointer: self.parse(
                 row,
-                self.pointer,
-                "Pointer",
+                3,
                 "an address like 0x7f5b03c00000, or (nil)",
                 field::pointer,
             )?,
-            size: parse(row, self.size, "Size", "bytes in decimals, below 2^64", field::decimal)?,
-            stream: parse(
-                row,
-                self.stream,
-                "Stream",
-                "a handle like 0x21f2a2b0, or 0",
-                field::stream,
-            )?,
+            size: self.parse(row, 4, "bytes in decimals, below 2^64", field::decimal)?,
+            stream: self.parse(row, 5, stream, field::stream)?,
+        })
+    }
+
+    /// Reads the field of one of [`COLUMNS`].
+    fn parse<T>(
+        &self,
+        row: &ByteRecord,
+        column: usize,
+        expected: &str,
+        parser: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, Error> {
+        let text = row.get(self.indices[column]).unwrap_or_default().trim_ascii();
+        parser(text).ok_or_else(|| {
+            let (name, text) = (COLUMNS[column], quote(text));
+            let what = format!("column {name} has {text}, which is not {expected}");
+            Error::new(what, "correct or remove the row")
         })
     }
 }
 
-fn parse<T>(
-    row: &ByteRecord,
-    index: usize,
-    column: &str,
-    expected: &str,
-    parser: impl Fn(&[u8]) -> Option<T>,
-) -> Result<T, Error> {
-    let text = row.get(index).unwrap_or_default().trim_ascii();
-    parser(text).ok_or_else(|| {
-        Error::new(
-            format!("column {column} has {}, which is not {expected}", quote(text)),
-            "correct or remove the row",
-        )
-    })
-}
-
-impl Action {
+impl LogAction {
     fn parse(text: &[u8]) -> Option<Self> {
         match text {
             b"allocate" => Some(Self::Allocate),
@@ -225,17 +203,17 @@ impl Log {
             stack: 0,
         };
         match row.action {
-            Action::Allocate => {
+            LogAction::Allocate => {
                 if !self.builder.allocate(at, row.pointer, row.size)? {
                     self.lost_frees.seen(|| Place::Line(line));
                 }
             }
-            Action::Free => {
+            LogAction::Free => {
                 if !self.builder.free(at, row.pointer, row.size)? {
                     self.unknown_frees.seen(|| Place::Line(line));
                 }
             }
-            Action::AllocateFailure => self.builder.fail(at, row.size)?,
+            LogAction::AllocateFailure => self.builder.fail(at, row.size)?,
         }
         Ok(())
     }

@@ -1,9 +1,8 @@
 //! Writer of RMM logs.
 
-use std::fmt;
 use std::io::{self, BufWriter, Write};
 
-use crate::{Error, Event, Op, Trace};
+use crate::{Error, Op, Trace};
 
 /// Writes a trace as RMM's CSV log, with RMM's header and spelling.
 ///
@@ -24,52 +23,27 @@ fn write(trace: &Trace, mut writer: impl Write) -> io::Result<()> {
     writeln!(writer, "Thread,Time,Action,Pointer,Size,Stream")?;
     let mut sizes = vec![0; trace.allocations() as usize];
     for event in trace.events() {
-        let address = |allocation: u32| Pointer(trace.addresses()[allocation as usize]);
+        let address = |allocation: u32| trace.addresses()[allocation as usize];
         let (action, pointer, bytes) = match event.op {
             Op::Allocate { allocation, bytes } => {
                 sizes[allocation as usize] = bytes;
                 ("allocate", address(allocation), bytes)
             }
             Op::Free { allocation } => ("free", address(allocation), sizes[allocation as usize]),
-            Op::Fail { bytes } | Op::Retry { bytes } => ("allocate failure", Pointer(0), bytes),
+            Op::Fail { bytes } | Op::Retry { bytes } => ("allocate failure", 0, bytes),
             Op::FreeCompleted { .. } | Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. } => {
                 continue;
             }
         };
         let thread = trace.threads().map_or(0, |threads| threads[event.thread as usize]);
         let stream = trace.streams()[event.stream as usize].handle;
-        let time = TimeOfDay::of(event);
+        // As C's `%p` prints it.
+        let pointer = if pointer == 0 { "(nil)".to_owned() } else { format!("{pointer:#x}") };
+        let us = event.time_ns / 1000;
+        let (us, seconds) = (us % 1_000_000, us / 1_000_000);
+        let (hours, minutes, seconds) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        let time = format!("{hours:02}:{minutes:02}:{seconds:02}.{us:06}");
         writeln!(writer, "{thread},{time},{action},{pointer},{bytes},{stream:#x}")?;
     }
     writer.flush()
-}
-
-/// A pointer in the format of C's `%p`.
-struct Pointer(u64);
-
-impl fmt::Display for Pointer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("(nil)"),
-            address => write!(f, "{address:#x}"),
-        }
-    }
-}
-
-struct TimeOfDay {
-    us: u64,
-}
-
-impl TimeOfDay {
-    fn of(event: &Event) -> Self {
-        Self { us: event.time_ns / 1000 }
-    }
-}
-
-impl fmt::Display for TimeOfDay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, us) = (self.us / 1_000_000, self.us % 1_000_000);
-        let (minutes, hours) = (seconds / 60, seconds / 3600);
-        write!(f, "{:02}:{:02}:{:02}.{us:06}", hours % 24, minutes % 60, seconds % 60)
-    }
 }

@@ -31,14 +31,6 @@ pub(super) fn read_at_end(
     segments: Value,
     path: &Path<'_>,
 ) -> Result<AtEnd, Error> {
-    const DEVICE: usize = 0;
-    const ADDRESS: usize = 1;
-    const STREAM: usize = 2;
-    const BLOCKS: usize = 3;
-    const BYTES: usize = 4;
-    const KIND: usize = 5;
-    const EXPANDABLE: usize = 6;
-    const POOL: usize = 7;
     let keys = [
         "device",
         "address",
@@ -52,31 +44,24 @@ pub(super) fn read_at_end(
     let mut found = AtEnd::default();
     for (index, segment) in plain.list(segments, path)?.iter().enumerate() {
         let path = path.index(index);
-        let fields = plain.fields(segment.value(), &path, keys)?;
-        let device = fields.number(plain, DEVICE)?;
-        let stream = fields.number(plain, STREAM)?;
-        let mut address = fields.number(plain, ADDRESS)?;
+        let [device, address, stream, blocks, bytes, kind, expandable, pool] =
+            plain.fields(segment.value(), &path, keys)?;
+        let (device, stream) = (device.number()?, stream.number()?);
+        let mut address = address.number()?;
         // Older snapshots lack this key.
-        if let Some(bytes) = fields.optional(BYTES) {
-            let kind = fields.optional(KIND).map(|kind| plain.text(kind, &fields.path(KIND)));
-            let grows = fields.optional(EXPANDABLE);
-            let grows = grows.map(|value| plain.truth(value, &fields.path(EXPANDABLE)));
+        if let Some(bytes) = bytes.optional(Plain::number)? {
             let segment = Segment {
                 address,
-                bytes: plain.number(bytes, &fields.path(BYTES))?,
+                bytes,
                 stream,
-                is_small: kind.transpose()? == Some(b"small"),
-                is_expandable: grows.transpose()?.unwrap_or(false),
-                pool: match fields.optional(POOL) {
-                    Some(pool) => read_pool(plain, pool, &fields.path(POOL))?,
-                    None => (0, 0),
-                },
+                is_small: kind.optional(Plain::text)? == Some(b"small"),
+                is_expandable: expandable.optional(Plain::truth)?.unwrap_or(false),
+                pool: pool.optional(read_pool)?.unwrap_or((0, 0)),
             };
             found.segments.push((device, segment));
         }
-        let blocks_path = fields.path(BLOCKS);
-        let blocks = plain.list(fields.required(BLOCKS)?, &blocks_path)?;
-        for (index, block) in blocks.iter().enumerate() {
+        let blocks_path = blocks.path();
+        for (index, block) in blocks.list()?.iter().enumerate() {
             let path = blocks_path.index(index);
             let block = FinalBlock::read(plain, frames, block.value(), &path, address)?;
             address = block.address.saturating_add(block.size);
@@ -116,31 +101,19 @@ impl FinalBlock {
         path: &Path<'_>,
         expected_address: u64,
     ) -> Result<Self, Error> {
-        const ADDRESS: usize = 0;
-        const SIZE: usize = 1;
-        const REQUESTED: usize = 2;
-        const STATE: usize = 3;
-        const FRAMES: usize = 4;
         let keys = ["address", "size", "requested_size", "state", "frames"];
-        let fields = plain.fields(value, path, keys)?;
-        let size = fields.number(plain, SIZE)?;
+        let [address, size, requested, state, stack] = plain.fields(value, path, keys)?;
+        let size = size.number()?;
         Ok(Self {
             // Older snapshots lack the address and the requested size. Their blocks lie side by
             // side.
-            address: match fields.optional(ADDRESS) {
-                Some(_) => fields.number(plain, ADDRESS)?,
-                None => expected_address,
-            },
+            address: address.optional(Plain::number)?.unwrap_or(expected_address),
             size,
-            bytes: match fields.optional(REQUESTED) {
-                Some(_) => fields.number(plain, REQUESTED)?,
-                None => size,
-            },
-            stack: match fields.optional(FRAMES) {
-                Some(value) => frames.stack(plain, value, &fields.path(FRAMES))?,
-                None => 0,
-            },
-            pending: match fields.text(plain, STATE)? {
+            bytes: requested.optional(Plain::number)?.unwrap_or(size),
+            stack: stack
+                .optional(|plain, value, path| frames.stack(plain, value, path))?
+                .unwrap_or(0),
+            pending: match state.text()? {
                 b"active_allocated" => Some(false),
                 state if state.starts_with(b"active") => Some(true),
                 _ => None,

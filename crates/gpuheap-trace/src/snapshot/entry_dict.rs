@@ -1,7 +1,7 @@
 //! Entries that were kept as dicts, because their keys came one by one or are unusual.
 
 use super::entry::{Action, Entries, Entry, known_action};
-use super::plain::{Path, Plain};
+use super::plain::{Field, Path, Plain};
 use super::shapes::{ACTION, ADDR, DEVICE_FREE, FRAMES, KEYS, SIZE, STREAM, TIME};
 use super::value::Value;
 use crate::Error;
@@ -14,22 +14,23 @@ pub(super) fn read_dict<'h>(
     value: Value,
     path: &Path<'_>,
 ) -> Result<(u32, Option<&'h [u8]>), Error> {
-    let fields = plain.fields(value, path, KEYS)?;
-    if let Some(entry) = entries.read(plain.heap(), fields.values()) {
+    let values = plain.values(value, path, &KEYS)?;
+    if let Some(entry) = entries.read(plain.heap(), &values) {
         return Ok((entries.add(entry)?, None));
     }
-    let text = fields.text(plain, ACTION)?;
+    let field = |at: usize| Field::new(plain, path, KEYS[at], values[at]);
+    let text = field(ACTION).text()?;
     let Some(action) = known_action(text) else {
         return Ok((entries.add(Entry::NOTE)?, Some(text)));
     };
     // Errors come in the order of the keys.
     match action {
-        Action::OutOfMemory => fields.optional_number(plain, DEVICE_FREE).map(drop)?,
-        _ => fields.number(plain, ADDR).map(drop)?,
+        Action::OutOfMemory => field(DEVICE_FREE).optional(Plain::number).map(drop)?,
+        _ => field(ADDR).number().map(drop)?,
     }
-    fields.number(plain, SIZE)?;
-    fields.number(plain, STREAM)?;
-    fields.optional_number(plain, TIME)?;
-    plain.list(fields.required(FRAMES)?, &fields.path(FRAMES))?;
+    field(SIZE).number()?;
+    field(STREAM).number()?;
+    field(TIME).optional(Plain::number)?;
+    field(FRAMES).list()?;
     Ok((entries.add(Entry::NOTE)?, None))
 }

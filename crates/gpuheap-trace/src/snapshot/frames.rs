@@ -57,14 +57,11 @@ impl Frames {
         {
             return Ok(number);
         }
-        const NAME: usize = 0;
-        const FILENAME: usize = 1;
-        const LINE: usize = 2;
-        let fields = plain.fields(value, path, ["name", "filename", "line"])?;
-        let function = self.text(plain, fields.required(NAME)?, &fields.path(NAME))?;
-        let file = self.text(plain, fields.required(FILENAME)?, &fields.path(FILENAME))?;
+        let [name, file, line] = plain.fields(value, path, ["name", "filename", "line"])?;
+        let function = self.text(plain, name.required()?, &name.path())?;
+        let file = self.text(plain, file.required()?, &file.path())?;
         // No file has line numbers beyond 32 bits. A larger one, in a damaged file, is clamped.
-        let line = u32::try_from(fields.number(plain, LINE)?).unwrap_or(u32::MAX);
+        let line = u32::try_from(line.number()?).unwrap_or(u32::MAX);
         let number = self.interner.frame(function, file, line)?;
         if let Value::Dict(dict) = value {
             self.frames.insert(dict, number);

@@ -42,11 +42,12 @@ enum Step<'p> {
     Index(usize),
 }
 
-/// Values of some keys of a dict.
-pub(super) struct Fields<'p, const N: usize> {
-    path: &'p Path<'p>,
-    keys: [&'static str; N],
-    values: [Option<Value>; N],
+/// Key of a dict, and its value.
+pub(super) struct Field<'p, 'h> {
+    plain: &'p Plain<'h>,
+    dict: &'p Path<'p>,
+    key: &'static str,
+    value: Option<Value>,
 }
 
 impl<'h> Plain<'h> {
@@ -87,13 +88,29 @@ impl<'h> Plain<'h> {
         }
     }
 
-    /// Returns the values that a dict has for some keys.
+    /// Returns the fields of a dict with these keys.
     pub(super) fn fields<'p, const N: usize>(
-        &self,
+        &'p self,
         value: Value,
         path: &'p Path<'p>,
         keys: [&'static str; N],
-    ) -> Result<Fields<'p, N>, Error> {
+    ) -> Result<[Field<'p, 'h>; N], Error> {
+        let values = self.values(value, path, &keys)?;
+        Ok(std::array::from_fn(|at| Field {
+            plain: self,
+            dict: path,
+            key: keys[at],
+            value: values[at],
+        }))
+    }
+
+    /// Returns the values that a dict has for some keys.
+    pub(super) fn values<const N: usize>(
+        &self,
+        value: Value,
+        path: &Path<'_>,
+        keys: &[&'static str; N],
+    ) -> Result<[Option<Value>; N], Error> {
         let Value::Dict(number) = value else {
             return Err(self.wrong_type(value, "a dict", path));
         };
@@ -107,7 +124,7 @@ impl<'h> Plain<'h> {
                 values[index] = Some(value.value());
             }
         }
-        Ok(Fields { path, keys, values })
+        Ok(values)
     }
 
     /// Returns an integer from 0 up.
@@ -231,47 +248,50 @@ impl<'h> Plain<'h> {
     }
 }
 
-impl<const N: usize> Fields<'_, N> {
-    /// Returns the value for the key with this index. A missing key is an error.
-    pub(super) fn required(&self, index: usize) -> Result<Value, Error> {
-        self.values[index].ok_or_else(|| {
-            Error::new(format!("has no key \"{}\"", self.keys[index]), ADVICE).at(self.path.place())
+impl<'p, 'h> Field<'p, 'h> {
+    /// Returns the field of a dict with this value.
+    pub(super) fn new(
+        plain: &'p Plain<'h>,
+        dict: &'p Path<'p>,
+        key: &'static str,
+        value: Option<Value>,
+    ) -> Self {
+        Self { plain, dict, key, value }
+    }
+
+    /// Returns the value. A missing key is an error.
+    pub(super) fn required(&self) -> Result<Value, Error> {
+        self.value.ok_or_else(|| {
+            Error::new(format!("has no key \"{}\"", self.key), ADVICE).at(self.dict.place())
         })
     }
 
-    /// Returns the value for the key with this index, if there is one.
-    pub(super) fn optional(&self, index: usize) -> Option<Value> {
-        self.values[index]
-    }
-
-    /// Returns all values.
-    pub(super) fn values(&self) -> &[Option<Value>; N] {
-        &self.values
-    }
-
-    /// Returns the place of the value with this index.
-    pub(super) fn path(&self, index: usize) -> Path<'_> {
-        self.path.key(self.keys[index])
-    }
-
-    /// Returns the integer for the key with this index. A missing key is an error.
-    pub(super) fn number(&self, plain: &Plain<'_>, index: usize) -> Result<u64, Error> {
-        plain.number(self.required(index)?, &self.path(index))
-    }
-
-    /// Returns the integer for the key with this index, if there is one.
-    pub(super) fn optional_number(
+    /// Returns the value read by `read`; `None` if the key is missing.
+    pub(super) fn optional<T>(
         &self,
-        plain: &Plain<'_>,
-        index: usize,
-    ) -> Result<Option<u64>, Error> {
-        let value = self.optional(index);
-        value.map(|value| plain.number(value, &self.path(index))).transpose()
+        read: impl FnOnce(&Plain<'h>, Value, &Path<'_>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        self.value.map(|value| read(self.plain, value, &self.path())).transpose()
     }
 
-    /// Returns the string for the key with this index. A missing key is an error.
-    pub(super) fn text<'h>(&self, plain: &Plain<'h>, index: usize) -> Result<&'h [u8], Error> {
-        plain.text(self.required(index)?, &self.path(index))
+    /// Returns the place of the value.
+    pub(super) fn path(&self) -> Path<'_> {
+        self.dict.key(self.key)
+    }
+
+    /// Returns the integer. A missing key is an error.
+    pub(super) fn number(&self) -> Result<u64, Error> {
+        self.plain.number(self.required()?, &self.path())
+    }
+
+    /// Returns the string. A missing key is an error.
+    pub(super) fn text(&self) -> Result<&'h [u8], Error> {
+        self.plain.text(self.required()?, &self.path())
+    }
+
+    /// Returns the items of the list. A missing key is an error.
+    pub(super) fn list(&self) -> Result<&'h [Packed], Error> {
+        self.plain.list(self.required()?, &self.path())
     }
 }
 

@@ -47,18 +47,15 @@ fn read_devices(
     snapshot: Value,
     recorded_only: bool,
 ) -> Result<Vec<Trace>, Error> {
-    const TRACES: usize = 0;
-    const SEGMENTS: usize = 1;
-    const SETTINGS: usize = 2;
     let keys = ["device_traces", "segments", "allocator_settings"];
-    let fields = plain.fields(snapshot, &Path::TOP, keys)?;
+    let [traces, segments, settings] = plain.fields(snapshot, &Path::TOP, keys)?;
     let mut frames = Frames::default();
     let mut builders = Vec::new();
 
-    let traces = fields.path(TRACES);
+    let traces_path = traces.path();
     let mut devices = Vec::new();
-    for (device, list) in plain.list(fields.required(TRACES)?, &traces)?.iter().enumerate() {
-        let path = traces.index(device);
+    for (device, list) in traces.list()?.iter().enumerate() {
+        let path = traces_path.index(device);
         let device = Device::read(plain, entries, &mut frames, list.value(), &path, device)?;
         if device.first_us.is_some() {
             devices.push(device);
@@ -69,16 +66,13 @@ fn read_devices(
             "holds no allocation events",
             "call torch.cuda.memory._record_memory_history() before what is to be recorded",
         )
-        .at(traces.place()));
+        .at(traces_path.place()));
     }
-    let settings = match fields.optional(SETTINGS) {
-        Some(settings) => Some(settings::read(plain, settings, &fields.path(SETTINGS))?),
-        None => None,
-    };
+    let settings = settings.optional(settings::read)?;
     let AtEnd { mut blocks, mut segments } = if recorded_only {
         AtEnd::default()
     } else {
-        read_at_end(plain, &mut frames, fields.required(SEGMENTS)?, &fields.path(SEGMENTS))?
+        read_at_end(plain, &mut frames, segments.required()?, &segments.path())?
     };
     blocks.sort_by_key(|&(device, _)| device);
     segments.sort_by_key(|&(device, _)| device);

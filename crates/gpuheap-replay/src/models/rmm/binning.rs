@@ -10,6 +10,7 @@ pub struct Binning<M> {
     upstream: M,
     bins: Vec<Bin>,
     live: Live<Binned>,
+    /// Figures of blocks. Those of the driver are the upstream's.
     figures: Figures,
 }
 
@@ -52,7 +53,6 @@ impl<M: Model> Binning<M> {
                 ));
             }
         }
-        binning.copy_reserved();
         Ok(binning)
     }
 
@@ -61,13 +61,6 @@ impl<M: Model> Binning<M> {
         self.upstream.allocate(Request { bytes, stream, pool: 0 })?;
         self.bins[bin].free += BIN_BLOCKS;
         Ok(())
-    }
-
-    fn copy_reserved(&mut self) {
-        let Figures { reserved, peak_reserved, segments, driver_calls, retries, .. } =
-            self.upstream.figures();
-        self.figures =
-            Figures { reserved, peak_reserved, segments, driver_calls, retries, ..self.figures };
     }
 
     fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
@@ -97,13 +90,12 @@ impl<M: Model> Model for Binning<M> {
             return Ok(Ticket::NONE);
         }
         let result = self.serve(request);
-        self.copy_reserved();
         let figures = &mut self.figures;
         figures.active = figures.allocated;
         figures.peak_active = figures.peak_active.max(figures.active);
         result.map_err(|mut refusal| {
-            figures.failures += 1;
-            refusal.figures = *figures;
+            self.figures.failures += 1;
+            refusal.figures = self.figures();
             refusal
         })
     }
@@ -124,7 +116,6 @@ impl<M: Model> Model for Binning<M> {
             }
         }
         self.figures.active = self.figures.allocated;
-        self.copy_reserved();
     }
 
     fn books(&self) -> &Books {
@@ -132,6 +123,8 @@ impl<M: Model> Model for Binning<M> {
     }
 
     fn figures(&self) -> Figures {
-        self.figures
+        let Figures { reserved, peak_reserved, segments, driver_calls, retries, .. } =
+            self.upstream.figures();
+        Figures { reserved, peak_reserved, segments, driver_calls, retries, ..self.figures }
     }
 }

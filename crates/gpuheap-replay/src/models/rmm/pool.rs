@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ALIGN, LEGACY, stream_key};
-use crate::models::spans::{FreeSpans, Live, Span};
+use crate::models::spans::{ByStream, Live, Span};
 use crate::models::{Books, Model, Refusal, Request, SettingError, Ticket};
 
 /// Address above all memory of the model's device.
@@ -24,7 +24,7 @@ pub struct Pool {
     initial: u64,
     maximum: Option<u64>,
     live: Live<(u64, Span)>,
-    lists: Vec<(u64, FreeSpans)>,
+    lists: ByStream,
     /// Start of each allocation of the driver.
     heads: BTreeSet<u64>,
     end: u64,
@@ -62,33 +62,20 @@ impl Pool {
             initial,
             maximum,
             live: Live::default(),
-            lists: Vec::new(),
+            lists: ByStream::default(),
             heads: BTreeSet::new(),
             end: ALIGN,
         };
         if initial > 0 {
-            match pool.take_new(initial, LEGACY) {
-                Some(span) => pool.list(LEGACY).insert(span),
-                None => {
-                    return Err(SettingError::new(
-                        format!("initial_pool_size is {initial}, more than the device has"),
-                        "lower it",
-                    ));
-                }
-            }
+            let Some(span) = pool.take_new(initial, LEGACY) else {
+                return Err(SettingError::new(
+                    format!("initial_pool_size is {initial}, more than the device has"),
+                    "lower it",
+                ));
+            };
+            pool.lists.entry(LEGACY).insert(span);
         }
         Ok(pool)
-    }
-
-    fn list(&mut self, stream: u64) -> &mut FreeSpans {
-        let at = match self.lists.iter().position(|(own, _)| *own == stream) {
-            Some(at) => at,
-            None => {
-                self.lists.push((stream, FreeSpans::default()));
-                self.lists.len() - 1
-            }
-        };
-        &mut self.lists[at].1
     }
 
     fn take_new(&mut self, bytes: u64, stream: u64) -> Option<Span> {
@@ -103,29 +90,29 @@ impl Pool {
     }
 
     fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
-        if let Some(span) = self.list(stream).take_best(bytes) {
+        if let Some(span) = self.lists.entry(stream).take_best(bytes) {
             return Some(span);
         }
-        let others = self.lists.iter_mut().filter(|(own, _)| *own != stream);
+        let others = self.lists.0.iter_mut().filter(|(own, _)| *own != stream);
         for (_, other) in others {
             if let Some(span) = other.take_best(bytes) {
                 return Some(span);
             }
         }
-        for at in 0..self.lists.len() {
-            let (own, spans) = &mut self.lists[at];
+        for at in 0..self.lists.0.len() {
+            let (own, spans) = &mut self.lists.0[at];
             if *own == stream {
                 continue;
             }
             let other = std::mem::take(spans);
-            let own = self.list(stream);
+            let own = self.lists.entry(stream);
             other.iter().for_each(|span| own.insert(span));
             if let Some(span) = own.take_best(bytes) {
                 return Some(span);
             }
         }
         let span = self.grow(bytes, stream)?;
-        let own = self.list(stream);
+        let own = self.lists.entry(stream);
         own.insert(span);
         own.take_best(bytes)
     }
@@ -168,7 +155,7 @@ impl Model for Pool {
         let stream = stream_key(request.stream);
         let rounded = request.bytes.checked_next_multiple_of(ALIGN);
         let Some(span) = rounded.and_then(|bytes| self.take(bytes, stream)) else {
-            let largest = self.list(stream).largest();
+            let largest = self.lists.entry(stream).largest();
             return Err(self.books.refuse(request, rounded.unwrap_or(request.bytes), largest));
         };
         self.books.handed_out(request.bytes, span.bytes);
@@ -179,7 +166,7 @@ impl Model for Pool {
         let Some((requested, span)) = self.live.take(ticket) else { return };
         self.books.freed(requested, span.bytes);
         let is_head = self.heads.contains(&span.place);
-        self.list(stream_key(stream)).insert(Span { is_head, ..span });
+        self.lists.entry(stream_key(stream)).insert(Span { is_head, ..span });
     }
 
     fn books(&self) -> &Books {

@@ -96,7 +96,7 @@ impl Torch {
         self.merge_neighbours(block);
         self.insert_free(block);
         self.took(mapped);
-        self.event(true, mapped, stream, address);
+        self.books.count_call(true, mapped, stream, address);
         Some(())
     }
 
@@ -134,8 +134,8 @@ impl Torch {
         self.merge_neighbours(block);
         let this = self.blocks[block as usize];
         self.pools[pool as usize].of_mut(stream).unmapped.insert(this.address, block);
-        self.gave_back(unmapped);
-        self.event(false, unmapped, stream, begin);
+        self.books.figures.reserved -= unmapped;
+        self.books.count_call(false, unmapped, stream, begin);
         if this.bytes == of_segment {
             self.pools[pool as usize].of_mut(stream).unmapped.remove(&this.address);
             self.discard(block);

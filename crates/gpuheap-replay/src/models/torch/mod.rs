@@ -25,7 +25,7 @@ pub use version::Version;
 use self::block::{Block, Growing, LARGEST_REQUEST, MIN_BLOCK, State, Wanted};
 use self::pool::Pool;
 use super::addresses::Addresses;
-use super::{Books, DriverEvent, Model, Refusal, Request, Ticket};
+use super::{Books, Model, Refusal, Request, Ticket};
 
 /// Model of PyTorch's allocator on one device.
 #[derive(Debug, Clone)]
@@ -144,15 +144,6 @@ impl Torch {
         let figures = &mut self.books.figures;
         figures.reserved += bytes;
         figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
-    }
-
-    fn gave_back(&mut self, bytes: u64) {
-        self.books.figures.reserved -= bytes;
-    }
-
-    fn event(&mut self, is_taken: bool, bytes: u64, stream: u64, address: u64) {
-        self.books.figures.driver_calls += 1;
-        self.books.events.push(DriverEvent { is_taken, bytes, stream, address });
     }
 }
 

@@ -107,8 +107,8 @@ impl Torch {
         self.remove_free(block);
         self.addresses.give_back(address, bytes);
         self.books.figures.segments -= 1;
-        self.gave_back(bytes);
-        self.event(false, bytes, stream, address);
+        self.books.figures.reserved -= bytes;
+        self.books.count_call(false, bytes, stream, address);
         self.discard(block);
     }
 }

@@ -111,7 +111,7 @@ impl Torch {
         let block = self.new_block(address, bytes, wanted.stream, wanted.pool);
         self.books.figures.segments += 1;
         self.took(bytes);
-        self.event(true, bytes, wanted.stream, address);
+        self.books.count_call(true, bytes, wanted.stream, address);
         Some(block)
     }
 

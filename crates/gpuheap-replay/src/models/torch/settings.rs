@@ -154,10 +154,7 @@ impl Settings {
             self.garbage_collection_threshold = threshold;
             Ok(())
         } else {
-            Err(SettingError::new(
-                format!("garbage_collection_threshold is {threshold}"),
-                "give a part of the allowed memory between 0 and 1, for example 0.8",
-            ))
+            Err(outside_of_memory(threshold))
         }
     }
 
@@ -203,20 +200,14 @@ impl Settings {
             "expandable_segments" => self.expandable_segments = truth(name, value)?,
             "max_split_size_mb" => self.max_split_size = megabytes(name, value)?,
             "max_non_split_rounding_mb" => self.max_non_split_rounding = megabytes(name, value)?,
-            "large_segment_size_mb" => {
-                self.large_segment = megabytes(name, value)?;
+            "large_segment_size_mb" => self.large_segment = megabytes(name, value)?,
+            "garbage_collection_threshold" => match single(name, value, "0.6")? {
+                0.0 => return Err(outside_of_memory(0.0)),
+                threshold => self.set_garbage_collection_threshold(threshold)?,
+            },
+            "per_process_memory_fraction" => {
+                self.set_memory_fraction(single(name, value, "0.6")?)?;
             }
-            "garbage_collection_threshold" => {
-                let threshold = fraction(name, value)?;
-                if threshold <= 0.0 {
-                    return Err(SettingError::new(
-                        format!("garbage_collection_threshold is {threshold}"),
-                        "give a part of the allowed memory between 0 and 1, for example 0.8",
-                    ));
-                }
-                self.set_garbage_collection_threshold(threshold)?;
-            }
-            "per_process_memory_fraction" => self.set_memory_fraction(fraction(name, value)?)?,
             "roundup_power2_divisions" => self.set_all_divisions(name, value)?,
             "backend" => match value {
                 ["native"] => {}
@@ -259,8 +250,9 @@ impl Settings {
     /// also applies to all smaller powers, and `>` to all above the last named power.
     fn set_all_divisions(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         let example = "4 or [256:1,512:2,>:4]";
+        let whole = |text: &str| text.parse().map_err(|_| malformed(name, value, example));
         if let [all] = value {
-            let all = whole(all).ok_or_else(|| malformed(name, value, example))?;
+            let all: u64 = whole(all)?;
             if !all.is_power_of_two() {
                 return Err(not_a_power("divisions", all));
             }
@@ -275,14 +267,13 @@ impl Settings {
             let [power, ":", divisions] = pair else {
                 return Err(malformed(name, value, example));
             };
-            let divisions = whole(divisions).ok_or_else(|| malformed(name, value, example))?;
+            let divisions = whole(divisions)?;
             check_divisions(divisions)?;
             if *power == ">" {
                 self.divisions[last.map_or(0, |last| last + 1)..].fill(divisions);
                 continue;
             }
-            let power = whole(power).ok_or_else(|| malformed(name, value, example))?;
-            let index = interval_of_power(power)?;
+            let index = interval_of_power(whole(power)?)?;
             if last.is_none() {
                 self.divisions[..index].fill(divisions);
             }
@@ -313,6 +304,13 @@ fn check_divisions(divisions: u64) -> Result<(), SettingError> {
     }
 }
 
+fn outside_of_memory(threshold: f64) -> SettingError {
+    SettingError::new(
+        format!("garbage_collection_threshold is {threshold}"),
+        "give a part of the allowed memory between 0 and 1, for example 0.8",
+    )
+}
+
 fn not_a_power(what: &str, number: u64) -> SettingError {
     SettingError::new(
         format!("roundup_power2_divisions has {number} among its {what}"),
@@ -338,31 +336,23 @@ fn truth(name: &str, value: &[&str]) -> Result<bool, SettingError> {
     }
 }
 
-fn whole(text: &str) -> Option<u64> {
-    text.parse().ok()
-}
-
-fn megabytes(name: &str, value: &[&str]) -> Result<u64, SettingError> {
-    let given = match value {
-        [one] => whole(one),
-        _ => None,
-    };
-    match given {
-        Some(mib) if mib >= LEAST_MB => Ok(mib.min(u64::MAX / MIB) * MIB),
-        Some(mib) => Err(SettingError::new(
-            format!("{name} is {mib}"),
-            format!("PyTorch takes {LEAST_MB} or more, for example {name}:64"),
-        )),
-        None => Err(malformed(name, value, "64")),
-    }
-}
-
-fn fraction(name: &str, value: &[&str]) -> Result<f64, SettingError> {
-    let given = match value {
+/// Reads a value of one word.
+fn single<T: FromStr>(name: &str, value: &[&str], example: &str) -> Result<T, SettingError> {
+    let read = match value {
         [one] => one.parse().ok(),
         _ => None,
     };
-    given.filter(|number: &f64| number.is_finite()).ok_or_else(|| malformed(name, value, "0.6"))
+    read.ok_or_else(|| malformed(name, value, example))
+}
+
+fn megabytes(name: &str, value: &[&str]) -> Result<u64, SettingError> {
+    match single::<u64>(name, value, "64")? {
+        mib if mib >= LEAST_MB => Ok(mib.min(u64::MAX / MIB) * MIB),
+        mib => Err(SettingError::new(
+            format!("{name} is {mib}"),
+            format!("PyTorch takes {LEAST_MB} or more, for example {name}:64"),
+        )),
+    }
 }
 
 impl FromStr for Settings {
@@ -376,7 +366,8 @@ impl FromStr for Settings {
         while let [name, after @ ..] = rest {
             let name = *name;
             if !KNOWN.contains(&name) {
-                return Err(unknown(name));
+                let what = "PyTorch's allocator has no setting";
+                return Err(SettingError::unknown(what, name, &KNOWN));
             }
             let [":", after @ ..] = after else {
                 return Err(malformed(name, &[], "True"));
@@ -423,36 +414,25 @@ fn end_of_value(tokens: &[&str]) -> usize {
     tokens.len()
 }
 
-fn unknown(name: &str) -> SettingError {
-    SettingError::unknown("PyTorch's allocator has no setting", name, &KNOWN)
-}
-
 impl fmt::Display for Settings {
     /// Writes the settings that differ from the defaults, in PyTorch's grammar.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let mut parts = Vec::new();
-        if self.version != default.version {
-            parts.push(format!("version:{}", self.version));
-        }
-        if self.expandable_segments {
-            parts.push("expandable_segments:True".to_owned());
-        }
-        if self.max_split_size != default.max_split_size {
-            parts.push(format!("max_split_size_mb:{}", self.max_split_size / MIB));
-        }
-        if self.max_non_split_rounding != default.max_non_split_rounding {
-            parts.push(format!("max_non_split_rounding_mb:{}", self.max_non_split_rounding / MIB));
-        }
-        if self.large_segment != default.large_segment {
-            parts.push(format!("large_segment_size_mb:{}", self.large_segment / MIB));
-        }
-        if self.garbage_collection_threshold != 0.0 {
-            parts.push(format!(
-                "garbage_collection_threshold:{}",
-                self.garbage_collection_threshold
-            ));
-        }
+        let mut add = |name: &str, value: &dyn fmt::Display, is_default: bool| {
+            if !is_default {
+                parts.push(format!("{name}:{value}"));
+            }
+        };
+        let Self { version, max_split_size: split, max_non_split_rounding: rounding, .. } = self;
+        let (segment, threshold) = (self.large_segment, self.garbage_collection_threshold);
+        add("version", version, *version == default.version);
+        add("expandable_segments", &"True", !self.expandable_segments);
+        add("max_split_size_mb", &(split / MIB), *split == default.max_split_size);
+        let is_default = *rounding == default.max_non_split_rounding;
+        add("max_non_split_rounding_mb", &(rounding / MIB), is_default);
+        add("large_segment_size_mb", &(segment / MIB), segment == default.large_segment);
+        add("garbage_collection_threshold", &threshold, threshold == 0.0);
         if self.divisions != default.divisions {
             let first = self.divisions[0];
             if first != 0 && self.divisions.iter().all(|&divisions| divisions == first) {
