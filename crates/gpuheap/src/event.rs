@@ -34,7 +34,7 @@ impl Event {
         let _current = context.enter()?;
         let mut raw = CUevent::NULL;
         let flags = if timed { 0 } else { CU_EVENT_DISABLE_TIMING };
-        // SAFETY: the pointer is valid for the call.
+        // SAFETY: the driver writes the new event to the local `raw`; a context is current.
         check("cuEventCreate", unsafe { context.driver().cuEventCreate(&mut raw, flags) })?;
         // The wrapper exists first, so that an event that cannot be recorded is destroyed.
         let (context, completed) = (context.clone(), completed.clone());

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_read_in_time_blocks_only_however_they_are_left() {
+    fn time_is_measured_in_blocks_only() {
         assert!(!is_timed());
         let _ = crate::time! {
             let _ = crate::time! { assert!(is_timed()) };
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_leaves_out_what_is_zero() {
+    fn timed_display_omits_zeros() {
         let timed = |allocations, bytes, peak, micros| Timed {
             elapsed: Duration::from_micros(1234),
             allocated: Allocated { bytes, allocations, peak },

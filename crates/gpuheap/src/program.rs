@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_end_here_with_their_text() {
+    fn run_returns_panic_text() {
         let number = 7;
         assert_eq!(run(|| number), Ok(7));
         assert_eq!(run(|| panic!("at once")), Err::<(), _>("at once".to_owned()));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_whose_capture_panics_is_dropped_quietly() {
+    fn callback_drop_catches_panic() {
         let bomb = Bomb;
         drop(Callback::new(move || {
             let _ = &bomb;

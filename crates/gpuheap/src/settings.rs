@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_name_works_where_todays_is_not_set() -> Result<(), Error> {
+    fn former_name_applies_without_current_name() -> Result<(), Error> {
         for (former, current) in FORMER_NAMES {
             let both = |name: &str| match name {
                 name if name == former => Some(OsString::from("5")),
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variable_sets_its_own() -> Result<(), Error> {
+    fn each_variable_sets_one_setting() -> Result<(), Error> {
         let none = Settings::default();
         let set = |variable, value| parse(variable, value);
         assert_eq!(Settings::parse(|_| None)?, none);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_that_is_listed_is_taken() -> Result<(), Error> {
+    fn listed_values_are_accepted() -> Result<(), Error> {
         for pool in PoolKind::ALL {
             assert_eq!(parse("GPUHEAP_POOL", pool.name())?.pool, Some(pool));
         }
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn case_and_blanks_do_not_matter_and_empty_is_not_set() -> Result<(), Error> {
+    fn values_ignore_case_and_blanks() -> Result<(), Error> {
         assert_eq!(parse("GPUHEAP_POOL", " Split\n")?.pool, Some(PoolKind::Split));
         assert_eq!(parse("GPUHEAP_ZERO_ON_ALLOC", "True")?.zero_on_alloc, Some(true));
         assert_eq!(parse("GPUHEAP_DEVICE", "CUDA:1")?.device.as_deref(), Some("cuda:1"));
@@ -477,7 +477,7 @@ mod tests {
     /// The texts name the emulated devices.
     #[cfg(feature = "emulator")]
     #[test]
-    fn a_value_that_means_nothing_is_an_error_that_lists_what_does() {
+    fn invalid_value_error_lists_valid_ones() {
         let error = |variable, value| parse(variable, value).unwrap_err();
         insta::assert_snapshot!(error("GPUHEAP_DEVICE", "gpu0"), @"GPUHEAP_DEVICE is set to 'gpu0', which is not a device; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
         insta::assert_snapshot!(error("GPUHEAP_DEVICE", "emulated:K80"), @"GPUHEAP_DEVICE is set to 'emulated:K80', which is not a device; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_variable_is_a_warning_that_names_the_nearest_setting() {
+    fn unknown_variable_warns_with_nearest_setting() {
         let check =
             |name: &str, value: &str| unknown_names([(name.into(), value.into())].into_iter());
         let expected = "GPUHEAP_HARD_LIMIT changes nothing, because there is no such setting; the \
@@ -530,7 +530,7 @@ mod tests {
 
     #[cfg(all(unix, feature = "emulator"))]
     #[test]
-    fn a_value_that_is_no_text_is_an_error() {
+    fn value_outside_utf8_is_refused() {
         use std::os::unix::ffi::OsStringExt;
         let value = |_: &str| Some(OsString::from_vec(vec![b'o', 0xff, b'n']));
         insta::assert_snapshot!(Settings::parse(value).unwrap_err(), @"GPUHEAP_DEVICE is set to 'o�n', which is not UTF-8; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
@@ -538,7 +538,7 @@ mod tests {
 
     #[cfg(feature = "emulator")]
     #[test]
-    fn the_documentation_has_a_row_for_every_setting() {
+    fn documentation_lists_every_setting() {
         let page = include_str!("../../../docs/environment.md");
         for Setting { variable, what, takes, default, method, .. } in &TABLE {
             let row = format!("| `{variable}` | {what} | {} | {default} | {method} |", takes());

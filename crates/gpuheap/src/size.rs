@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn size_parses_units() {
         for (text, bytes) in [
             ("10000", 10_000),
             ("100M", 100_000_000),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_with_the_reason() {
+    fn invalid_size_is_refused_with_reason() {
         for (text, reason) in [
             ("12XB", "unknown unit"),
             ("-1", "negative"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_three_decimals() {
+    fn bytes_display_three_decimals() {
         for (bytes, text) in [
             (0, "0 bytes"),
             (1, "1 byte"),
@@ -208,7 +208,7 @@ mod tests {
     proptest! {
         #![proptest_config(gpuheap_pool::testing::cases(256))]
         #[test]
-        fn no_unit_has_more_than_1023_and_what_is_shown_is_read_back(
+        fn displayed_bytes_parse_back(
             power in 10_u32..60,
             beside in -600_i64..600,
             wide in any::<u64>(),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rounded_up_is_enough_when_it_is_read() {
+    fn rounded_up_bytes_parse_to_enough() {
         let step = if cfg!(miri) { 97 } else { 1 };
         let small = (1..3000).step_by(step);
         for bytes in small.clone().chain(small.map(|n| n * 1_234_567)).chain([9678 << 20]) {

@@ -215,7 +215,7 @@ impl Device {
     /// invalidated; `raw` is the legacy default stream, and a stream is capturing that it would
     /// have to wait for; `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: the caller keeps this function's contract.
+        // SAFETY: `Stream::foreign` requires of a foreign stream the same as this function.
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Foreign) }
     }
 
@@ -245,7 +245,7 @@ impl Device {
     ///
     /// The errors of [`foreign_stream`](Device::foreign_stream).
     pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: the caller keeps this function's contract.
+        // SAFETY: `Stream::foreign` requires of an unannounced stream the same as this function.
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Unannounced) }
     }
 }
@@ -255,7 +255,7 @@ impl Stream {
         let mut raw = CUstream::NULL;
         {
             let _current = context.enter_aside()?;
-            // SAFETY: the pointer is valid for the call.
+            // SAFETY: the driver writes the new stream to the local `raw`; the context is current.
             let created =
                 unsafe { context.driver().cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) };
             check("cuStreamCreate", created)?;
@@ -285,8 +285,7 @@ impl Stream {
         let mut of = CUcontext::NULL;
         {
             let _current = context.enter()?;
-            // SAFETY: the pointer is valid for the call; the caller guarantees that the stream is
-            // alive.
+            // SAFETY: `of` is a local, and the caller guarantees that the stream is alive.
             let asked = unsafe { context.driver().cuStreamGetCtx(raw, &mut of) };
             check("cuStreamGetCtx", asked)?;
         }
@@ -310,7 +309,7 @@ impl Stream {
             if handle.context.is_capturing_inside(raw)? {
                 capture = Some(handle.find_capture(StreamHandle(raw.0))?);
             } else {
-                // SAFETY: the pointer is valid for the call and the stream is alive.
+                // SAFETY: `id` is a local; `handle` owns the stream, or the caller keeps it alive.
                 let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
                 check("cuStreamGetId", asked)?;
                 handle.context.captures.note_outside(StreamHandle(raw.0));
@@ -446,7 +445,8 @@ impl Stream {
         let moment = self.context().moments.begin();
         {
             let _current = self.context().enter()?;
-            // SAFETY: the stream is alive.
+            // SAFETY: `self` keeps a stream of this library alive, and others took the branch
+            // above.
             let waited = unsafe { self.context().driver().cuStreamSynchronize(self.raw()) };
             check("cuStreamSynchronize", waited)?;
         }
@@ -479,7 +479,8 @@ impl Stream {
         let moment = self.context().moments.begin();
         let asked = {
             let _current = self.context().enter()?;
-            // SAFETY: the stream is alive.
+            // SAFETY: `alive` holds off the retirement of a foreign stream until the query
+            // returned.
             unsafe { self.context().driver().cuStreamQuery(raw) }
         };
         drop(alive);
@@ -570,7 +571,7 @@ impl Stream {
         }
         let _alive = self.accept_work()?;
         let _current = context.enter()?;
-        // SAFETY: the stream and the event are alive.
+        // SAFETY: `accept_work` keeps the stream alive, and `event` owns its driver event.
         let waits = unsafe { context.driver().cuStreamWaitEvent(self.raw(), event.raw(), 0) };
         Ok(check("cuStreamWaitEvent", waits)?)
     }

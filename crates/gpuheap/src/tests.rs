@@ -13,7 +13,7 @@ use crate::{Device, ErrorKind, Heap, MemoryKind, PoolKind};
 /// The emulator's checker, not only our model, sees memory cross streams with no order: the same
 /// program is clean with `split` and found out with a `split` that ignores streams.
 #[test]
-fn the_emulator_catches_a_policy_that_ignores_streams() {
+fn emulator_reports_policy_that_ignores_streams() {
     for schedule in [Schedule::Immediate, Schedule::Seeded(1), Schedule::OnDemand] {
         for broken in [false, true] {
             let profile = Profile::with_memory(1 << 30).without_context();
@@ -31,7 +31,8 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
                 let stream = device.stream().unwrap();
                 let block = heap.allocate(4 << 20, &stream).unwrap();
                 let filled = device.with_current(|driver| {
-                    // SAFETY: the block is live and the stream alive.
+                    // SAFETY: `block` has these 4 MiB until the drop below, and `stream` outlives
+                    // it.
                     unsafe { driver.cuMemsetD8Async(block.address(), 1, 4 << 20, stream.raw()) }
                 });
                 assert!(filled.unwrap().is_success());
@@ -46,7 +47,7 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
 /// A program may use many short-lived streams. Slots of ended streams are reused, so that neither
 /// memory nor time grows with the number of streams.
 #[test]
-fn the_places_of_streams_that_ended_are_used_again() {
+fn slots_of_ended_streams_are_reused() {
     for pool in PoolKind::ALL {
         let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
         let heap = Heap::builder(&device).pool(pool).build().unwrap();
@@ -63,7 +64,7 @@ fn the_places_of_streams_that_ended_are_used_again() {
 
 /// A heap forgets ended streams also if no request polls them.
 #[test]
-fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
+fn slots_are_reused_without_memory_pressure() {
     for pool in PoolKind::ALL {
         let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
         let heap = Heap::builder(&device).pool(pool).build().unwrap();
@@ -77,7 +78,7 @@ fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
 
 /// The lock is open between the grant and the fill.
 #[test]
-fn zeroing_is_refused_on_a_stream_that_was_retired_since_the_grant() {
+fn zeroing_refuses_stream_retired_after_grant() {
     for pool in PoolKind::ALL {
         for has_successor in [false, true] {
             let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();

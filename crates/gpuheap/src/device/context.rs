@@ -111,7 +111,7 @@ impl Context {
         info.fallback = fallback;
         let has_siblings = number.is_some() && super::info::count(&*driver)? > 1;
         let mut raw = CUcontext::NULL;
-        // SAFETY: the pointer is valid for the call.
+        // SAFETY: the driver writes the context's handle to `raw`, a local of this function.
         let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, info.ordinal) };
         check("cuDevicePrimaryCtxRetain", retained)?;
         let gate = HostGate::new(info.concurrent_managed_access);
@@ -364,7 +364,8 @@ impl Context {
     fn enable_peer(&self, other: &Context) -> Result<bool, ContextError> {
         let _current = self.enter_aside()?;
         let mut can = 0;
-        // SAFETY: the pointer is valid for the call.
+        // SAFETY: the driver writes one integer to the local `can`; both ordinals are plain
+        // numbers.
         let asked =
             unsafe { self.driver.cuDeviceCanAccessPeer(&mut can, self.ordinal(), other.ordinal()) };
         check("cuDeviceCanAccessPeer", asked)?;
@@ -478,7 +479,7 @@ impl<C: Deref<Target = Context>> Current<C> {
     fn enter(context: C) -> Result<Current<C>, ContextError> {
         context.check_alive()?;
         let (driver, mut current) = (&context.driver, CUcontext::NULL);
-        // SAFETY: the pointer is valid for the call.
+        // SAFETY: the driver writes one handle, or null, to the local `current`.
         check("cuCtxGetCurrent", unsafe { driver.cuCtxGetCurrent(&mut current) })?;
         let pushed = current != context.raw;
         if pushed {
@@ -493,7 +494,7 @@ impl<C: Deref<Target = Context>> Aside<C> {
     fn enter(context: C) -> Result<Aside<C>, ContextError> {
         let current = Current::enter(context)?;
         let mut mode = CUstreamCaptureMode::RELAXED;
-        // SAFETY: the pointer is valid for the call.
+        // SAFETY: the driver swaps the local `mode` with the mode of this thread.
         let exchanged =
             unsafe { current.context.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
         // If this fails, calls may fail during a capture.
@@ -505,7 +506,7 @@ impl<C: Deref<Target = Context>> Drop for Aside<C> {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
             let driver = &self.current.context.driver;
-            // SAFETY: `mode` outlives the call. It restores the thread's previous mode.
+            // SAFETY: `mode` is a local with the mode that `enter` replaced on this thread.
             let _: CUresult = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
         }
     }
@@ -584,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_reset_is_a_reader_once() -> Result<(), Error> {
+    fn reset_device_is_a_reader_once() -> Result<(), Error> {
         let profile = Profile::with_memory(64 << 20);
         let devices = vec![profile.clone(), profile];
         let mut devices = Device::emulated_devices(Options { devices, ..Options::default() })?;
@@ -593,7 +594,7 @@ mod tests {
         let stream = owner.stream()?;
         let _block = heap.allocate(1, &stream)?;
         assert!(reader.can_reach(&owner)?);
-        // SAFETY: nothing else uses this device.
+        // SAFETY: this test alone uses the reader, and makes nothing on it.
         let reader = unsafe { reader.reset() }?;
         let emulator = owner.emulator().expect("an emulator");
         let failing = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_UNKNOWN);
@@ -606,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_are_told_once_and_before_the_context_ends() -> Result<(), Error> {
+    fn holders_are_notified_before_reset() -> Result<(), Error> {
         let device = Device::emulated(Profile::with_memory(1 << 20))?;
         let context = device.context().clone();
         let notes = Arc::new(Notes(context.clone(), Mutex::default()));
@@ -615,9 +616,9 @@ mod tests {
         let gone: Arc<dyn Holder> = Arc::new(Notes(context.clone(), Mutex::default()));
         context.holders.register(Arc::downgrade(&gone), Arc::default());
         drop(gone);
-        // SAFETY: nothing else uses this device.
+        // SAFETY: this test alone uses the device, and holds its context only.
         let fresh = unsafe { device.reset() }?;
-        // SAFETY: nothing else uses this device.
+        // SAFETY: the device was opened by the reset before, and has no objects.
         let _again = unsafe { fresh.reset() }?;
         let seen = notes.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
         assert_eq!(seen, [Ok(())]);

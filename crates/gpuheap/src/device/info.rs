@@ -85,7 +85,7 @@ impl DeviceInfo {
         }
         let attribute = |attribute| {
             let mut value = 0;
-            // SAFETY: the pointer is valid for the call.
+            // SAFETY: the driver writes one integer to the local `value`.
             let asked = unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) };
             check("cuDeviceGetAttribute", asked).map(|()| value)
         };
@@ -121,7 +121,7 @@ impl DeviceInfo {
 /// Returns the number of the driver's devices.
 pub(super) fn count(driver: &dyn Driver) -> Result<i32, Error> {
     let mut count = 0;
-    // SAFETY: the pointer is valid for the call.
+    // SAFETY: the driver writes the number to the local `count`.
     check("cuDeviceGetCount", unsafe { driver.cuDeviceGetCount(&mut count) })?;
     Ok(count)
 }
@@ -181,7 +181,7 @@ mod tests {
     use crate::device::Device;
 
     #[test]
-    fn what_a_device_lacks_is_refused_with_a_remedy() {
+    fn unsupported_kind_is_refused_with_remedy() {
         let mut info = Device::open("emulated:1GiB").unwrap().describe();
         for kind in [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned] {
             kind.check(&info).unwrap();

@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_default_without_gpu_says_how_to_get_the_emulator() {
+    fn open_default_without_gpu_names_emulator() {
         // On a machine with a GPU, the call opens it.
         let Err(error) = Device::open_default() else { return };
         let text = error.to_string();

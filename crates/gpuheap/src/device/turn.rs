@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_one_requests_at_a_time_and_not_waited_for_without_end() {
+    fn turn_is_exclusive_and_wait_bounded() {
         let turn = ReclaimTurn::default();
         let taken = turn.take();
         assert!(taken.is_some());

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_of_kinds_has_each_kind_once() {
+    fn all_lists_each_kind_once() {
         assert!(ErrorKind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
         assert_eq!(ErrorKind::ALL.len(), ErrorKind::Driver as usize + 1, "Driver is the last one");
     }

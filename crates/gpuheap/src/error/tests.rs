@@ -41,7 +41,7 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
 }
 
 #[test]
-fn pinned_memory_speaks_of_the_host() {
+fn pinned_memory_errors_name_host() {
     let causes = [
         Cause::LargerThanDevice,
         Cause::LargerThanLimit,
@@ -56,13 +56,13 @@ fn pinned_memory_speaks_of_the_host() {
 }
 
 #[test]
-fn wsl2_is_named_where_it_is_what_is_scarce() {
+fn pinned_refusal_names_wsl2() {
     let pinned = evidence(MemoryKind::Pinned, Cause::Refused, true);
     insta::assert_snapshot!(pinned.to_string());
 }
 
 #[test]
-fn the_knobs_of_the_limit_are_named_and_what_is_zero_is_not() {
+fn limit_error_names_settings_without_zeros() {
     let limit = evidence(MemoryKind::Device, Cause::Limit, true);
     let mut bare = limit.clone();
     (bare.live_blocks, bare.cached, bare.foreign) = (limit.live, 0, Some(0));
@@ -75,14 +75,14 @@ fn the_knobs_of_the_limit_are_named_and_what_is_zero_is_not() {
 }
 
 #[test]
-fn unified_memory_speaks_of_the_device() {
+fn unified_memory_errors_name_device() {
     let texts = [Cause::DeviceFull, Cause::Refused]
         .map(|cause| evidence(MemoryKind::Unified, cause, false).to_string());
     insta::assert_snapshot!(texts.join("\n\n"));
 }
 
 #[test]
-fn a_pool_that_moves_pages_is_not_sent_for_one() {
+fn stitched_error_recommends_no_pool() {
     let mut fragmented = evidence(MemoryKind::Device, Cause::Fragmentation, false);
     let more = "free 44.000 MiB first, in whole segments, or use a device with 44.000 MiB more";
     let named = format!("; the stitched pool maps such pieces together; else {more}");
@@ -94,7 +94,7 @@ fn a_pool_that_moves_pages_is_not_sent_for_one() {
 
 /// Advice to free memory does not name live or cached memory if there are 0 bytes of it.
 #[test]
-fn what_nobody_holds_is_not_said_to_be_freed() {
+fn remedy_omits_memory_of_zero_bytes() {
     let mut full = evidence(MemoryKind::Device, Cause::DeviceFull, false);
     (full.live, full.live_blocks, full.reserved) = (0, 0, 0);
     assert!(!full.remedy().contains(" first"), "{}", full.remedy());

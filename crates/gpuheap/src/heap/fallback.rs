@@ -44,7 +44,7 @@ mod tests {
     const ASKED: PoolKind = PoolKind::Stitched;
 
     #[test]
-    fn a_device_without_virtual_memory_gets_split() {
+    fn device_without_virtual_memory_uses_split() {
         let device = Device::emulated(Profile::named("wsl2-rtx4060").unwrap()).unwrap();
         let (pool, fallback) = available(device.context(), ASKED);
         assert_eq!(pool, PoolKind::Split);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_what_the_driver_refused() {
+    fn status_names_refused_call() {
         let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
         let emulator = device.emulator().unwrap();
         let refused = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_NOT_SUPPORTED);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_replaced() {
+    fn supported_pool_is_not_replaced() {
         let device = Device::emulated(Profile::h200()).unwrap();
         assert_eq!(available(device.context(), ASKED), (ASKED, None));
         let heap = Heap::new(&device).unwrap();

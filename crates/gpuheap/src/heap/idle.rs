@@ -164,7 +164,7 @@ mod tests {
     use crate::{Device, PoolKind};
 
     #[test]
-    fn a_close_waits_for_the_thread_that_holds_the_heap() -> Result<(), Error> {
+    fn close_waits_for_idle_thread() -> Result<(), Error> {
         let device = Device::open("emulated:1GiB")?;
         let heap = Heap::builder(&device).pool(PoolKind::Split);
         let heap = heap.idle_trim(Duration::from_secs(3600)).build()?;

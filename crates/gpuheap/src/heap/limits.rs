@@ -65,7 +65,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_soft_limit_below_what_is_live_does_not_have_every_call_look_through_it() {
+    fn soft_limit_below_live_searches_rarely() {
         for cache in [0, 1 << 20] {
             let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
             let looks = Arc::new(AtomicU64::new(0));

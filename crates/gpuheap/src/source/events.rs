@@ -86,7 +86,8 @@ impl Events {
             None => {
                 let mut event = CUevent::NULL;
                 self.call("cuEventCreate", |context| {
-                    // SAFETY: the pointer is valid for the call.
+                    // SAFETY: the driver writes the new event to `event`, which outlives the
+                    // closure.
                     unsafe { context.driver().cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING) }
                 })?;
                 self.events.push(event);

@@ -45,7 +45,8 @@ impl OrderedSource {
         properties.max_size = bound.filter(|bound| *bound <= MOST_PASSED).unwrap_or(0) as usize;
         let mut pool = CUmemoryPool::NULL;
         source.events.call("cuMemPoolCreate", |context| {
-            // SAFETY: both pointers are valid for the call.
+            // SAFETY: `pool` receives the handle, and `properties` is only read; both outlive the
+            // closure.
             unsafe { context.driver().cuMemPoolCreate(&mut pool, &properties) }
         })?;
         source.pool = pool;
@@ -104,7 +105,8 @@ impl MemorySource for OrderedSource {
         self.events.refuse_capturing(stream)?;
         let (pool, mut address) = (self.pool, 0);
         self.events.call("cuMemAllocFromPoolAsync", |context| {
-            // SAFETY: the pointer is valid for the call; the caller keeps the stream alive.
+            // SAFETY: `address` outlives the closure, `pool` is this source's, and the heap keeps
+            // `stream` alive.
             unsafe {
                 context.driver().cuMemAllocFromPoolAsync(
                     &mut address,

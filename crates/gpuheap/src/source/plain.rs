@@ -234,11 +234,13 @@ impl PlainSource {
         let mut address: CUdeviceptr = 0;
         match self.kind {
             MemoryKind::Device => self.events.call("cuMemAlloc_v2", |context| {
-                // SAFETY: the pointer is valid for the call.
+                // SAFETY: the driver writes a device address to `address`, which outlives the
+                // closure.
                 unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes) }
             })?,
             MemoryKind::Unified => self.events.call("cuMemAllocManaged", |context| {
-                // SAFETY: the pointer is valid for the call.
+                // SAFETY: the driver writes a managed address to `address`, which outlives the
+                // closure.
                 unsafe {
                     context.driver().cuMemAllocManaged(&mut address, bytes, CU_MEM_ATTACH_GLOBAL)
                 }
@@ -247,7 +249,8 @@ impl PlainSource {
                 let mut pointer: *mut c_void = ptr::null_mut();
                 let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
                 self.events.call("cuMemHostAlloc", |context| {
-                    // SAFETY: the pointer is valid for the call.
+                    // SAFETY: the driver writes a host pointer to `pointer`, which outlives the
+                    // closure.
                     unsafe { context.driver().cuMemHostAlloc(&mut pointer, bytes, flags) }
                 })?;
                 // Every 64-bit driver has unified addressing: pinned memory has equal addresses on

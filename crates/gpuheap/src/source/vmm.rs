@@ -225,7 +225,7 @@ impl Pages for Vmm {
         let asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let mut address = 0;
         self.call("cuMemAddressReserve", |driver| {
-            // SAFETY: the pointer is valid for the call.
+            // SAFETY: the driver writes the first address to `address`; zeros request its defaults.
             unsafe { driver.cuMemAddressReserve(&mut address, asked, 0, 0, 0) }
         })?;
         self.reserved.insert(address, bytes);
@@ -247,7 +247,8 @@ impl Pages for Vmm {
         let asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let (properties, mut handle) = (self.properties(), 0);
         self.call("cuMemCreate", |driver| {
-            // SAFETY: both pointers are valid for the call.
+            // SAFETY: `handle` receives the allocation, and `properties` is only read; both outlive
+            // the closure.
             unsafe { driver.cuMemCreate(&mut handle, asked, &properties, 0) }
         })?;
         self.created += bytes;
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_created_counts_as_reserved() {
+    fn created_chunks_count_as_reserved() {
         let device = device();
         let mut source = source(&device);
         let stream = Order::default().stream(1, StreamHandle(0), || None, &mut source);
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_fails_half_way_is_undone() {
+    fn partial_mapping_is_undone() {
         let device = device();
         let emulator = device.emulator().unwrap();
         let mut source = source(&device);
@@ -463,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_cannot_be_undone_is_in_nobodys_way() {
+    fn stray_mapping_blocks_only_its_range() {
         let device = device();
         let emulator = device.emulator().unwrap();
         let mut source = source(&device);
@@ -499,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_may_fail_and_nothing_is_lost() {
+    fn failed_calls_lose_no_memory() {
         let device = device();
         let emulator = device.emulator().unwrap();
         device.context().virtual_memory().unwrap();
@@ -520,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_there_is_not_is_refused() {
+    fn unknown_chunk_is_refused() {
         let device = device();
         let mut source = source(&device);
         let pages = source.pages().unwrap();
@@ -534,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_claims_it_is_tried_once() -> Result<(), Error> {
+    fn failed_probe_is_not_repeated() -> Result<(), Error> {
         let calls = [
             "cuMemGetAllocationGranularity",
             "cuMemAddressReserve",
@@ -567,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_reaches_what_was_mapped_and_what_will_be() -> Result<(), Error> {
+    fn peer_reaches_old_and_new_mappings() -> Result<(), Error> {
         let profile = Profile::with_memory(64 * MIB);
         let devices = vec![profile.clone(), profile];
         let devices = Device::emulated_devices(Options { devices, ..Options::default() })?;
@@ -578,7 +579,7 @@ mod tests {
         let may = |address| {
             let (mut flags, location) = (0, CUmemLocation::device(reader.ordinal()));
             let driver = owner.context().driver();
-            // SAFETY: both pointers are valid.
+            // SAFETY: `flags` and `location` are locals; the driver refuses an unmapped address.
             let asked = unsafe { driver.cuMemGetAccess(&mut flags, &location, address) };
             check("cuMemGetAccess", asked).unwrap();
             flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u64
@@ -605,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_is_tried_again() {
+    fn probe_of_full_device_is_repeated() {
         let device = device();
         let emulator = device.emulator().unwrap();
         emulator.set_faults(FaultPlan::default().out_of_memory_at(0));

@@ -88,7 +88,7 @@ mod tests {
     /// Each thread adds one to a number with a load and a store: if two had the lock at once, one
     /// addition would be lost.
     #[test]
-    fn one_thread_at_a_time_has_the_value() {
+    fn lock_admits_one_thread() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(3));
         model.check(|| {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_lose_no_turn() {
+    fn lock_loses_no_update() {
         let rounds = if cfg!(miri) { 300 } else { 20_000 };
         let lock = Lock::new(0_u64);
         thread::scope(|scope| {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_releases_the_lock() {
+    fn panic_releases_lock() {
         let lock = Lock::new(0);
         let panicked = thread::scope(|scope| {
             let panics = || {

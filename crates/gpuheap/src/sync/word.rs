@@ -83,7 +83,7 @@ mod tests {
     /// Each thread adds one to a number with a load and a store: if both were in at once, one
     /// addition would be lost.
     #[test]
-    fn owner_and_closer_are_never_in_together() {
+    fn word_excludes_owner_while_closed() {
         let entered = std::sync::Arc::new(AtomicU32::new(0));
         let entered_in = entered.clone();
         loom::model(move || {
@@ -116,7 +116,7 @@ mod tests {
     /// blocks that it finds. Each block is taken by one of them. The owner looks for its slot
     /// before it takes the word, as a cache does.
     #[test]
-    fn what_is_kept_is_had_once() {
+    fn drained_block_is_taken_once() {
         loom::model(|| {
             let kept = Arc::new((Word::opened(), [OwnedU64::default(), OwnedU64::default()]));
             let other = kept.clone();

@@ -9,7 +9,7 @@ use gpuheap_pool::{KeptByThreads, Rounding, RunningStats, StreamHandle, StreamRe
 use super::counts::Counts;
 use super::local;
 use super::remote_frees::{PLACES, RemoteFrees};
-use super::slots::{KeptBlock, LARGEST, NEVER, Note, Slot, Slots};
+use super::slots::{CacheSlot, CacheSlots, KeptBlock, LARGEST, NEVER, Note};
 use crate::fork;
 use crate::lease::Lease;
 use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
@@ -58,8 +58,8 @@ pub(crate) struct ThreadCache {
     /// `own`.
     shared: AtomicPtr<Counts>,
     own: Counts,
-    slots: Slots,
-    large: Slot,
+    slots: CacheSlots,
+    large: CacheSlot,
     /// Blocks that came through it and were freed by other threads, and how many of them found no
     /// slot.
     remote_frees: RemoteFrees,
@@ -126,7 +126,7 @@ impl ThreadCache {
     /// Returns the slot with the smallest block of `bytes` to `most`. Does not take the word, so
     /// that a miss costs no exchange.
     #[inline]
-    fn find(&self, bytes: u64, most: u64) -> Option<&Slot> {
+    fn find(&self, bytes: u64, most: u64) -> Option<&CacheSlot> {
         if self.is_large(bytes) {
             return Some(&self.large).filter(|slot| (bytes..=most).contains(&slot.bytes()));
         }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_between_two_carries_is_not_lost() {
+    fn merged_counts_keep_peak() {
         let (counts, mut stats) = (Counts::default(), RunningStats::default());
         stats.count_allocation(100, 512);
         counts.allocated(50, 512);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_that_is_carried_before_its_allocation_breaks_nothing() {
+    fn merge_accepts_free_before_allocation() {
         let (one, other, mut stats) =
             (Counts::default(), Counts::default(), RunningStats::default());
         one.allocated(1000, 1024);

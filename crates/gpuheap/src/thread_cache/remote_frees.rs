@@ -128,7 +128,7 @@ mod tests {
     /// and more than 350 s for all. A put without its release and a claim without its exchange fail
     /// at once. `LOOM_MAX_PREEMPTIONS` sets another bound.
     #[test]
-    fn what_is_put_in_comes_out_once_and_whole() {
+    fn remote_blocks_come_out_once() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(4));
         model.check(|| {
@@ -150,7 +150,7 @@ mod tests {
 
     /// A place that was emptied is filled again: the new block has its own address.
     #[test]
-    fn a_place_is_filled_again_while_it_is_taken_from() {
+    fn refilled_place_has_new_address() {
         loom::model(|| {
             let frees = Arc::new(RemoteFrees::default());
             for number in 1..=PLACES as u64 {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_holds_so_many_and_no_more() {
+    fn remote_frees_hold_all_places_once() {
         let frees = RemoteFrees::default();
         let block =
             |key: u32| KeptBlock { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };

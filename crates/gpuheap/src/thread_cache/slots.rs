@@ -52,7 +52,7 @@ const MARKS: u64 = MARKED | COMPLETED;
 
 /// A place for one block.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct CacheSlot {
     /// Bytes in the upper half, key in the lower; zero if empty.
     block: OwnedU64,
     address: OwnedU64,
@@ -60,20 +60,20 @@ pub(crate) struct Slot {
 
 /// The slots of one thread and stream.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    slots: Box<[Slot]>,
+pub(crate) struct CacheSlots {
+    slots: Box<[CacheSlot]>,
     /// A bit for each bin that may hold a block.
     filled: [OwnedU64; BINS.div_ceil(64)],
 }
 
-impl Default for Slots {
-    fn default() -> Slots {
-        let slots = (0..BINS * DEPTH).map(|_| Slot::default()).collect();
-        Slots { slots, filled: Default::default() }
+impl Default for CacheSlots {
+    fn default() -> CacheSlots {
+        let slots = (0..BINS * DEPTH).map(|_| CacheSlot::default()).collect();
+        CacheSlots { slots, filled: Default::default() }
     }
 }
 
-impl Slots {
+impl CacheSlots {
     /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if its bin is full.
     pub(crate) fn put(&self, block: KeptBlock) -> bool {
         let Some(slot) = self.room(block.bytes) else { return false };
@@ -83,9 +83,9 @@ impl Slots {
     }
 
     /// Returns an empty slot for a block of at most [`LARGEST`] bytes, if its bin has one. Once the
-    /// block is put there, [`note_filled`](Slots::note_filled) follows.
+    /// block is put there, [`note_filled`](CacheSlots::note_filled) follows.
     #[inline]
-    pub(crate) fn room(&self, bytes: u64) -> Option<&Slot> {
+    pub(crate) fn room(&self, bytes: u64) -> Option<&CacheSlot> {
         self.places(bin(bytes)).iter().find(|slot| slot.is_empty())
     }
 
@@ -99,7 +99,7 @@ impl Slots {
     /// Returns the slot with the smallest block of `bytes` to `most` in the bin of `bytes`. `bytes`
     /// is at most [`LARGEST`].
     #[inline]
-    pub(crate) fn find(&self, bytes: u64, most: u64) -> Option<&Slot> {
+    pub(crate) fn find(&self, bytes: u64, most: u64) -> Option<&CacheSlot> {
         let bin = bin(bytes);
         let (word, bit) = (&self.filled[bin / 64], 1 << (bin % 64));
         if word.get() & bit == 0 {
@@ -143,7 +143,7 @@ impl Slots {
         taken.take(DEPTH / 2).for_each(each);
     }
 
-    /// Marks all blocks as [`Slot::mark`] does.
+    /// Marks all blocks as [`CacheSlot::mark`] does.
     pub(crate) fn mark(&self, note: Note) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.get();
@@ -156,12 +156,12 @@ impl Slots {
     }
 
     #[inline]
-    fn places(&self, bin: usize) -> &[Slot] {
+    fn places(&self, bin: usize) -> &[CacheSlot] {
         &self.slots[bin * DEPTH..][..DEPTH]
     }
 }
 
-impl Slot {
+impl CacheSlot {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.block.get() == 0
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bins_grow_with_sizes_and_hold_a_quarter_of_a_doubling() {
+    fn bins_grow_by_quarter_doublings() {
         let sizes: Vec<u64> = (0..=LARGEST.ilog2())
             .flat_map(|log| [1 << log, (1 << log) + 1, (1_u64 << log) * 3 / 2])
             .filter(|bytes| *bytes <= LARGEST)
@@ -269,11 +269,11 @@ mod tests {
         #![proptest_config(cases(256))]
 
         #[test]
-        fn what_is_put_in_comes_out_once_and_fits(
+        fn stored_blocks_come_out_once(
             actions in prop::collection::vec((0_u8..5, 512_u64..4096), 1..fewer(200)),
         ) {
             const MOMENT: u64 = 7;
-            let slots = Slots::default();
+            let slots = CacheSlots::default();
             let mut inside = BTreeSet::new();
             // Knowledge about some of them, from a wait or an event.
             let mut before = BTreeMap::new();
@@ -293,7 +293,7 @@ mod tests {
                         let near = inside.iter().filter(|other| in_bin(other));
                         let fits = near.map(|(_, other)| *other);
                         let smallest = fits.filter(|o| (bytes..=bytes + 100).contains(o)).min();
-                        let found = slots.find(bytes, bytes + 100).and_then(Slot::take);
+                        let found = slots.find(bytes, bytes + 100).and_then(CacheSlot::take);
                         prop_assert_eq!(found.map(|found| found.bytes), smallest);
                         if let Some(found) = found {
                             prop_assert!(inside.remove(&(found.address, found.bytes)));

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_frame_is_the_callers_and_paths_are_short() {
+    fn caller_stack_has_short_paths() {
         let at = Location::caller();
         let file = format!("/source/tree/{}", at.file());
         let frames = vec![
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_frames_of_the_standard_library_are_counted() {
+    fn library_frames_are_counted() {
         let at = Location::caller();
         let file = format!("/source/tree/{}", at.file());
         let library = "/rustc/abc/library";
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn another_line_of_the_same_call_is_found_by_its_file() {
+    fn caller_is_found_by_file() {
         let at = Location::caller();
         let file = format!("/build/{}", at.file());
         let frames = vec![
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_in_cpp_is_the_first_frame() {
+    fn stack_starts_at_cpp_caller() {
         let at = Location::caller();
         let own = [
             frame("gpuheap::heap::Heap::allocate", "", 0),
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_line_tables_are_told() {
+    fn missing_line_tables_are_reported() {
         let at = Location::caller();
         let frames = vec![
             frame("backtrace::backtrace::trace", "", 0),
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn with_no_symbols_the_first_frame_is_the_line_alone() {
+    fn stack_without_symbols_has_line() {
         let at = Location::caller();
         // The C library may have symbols although the program has none.
         let frames = vec![frame("", "", 0), frame("", "", 0), frame("start_thread", "", 0)];

@@ -24,7 +24,7 @@ fn allocate_at(tracker: &Tracker, bytes: u64, at: &'static Location<'static>) ->
 
 #[test]
 #[cfg_attr(miri, ignore = "a snapshot: insta runs cargo to find the folder")]
-fn names_are_read_and_others_refused_with_the_list() {
+fn tracking_parses_listed_names() {
     for tracking in Tracking::ALL {
         assert_eq!(Tracking::parse(tracking.name()), Ok(tracking));
     }
@@ -35,7 +35,7 @@ fn names_are_read_and_others_refused_with_the_list() {
 }
 
 #[test]
-fn off_records_nothing_and_no_assertion_is_won_by_it() {
+fn tracking_off_fails_leak_assertion() {
     let tracker = Tracker::new(Tracking::Off);
     assert_eq!(allocate_at(&tracker, 8, here()), None);
     let leaks = tracker.leaks();
@@ -46,7 +46,7 @@ fn off_records_nothing_and_no_assertion_is_won_by_it() {
 }
 
 #[test]
-fn counts_group_by_line_and_kind_with_the_most_bytes_first() {
+fn leaks_group_by_line_and_kind() {
     let tracker = Tracker::new(Tracking::Counts);
     let (small, large) = (here(), here());
     let ids: Vec<_> = (0..3).map(|_| allocate_at(&tracker, 8, small).unwrap()).collect();
@@ -86,7 +86,7 @@ fn counts_group_by_line_and_kind_with_the_most_bytes_first() {
 
 /// As the compiler does with a generic function that several crates use.
 #[test]
-fn a_line_that_is_at_several_addresses_is_one_site() {
+fn line_at_several_addresses_is_merged() {
     let tracker = Tracker::new(Tracking::Counts);
     let at = here();
     static AGAIN: OnceLock<Location<'static>> = OnceLock::new();
@@ -101,7 +101,7 @@ fn a_line_that_is_at_several_addresses_is_one_site() {
 
 #[test]
 #[cfg_attr(miri, ignore = "a snapshot: insta runs cargo to find the folder")]
-fn leaks_read_well() {
+fn leaks_display_sites_and_threads() {
     let tracker = Tracker::new(Tracking::Counts);
     let at = here();
     let named = thread::Builder::new().name("loader".to_owned());
@@ -157,7 +157,7 @@ fn redacted(text: &str) -> String {
 }
 
 #[test]
-fn what_was_freed_twice_or_used_again_counts_once() {
+fn second_free_of_identifier_is_ignored() {
     let tracker = Tracker::new(Tracking::Counts);
     let first = allocate(&tracker, 8);
     let second = allocate(&tracker, 16);
@@ -173,7 +173,7 @@ fn what_was_freed_twice_or_used_again_counts_once() {
 
 #[test]
 #[should_panic = "1 allocation outstanding: 8 bytes from 1 site"]
-fn the_assertion_panics_with_the_report() {
+fn leak_assertion_panics_with_report() {
     let tracker = Tracker::new(Tracking::Counts);
     allocate(&tracker, 8);
     assert_no_leaks(&tracker.leaks());
@@ -181,7 +181,7 @@ fn the_assertion_panics_with_the_report() {
 
 #[test]
 #[cfg_attr(miri, ignore = "a snapshot: insta runs cargo to find the folder")]
-fn a_diff_has_what_came_and_what_went() {
+fn diff_lists_growth_and_decrease() {
     let tracker = Tracker::new(Tracking::Counts);
     let (stays, goes, comes) = (here(), here(), here());
     allocate_at(&tracker, 1, stays);
@@ -213,7 +213,7 @@ fn a_diff_has_what_came_and_what_went() {
 
 #[test]
 #[cfg_attr(miri, ignore = "it makes return addresses up anew each time")]
-fn equal_stacks_are_kept_once_and_found_again() {
+fn equal_stacks_share_a_site() {
     let tracker = Tracker::new(Tracking::Backtraces);
     for _ in 0..100 {
         allocate(&tracker, 8);
@@ -230,7 +230,7 @@ fn equal_stacks_are_kept_once_and_found_again() {
 
 /// A program whose sites never repeat does not fill the memory, and a snapshot stays comparable.
 #[test]
-fn sites_with_nothing_outstanding_are_forgotten() {
+fn sites_without_allocations_are_removed() {
     let tracker = Tracker::new(Tracking::Counts);
     let kept = here();
     let kept_id = allocate_at(&tracker, 8, kept).unwrap();
@@ -275,7 +275,7 @@ fn public(tracker: &Tracker) -> &'static Location<'static> {
 
 #[test]
 #[cfg_attr(miri, ignore = "it resolves no address that was kept as a number")]
-fn the_first_frame_is_the_callers_and_inlined_ones_are_marked() {
+fn stack_starts_at_caller() {
     let tracker = Tracker::new(Tracking::Backtraces);
     let at = outer(&tracker);
     let all = tracker.outstanding();
@@ -293,7 +293,7 @@ fn the_first_frame_is_the_callers_and_inlined_ones_are_marked() {
     assert!(name(&frames[1]).ends_with("outer"), "{shown}");
     assert_eq!(frames[1].file.as_deref(), Some(at.file()), "as short as the first frame's");
     assert!(!frames[1].inlined, "{shown}");
-    let this = "the_first_frame_is_the_callers_and_inlined_ones_are_marked";
+    let this = "stack_starts_at_caller";
     assert!(frames.iter().any(|frame| name(frame).contains(this)), "{shown}");
     assert!(!shown.contains("__rust_begin_short_backtrace"), "{shown}");
     assert!(!shown.contains("::h") && !shown.contains("backtrace::"), "{shown}");
@@ -308,7 +308,7 @@ fn the_first_frame_is_the_callers_and_inlined_ones_are_marked() {
 
 #[test]
 #[cfg_attr(miri, ignore = "a snapshot: insta runs cargo to find the folder")]
-fn a_threads_end_is_reported_by_its_name() {
+fn thread_end_is_reported_by_name() {
     let tracker = Tracker::new(Tracking::Counts);
     let ends = Arc::new(Mutex::new(Vec::new()));
     let seen = ends.clone();
@@ -359,7 +359,7 @@ fn a_threads_end_is_reported_by_its_name() {
 
 /// A tracker that was dropped before a thread ends reports nothing; the thread's other trackers do.
 #[test]
-fn each_tracker_of_a_thread_reports_for_itself() {
+fn each_tracker_reports_thread_end() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let trackers: Vec<_> = (0..3).map(|_| Tracker::new(Tracking::Counts)).collect();
     for (number, tracker) in trackers.iter().enumerate() {
@@ -382,7 +382,7 @@ fn each_tracker_of_a_thread_reports_for_itself() {
 }
 
 #[test]
-fn eight_threads_end_exact() {
+fn eight_threads_count_exactly() {
     let steps = if cfg!(miri) { 6 } else { 2000 };
     let all = [Tracking::Counts, Tracking::Backtraces];
     for tracking in all.into_iter().take(if cfg!(miri) { 1 } else { 2 }) {

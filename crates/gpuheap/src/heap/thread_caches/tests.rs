@@ -39,7 +39,7 @@ fn waiting(cache: &ThreadCache) -> usize {
 }
 
 #[test]
-fn a_cache_that_is_given_back_twice_is_had_once() {
+fn cache_freed_twice_is_reused_once() {
     let cache: &'static ThreadCache = Box::leak(Box::default());
     free(cache);
     free(cache);
@@ -54,7 +54,7 @@ fn a_cache_that_is_given_back_twice_is_had_once() {
 }
 
 #[test]
-fn a_heap_that_is_asked_for_again_keeps_what_is_freed() {
+fn reopened_heap_caches_old_blocks() {
     let device = device();
     let stream = device.stream().unwrap();
     let heap = device.heap().unwrap();
@@ -82,7 +82,7 @@ fn a_heap_that_is_asked_for_again_keeps_what_is_freed() {
 }
 
 #[test]
-fn what_another_thread_frees_comes_back_to_where_it_came_from() {
+fn remote_frees_return_to_origin() {
     const BYTES: u64 = 4096;
     let device = device();
     let stream = device.stream().unwrap();
@@ -126,7 +126,7 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
 }
 
 #[test]
-fn what_passes_from_thread_to_thread_is_live_once() {
+fn passed_blocks_are_live_once() {
     const BYTES: u64 = 4096;
     let rounds = if cfg!(miri) { 50 } else { 2000 };
     let device = device();
@@ -158,7 +158,7 @@ type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 /// The other thread's cache comes first among the heap's caches, and that thread frees a block
 /// while this thread's cache is closed.
 #[test]
-fn nobody_puts_into_a_cache_that_closes() {
+fn closing_cache_receives_no_block() {
     const BYTES: u64 = 4096;
     let device = device();
     let stream = device.stream().unwrap();
@@ -209,7 +209,7 @@ fn nobody_puts_into_a_cache_that_closes() {
 /// One thread requests the heap and holds a block of it for a moment. Another thread requests it
 /// and drops it at once.
 #[test]
-fn a_heap_ends_wholly_before_it_is_asked_for_again() {
+fn heap_ends_before_it_is_reopened() {
     let device = device();
     let heap = Heap::builder(&device).pool(PoolKind::Binned).build().unwrap();
     let inner = heap.inner().clone();
@@ -238,7 +238,7 @@ fn a_heap_ends_wholly_before_it_is_asked_for_again() {
 /// Simulates another thread of the parent that held the lock at the fork.
 #[test]
 #[cfg(all(unix, not(miri)))]
-fn a_child_waits_for_no_lock_of_its_parent() {
+fn forked_child_waits_for_no_lock() {
     crate::fork::watch();
     let cache: &'static ThreadCache = Box::leak(Box::default());
     let held = lock_free();
@@ -263,7 +263,7 @@ fn a_child_waits_for_no_lock_of_its_parent() {
 
 /// Two threads have caches, and a third drops blocks of both.
 #[test]
-fn caches_that_blocks_point_at_after_a_reset_are_not_used_again() {
+fn reset_caches_are_not_reused() {
     /// Keeps the spent caches reachable; otherwise Miri reports them as leaked.
     static SPENT: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
     let pools = [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
