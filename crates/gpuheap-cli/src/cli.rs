@@ -13,10 +13,11 @@ use gpuheap_replay::models::SettingError;
 use gpuheap_replay::replay::Pool;
 use gpuheap_replay::tune::Family;
 
-use crate::doctor::{DoctorArguments, ExplainArguments};
+use crate::doctor::DoctorArguments;
 use crate::dry_run::DryRunArguments;
 use crate::emulate::EmulateArguments;
 use crate::exit::Failure;
+use crate::explain::ExplainArguments;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
 use crate::status::StatusArguments;
@@ -138,8 +139,8 @@ and a command. Says one line if nothing is found; -v shows what only informs.
 Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue where they matter, and \
 changes nothing. Only --probe-cuda creates a CUDA context, in a process of its own. Run it with sudo to see the processes of every user.";
 
-const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy or no GPU, 1 findings, 2 wrong use or \
-                                 unreadable input, 3 environment error";
+const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy, 1 findings, 2 wrong use or unreadable \
+                                 input, 3 no GPU that answers, and no finding about it";
 
 const WAIT_EXIT_CODES: &str = "Exit codes: 0 free, 1 not free in time, 2 wrong use or unreadable \
                                input, 3 no GPU, or the driver does not answer";

@@ -37,7 +37,7 @@ pub(crate) struct FreeArguments {
 /// ended.
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref())?;
-    machine::nvml(&machine)?;
+    machine::devices(&machine, None)?;
     machine.examine();
     let mut plan = free::plan(&machine);
     if !arguments.yes {
@@ -143,13 +143,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
     let start = Instant::now();
     loop {
         let machine = machine::read(arguments.machine.as_ref())?;
-        machine::nvml(&machine)?;
-        let is_wanted = |gpu: &&Gpu| arguments.device.is_none_or(|device| device == gpu.index);
-        let devices: Vec<&Gpu> = machine.devices().iter().filter(is_wanted).collect();
-        if devices.is_empty() {
-            let number = arguments.device.unwrap_or(0);
-            return Err(Failure::environment_error(format!("there is no GPU {number}")));
-        }
+        let devices = machine::devices(&machine, arguments.device)?;
         let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.to_bytes(gpu.total));
         if let Some(gpu) = enough {
             let text = format!("{gpu} has {} free\n", mib(gpu.free));

@@ -5,6 +5,7 @@ mod doctor;
 mod dry_run;
 mod emulate;
 mod exit;
+mod explain;
 mod free;
 mod machine;
 mod output;
@@ -21,8 +22,8 @@ use crate::cli::Command;
 use crate::exit::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
-/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look, 4 if it found
-/// nothing as far as is known. `emulate` returns the exit code of its program.
+/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 for an environment error, 4 if it
+/// found nothing as far as is known. `emulate` returns the exit code of its program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
@@ -34,7 +35,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         cli::Parsed::Command(Command::Pause(arguments)) => pause::pause(&arguments),
         cli::Parsed::Command(Command::Resume(arguments)) => pause::resume(&arguments),
         cli::Parsed::Command(Command::ProbeCuda) => probe::run(),
-        cli::Parsed::Command(Command::Explain(arguments)) => doctor::explain(&arguments),
+        cli::Parsed::Command(Command::Explain(arguments)) => explain::run(&arguments),
         cli::Parsed::Command(Command::Wait(arguments)) => free::wait(&arguments),
         cli::Parsed::Command(Command::Free(arguments)) => free::run(&arguments),
     });

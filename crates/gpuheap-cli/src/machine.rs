@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
-use gpuheap_doctor::machine::Nvml;
+use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Here, Machine, Recording};
 
 use crate::exit::Failure;
@@ -38,29 +38,43 @@ pub(crate) fn recording(path: &Path) -> Result<Recording, Failure> {
     })
 }
 
-/// Returns NVML's answers.
+/// Returns the devices of a machine, or device `wanted` alone. At least one of them answers.
 ///
 /// # Errors
 ///
-/// Returns one line with the reason if there are none: no GPU, no driver, or a driver that fails.
-pub(crate) fn nvml(machine: &Machine) -> Result<&Nvml, Failure> {
+/// Returns one line with the reason if there is none: no GPU, no driver, or a driver that fails.
+pub(crate) fn devices(machine: &Machine, wanted: Option<u32>) -> Result<Vec<&Gpu>, Failure> {
     if machine.has_no_gpu() {
         return Err(Failure::environment_error(
             "no NVIDIA GPU: neither a device file in /dev nor the driver's library \
              libnvidia-ml.so.1; gpuheap status --device emulated shows an emulated one",
         ));
     }
-    match &machine.nvml {
-        Err(skipped) => Err(Failure::environment_error(format!(
-            "the NVIDIA driver's library cannot be asked: {skipped}; see gpuheap doctor"
+    let nvml = machine.nvml.as_ref().map_err(|skipped| {
+        Failure::environment_error(format!(
+            "the NVIDIA driver's library cannot be used: {skipped}; see gpuheap doctor"
+        ))
+    })?;
+    let is_wanted = |gpu: &&Gpu| wanted.is_none_or(|wanted| wanted == gpu.index);
+    let devices: Vec<&Gpu> = nvml.devices.iter().filter(is_wanted).collect();
+    let failure = match devices.iter().all(|gpu| gpu.failure.is_some()) {
+        true => devices.first().and_then(|gpu| Some((gpu.to_string(), gpu.failure.as_ref()?))),
+        false => None,
+    };
+    let failure =
+        nvml.failure.as_ref().map(|failure| ("the NVIDIA driver".to_owned(), failure)).or(failure);
+    if let Some((subject, failure)) = failure {
+        return Err(Failure::environment_error(format!(
+            "{subject} does not answer: {} (NVML error {}); see gpuheap doctor",
+            failure.text, failure.code
+        )));
+    }
+    match wanted.filter(|_| devices.is_empty()) {
+        None => Ok(devices),
+        Some(wanted) => Err(Failure::environment_error(format!(
+            "there is no GPU {wanted}; this machine has {}, numbered from 0",
+            nvml.devices.len()
         ))),
-        Ok(nvml) => match &nvml.failure {
-            Some(failure) => Err(Failure::environment_error(format!(
-                "the NVIDIA driver does not answer: {} (NVML error {}); see gpuheap doctor",
-                failure.text, failure.code
-            ))),
-            None => Ok(nvml),
-        },
     }
 }
 

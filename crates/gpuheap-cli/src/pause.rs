@@ -30,7 +30,7 @@ pub(crate) struct PauseArguments {
 /// Returns a failure if there is no GPU, if the process cannot be paused, or if the driver fails.
 pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let machine = Machine::read(Here);
-    machine::nvml(&machine)?;
+    machine::devices(&machine, None)?;
     let pid = arguments.pid;
     let pause = Pause::plan(&machine, pid).map_err(Failure::environment_error)?;
     let name = format!("pid {pid} ({})", pause.command);
@@ -58,7 +58,7 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
 /// if the driver fails.
 pub(crate) fn resume(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let machine = Machine::read(Here);
-    machine::nvml(&machine)?;
+    machine::devices(&machine, None)?;
     let pid = arguments.pid;
     let path = state_file(pid)?;
     let unknown = || {

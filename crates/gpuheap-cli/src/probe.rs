@@ -90,7 +90,7 @@ fn device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
                 0 => "64 GiB of addresses refused".to_owned(),
                 bytes => format!("reserves {} GiB at once", bytes >> 30),
             };
-            format!("works, pages of {}; {addresses}", mib(found.granularity as u64))
+            format!("works, pages of {}; {addresses}", mib(found.granularity))
         }),
     ))?;
     began(uuid, pool)?;

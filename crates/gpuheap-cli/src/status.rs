@@ -41,7 +41,9 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     };
     let wanted = name.map(index).transpose()?;
     let mut machine = machine::read(arguments.machine.as_ref())?;
-    let (driver, accounts) = real(&machine, wanted)?;
+    let devices = machine::devices(&machine, wanted)?.into_iter();
+    let accounts: Vec<Account> = devices.map(|gpu| Account::of(&machine, gpu)).collect();
+    let driver = machine.nvml.as_ref().map_or_else(|_| String::new(), |nvml| nvml.driver.clone());
     print(arguments, &accounts, &driver, Some(&mut machine))
 }
 
@@ -67,21 +69,6 @@ fn print(
         output::print(&format!("\n{}", status::render_windows(&windows, machine::width())))?;
     }
     Ok(Verdict::Fine)
-}
-
-fn real(machine: &Machine, wanted: Option<u32>) -> Result<(String, Vec<Account>), Failure> {
-    let nvml = machine::nvml(machine)?;
-    let mut accounts = status::of(machine);
-    if let Some(wanted) = wanted {
-        let count = accounts.len();
-        accounts.retain(|account| account.index == Some(wanted));
-        if accounts.is_empty() {
-            return Err(Failure::environment_error(format!(
-                "there is no GPU {wanted}; this machine has {count}, numbered from 0"
-            )));
-        }
-    }
-    Ok((nvml.driver.clone(), accounts))
 }
 
 fn index(name: &str) -> Result<u32, Failure> {

@@ -11,7 +11,6 @@ use crate::rules::RULES;
 /// Findings of the rules on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    schema: u32,
     /// The driver's version; empty if unknown.
     pub driver: String,
     /// Number of devices that the driver lists.
@@ -41,7 +40,6 @@ pub fn diagnose(machine: &Machine) -> Report {
     findings.sort_by_key(|finding| finding.severity);
     let skipped = machine.skipped.iter();
     Report {
-        schema: 1,
         driver: machine.nvml.as_ref().map_or_else(|_| String::new(), |nvml| nvml.driver.clone()),
         devices: machine.devices().len(),
         rules: RULES.len(),
@@ -104,8 +102,7 @@ impl Report {
 
     /// Renders the report as JSON, by `docs/doctor.schema.json`.
     pub fn to_json(&self) -> String {
-        // Serialization of numbers, texts and lists never fails.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        crate::json(self)
     }
 }
 

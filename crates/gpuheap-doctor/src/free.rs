@@ -42,7 +42,6 @@ pub struct Orphan {
 /// Memory in use, its holders, and steps that would give memory back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    schema: u32,
     /// Devices that can be read, each with the memory in use.
     pub devices: Vec<Held>,
     /// Windows' count of the card's memory under WSL2: its own programs and WSL2 as a whole. Empty
@@ -88,7 +87,7 @@ pub fn plan(machine: &Machine) -> Plan {
     named.extend(orphans.iter().flat_map(|orphan| [orphan.pid, orphan.listed_pid]));
     steps.extend(holders::steps(machine, &named));
     let (devices, windows) = (holders::of(machine), holders::of_windows(machine));
-    Plan { schema: 1, devices, windows, orphans, unproven, steps }
+    Plan { devices, windows, orphans, unproven, steps }
 }
 
 /// Makes a step of a finding.
@@ -212,10 +211,9 @@ impl Plan {
         text
     }
 
-    /// Renders the plan as JSON.
+    /// Renders the plan as JSON, by `docs/free.schema.json`.
     pub fn to_json(&self) -> String {
-        // Serialization of numbers, texts and lists never fails.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        crate::json(self)
     }
 }
 

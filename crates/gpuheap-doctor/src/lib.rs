@@ -30,6 +30,8 @@
 
 #![deny(unsafe_code)]
 
+use serde::Serialize;
+
 mod doctor;
 mod evidence;
 mod facts;
@@ -52,4 +54,16 @@ pub use oom::{Explanation, explain_error};
 pub use rule::{Finding, Rule, Severity};
 pub use rules::RULES;
 pub use source::{Here, Recorder, Recording, RecordingError};
-pub use topics::{TOPICS, explain_topic};
+pub use topics::{TOPICS, Topic};
+
+/// Renders the output of a command as JSON, with the version of its fields.
+fn json(document: &impl Serialize) -> String {
+    #[derive(Serialize)]
+    struct Versioned<'a, T> {
+        schema: u32,
+        #[serde(flatten)]
+        document: &'a T,
+    }
+    // Serialization of numbers, texts and lists never fails.
+    serde_json::to_string_pretty(&Versioned { schema: 1, document }).unwrap_or_default() + "\n"
+}

@@ -6,9 +6,10 @@ use serde::Serialize;
 use crate::machine::Machine;
 
 /// Rule: its data, and the function that runs it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub struct Rule {
     /// Stable id: `P01`.
+    #[serde(rename = "rule")]
     pub id: &'static str,
     /// Severity of its findings.
     pub severity: Severity,
@@ -16,6 +17,7 @@ pub struct Rule {
     pub title: &'static str,
     /// Long text of `gpuheap explain ID`.
     pub explanation: &'static str,
+    #[serde(skip)]
     pub(crate) check: fn(&Machine) -> Vec<Finding>,
 }
 
@@ -56,11 +58,21 @@ impl Rule {
         (self.check)(machine)
     }
 
-    /// Renders the explanation for `width` columns.
-    pub fn long_text(&self, width: usize) -> String {
-        let mut text = String::new();
+    /// Renders the rule with its explanation for `width` columns.
+    pub fn render(&self, width: usize) -> String {
+        let severity = match self.severity {
+            Severity::Fail => "failure",
+            Severity::Warning => "warning",
+            Severity::Info => "for information",
+        };
+        let mut text = format!("{}: {} ({severity})\n", self.id, self.title);
         hanging(&mut text, "", "", self.explanation, width);
         text
+    }
+
+    /// Renders the rule with its explanation as JSON, by `docs/explain.schema.json`.
+    pub fn to_json(&self) -> String {
+        crate::json(self)
     }
 
     pub(crate) fn found(

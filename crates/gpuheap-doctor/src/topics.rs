@@ -2,27 +2,43 @@
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
 use gpuheap_text::{Amount, hanging, mib};
+use serde::Serialize;
 
 use crate::machine::{Machine, Windows};
 
-/// Names of the topics that [`explain_topic`] knows.
+/// Names of the topics.
 pub const TOPICS: [&str; 3] = ["dedicated", "wslconfig", "rapids"];
 
-/// Explains a topic with a machine's numbers, for `width` columns. `None` if the topic does not
-/// exist.
-///
-/// * `dedicated`: Windows' "Dedicated" and "Shared GPU memory".
-/// * `wslconfig`: a fragment of `.wslconfig` with numbers for the host.
-/// * `rapids`: limits and settings of RAPIDS' pools for the devices.
-pub fn explain_topic(name: &str, machine: &Machine, width: usize) -> Option<String> {
-    let mut text = Text { text: String::new(), width };
-    match name.to_ascii_lowercase().as_str() {
-        "dedicated" => dedicated(&mut text, machine),
-        "wslconfig" => wslconfig(&mut text, machine),
-        "rapids" => rapids(&mut text, machine),
-        _ => return None,
+/// Explanation of a topic with a machine's numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Topic {
+    /// Name of the topic.
+    pub topic: &'static str,
+    /// The explanation, in lines.
+    pub text: String,
+}
+
+impl Topic {
+    /// Explains a topic of [`TOPICS`] for `width` columns. `None` if the topic does not exist.
+    ///
+    /// * `dedicated`: Windows' "Dedicated" and "Shared GPU memory".
+    /// * `wslconfig`: a fragment of `.wslconfig` with numbers for the host.
+    /// * `rapids`: limits and settings of RAPIDS' pools for the devices.
+    pub fn explain(name: &str, machine: &Machine, width: usize) -> Option<Topic> {
+        let topic = TOPICS.into_iter().find(|topic| topic.eq_ignore_ascii_case(name))?;
+        let mut text = Text { text: String::new(), width };
+        match topic {
+            "dedicated" => dedicated(&mut text, machine),
+            "wslconfig" => wslconfig(&mut text, machine),
+            _ => rapids(&mut text, machine),
+        }
+        Some(Topic { topic, text: text.text })
     }
-    Some(text.text)
+
+    /// Renders the explanation as JSON, by `docs/explain.schema.json`.
+    pub fn to_json(&self) -> String {
+        crate::json(self)
+    }
 }
 
 /// Text that is built from paragraphs and lines to copy.

@@ -1,6 +1,7 @@
 //! The explanation of an error's text.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use gpuheap_text::{Amount, hanging};
 
@@ -15,6 +16,7 @@ pub struct Explanation {
     /// Cause, in a sentence.
     pub cause: String,
     /// Figures from which the cause follows, each with its name, bytes.
+    #[serde(serialize_with = "figures")]
     pub evidence: Vec<(&'static str, u64)>,
     /// `true` if the figures are from a text that rounds them.
     pub is_rounded: bool,
@@ -31,7 +33,18 @@ pub struct Explanation {
     pub from_documentation: bool,
 }
 
+/// Serializes figures as objects with a name and bytes.
+fn figures<S: Serializer>(figures: &[(&str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    let objects = figures.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes }));
+    serializer.collect_seq(objects)
+}
+
 impl Explanation {
+    /// Renders the explanation as JSON, by `docs/explain.schema.json`.
+    pub fn to_json(&self) -> String {
+        crate::json(self)
+    }
+
     /// Renders the explanation for `width` columns.
     pub fn render(&self, width: usize) -> String {
         let mut text = String::new();

@@ -88,7 +88,6 @@ const LARGE_CARD: u64 = 64 << 30;
 /// Accounts, as `gpuheap status --json` prints them.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
-    schema: u32,
     driver: &'a str,
     devices: &'a [Account],
     windows: Option<WindowsFigures>,
@@ -115,10 +114,7 @@ pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> St
             wsl_shared_bytes,
         }
     });
-    let document = Document { schema: 1, driver, devices: accounts, windows };
-    // Serialization of numbers, texts and lists never fails.
-    let text = serde_json::to_string_pretty(&document).unwrap_or_default();
-    text + "\n"
+    crate::json(&Document { driver, devices: accounts, windows })
 }
 
 /// Returns the accounts of all devices of the machine.

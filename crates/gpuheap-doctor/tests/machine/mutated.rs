@@ -3,8 +3,7 @@
 use std::sync::LazyLock;
 
 use gpuheap_doctor::{
-    Machine, RULES, Recording, TOPICS, Why, diagnose, explain_error, explain_topic, free, markdown,
-    status,
+    Machine, RULES, Recording, TOPICS, Topic, Why, diagnose, explain_error, free, markdown, status,
 };
 use proptest::prelude::*;
 
@@ -81,7 +80,7 @@ fn look(recording: Recording) {
     report.to_json();
     markdown(&machine, "0");
     for topic in TOPICS {
-        explain_topic(topic, &machine, 80);
+        Topic::explain(topic, &machine, 80).map(|topic| topic.to_json());
     }
     free::plan(&machine).render(80);
     status::render(&status::of(&machine), "580", 80);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpuheap_doctor::{Machine, RULES, Recording, TOPICS, explain_topic};
+use gpuheap_doctor::{Machine, RULES, Recording, TOPICS, Topic};
 use gpuheap_driver::wsl2::{USABLE_PERCENT, usable};
 
 use crate::support::named;
@@ -10,7 +10,7 @@ use crate::support::named;
 fn explained(topic: &str, recording: Recording) -> String {
     let mut machine = Machine::read(recording);
     machine.ask_windows();
-    let text = explain_topic(topic, &machine, 80).unwrap();
+    let text = Topic::explain(topic, &machine, 80).unwrap().text;
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     text
 }
