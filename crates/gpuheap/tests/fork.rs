@@ -48,7 +48,7 @@ fn says_so(error: &Error) -> bool {
 }
 
 #[test]
-fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
+fn forked_child_errs_parent_works() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     log::set_logger(&Logger).unwrap();
     log::set_max_level(log::LevelFilter::Debug);
@@ -115,7 +115,7 @@ fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
 
 /// The thread that uploads batches does not exist in a child, and the child does not wait for it.
 #[test]
-fn a_child_does_not_wait_for_batches() {
+fn forked_child_skips_batches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = device();
     let target = device.heap().unwrap().target().unwrap();
@@ -150,7 +150,7 @@ fn a_child_does_not_wait_for_batches() {
 /// At a fork, other threads of the parent may hold any lock, and never release it in the child. So
 /// no call in the child waits for a lock.
 #[test]
-fn a_child_forked_from_a_busy_parent_does_not_hang() {
+fn child_of_busy_parent_exits() {
     const FORKS: u32 = 60;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = device();
@@ -200,7 +200,7 @@ fn a_child_forked_from_a_busy_parent_does_not_hang() {
 /// Fork with thread caches: blocks returned to a parent's caches, the end of such caches, and
 /// caches of the child's own. Meanwhile threads and heaps of the parent come and go.
 #[test]
-fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
+fn child_has_separate_thread_caches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = device();
     let heap = Heap::builder(&device).track(Tracking::Off).build().unwrap();
@@ -267,7 +267,7 @@ fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
 
 /// Another thread of the parent holds the lock of a foreign stream, to retire it.
 #[test]
-fn a_child_forked_while_a_stream_is_retired_does_not_hang() {
+fn child_forked_during_retire_exits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = device();
     let heap = Heap::new(&device).unwrap();

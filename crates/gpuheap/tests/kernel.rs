@@ -50,7 +50,7 @@ DONE:
 ";
 
 #[test]
-fn a_kernel_reads_and_writes_every_kind_in_place() {
+fn kernel_uses_every_kind_in_place() {
     if !on_real_gpu() {
         return;
     }

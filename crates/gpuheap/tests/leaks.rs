@@ -22,7 +22,7 @@ fn heap(tracking: Tracking) -> (Device, Heap) {
 }
 
 #[test]
-fn leaks_are_grouped_by_the_line_that_allocated() {
+fn leaks_are_grouped_by_line() {
     for tracking in [Tracking::Counts, Tracking::Backtraces] {
         let (device, heap) = heap(tracking);
         let target = heap.target().unwrap();
@@ -48,7 +48,7 @@ fn leaks_are_grouped_by_the_line_that_allocated() {
 
 /// Every way to make an array records the caller's line, not one of gpuheap's own.
 #[test]
-fn every_way_to_make_an_array_is_the_callers() {
+fn every_array_constructor_names_caller() {
     let (_device, heap) = heap(Tracking::Backtraces);
     let target = heap.target().unwrap();
     let a = target.array(&[1_u8; 1]).unwrap();
@@ -72,7 +72,7 @@ fn every_way_to_make_an_array_is_the_callers() {
 }
 
 #[test]
-fn what_changed_between_two_moments_is_told() {
+fn snapshot_diff_lists_changes() {
     let (_device, heap) = heap(Tracking::Counts);
     let target = heap.target().unwrap();
     let old = target.zeroed::<u8, _>(100).unwrap();
@@ -87,7 +87,7 @@ fn what_changed_between_two_moments_is_told() {
 
 /// Memory that runs out says which lines hold the most of it.
 #[test]
-fn leaks_and_changes_are_had_as_json() {
+fn leaks_and_changes_print_json() {
     let (_device, heap) = heap(Tracking::Counts);
     let before = heap.snapshot().unwrap();
     let array = heap.target().unwrap().uninit::<u8, _>(1000).unwrap();
@@ -121,7 +121,7 @@ fn running_out_names_the_largest_consumers() {
 
 /// Answers a common question: the thread ended, why is its memory still there?
 #[test]
-fn what_a_thread_leaves_behind_is_reported_by_its_name() {
+fn thread_leftovers_name_the_thread() {
     let (_device, heap) = heap(Tracking::Counts);
     let told = Arc::new(Mutex::new(Vec::new()));
     let listener = told.clone();
@@ -154,7 +154,7 @@ fn what_a_thread_leaves_behind_is_reported_by_its_name() {
 /// its main thread, which here belongs to the test harness.
 #[test]
 #[cfg(unix)]
-fn an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not() {
+fn thread_end_prints_program_end_not() {
     const CHILD: &str = "GPUHEAP_TEST_THREAD_END_CHILD";
     const LINE: u32 = line!() + 4;
     fn leak() {
@@ -188,7 +188,7 @@ fn an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not() {
         Err(_) => {}
     }
     let stderr = |thread: &str| {
-        let name = "an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not";
+        let name = "thread_end_prints_program_end_not";
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, thread)
@@ -212,7 +212,7 @@ fn an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not() {
 
 /// The figures, the limits, and a block for each allocation, oldest first.
 #[test]
-fn the_memory_status_names_every_allocation_and_the_line_that_made_it() {
+fn status_names_allocations_by_line() {
     for tracking in [Tracking::Counts, Tracking::Backtraces] {
         let device = device(1 << 30, Schedule::Immediate);
         let builder = Heap::builder(&device).pool(PoolKind::Binned).track(tracking);
@@ -301,7 +301,7 @@ fn untracked_heaps_say_how_to_track() {
 /// Settings of the environment reach a heap, and the builder overrides them. A child process has
 /// them, because they are read once in a process.
 #[test]
-fn the_environment_is_heard_and_the_builder_wins() {
+fn builder_overrides_environment() {
     const CHILD: &str = "GPUHEAP_TEST_ENVIRONMENT_CHILD";
     if std::env::var_os(CHILD).is_some() {
         let device = Device::open("emulated:1GiB").unwrap();
@@ -318,7 +318,7 @@ fn the_environment_is_heard_and_the_builder_wins() {
     }
     let run = |limit: &str| {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_environment_is_heard_and_the_builder_wins", "--nocapture"])
+            .args(["--exact", "builder_overrides_environment", "--nocapture"])
             .env(CHILD, "1")
             .env("GPUHEAP_POOL", "binned")
             .env("GPUHEAP_MEMORY_LIMIT", limit)
@@ -337,7 +337,7 @@ fn the_environment_is_heard_and_the_builder_wins() {
 
 /// A handler that holds tracked memory of the heap may be replaced: it ends with no lock held.
 #[test]
-fn a_handler_that_holds_an_array_can_be_replaced() {
+fn handler_holding_array_is_replaceable() {
     let (device, heap) = heap(Tracking::Counts);
     let array = heap.target().unwrap().zeroed::<u8, _>(100).unwrap();
     heap.on_thread_end(move |_| assert!(!array.is_empty()));

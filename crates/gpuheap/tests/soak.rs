@@ -28,7 +28,7 @@ const LEAST_STEPS: u64 = 1000;
 const LEVEL: u64 = LIMIT / 100 * 95;
 
 #[test]
-fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
+fn threads_at_limit_fail_for_live() {
     let seconds = std::env::var("GPUHEAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let total = Duration::from_secs(seconds.unwrap_or(5));
     for (pool, share) in [(PoolKind::Stitched, 2), (PoolKind::Split, 2), (PoolKind::Binned, 1)] {

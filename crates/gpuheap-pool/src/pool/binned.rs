@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bins_are_powers_of_two_from_one_byte_to_128_mib() {
+    fn bins_reach_128_mib() {
         for (bytes, block) in [
             (1, 1),
             (2, 2),

@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn every_policy_keeps_the_promises(
+    fn policies_match_naive_model(
         actions in actions(),
         immediate in any::<bool>(),
         small_device in any::<bool>(),
@@ -340,7 +340,7 @@ proptest! {
 }
 
 #[test]
-fn the_model_catches_a_policy_that_ignores_streams() {
+fn model_detects_policy_ignoring_streams() {
     let mut world = World::new(Box::new(IgnoresStreams::default()), 1 << 40, false);
     let actions = [
         Action::Allocate { bytes: 4096, stream: 1 },
@@ -352,7 +352,7 @@ fn the_model_catches_a_policy_that_ignores_streams() {
 }
 
 #[test]
-fn a_block_crosses_streams_behind_a_wait_and_is_not_taken_twice() {
+fn block_crosses_streams_without_new_memory() {
     for (name, policy) in policies().into_iter().skip(1) {
         let mut world = World::new(policy, 1 << 40, false);
         world.allocate(4096, 1).unwrap();

@@ -69,7 +69,7 @@ fn with_target(test: impl Fn(&Target) -> Result<(), Error>) {
 }
 
 #[test]
-fn structs_keep_their_names_and_change_their_parameters() {
+fn derived_structs_change_type_parameters() {
     with_target(|target| {
         let (weights, name) = (arr2(&[[1.0, 2.0]]), String::from("first"));
         let layer = Layer { weights, bias: Some(vec![3_u8]), name, steps: 7 };

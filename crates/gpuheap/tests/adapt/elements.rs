@@ -61,7 +61,7 @@ fn assert_same<T: Element + PartialEq + std::fmt::Debug>(
 }
 
 #[test]
-fn numbers_become_what_the_table_says() {
+fn numbers_convert_by_table() {
     let device = device(1 << 30, Schedule::Seeded(8));
     let heap = heap(&device, PoolKind::Split);
     let target = &heap.target().unwrap();

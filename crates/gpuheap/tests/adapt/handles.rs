@@ -25,7 +25,7 @@ fn owned_arrays_and_views_are_copied() {
 }
 
 #[test]
-fn shared_arrays_stay_where_they_are_unless_they_have_to_move() {
+fn shared_arrays_move_only_if_needed() {
     let device = device(1 << 30, Schedule::Seeded(4));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();

@@ -7,12 +7,12 @@ mod derive;
 mod elements;
 #[path = "../heap/failing.rs"]
 mod failing;
+mod failing_calls;
 mod handles;
 mod rules;
-mod small;
+mod small_arrays;
 #[cfg(feature = "sprs")]
 mod sparse;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
-mod sweep;

@@ -147,7 +147,7 @@ fn tuples_of_up_to_twelve() {
 }
 
 #[test]
-fn what_is_no_array_stays() {
+fn other_values_stay_unchanged() {
     on_every_kind(|target| {
         let values = (1_i8, 2_u128, 1.5_f64, true, 'x', String::from("name"), ());
         assert_eq!(target.adapt(&values)?, values);
@@ -196,7 +196,7 @@ fn elements_of_other_crates_are_leaves() {
 }
 
 #[test]
-fn memory_that_runs_out_is_an_error_and_all_is_freed() {
+fn failed_adapt_frees_everything() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = Heap::builder(&device).pool(PoolKind::Split).hard_limit(4 << 20).build().unwrap();
     let target = heap.target().unwrap();

@@ -16,7 +16,7 @@ fn matrix() -> CsMat<f64> {
 }
 
 #[test]
-fn both_layouts_go_up_and_come_back() {
+fn sparse_layouts_round_trip() {
     let device = device(1 << 30, Schedule::Seeded(1));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -39,7 +39,7 @@ fn both_layouts_go_up_and_come_back() {
 }
 
 #[test]
-fn values_are_converted_and_indices_are_not() {
+fn sparse_conversion_keeps_indices() {
     let device = device(1 << 30, Schedule::Seeded(1));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();

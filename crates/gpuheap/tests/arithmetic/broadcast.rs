@@ -24,7 +24,7 @@ fn shapes(random: &mut Random) -> [Vec<usize>; 2] {
 }
 
 #[test]
-fn random_shapes_go_together_as_ndarray_s() {
+fn random_shapes_broadcast_as_ndarray() {
     let bench = Bench::new(Schedule::Seeded(1));
     let target = bench.target();
     let mut random = Random(7);
@@ -56,7 +56,7 @@ fn random_shapes_go_together_as_ndarray_s() {
 }
 
 #[test]
-fn shapes_that_do_not_go_together_are_refused_and_dimensions_are_known() {
+fn mismatched_shapes_are_refused() {
     let bench = Bench::new(Schedule::Immediate);
     let target = bench.target();
     let row = target.array(&array![1_i64, 2, 3]).unwrap();
@@ -83,7 +83,7 @@ fn shapes_that_do_not_go_together_are_refused_and_dimensions_are_known() {
 }
 
 #[test]
-fn arrays_without_elements_are_worked_on_like_others() {
+fn empty_arrays_compute_like_others() {
     let bench = Bench::new(Schedule::Seeded(3));
     let target = bench.target();
     let empty = target.zeroed::<f32, _>((0, 3)).unwrap();

@@ -66,7 +66,7 @@ fn a_bool_is_0_or_1() {
 /// `cu` and `narrow` convert arrays of a device on the device, with results equal to those on the
 /// host.
 #[test]
-fn arrays_on_a_device_are_converted_there_as_the_host_would() {
+fn device_cast_matches_host() {
     fn check<T: Reference>(bench: &Bench, from: MemoryKind, to: MemoryKind)
     where
         DeviceArray<T>:
@@ -110,7 +110,7 @@ fn arrays_on_a_device_are_converted_there_as_the_host_would() {
 }
 
 #[test]
-fn bytes_that_are_no_bool_become_true() {
+fn nonzero_bytes_cast_to_true() {
     let bench = Bench::new(Schedule::Seeded(2));
     let target = bench.target();
     let bytes = target.array(&[0_u8, 1, 2, 255]).unwrap();

@@ -114,7 +114,7 @@ fn of_f64() {
 }
 
 #[test]
-fn rows_of_several_axes_and_of_none() {
+fn group_rows_accept_any_axes() {
     let bench = Bench::new(Schedule::Seeded(3));
     let target = bench.target();
     let host = Array3::from_shape_fn((4, 2, 3), |(row, i, j)| (row * 100 + i * 10 + j) as i32);
@@ -153,7 +153,7 @@ fn rows_of_several_axes_and_of_none() {
 }
 
 #[test]
-fn bad_keys_and_other_lengths_are_refused() {
+fn bad_keys_and_lengths_are_refused() {
     let bench = Bench::new(Schedule::Seeded(4));
     let target = bench.target();
     let a = target.array(&array![[1.0_f32], [2.0], [3.0], [4.0]]).unwrap();

@@ -5,8 +5,10 @@
 
 mod broadcast;
 mod cast;
+mod errors;
 #[path = "../heap/failing.rs"]
 mod failing;
+mod failing_calls;
 mod groups;
 mod memory;
 mod operators;
@@ -18,5 +20,3 @@ mod slices;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
-mod sweep;
-mod texts;

@@ -44,7 +44,7 @@ fn arrays_of_every_kind_go_together() {
 }
 
 #[test]
-fn wrapped_memory_is_worked_on_and_an_owned_left_side_may_be_another_s_memory() {
+fn wrapped_memory_serves_as_operand() {
     let bench = Bench::new(Schedule::OnDemand);
     let target = bench.target();
     let mut address = 0;
@@ -112,7 +112,7 @@ fn windows_begin_anywhere() {
 }
 
 #[test]
-fn an_owned_left_side_gives_its_memory_where_the_shape_stays() {
+fn owned_left_side_reuses_its_memory() {
     let bench = Bench::new(Schedule::Seeded(5));
     let target = bench.target();
     let row = target.array(&[1, 2, 3]).unwrap();
@@ -144,7 +144,7 @@ fn an_owned_left_side_gives_its_memory_where_the_shape_stays() {
 }
 
 #[test]
-fn results_are_of_the_caller_s_line_and_in_the_scope_of_their_array() {
+fn results_name_caller_and_join_scope() {
     let device = device(1 << 30, Schedule::Seeded(6));
     let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
     let target = heap.target().unwrap();

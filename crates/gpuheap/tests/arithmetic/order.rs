@@ -13,7 +13,7 @@ use crate::support::{assert_all_returned, assert_no_findings, emulated, heap, ra
 
 /// Checks the order with the emulator's happens-before check.
 #[test]
-fn operands_of_several_streams_are_waited_for() {
+fn operation_waits_for_operand_streams() {
     for seed in 0..24 {
         let schedule = if seed == 0 { Schedule::OnDemand } else { Schedule::Seeded(seed) };
         let bench = Bench::new(schedule);
@@ -59,7 +59,7 @@ fn is_same(one: &SharedArray<i64>, other: &SharedArray<i64>) -> bool {
 }
 
 #[test]
-fn work_is_put_on_the_stream_of_the_left_side() {
+fn work_runs_on_left_stream() {
     let bench = Bench::new(Schedule::OnDemand);
     let streams = [(); 2].map(|()| bench.device.stream().unwrap());
     let a = bench.heap.on(&streams[0]).filled(1000, 7_u32).unwrap();
@@ -80,7 +80,7 @@ fn work_is_put_on_the_stream_of_the_left_side() {
 /// No operation that returns an array waits, once its kernels are loaded, except one that checks
 /// keys.
 #[test]
-fn only_what_the_host_reads_waits() {
+fn only_host_reads_wait() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();
     let heap = heap(&device, PoolKind::Split);
@@ -110,7 +110,7 @@ fn only_what_the_host_reads_waits() {
 }
 
 #[test]
-fn an_array_that_was_freed_is_an_error_on_either_side() {
+fn freed_operand_errs_on_either_side() {
     let bench = Bench::new(Schedule::Seeded(1));
     let target = bench.target();
     let a = target.array(&[1.0_f32, 2.0]).unwrap();
@@ -151,7 +151,7 @@ fn an_array_that_was_freed_is_an_error_on_either_side() {
 }
 
 #[test]
-fn arrays_of_other_devices_are_refused_with_what_to_do() {
+fn operands_of_other_device_are_refused() {
     let profile = || Profile::with_memory(1 << 30).without_context();
     let options = Options { devices: vec![profile(), profile()], ..Options::default() };
     let mut devices = Device::emulated_devices(options).unwrap();
@@ -232,7 +232,7 @@ fn threads_free_operands_meanwhile() {
 /// On devices where host and device must not access unified memory at once: no kernel is launched
 /// while the host borrows any.
 #[test]
-fn nothing_is_launched_while_the_host_has_unified_memory_under_wsl2() {
+fn wsl2_host_borrow_blocks_launch() {
     let profile = Profile::wsl2_rtx4060().without_context();
     let device = Device::emulated_with(Options::with_device(profile)).unwrap();
     let heap = heap(&device, PoolKind::Split);
@@ -257,7 +257,7 @@ fn nothing_is_launched_while_the_host_has_unified_memory_under_wsl2() {
 /// Each kernel is one module, loaded once however many threads need it first, and unloaded with the
 /// context.
 #[test]
-fn kernels_are_loaded_once_and_unloaded_at_the_end() {
+fn kernels_load_once_and_unload() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let emulator = device.emulator().unwrap().clone();
     let target = device.heap().unwrap().target().unwrap();
@@ -281,7 +281,7 @@ fn kernels_are_loaded_once_and_unloaded_at_the_end() {
 }
 
 #[test]
-fn a_reset_takes_kernels_with_it_and_the_next_context_loads_its_own() {
+fn reset_reloads_kernels() {
     let device = emulated(1 << 30, Schedule::Seeded(3));
     let old = device.heap().unwrap().target().unwrap().filled(100, 1_u16).unwrap();
     drop((&old + &old).unwrap());

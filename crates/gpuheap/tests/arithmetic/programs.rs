@@ -207,7 +207,7 @@ proptest! {
     })]
 
     #[test]
-    fn arrays_hold_what_the_host_s_would(actions in actions(), seed in any::<u64>()) {
+    fn random_arrays_match_host(actions in actions(), seed in any::<u64>()) {
         for (pool, schedule) in [
             (PoolKind::Split, Schedule::Seeded(seed)),
             (PoolKind::Split, Schedule::OnDemand),

@@ -171,7 +171,7 @@ fn every_axis_of_every_shape() {
 
 /// Sums of floats are not exact, but equal the emulator's to the last bit.
 #[test]
-fn floats_are_summed_in_the_same_order_everywhere() {
+fn float_sum_order_is_fixed() {
     let bench = Bench::new(Schedule::Seeded(6));
     let other = Device::emulated(Profile::with_memory(1 << 30)).unwrap().heap().unwrap();
     let targets = [bench.target(), other.target().unwrap()];
@@ -217,7 +217,7 @@ fn a_large_array_takes_several_passes() {
 }
 
 #[test]
-fn nothing_sums_to_zero_and_has_no_mean() {
+fn empty_sum_is_zero_without_mean() {
     let bench = Bench::new(Schedule::Seeded(7));
     let target = bench.target();
     let empty = target.zeroed::<f32, _>((0, 3, 2)).unwrap();
@@ -248,7 +248,7 @@ fn nothing_sums_to_zero_and_has_no_mean() {
 
 /// The result is in the array's own kind of memory; partial results are not.
 #[test]
-fn results_are_made_where_the_array_s_like_is() {
+fn reductions_allocate_with_their_array() {
     let bench = Bench::new(Schedule::Seeded(8));
     let target = bench.target();
     fn kind<T: Scalar>(array: &gpuheap::DeviceArray<T, ndarray::Ix2>) -> MemoryKind {

@@ -179,7 +179,7 @@ fn dimensions_are_known() {
 }
 
 #[test]
-fn slices_that_do_not_fit_are_refused_and_write_nothing() {
+fn misfit_slices_are_refused_unwritten() {
     let bench = Bench::new(Schedule::Seeded(12));
     let target = bench.target();
     let mut a = target.array(&array![[1, 2, 3], [4, 5, 6]].into_dyn()).unwrap();
@@ -224,7 +224,7 @@ fn slices_that_do_not_fit_are_refused_and_write_nothing() {
 }
 
 #[test]
-fn a_part_is_not_written_from_what_overlaps_it() {
+fn overlapping_slice_write_is_refused() {
     let bench = Bench::new(Schedule::Seeded(13));
     let a = bench.target().array(&[0, 1, 2, 3, 4, 5]).unwrap().into_shared();
     let mut to = a.clone();

@@ -10,7 +10,7 @@ pub(crate) const KINDS: [MemoryKind; 3] =
     [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 
 #[test]
-fn what_goes_up_comes_down_in_every_pool_and_kind() {
+fn upload_and_download_round_trip() {
     for pool in PoolKind::ALL {
         for kind in KINDS {
             let device = device(1 << 30, Schedule::Seeded(7));
@@ -35,7 +35,7 @@ fn what_goes_up_comes_down_in_every_pool_and_kind() {
 }
 
 #[test]
-fn copies_go_between_all_kinds_and_keep_the_source_s() {
+fn copies_cross_kinds_and_keep_source() {
     let device = device(1 << 30, Schedule::Seeded(3));
     let heap = heap(&device, PoolKind::Split);
     for from in KINDS {
@@ -53,7 +53,7 @@ fn copies_go_between_all_kinds_and_keep_the_source_s() {
 }
 
 #[test]
-fn an_array_is_readable_once_it_was_written() {
+fn only_written_array_is_readable() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -83,7 +83,7 @@ fn an_array_is_readable_once_it_was_written() {
 }
 
 #[test]
-fn shapes_of_any_number_of_axes_and_layouts_of_the_host() {
+fn arrays_accept_axes_and_host_layouts() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -127,7 +127,7 @@ fn nothing_is_an_array_too() {
 }
 
 #[test]
-fn lengths_that_no_memory_has_are_errors() {
+fn impossible_lengths_are_errors() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = heap(&device, PoolKind::Split).target().unwrap();
     let error = target.uninit::<f32, _>(usize::MAX).unwrap_err();
@@ -146,7 +146,7 @@ fn lengths_that_no_memory_has_are_errors() {
 }
 
 #[test]
-fn a_source_may_change_once_it_was_copied() {
+fn source_may_change_after_copy() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();

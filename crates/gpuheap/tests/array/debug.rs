@@ -114,7 +114,7 @@ fn width_and_precision_are_the_elements() {
 }
 
 #[test]
-fn what_cannot_be_read_says_why() {
+fn unreadable_array_prints_reason() {
     let target = target();
     let bytes = target.array(&[1_u8, 2]).unwrap();
     assert_debug_snapshot!(bytes.reinterpret::<bool>().unwrap(), @"DeviceView<bool>([2], device) unreadable: element 1 of the array is no valid bool: its bytes (1..2) were written as something else; write that element again, or read the bytes with reinterpret::<u8>()");

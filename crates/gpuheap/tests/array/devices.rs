@@ -77,7 +77,7 @@ fn copies_go_from_device_to_device() {
 /// The copy runs although the source's stream cannot be made to wait for it. Still no other stream
 /// gets the source's memory before the copy is completed.
 #[test]
-fn a_source_outlasts_a_copy_that_could_not_be_waited_for() {
+fn source_outlives_copy_without_wait() {
     let fails = [&["cuStreamWaitEvent"][..], &["cuStreamWaitEvent", "cuStreamSynchronize"]];
     for (pool, fails) in reached().flat_map(|pool| fails.map(|fails| (pool, fails))) {
         let profile = || Profile::with_memory(1 << 30).without_context();
@@ -107,7 +107,7 @@ fn a_source_outlasts_a_copy_that_could_not_be_waited_for() {
 }
 
 #[test]
-fn copies_between_devices_of_different_drivers_pass_through_the_host() {
+fn copy_across_drivers_passes_host() {
     for pool in PoolKind::ALL {
         let devices = [(); 2].map(|()| emulated(1 << 30, Schedule::OnDemand));
         let heaps = [heap(&devices[0], pool), heap(&devices[1], pool)];
@@ -124,7 +124,7 @@ fn copies_between_devices_of_different_drivers_pass_through_the_host() {
 }
 
 #[test]
-fn an_array_is_used_on_a_device_that_reaches_it() {
+fn peer_device_uses_reachable_array() {
     let schedules = [Schedule::OnDemand, Schedule::Seeded(8)];
     for (pool, schedule) in reached().flat_map(|pool| schedules.map(|schedule| (pool, schedule))) {
         let devices = peers(schedule);
@@ -156,7 +156,7 @@ fn an_array_is_used_on_a_device_that_reaches_it() {
 /// Peer access is set per mapping: for memory mapped before a peer asks, for memory mapped later,
 /// and for a range stitched of both.
 #[test]
-fn a_peer_reaches_all_that_is_mapped() {
+fn peer_reaches_all_mapped_memory() {
     const BYTES: usize = 4 << 20;
     let [near, far] = peers(Schedule::OnDemand);
     let builder = Heap::builder(&near).without_environment().pool(PoolKind::Stitched);
@@ -196,7 +196,7 @@ fn a_peer_reaches_all_that_is_mapped() {
 /// If giving a peer access fails, the heap does not record it as given, and gives access when the
 /// peer asks again.
 #[test]
-fn a_mapping_that_could_not_be_opened_to_a_peer_is_an_error() {
+fn failed_peer_mapping_is_error() {
     let profile = || Profile::with_memory(1 << 30).without_context();
     let options = Options { devices: vec![profile(), profile()], ..Options::default() };
     let devices = Device::emulated_devices(options).unwrap();
@@ -221,7 +221,7 @@ fn a_mapping_that_could_not_be_opened_to_a_peer_is_an_error() {
 
 /// The freeing stream cannot be made to wait for the other device's, so the host waits.
 #[test]
-fn a_free_outlasts_a_peer_s_use_that_could_not_be_waited_for() {
+fn free_outlives_peer_use_without_wait() {
     let ways: [fn(DeviceArray<u8>); 3] = [
         |array| drop(array),
         |array| array.free().unwrap(),
@@ -255,7 +255,7 @@ fn a_free_outlasts_a_peer_s_use_that_could_not_be_waited_for() {
 
 /// A peer's writes to such a pool were observed to be lost.
 #[test]
-fn memory_of_a_pool_of_the_driver_s_is_not_reached_by_a_peer() {
+fn driver_pool_is_unreachable_by_peer() {
     for pool in PoolKind::ALL {
         let devices = peers(Schedule::OnDemand);
         if !devices[1].can_reach(&devices[0]).unwrap() {
@@ -282,7 +282,7 @@ fn memory_of_a_pool_of_the_driver_s_is_not_reached_by_a_peer() {
 }
 
 #[test]
-fn without_peer_access_the_error_names_both_devices_and_both_remedies() {
+fn missing_peer_access_names_both_devices() {
     for pool in PoolKind::ALL {
         let devices = strangers();
         let heap = heap(&devices[0], pool);
@@ -307,7 +307,7 @@ fn without_peer_access_the_error_names_both_devices_and_both_remedies() {
 
 /// An array that was last used on a peer survives the peer's reset, which waited for that use.
 #[test]
-fn a_reset_of_a_peer_takes_nothing_of_another_device() {
+fn peer_reset_leaves_other_device() {
     if on_real_gpu() {
         return; // A reset of one device ends what other tests hold there.
     }
@@ -336,7 +336,7 @@ fn a_reset_of_a_peer_takes_nothing_of_another_device() {
 
 /// An array last used on a peer is written on its own device, if that device can access the source.
 #[test]
-fn a_copy_runs_where_both_sides_are_reached() {
+fn copy_runs_on_device_reaching_both() {
     for pool in reached() {
         let [near, far] = peers(Schedule::OnDemand);
         let plain = heap(&near, pool);

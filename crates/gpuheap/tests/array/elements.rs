@@ -74,7 +74,7 @@ fn every_plain_type_is_an_element() {
 }
 
 #[test]
-fn elements_of_no_size_take_no_memory() {
+fn zero_sized_elements_take_no_memory() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let a = heap.target().unwrap().filled((1 << 20, 1 << 20), ()).unwrap();
@@ -85,7 +85,7 @@ fn elements_of_no_size_take_no_memory() {
 }
 
 #[test]
-fn bytes_that_are_no_element_are_not_read_as_one() {
+fn invalid_bytes_are_not_read() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = heap(&device, PoolKind::Split).target().unwrap();
     let bytes = target.kind(gpuheap::MemoryKind::Pinned).array(&[1_u8, 0, 2, 1]).unwrap();
@@ -128,7 +128,7 @@ fn fills_of_elements_at_odd_places() {
 struct Page([u8; 4096]);
 
 #[test]
-fn elements_that_need_a_page_of_their_own_are_never_misplaced() {
+fn overaligned_elements_stay_aligned() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = heap(&device, PoolKind::Split).target().unwrap();
     let shift = target.zeroed::<u8, _>(1).unwrap();

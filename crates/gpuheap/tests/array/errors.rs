@@ -310,7 +310,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn each_failing_call_has_the_kind_that_its_documentation_names() {
+fn errors_have_documented_kinds() {
     let wrong: Vec<String> = CASES.iter().filter_map(|case| try_case(case).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -331,7 +331,7 @@ fn try_case((kind, text, call): &Case) -> Result<(), String> {
 const UNTESTED: [ErrorKind; 1] = [ErrorKind::HostResources];
 
 #[test]
-fn every_kind_is_some_call_s_error() {
+fn every_error_kind_occurs() {
     let seen: HashSet<ErrorKind> = CASES.iter().map(|case| case.0).chain(UNTESTED).collect();
     let lacking: Vec<_> = ErrorKind::ALL.iter().filter(|kind| !seen.contains(kind)).collect();
     assert!(lacking.is_empty(), "{lacking:?}");

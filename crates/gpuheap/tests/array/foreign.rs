@@ -52,7 +52,7 @@ impl Drop for Foreign<'_> {
 }
 
 #[test]
-fn a_wrapped_pointer_is_an_array_and_stays_somebody_else_s() {
+fn wrapped_pointer_is_not_freed() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -79,7 +79,7 @@ fn a_wrapped_pointer_is_an_array_and_stays_somebody_else_s() {
 }
 
 #[test]
-fn an_owner_is_called_once_however_the_array_ends() {
+fn owner_callback_runs_once() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let streams = [device.stream().unwrap(), device.stream().unwrap()];
@@ -153,7 +153,7 @@ fn an_owner_frees_in_stream_order() {
 }
 
 #[test]
-fn an_owner_may_use_the_array_s_handles_and_may_panic() {
+fn owner_callback_may_use_and_panic() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -182,7 +182,7 @@ fn an_owner_may_use_the_array_s_handles_and_may_panic() {
 }
 
 #[test]
-fn what_cannot_be_wrapped_says_why() {
+fn unwrappable_pointer_names_reason() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -222,7 +222,7 @@ fn what_cannot_be_wrapped_says_why() {
 }
 
 #[test]
-fn memory_of_another_device_is_not_wrapped() {
+fn pointer_of_other_device_is_refused() {
     let profile = || Profile::with_memory(1 << 30).without_context();
     let options = Options { devices: vec![profile(), profile()], ..Options::default() };
     let devices = Device::emulated_devices(options).unwrap();
@@ -239,7 +239,7 @@ fn memory_of_another_device_is_not_wrapped() {
 }
 
 #[test]
-fn other_elements_are_checked_against_the_address() {
+fn wrapped_elements_are_checked_for_alignment() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = heap(&device, PoolKind::Split).target().unwrap();
     let memory = Foreign::new(&device, MemoryKind::Pinned, 64);

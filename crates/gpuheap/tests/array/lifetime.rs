@@ -11,7 +11,7 @@ use crate::create::KINDS;
 use crate::support::{assert_all_returned, device, heap, on_real_gpu};
 
 #[test]
-fn free_gives_it_back_to_the_pool_now() {
+fn free_returns_memory_to_pool() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     for kind in KINDS {
@@ -24,7 +24,7 @@ fn free_gives_it_back_to_the_pool_now() {
 }
 
 #[test]
-fn release_says_what_the_driver_regained() {
+fn release_reports_regained_bytes() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -42,7 +42,7 @@ fn release_says_what_the_driver_regained() {
 }
 
 #[test]
-fn an_array_that_was_freed_early_says_so() {
+fn freed_array_errs() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -79,7 +79,7 @@ fn an_array_that_was_freed_early_says_so() {
 }
 
 #[test]
-fn a_free_comes_wholly_before_or_after_another_thread_s_use() {
+fn free_is_atomic_with_use() {
     let device = device(1 << 30, Schedule::Seeded(1));
     let heap = heap(&device, PoolKind::Split);
     for _ in 0..50 {
@@ -109,7 +109,7 @@ fn a_free_comes_wholly_before_or_after_another_thread_s_use() {
 }
 
 #[test]
-fn memory_that_the_host_reads_stays_until_it_is_done() {
+fn host_read_keeps_memory() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let mut array = None;
@@ -127,7 +127,7 @@ fn memory_that_the_host_reads_stays_until_it_is_done() {
 }
 
 #[test]
-fn a_borrow_that_outlives_its_scope_keeps_its_memory_until_it_ends() {
+fn borrow_outliving_scope_keeps_memory() {
     for (kind, of_thread) in
         [MemoryKind::Unified, MemoryKind::Pinned].into_iter().flat_map(|k| [(k, false), (k, true)])
     {
@@ -160,7 +160,7 @@ fn a_borrow_that_outlives_its_scope_keeps_its_memory_until_it_ends() {
 }
 
 #[test]
-fn what_is_to_be_zeroed_is() {
+fn zero_on_free_zeroes_memory() {
     if on_real_gpu() {
         return;
     }
@@ -180,7 +180,7 @@ fn what_is_to_be_zeroed_is() {
 }
 
 #[test]
-fn an_array_keeps_its_heap_and_stream_alive() {
+fn array_keeps_heap_and_stream() {
     let device = device(1 << 30, Schedule::OnDemand);
     let a = {
         let heap = heap(&device, PoolKind::Split);
@@ -193,7 +193,7 @@ fn an_array_keeps_its_heap_and_stream_alive() {
 }
 
 #[test]
-fn after_a_reset_arrays_are_errors_and_free_nothing() {
+fn arrays_err_after_reset() {
     if on_real_gpu() {
         return;
     }

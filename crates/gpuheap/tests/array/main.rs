@@ -11,6 +11,7 @@ mod elements;
 mod errors;
 #[path = "../heap/failing.rs"]
 mod failing;
+mod failing_calls;
 mod foreign;
 mod lifetime;
 mod matrix;
@@ -24,5 +25,4 @@ mod streams;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
-mod sweep;
 mod views;

@@ -19,7 +19,7 @@ fn counted(rows: usize, columns: usize) -> Array2<i32> {
 }
 
 #[test]
-fn what_is_not_stored_is_a_dot() {
+fn unstored_elements_print_as_dots() {
     let target = target();
     let square = target.array(&counted(3, 3)).unwrap();
     assert_debug_snapshot!(Diagonal(target.array(&[1.0_f32, 0.0]).unwrap()), @"
@@ -121,7 +121,7 @@ fn few_elements_are_shown() {
 }
 
 #[test]
-fn wrappers_of_wrappers_mean_what_they_say() {
+fn nested_wrappers_print_combined() {
     let target = target();
     let wide = target.array(&counted(2, 3)).unwrap();
     assert_debug_snapshot!(Transposed(UpperTriangular(wide.view())), @"
@@ -149,7 +149,7 @@ fn wrappers_of_wrappers_mean_what_they_say() {
 }
 
 #[test]
-fn what_is_no_matrix_is_printed_as_it_is() {
+fn non_matrices_print_unchanged() {
     let target = target();
     let wide = target.array(&counted(1, 2)).unwrap();
     assert_debug_snapshot!(Diagonal(wide.view()), @"
@@ -172,7 +172,7 @@ fn what_is_no_matrix_is_printed_as_it_is() {
 }
 
 #[test]
-fn arrays_of_the_host_are_printed_too() {
+fn host_arrays_print_alike() {
     assert_debug_snapshot!(Diagonal(vec![1, 2]), @"
     Diagonal(Vec<i32>([2]))
     [[1, ⋅],
@@ -221,7 +221,7 @@ fn width_and_precision_are_the_elements() {
 }
 
 #[test]
-fn what_was_freed_or_cannot_be_read_says_so() {
+fn freed_or_unreadable_prints_reason() {
     let target = target();
     let shared = target.array(&counted(2, 2)).unwrap().into_shared();
     shared.free_early().unwrap();

@@ -161,7 +161,7 @@ proptest! {
     })]
 
     #[test]
-    fn arrays_hold_what_the_host_s_would(actions in actions(), seed in any::<u64>()) {
+    fn random_arrays_match_host(actions in actions(), seed in any::<u64>()) {
         let lag = Schedule::Lag(std::time::Duration::from_micros(seed % 50));
         for (pool, schedule) in [
             (PoolKind::Split, Schedule::Seeded(seed)),

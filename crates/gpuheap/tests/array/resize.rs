@@ -36,7 +36,7 @@ fn elements_keep_their_row_major_order() {
 }
 
 #[test]
-fn registered_memory_moves_to_pinned_and_no_size_has_none() {
+fn resized_registered_memory_becomes_pinned() {
     let device = device(1 << 30, Schedule::Seeded(1));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -50,7 +50,7 @@ fn registered_memory_moves_to_pinned_and_no_size_has_none() {
 }
 
 #[test]
-fn a_window_moves_out_of_its_memory() {
+fn resized_window_leaves_its_memory() {
     let device = device(1 << 30, Schedule::Seeded(1));
     let heap = heap(&device, PoolKind::Split);
     let a = heap.target().unwrap().array(&Vec::from_iter(0..1000_u32)).unwrap();
@@ -85,7 +85,7 @@ fn an_error_holds_the_array() {
 }
 
 #[test]
-fn it_stays_in_its_scope_and_on_its_stream() {
+fn resize_keeps_scope_and_stream() {
     let device = device(1 << 30, Schedule::Seeded(1));
     let heap = heap(&device, PoolKind::Split);
     let other = device.stream().unwrap();
@@ -108,7 +108,7 @@ proptest! {
     })]
 
     #[test]
-    fn it_is_what_the_host_s_would_be(
+    fn resize_matches_host(
         shapes in prop::collection::vec((0_usize..40, 0_usize..40), 1..12),
         kind in 0..KINDS.len(),
     ) {

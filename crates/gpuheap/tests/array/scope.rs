@@ -14,7 +14,7 @@ fn live(heap: &Heap) -> u64 {
 }
 
 #[test]
-fn what_was_forgotten_is_freed_and_what_was_kept_is_reported() {
+fn scope_frees_forgotten_reports_kept() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let mut stale = None;
@@ -56,7 +56,7 @@ fn what_was_forgotten_is_freed_and_what_was_kept_is_reported() {
 }
 
 #[test]
-fn every_kind_of_handle_can_be_kept() {
+fn scope_keeps_any_handle() {
     let device = device(1 << 30, Schedule::Seeded(5));
     let heap = heap(&device, PoolKind::Split);
     let ((owned, shared, windowed, written), report) = heap.scope(|scope| {
@@ -126,7 +126,7 @@ fn a_panic_frees_and_goes_on() {
 }
 
 #[test]
-fn a_thread_scope_has_all_that_the_thread_makes_of_the_heap() {
+fn thread_scope_covers_threads_arrays() {
     let device = device(1 << 30, Schedule::Seeded(2));
     let (heap, other_heap) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Split));
     let target = heap.target().unwrap();
@@ -152,7 +152,7 @@ fn a_thread_scope_has_all_that_the_thread_makes_of_the_heap() {
 }
 
 #[test]
-fn of_nested_scopes_the_innermost_has_it() {
+fn innermost_scope_owns_array() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -186,7 +186,7 @@ fn of_nested_scopes_the_innermost_has_it() {
 }
 
 #[test]
-fn nothing_is_made_in_a_scope_that_ended() {
+fn ended_scope_refuses_arrays() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let (target, _) = heap.scope(|scope| scope.target().unwrap());
@@ -204,7 +204,7 @@ fn nothing_is_made_in_a_scope_that_ended() {
 /// Records of dropped arrays are removed now and then, so the host's memory does not grow with
 /// them.
 #[test]
-fn a_long_scope_frees_the_right_ones() {
+fn long_scope_frees_right_arrays() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let (kept, report) = heap.scope(|scope| {
@@ -230,7 +230,7 @@ fn a_long_scope_frees_the_right_ones() {
 }
 
 #[test]
-fn the_end_of_a_scope_on_a_device_that_is_gone_is_an_error() {
+fn scope_end_after_reset_errs() {
     if on_real_gpu() {
         return;
     }
@@ -248,7 +248,7 @@ fn the_end_of_a_scope_on_a_device_that_is_gone_is_an_error() {
 }
 
 #[test]
-fn the_report_is_text_of_80_columns() {
+fn scope_report_fits_80_columns() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let (kept, report) = heap.scope(|scope| {

@@ -50,7 +50,7 @@ fn contents_are_right_whatever_the_size() {
 }
 
 #[test]
-fn a_copy_is_staged_from_the_threshold_on() {
+fn copy_is_staged_from_threshold() {
     let device = emulated(1 << 30, Schedule::Seeded(4));
     let heap = staged(&device, SMALL);
     let target = heap.target().unwrap();
@@ -67,7 +67,7 @@ fn a_copy_is_staged_from_the_threshold_on() {
 
 /// The driver itself copies pinned memory, and memory that is not the device's.
 #[test]
-fn page_locked_memory_goes_the_plain_way() {
+fn page_locked_copy_is_not_staged() {
     let device = emulated(1 << 30, Schedule::Seeded(5));
     let heap = staged(&device, SMALL);
     let target = heap.target().unwrap();
@@ -86,7 +86,7 @@ fn page_locked_memory_goes_the_plain_way() {
 }
 
 #[test]
-fn the_source_may_be_changed_as_soon_as_it_is_read() {
+fn source_may_change_once_staged() {
     for seed in 0..20 {
         let device = device(1 << 30, Schedule::Seeded(seed));
         let heap = staged(&device, SMALL);
@@ -107,7 +107,7 @@ fn the_source_may_be_changed_as_soon_as_it_is_read() {
 
 /// Uploads whose slots belong to earlier uploads that the device has not reached yet.
 #[test]
-fn slots_are_not_written_before_the_device_has_read_them() {
+fn staging_slots_wait_for_device_read() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     // A slot for each piece, so that no slot is waited for within an upload.
     let heap = staged(&device, Staging { threads: 1, slots: 4, ..SMALL });
@@ -122,7 +122,7 @@ fn slots_are_not_written_before_the_device_has_read_them() {
 }
 
 #[test]
-fn an_upload_does_not_wait_for_the_device() {
+fn staged_upload_does_not_wait() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let heap = staged(&device, Staging { threads: 2, slots: 4, ..SMALL });
     let target = heap.target().unwrap();
@@ -166,7 +166,7 @@ fn threads_copy_at_once() {
 }
 
 #[test]
-fn without_pinned_memory_the_copy_goes_the_plain_way() {
+fn copy_without_pinned_memory_is_plain() {
     let profile = || Profile::with_memory(1 << 30).without_context();
     let scarce = Profile { pinned_limit: Some(1 << 10), ..profile() };
     let wsl2 = Profile::wsl2_rtx4060();
@@ -206,7 +206,7 @@ fn staging_leaves_room_below_a_limit() {
 }
 
 #[test]
-fn staged_memory_is_the_heaps_and_goes_by_a_flush() {
+fn flush_releases_staging_memory() {
     let device = emulated(1 << 30, Schedule::Seeded(2));
     let heap = staged(&device, SMALL);
     let source = numbers(1 << 18, 1);
@@ -223,7 +223,7 @@ fn staged_memory_is_the_heaps_and_goes_by_a_flush() {
 }
 
 #[test]
-fn what_went_through_is_zeroed_where_that_is_asked_for() {
+fn staging_is_zeroed_if_requested() {
     let device = emulated(1 << 30, Schedule::Seeded(2));
     let heap = staged(&device, Staging { threads: 1, ..SMALL });
     let target = heap.target().unwrap().zero_on_free(true);
@@ -262,7 +262,7 @@ fn sweep(threads: usize, nth: u64, code: CUresult) -> (bool, bool) {
 }
 
 #[test]
-fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+fn failing_call_errs_or_recovers() {
     for threads in [1, 3] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!sweep(threads, 0, code).0);

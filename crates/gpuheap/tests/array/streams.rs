@@ -9,7 +9,7 @@ use gpuheap::{Heap, PoolKind};
 use crate::support::{assert_all_returned, device, emulated, heap};
 
 #[test]
-fn an_array_follows_the_streams_it_is_used_on() {
+fn array_follows_streams_of_use() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let streams = [device.stream().unwrap(), device.stream().unwrap()];
@@ -55,7 +55,7 @@ fn only_reading_waits() {
 /// array that it allocates then. The device has memory for two arrays only, so both get the freed
 /// block. The first stream's result must not change.
 #[test]
-fn what_is_freed_is_not_overwritten_before_its_stream_is_done() {
+fn freed_memory_waits_for_its_stream() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Seeded(11));
         // Slow enough on a GPU for the other stream to overtake: a hundred passes over 16 MiB take
@@ -90,7 +90,7 @@ fn what_is_freed_is_not_overwritten_before_its_stream_is_done() {
 }
 
 #[test]
-fn threads_that_copy_both_ways_do_not_wait_for_each_other() {
+fn opposite_copies_do_not_deadlock() {
     let device = device(1 << 30, Schedule::Seeded(9));
     let heap = heap(&device, PoolKind::Split);
     let make = || heap.on(&device.stream().unwrap()).filled(64, 1_u32).unwrap().into_shared();

@@ -115,7 +115,7 @@ fn a_window_keeps_the_whole_memory() {
 }
 
 #[test]
-fn windows_of_one_memory_are_copied_unless_they_overlap() {
+fn overlapping_window_copy_is_refused() {
     let device = device(1 << 30, Schedule::Seeded(4));
     let heap = heap(&device, PoolKind::Split);
     let all = heap.target().unwrap().array(&counted(8)).unwrap().into_shared();

@@ -16,7 +16,7 @@ fn numbers(rows: usize, columns: usize) -> Array2<u32> {
 }
 
 #[test]
-fn data_ten_times_the_limit_is_seen_once_and_in_order() {
+fn data_beyond_limit_comes_in_order() {
     for ahead in [0, 1, 2] {
         let device = device(1 << 30, Schedule::Seeded(1));
         let heap = limited(&device, 24 << 20);
@@ -46,7 +46,7 @@ fn data_ten_times_the_limit_is_seen_once_and_in_order() {
 
 /// A sibling heap's cache is given back before a request fails, so a batch may use that memory.
 #[test]
-fn the_chunk_counts_what_other_heaps_would_give_back() {
+fn chunk_counts_other_heaps_cache() {
     for pool in PoolKind::ALL {
         let device = emulated(128 << 20, Schedule::Immediate);
         let builder = || Heap::builder(&device).without_environment().pool(pool);
@@ -64,7 +64,7 @@ fn the_chunk_counts_what_other_heaps_would_give_back() {
 }
 
 #[test]
-fn the_chunk_is_a_part_of_what_is_left() {
+fn chunk_is_fraction_of_free_memory() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let data = Array1::from_elem(64 << 20, 1_u8);
     let first = |heap: &Heap, fraction: f64, ahead: usize| {
@@ -124,7 +124,7 @@ fn any_shape_with_rows() {
 }
 
 #[test]
-fn a_fraction_that_is_none_is_an_error() {
+fn invalid_fraction_is_error() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let heap = limited(&device, 24 << 20);
     let target = heap.target().unwrap();
@@ -165,7 +165,7 @@ fn batches_are_halved_until_they_fit() {
 }
 
 #[test]
-fn a_row_that_does_not_fit_says_so() {
+fn oversized_row_is_error() {
     let device = emulated(1 << 30, Schedule::Seeded(3));
     let heap = limited(&device, 8 << 20);
     let target = heap.target().unwrap();
@@ -183,7 +183,7 @@ fn a_row_that_does_not_fit_says_so() {
 }
 
 #[test]
-fn a_batch_given_back_comes_again_in_halves() {
+fn returned_batch_comes_in_halves() {
     for ahead in [0, 1] {
         let device = device(1 << 30, Schedule::Seeded(4));
         let heap = limited(&device, 48 << 20);
@@ -235,7 +235,7 @@ fn one_row_is_not_halved() {
 }
 
 #[test]
-fn other_kinds_have_limits_of_their_own() {
+fn other_kinds_have_separate_limits() {
     let device = emulated(1 << 30, Schedule::Seeded(5));
     let builder = Heap::builder(&device).without_environment().pinned_limit(8 << 20);
     let heap = builder.build().unwrap();
@@ -252,7 +252,7 @@ fn other_kinds_have_limits_of_their_own() {
 }
 
 #[test]
-fn views_that_repeat_one_element_are_no_trap() {
+fn repeating_views_are_batched() {
     let device = emulated(1 << 30, Schedule::Seeded(4));
     let heap = limited(&device, 24 << 20);
     let target = heap.target().unwrap();

@@ -67,7 +67,7 @@ fn at_most_so_many_have_memory() {
 }
 
 #[test]
-fn with_memory_for_fewer_fewer_are_ahead() {
+fn short_memory_reduces_batches_ahead() {
     for resident in [1, 2] {
         let device = device(1 << 30, Schedule::Seeded(9));
         let heap = limited(&device, resident);
@@ -110,7 +110,7 @@ fn leaving_early_ends_the_thread() {
 }
 
 #[test]
-fn the_iterators_panic_comes_out_of_next() {
+fn iterator_panic_reaches_next() {
     let device = emulated(1 << 30, Schedule::Seeded(3));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -140,7 +140,7 @@ impl<To> Adapt<To> for Panics {
 }
 
 #[test]
-fn a_rules_panic_comes_out_of_next() {
+fn rule_panic_reaches_next() {
     let device = emulated(1 << 30, Schedule::Seeded(3));
     let heap = heap(&device, PoolKind::Split);
     thread::scope(|scope| {
@@ -167,7 +167,7 @@ fn errors_come_at_their_turn() {
 }
 
 #[test]
-fn what_is_kept_and_made_stays() {
+fn kept_and_made_arrays_stay() {
     let device = device(1 << 30, Schedule::Seeded(4));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -194,7 +194,7 @@ fn what_is_kept_and_made_stays() {
 
 /// A program that took some batches before it started a feeder thread.
 #[test]
-fn it_goes_on_where_the_batches_were() {
+fn feeder_continues_after_batches() {
     let device = emulated(1 << 30, Schedule::Seeded(4));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();

@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod ahead;
+mod batch_lifetime;
 mod by_memory;
 #[path = "../heap/failing.rs"]
 mod failing;
+mod failing_calls;
 mod feeder;
-mod life;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
-mod sweep;
+mod upload_ahead;

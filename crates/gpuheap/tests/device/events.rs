@@ -16,7 +16,7 @@ const SCHEDULES: [Schedule; 4] = [
 ];
 
 #[test]
-fn an_event_orders_two_streams_and_the_host_does_not_wait() {
+fn event_orders_streams_without_blocking() {
     for schedule in SCHEDULES {
         let device = device(schedule);
         let heap = Heap::new(&device).unwrap();
@@ -49,7 +49,7 @@ fn an_event_orders_two_streams_and_the_host_does_not_wait() {
 }
 
 #[test]
-fn events_and_streams_say_when_they_are_done() {
+fn events_and_streams_report_completion() {
     for schedule in SCHEDULES {
         let device = device(schedule);
         let heap = Heap::new(&device).unwrap();
@@ -73,7 +73,7 @@ fn events_and_streams_say_when_they_are_done() {
 }
 
 #[test]
-fn an_event_is_answered_from_another_thread() {
+fn event_query_works_across_threads() {
     fn across_threads<T: Send + Sync>() {}
     across_threads::<(Event, Stream, Device)>();
     let device = device(Schedule::OnDemand);
@@ -84,7 +84,7 @@ fn an_event_is_answered_from_another_thread() {
 }
 
 #[test]
-fn timed_events_tell_the_time_between_them() {
+fn timed_events_measure_elapsed_time() {
     let lag = Duration::from_micros(1500);
     let device = device(Schedule::Lag(lag));
     let heap = Heap::new(&device).unwrap();
@@ -108,7 +108,7 @@ fn timed_events_tell_the_time_between_them() {
 }
 
 #[test]
-fn what_an_event_cannot_tell_is_said() {
+fn untimed_event_explains_missing_time() {
     let device = device(Schedule::OnDemand);
     let stream = device.stream().unwrap();
     let (plain, timed) = (stream.record().unwrap(), stream.record_timed().unwrap());
@@ -130,7 +130,7 @@ fn what_an_event_cannot_tell_is_said() {
 }
 
 #[test]
-fn a_driver_that_fails_leaves_no_event_behind() {
+fn driver_failure_leaks_no_event() {
     let device = emulated(Schedule::Immediate);
     let emulator = device.emulator().unwrap();
     let stream = device.stream().unwrap();
@@ -146,7 +146,7 @@ fn a_driver_that_fails_leaves_no_event_behind() {
 }
 
 #[test]
-fn an_event_orders_streams_of_two_devices_of_one_driver() {
+fn event_orders_streams_across_devices() {
     let devices = crate::peers::two_devices();
     let [one, two] = &devices[..] else { return };
     let (here, there) = (one.stream().unwrap(), two.stream().unwrap());

@@ -9,7 +9,7 @@ use gpuheap::emu::{Options, Profile, Schedule};
 use crate::support::{assert_no_findings, device, on_real_gpu};
 
 #[test]
-fn the_list_has_the_real_devices_and_then_the_emulated_one() {
+fn list_shows_real_then_emulated() {
     let list = Device::list().unwrap();
     let (emulated, real) = list.split_last().unwrap();
     assert!(emulated.is_emulated);
@@ -23,7 +23,7 @@ fn the_list_has_the_real_devices_and_then_the_emulated_one() {
 }
 
 #[test]
-fn a_device_describes_itself_in_one_line() {
+fn device_description_is_one_line() {
     let device = device(Schedule::Immediate);
     let info = device.describe();
     assert_eq!(info.to_string().lines().count(), 1, "{info}");
@@ -58,7 +58,7 @@ fn profiles_answer_for_themselves() {
 }
 
 #[test]
-fn a_real_device_that_is_opened_again_is_the_same_one() {
+fn reopened_device_is_same() {
     let one = device(Schedule::Immediate);
     let two = if on_real_gpu() { device(Schedule::Immediate) } else { one.clone() };
     let heap = gpuheap::Heap::new(&one).unwrap();
@@ -69,7 +69,7 @@ fn a_real_device_that_is_opened_again_is_the_same_one() {
 }
 
 #[test]
-fn the_default_device_is_named_or_real_where_there_is_a_real_one() {
+fn default_device_prefers_real() {
     let device = Device::open_default().unwrap();
     let real = Device::list().unwrap().iter().any(|info| !info.is_emulated);
     let named = std::env::var(NAMES_IT).ok();
@@ -95,7 +95,7 @@ impl log::Log for Logger {
 }
 
 #[test]
-fn a_fallback_to_the_emulator_is_logged_and_kept() {
+fn emulator_fallback_is_logged_and_kept() {
     static LOGGER: Logger = Logger(Mutex::new(Vec::new()));
     log::set_logger(&LOGGER).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
@@ -151,7 +151,7 @@ const NAMES_IT: &str = "GPUHEAP_DEVICE";
 fn the_environment_names_the_default_device() {
     let run = |variable: &str, value: &str| {
         let mut this = Command::new(std::env::current_exe().unwrap());
-        let test = "open::the_default_device_is_named_or_real_where_there_is_a_real_one";
+        let test = "open::default_device_prefers_real";
         let output =
             this.args(["--exact", "--nocapture", test]).env(variable, value).output().unwrap();
         let [out, errors] =
@@ -176,7 +176,7 @@ fn the_environment_names_the_default_device() {
 }
 
 #[test]
-fn names_that_mean_nothing_say_what_would_do() {
+fn unknown_device_name_suggests_names() {
     for (name, part) in [
         ("gpu0", "'gpu0' is not a device; write cuda:0, emulated"),
         ("cuda:first", "'cuda:first' is not a device"),
@@ -195,7 +195,7 @@ fn names_that_mean_nothing_say_what_would_do() {
 }
 
 #[test]
-fn an_emulator_without_devices_is_no_device() {
+fn emulator_without_devices_is_refused() {
     let none = Options { devices: Vec::new(), ..Options::default() };
     let error = Device::emulated_with(none).unwrap_err();
     insta::assert_snapshot!(error, @"cuInit failed with CUDA_ERROR_NO_DEVICE (100): no CUDA device");

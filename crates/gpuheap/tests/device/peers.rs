@@ -21,7 +21,7 @@ fn emulated_pair(profile: Profile) -> Vec<Device> {
 }
 
 #[test]
-fn an_emulator_has_as_many_devices_as_it_was_given() {
+fn emulator_has_requested_device_count() {
     let devices = emulated_pair(Profile::t4());
     assert_eq!(devices.iter().map(Device::ordinal).collect::<Vec<_>>(), [0, 1]);
     assert_ne!(devices[0].describe().pci_bus_id, devices[1].describe().pci_bus_id);
@@ -31,7 +31,7 @@ fn an_emulator_has_as_many_devices_as_it_was_given() {
 }
 
 #[test]
-fn a_device_reaches_itself_and_nothing_of_another_driver() {
+fn device_reaches_itself_only() {
     let (one, two) = (device(Schedule::Immediate), emulated(Schedule::Immediate));
     assert!(one.can_reach(&one.clone()).unwrap());
     assert!(!one.can_reach(&two).unwrap());
@@ -40,7 +40,7 @@ fn a_device_reaches_itself_and_nothing_of_another_driver() {
 }
 
 #[test]
-fn peer_access_is_enabled_once_for_a_pair() {
+fn peer_access_is_enabled_once() {
     let devices = two_devices();
     let [one, two] = &devices[..] else { return };
     let reaches = one.can_reach(two).unwrap();
@@ -55,7 +55,7 @@ fn peer_access_is_enabled_once_for_a_pair() {
 }
 
 #[test]
-fn peer_access_that_another_library_enabled_counts() {
+fn foreign_peer_access_counts() {
     let devices = emulated_pair(Profile::t4());
     let emulator = devices[0].emulator().unwrap();
     let code = CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED;
@@ -64,7 +64,7 @@ fn peer_access_that_another_library_enabled_counts() {
 }
 
 #[test]
-fn an_answer_that_failed_is_asked_for_again() {
+fn failed_peer_query_is_repeated() {
     let devices = emulated_pair(Profile::t4());
     let emulator = devices[0].emulator().unwrap();
     let fault = Fault::nth("cuDeviceCanAccessPeer", 1, CUresult::ERROR_UNKNOWN);
@@ -74,7 +74,7 @@ fn an_answer_that_failed_is_asked_for_again() {
 }
 
 #[test]
-fn devices_under_wsl2_do_not_reach_each_other() {
+fn wsl2_devices_are_no_peers() {
     let devices = emulated_pair(Profile::wsl2_rtx4060());
     assert!(!devices[0].can_reach(&devices[1]).unwrap());
     assert_eq!(devices[0].emulator().unwrap().calls_of("cuCtxEnablePeerAccess"), 0);

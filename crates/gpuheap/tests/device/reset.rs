@@ -29,7 +29,7 @@ fn is_active(device: &Device) -> bool {
 }
 
 #[test]
-fn what_is_older_than_a_reset_says_so_and_frees_nothing() {
+fn objects_older_than_reset_err() {
     for pool in PoolKind::ALL {
         for schedule in [Schedule::Immediate, Schedule::OnDemand] {
             let device = device(schedule);
@@ -82,7 +82,7 @@ fn what_is_older_than_a_reset_says_so_and_frees_nothing() {
 /// Every kind of handle kept past a reset: its calls give the error, and its drop frees nothing of
 /// the new device.
 #[test]
-fn handles_kept_past_a_reset_are_harmless() {
+fn handles_kept_past_reset_are_harmless() {
     for pool in PoolKind::ALL {
         let device = emulated(Schedule::OnDemand);
         let heap = Heap::builder(&device).pool(pool).track(Tracking::Counts).build().unwrap();
@@ -154,7 +154,7 @@ fn handles_kept_past_a_reset_are_harmless() {
 }
 
 #[test]
-fn references_to_the_primary_context_are_as_many_as_before() {
+fn reset_keeps_context_references() {
     let device = device(Schedule::Immediate);
     assert!(is_active(&device));
     let older = device.clone();
@@ -191,7 +191,7 @@ fn another_users_reference_stays() {
 }
 
 #[test]
-fn a_context_that_the_driver_lost_is_whole_again() {
+fn reset_recovers_lost_context() {
     let device = emulated(Schedule::Immediate);
     let emulator = device.emulator().unwrap().clone();
     let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_ILLEGAL_ADDRESS).context_lost();
@@ -206,7 +206,7 @@ fn a_context_that_the_driver_lost_is_whole_again() {
 }
 
 #[test]
-fn a_reset_that_the_driver_refuses_changes_nothing() {
+fn refused_reset_changes_nothing() {
     let device = emulated(Schedule::Immediate);
     let emulator = device.emulator().unwrap().clone();
     let (clone, stream) = (device.clone(), device.stream().unwrap());
@@ -224,7 +224,7 @@ fn a_reset_that_the_driver_refuses_changes_nothing() {
 }
 
 #[test]
-fn a_reset_ends_one_device_of_several() {
+fn reset_ends_one_device() {
     let options = Options { devices: vec![gpuheap::emu::Profile::t4(); 2], ..Options::default() };
     let mut devices = Device::emulated_devices(options).unwrap();
     let (two, one) = (devices.pop().unwrap(), devices.pop().unwrap());

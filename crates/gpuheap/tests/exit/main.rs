@@ -28,7 +28,7 @@ fn device() -> Device {
 }
 
 #[test]
-fn a_process_that_ends_gives_everything_back() {
+fn process_exit_frees_everything() {
     if let Ok(how) = std::env::var(CHILD) {
         hold_and_end(&how);
     }
@@ -77,7 +77,7 @@ fn free_bytes(device: &Device) -> u64 {
 /// Starts this test as a child and waits until it holds its memory.
 fn start(how: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_process_that_ends_gives_everything_back", "--nocapture"])
+        .args(["--exact", "process_exit_frees_everything", "--nocapture"])
         .env(CHILD, how)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

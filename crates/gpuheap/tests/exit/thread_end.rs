@@ -65,7 +65,7 @@ fn zeroed(heap: &Heap, kind: MemoryKind) -> DeviceArray<u8> {
 }
 
 #[test]
-fn values_of_thread_locals_drop_at_thread_end() {
+fn thread_locals_drop_at_thread_end() {
     if let Ok(case) = std::env::var(CHILD) {
         return run(&case);
     }
@@ -87,7 +87,7 @@ fn values_of_thread_locals_drop_at_thread_end() {
 /// Runs a case in a child, which has to succeed.
 fn succeeds(case: &str) -> String {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "thread_end::values_of_thread_locals_drop_at_thread_end", "--nocapture"])
+        .args(["--exact", "thread_end::thread_locals_drop_at_thread_end", "--nocapture"])
         .env(CHILD, case)
         .output()
         .unwrap();

@@ -72,7 +72,7 @@ fn captured(device: &Device, stream: &Stream, mode: CUstreamCaptureMode, work: i
 }
 
 #[test]
-fn a_capture_does_not_notice_the_heap() {
+fn capture_is_untouched_by_heap() {
     for pool in POOLS {
         for mode in MODES {
             let device = device(256 * MIB, Schedule::OnDemand);
@@ -104,7 +104,7 @@ fn a_capture_does_not_notice_the_heap() {
 }
 
 #[test]
-fn other_threads_go_on_beside_a_capture() {
+fn other_threads_continue_during_capture() {
     for mode in MODES {
         let device = device(256 * MIB, Schedule::OnDemand);
         let heap = heap(&device, PoolKind::Split);
@@ -149,7 +149,7 @@ fn other_threads_go_on_beside_a_capture() {
 }
 
 #[test]
-fn what_is_freed_in_a_capture_is_the_others_after_it() {
+fn capture_frees_return_after_capture() {
     let device = device(64 * MIB, Schedule::OnDemand);
     let heap = Heap::builder(&device).pool(PoolKind::Split).hard_limit(48 * MIB).build().unwrap();
     let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
@@ -176,7 +176,7 @@ fn what_is_freed_in_a_capture_is_the_others_after_it() {
 }
 
 #[test]
-fn a_capture_is_not_made_to_wait() {
+fn capturing_stream_never_waits() {
     for pool in POOLS {
         let device = device(96 * MIB, Schedule::OnDemand);
         let heap = Heap::builder(&device).pool(pool).hard_limit(64 * MIB).build().unwrap();
@@ -203,7 +203,7 @@ fn event_wait_breaks_no_capture() {
 }
 
 #[test]
-fn what_is_freed_in_a_capture_keeps_nothing_else_from_the_others() {
+fn capture_free_blocks_only_itself() {
     for pool in POOLS {
         for (mine, size) in [(MIB, 8 * MIB), (5 * MIB, 8 * MIB), (5 * MIB, MIB / 2), (5 * MIB, 100)]
         {
@@ -225,7 +225,7 @@ fn what_is_freed_in_a_capture_keeps_nothing_else_from_the_others() {
 
 /// A cached gigabyte that is out of use, from which a capturing stream takes pieces.
 #[test]
-fn a_capture_takes_no_more_than_it_was_given() {
+fn capture_takes_only_requested_memory() {
     for own in [true, false] {
         let device = device(2048 * MIB, Schedule::OnDemand);
         let heap = Heap::builder(&device)
@@ -255,7 +255,7 @@ fn a_capture_takes_no_more_than_it_was_given() {
 
 /// At the limit, a stream's own free block comes after many that a capturing stream freed.
 #[test]
-fn what_a_capture_freed_hides_nothing() {
+fn capture_free_hides_no_memory() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
         for (bytes, hiding) in [(64 << 10, 14), (100 << 10, 8)] {
             let device = device(1024 * MIB, Schedule::OnDemand);
@@ -292,7 +292,7 @@ fn what_a_capture_freed_hides_nothing() {
 }
 
 #[test]
-fn what_fails_beside_a_capture_takes_nothing() {
+fn failure_during_capture_takes_nothing() {
     for pool in POOLS {
         let device = device(1024 * MIB, Schedule::OnDemand);
         let heap =
@@ -313,7 +313,7 @@ fn what_fails_beside_a_capture_takes_nothing() {
 }
 
 #[test]
-fn a_pool_of_the_drivers_stays_out_of_a_capture() {
+fn driver_pool_stays_out_of_capture() {
     for threshold in [0, u64::MAX] {
         let pool = PoolKind::Driver;
         let device = device(96 * MIB, Schedule::OnDemand);
@@ -340,7 +340,7 @@ fn a_pool_of_the_drivers_stays_out_of_a_capture() {
 
 /// The one case in which `none` keeps freed memory: no fence can be waited for.
 #[test]
-fn what_is_freed_in_a_capture_without_a_pool_goes_back_after_it() {
+fn unpooled_capture_free_returns_later() {
     let device = device(96 * MIB, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::None);
     let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
@@ -366,7 +366,7 @@ fn what_is_freed_in_a_capture_without_a_pool_goes_back_after_it() {
 }
 
 #[test]
-fn streams_that_end_in_a_capture_lose_nothing() {
+fn streams_ending_in_capture_lose_nothing() {
     let device = device(96 * MIB, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let stream = device.stream().unwrap();
@@ -383,7 +383,7 @@ fn streams_that_end_in_a_capture_lose_nothing() {
 }
 
 #[test]
-fn arrays_in_a_capture_work_or_are_refused() -> Result<(), Error> {
+fn capture_arrays_work_or_are_refused() -> Result<(), Error> {
     let device = device(96 * MIB, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let (stream, other) = (device.stream()?, device.stream()?);
@@ -410,7 +410,7 @@ fn arrays_in_a_capture_work_or_are_refused() -> Result<(), Error> {
 }
 
 #[test]
-fn a_graph_runs_on_memory_that_is_kept() {
+fn graph_runs_on_kept_memory() {
     let device = device(96 * MIB, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let stream = device.stream().unwrap();
@@ -433,7 +433,7 @@ fn a_graph_runs_on_memory_that_is_kept() {
 /// A graph may use memory freed during its capture, so a heap that ends leaves that memory
 /// allocated.
 #[test]
-fn a_heap_that_ends_in_a_capture_takes_nothing_from_its_graph() {
+fn heap_ending_in_capture_keeps_graph() {
     for pool in POOLS {
         for mode in MODES {
             let device = device(96 * MIB, Schedule::OnDemand);
@@ -463,7 +463,7 @@ fn a_heap_that_ends_in_a_capture_takes_nothing_from_its_graph() {
 }
 
 #[test]
-fn virtual_memory_that_is_refused_breaks_no_capture() {
+fn refused_virtual_memory_keeps_capture() {
     let device = emulated(96 * MIB, Schedule::OnDemand);
     let stream = device.stream().unwrap();
     let emulator = device.emulator().unwrap();
@@ -478,7 +478,7 @@ fn virtual_memory_that_is_refused_breaks_no_capture() {
 }
 
 #[test]
-fn a_call_that_fails_in_a_capture_loses_nothing() {
+fn failing_call_in_capture_loses_nothing() {
     if on_real_gpu() {
         return;
     }

@@ -47,7 +47,7 @@ fn end(device: &Device, raw: CUstream) {
 }
 
 #[test]
-fn a_foreign_stream_is_the_drivers_own_and_is_not_destroyed() {
+fn foreign_stream_is_not_destroyed() {
     let device = device(1 << 30, Schedule::Immediate);
     let raw = made_elsewhere(&device);
     let (one, two) = (wrap(&device, raw), wrap(&device, raw));
@@ -63,7 +63,7 @@ fn a_foreign_stream_is_the_drivers_own_and_is_not_destroyed() {
 }
 
 #[test]
-fn the_default_streams_have_one_handle_that_means_one_stream() {
+fn default_stream_handles_name_one_stream() {
     let device = device(1 << 30, Schedule::Immediate);
     let default = device.default_stream().unwrap();
     for raw in [CUstream::NULL, CUstream::LEGACY] {
@@ -73,7 +73,7 @@ fn the_default_streams_have_one_handle_that_means_one_stream() {
 
 /// The device is so small that each block must reuse the memory of the one before.
 #[test]
-fn a_stream_that_was_retired_is_not_asked_about_again() {
+fn retired_stream_is_not_queried() {
     for pool in PoolKind::ALL {
         let device = device(64 << 20, Schedule::Seeded(6));
         let heap = heap(&device, pool);
@@ -98,7 +98,7 @@ fn a_stream_that_was_retired_is_not_asked_about_again() {
 }
 
 #[test]
-fn a_stream_that_was_retired_too_early_is_followed_again() {
+fn stream_retired_early_is_followed_again() {
     for pool in PoolKind::ALL {
         let device = device(64 << 20, Schedule::Seeded(3));
         let heap = heap(&device, pool);
@@ -126,7 +126,7 @@ fn a_stream_that_was_retired_too_early_is_followed_again() {
 
 /// Work enqueued after a stream is retired would overlap that of the memory's next user.
 #[test]
-fn a_stream_that_was_retired_refuses_work() {
+fn retired_stream_refuses_work() {
     for all in [false, true] {
         for pool in PoolKind::ALL {
             let device = device(1 << 30, Schedule::OnDemand);
@@ -169,7 +169,7 @@ fn a_stream_that_was_retired_refuses_work() {
 
 /// Of two objects for one stream the other stays in use: its work is not taken for completed.
 #[test]
-fn another_object_for_a_retired_stream_is_followed() {
+fn new_object_of_retired_stream_works() {
     for pool in PoolKind::ALL {
         for all in [false, true] {
             let device = device(1 << 30, Schedule::OnDemand);
@@ -199,7 +199,7 @@ fn another_object_for_a_retired_stream_is_followed() {
 
 /// A failed wait for the device shows no progress of the streams.
 #[test]
-fn what_is_live_when_all_are_retired_in_a_failure_is_for_nobody_before_a_wait() {
+fn failed_retire_all_withholds_live_memory() {
     if on_real_gpu() {
         return;
     }
@@ -229,7 +229,7 @@ fn what_is_live_when_all_are_retired_in_a_failure_is_for_nobody_before_a_wait() 
 }
 
 #[test]
-fn streams_may_be_gone_when_all_are_retired() {
+fn retire_all_accepts_destroyed_streams() {
     for pool in PoolKind::ALL {
         let device = device(64 << 20, Schedule::Seeded(2));
         let heap = heap(&device, pool);
@@ -254,7 +254,7 @@ fn streams_may_be_gone_when_all_are_retired() {
 }
 
 #[test]
-fn only_foreign_streams_are_retired_and_only_those_of_the_device() {
+fn retire_all_spares_other_streams() {
     let [one, two] = [(); 2].map(|()| crate::support::emulated(1 << 30, Schedule::OnDemand));
     let heap = heap(&one, PoolKind::Split);
     for stream in [one.stream().unwrap(), one.default_stream().unwrap()] {
@@ -271,7 +271,7 @@ fn only_foreign_streams_are_retired_and_only_those_of_the_device() {
 
 /// Each free is fenced at once, by an event that is reused.
 #[test]
-fn what_is_freed_on_an_unannounced_stream_takes_few_events() {
+fn unannounced_frees_take_few_events() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         for schedule in [Schedule::Immediate, Schedule::OnDemand] {
             let device = device(64 << 20, schedule);
@@ -304,7 +304,7 @@ fn what_is_freed_on_an_unannounced_stream_takes_few_events() {
 
 /// Frees of this stream come after nothing that others could wait for, until its next free.
 #[test]
-fn a_free_that_could_not_be_fenced_keeps_nothing_else_from_the_others() {
+fn unfenced_free_blocks_only_itself() {
     if on_real_gpu() {
         return;
     }
@@ -354,7 +354,7 @@ fn reclaiming(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
 }
 
 #[test]
-fn request_whose_stream_is_retired_while_it_reclaims_is_refused() {
+fn request_on_retired_stream_is_refused() {
     for pool in PoolKind::ALL {
         let by_name = reclaiming(pool, |heap, stream| heap.retire(stream).unwrap());
         let with_all = reclaiming(pool, |heap, _| heap.retire_all().unwrap());
@@ -368,7 +368,7 @@ fn request_whose_stream_is_retired_while_it_reclaims_is_refused() {
 /// A block freed on the stream that now has the slot is not taken for one of the request's own
 /// stream.
 #[test]
-fn request_whose_streams_place_is_taken_while_it_reclaims_is_refused() {
+fn request_on_replaced_stream_is_refused() {
     const LARGE: usize = 12 << 20;
     for pool in [PoolKind::Simple, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(256 << 20, Schedule::OnDemand);
@@ -402,7 +402,7 @@ fn request_whose_streams_place_is_taken_while_it_reclaims_is_refused() {
 }
 
 #[test]
-fn retire_all_that_fails_retires_the_streams_of_every_kind() {
+fn failed_retire_all_retires_every_kind() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let raw = made_elsewhere(&device);
@@ -426,7 +426,7 @@ fn retire_all_that_fails_retires_the_streams_of_every_kind() {
 /// A thread queries a stream while another one retires and ends it. It never queries a stale
 /// handle.
 #[test]
-fn questions_are_answered_while_a_stream_is_retired() {
+fn queries_work_during_retire() {
     for _ in 0..200 {
         let device = emulated(1 << 30, Schedule::Immediate);
         let heap = heap(&device, PoolKind::Split);
@@ -470,7 +470,7 @@ fn orphan(device: &Device, heap: &Heap) {
 }
 
 #[test]
-fn memory_of_an_unannounced_stream_that_was_retired_comes_back_behind_a_wait_for_the_device() {
+fn detached_memory_returns_after_device_wait() {
     for pool in PoolKind::ALL {
         let device = emulated(64 << 20, Schedule::Immediate);
         let heap = heap(&device, pool);
@@ -491,7 +491,7 @@ fn memory_of_an_unannounced_stream_that_was_retired_comes_back_behind_a_wait_for
 }
 
 #[test]
-fn request_waits_for_memory_of_an_unannounced_stream_that_was_retired() {
+fn request_waits_for_detached_memory() {
     for pool in PoolKind::ALL {
         for sibling in [false, true] {
             let device = emulated(64 << 20, Schedule::OnDemand);
@@ -511,7 +511,7 @@ fn request_waits_for_memory_of_an_unannounced_stream_that_was_retired() {
 
 /// A block outlives its unannounced stream, and another such stream gets that stream's slot.
 #[test]
-fn memory_of_a_retired_unannounced_stream_does_not_follow_the_next_one() {
+fn detached_memory_ignores_next_stream() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 << 20, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -537,7 +537,7 @@ fn memory_of_a_retired_unannounced_stream_does_not_follow_the_next_one() {
 
 /// The heap does not break a capture for memory that needs a wait for the device.
 #[test]
-fn request_during_a_capture_does_not_wait_for_memory_of_a_retired_unannounced_stream() {
+fn capture_request_skips_detached_memory() {
     for pool in PoolKind::ALL {
         let device = emulated(64 << 20, Schedule::OnDemand);
         let heap = heap(&device, pool);

@@ -43,7 +43,7 @@ fn read_survives(device: &Device, heap: &Heap, what: &str, free: impl FnOnce(Blo
 }
 
 #[test]
-fn free_on_another_stream_comes_after_all_that_the_memory_was_ordered_behind() {
+fn free_on_follows_all_orderings() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = tight(&device, pool);
@@ -53,7 +53,7 @@ fn free_on_another_stream_comes_after_all_that_the_memory_was_ordered_behind() {
 
 /// Each driver call of the free fails in turn: the order holds, or nothing else gets the memory.
 #[test]
-fn free_on_another_stream_is_ordered_where_a_driver_call_fails() {
+fn free_on_orders_despite_failing_call() {
     if on_real_gpu() {
         return;
     }
@@ -75,7 +75,7 @@ fn free_on_another_stream_is_ordered_where_a_driver_call_fails() {
 
 /// Neither stream can wait for the other, nor the host for one of them.
 #[test]
-fn a_block_whose_streams_cannot_be_ordered_stays_live() {
+fn unorderable_free_on_keeps_block() {
     if on_real_gpu() {
         return;
     }
@@ -95,7 +95,7 @@ fn a_block_whose_streams_cannot_be_ordered_stays_live() {
 }
 
 #[test]
-fn frees_on_the_blocks_own_stream_call_no_driver() {
+fn free_on_own_stream_calls_nothing() {
     if on_real_gpu() {
         return;
     }

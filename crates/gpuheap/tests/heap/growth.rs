@@ -75,7 +75,7 @@ const TRACES: [&str; 7] = [
 ];
 
 #[test]
-fn a_program_far_from_the_devices_end_never_stitches_and_maps_once() {
+fn roomy_device_never_stitches() {
     for name in TRACES {
         let device = 128 << 30;
         let replay = Replay::new(name, device, |builder| builder);
@@ -93,7 +93,7 @@ fn a_program_far_from_the_devices_end_never_stitches_and_maps_once() {
 }
 
 #[test]
-fn a_program_that_needs_the_whole_limit_packs() {
+fn program_at_limit_packs() {
     for name in TRACES {
         let live = Replay::new(name, 128 << 30, |builder| builder);
         live.pass();
@@ -106,7 +106,7 @@ fn a_program_that_needs_the_whole_limit_packs() {
 }
 
 #[test]
-fn a_heap_without_slack_packs_on_any_device() {
+fn heap_without_slack_packs() {
     let replay = Replay::new("serve_threads", 128 << 30, |builder| builder.slack(0.0));
     let [created, mapped, ..] = replay.pass();
     assert!(mapped > 2 * created, "{created} pieces, {mapped} mappings");

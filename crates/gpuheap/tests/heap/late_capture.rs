@@ -197,7 +197,7 @@ fn retire(heap: &Heap, theirs: &Theirs<'_>) {
 }
 
 #[test]
-fn memory_freed_in_capture_waits_for_graph() {
+fn memory_freed_in_capture_awaits_graph() {
     for_each_case(|device, pool, unannounced, case| {
         let heap = Heap::builder(device).pool(pool).hard_limit(24 * MIB).build().unwrap();
         let other = device.stream().unwrap();
@@ -231,7 +231,7 @@ fn memory_freed_in_capture_waits_for_graph() {
 
 /// The graph still runs when its last handle is destroyed.
 #[test]
-fn memory_of_running_graph_is_not_reused() {
+fn running_graph_memory_is_not_reused() {
     for pool in POOLS {
         let device = device(64 * MIB, Schedule::OnDemand);
         let heap = Heap::builder(&device).pool(pool).hard_limit(24 * MIB).build().unwrap();

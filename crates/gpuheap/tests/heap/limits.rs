@@ -9,7 +9,7 @@ use crate::support::{assert_all_returned, device, emulated, fill, heap};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_hard_limit_is_never_exceeded_and_can_be_changed() {
+fn hard_limit_holds_and_changes() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Seeded(1));
         let builder = gpuheap::Heap::builder(&device).pool(pool);
@@ -44,7 +44,7 @@ fn a_hard_limit_is_never_exceeded_and_can_be_changed() {
 }
 
 #[test]
-fn a_soft_limit_above_the_hard_one_is_refused() {
+fn soft_above_hard_limit_is_refused() {
     let device = device(1 << 30, Schedule::Immediate);
     let builder = gpuheap::Heap::builder(&device).soft_limit(64 * MIB);
     let error = builder.clone().hard_limit(63 * MIB).build().unwrap_err().to_string();
@@ -59,7 +59,7 @@ fn a_soft_limit_above_the_hard_one_is_refused() {
 }
 
 #[test]
-fn a_limit_that_leaves_room_for_nothing_is_refused() {
+fn limit_without_room_is_refused() {
     let device = device(1 << 30, Schedule::Immediate);
     let stream = device.stream().unwrap();
     for pool in PoolKind::ALL {
@@ -82,7 +82,7 @@ fn a_limit_that_leaves_room_for_nothing_is_refused() {
 
 /// As few segments as possible, and no larger ones than necessary.
 #[test]
-fn a_reclaim_gives_back_little_more_than_is_asked_for() {
+fn reclaim_returns_little_above_target() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(1 << 30, Schedule::Immediate);
         let heap = Heap::builder(&device).pool(pool).thread_cache(0).build().unwrap();
@@ -102,7 +102,7 @@ fn a_reclaim_gives_back_little_more_than_is_asked_for() {
 }
 
 #[test]
-fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
+fn soft_limit_returns_completed_memory() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = device(1 << 30, Schedule::OnDemand);
         let builder = gpuheap::Heap::builder(&device).pool(pool);
@@ -118,7 +118,7 @@ fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
 }
 
 #[test]
-fn a_free_above_the_soft_limit_gives_back_by_itself() {
+fn free_above_soft_limit_returns_memory() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(1 << 30, Schedule::Immediate);
         let builder = gpuheap::Heap::builder(&device).pool(pool);
@@ -135,7 +135,7 @@ fn a_free_above_the_soft_limit_gives_back_by_itself() {
 
 /// Memory freed piece by piece, by several streams, is given back with its last piece.
 #[test]
-fn the_last_piece_above_the_soft_limit_gives_back_the_whole() {
+fn last_piece_returns_whole_segment() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
         let device = device(1 << 30, Schedule::OnDemand);
         let builder = gpuheap::Heap::builder(&device).pool(pool);
@@ -162,7 +162,7 @@ fn the_last_piece_above_the_soft_limit_gives_back_the_whole() {
 }
 
 #[test]
-fn a_segment_that_cannot_be_kept_nor_given_back_is_not_lost() {
+fn stranded_segment_is_not_lost() {
     use gpuheap::emu::{Fault, FaultPlan};
     use gpuheap_driver::CUresult;
     let device = emulated(1 << 30, Schedule::Immediate);
@@ -183,7 +183,7 @@ fn a_segment_that_cannot_be_kept_nor_given_back_is_not_lost() {
 }
 
 #[test]
-fn what_no_device_could_hold_is_refused_before_the_driver_is_asked_for_memory() {
+fn impossible_request_reaches_no_driver() {
     for pool in PoolKind::ALL {
         let device = emulated(64 * MIB, Schedule::Immediate);
         let heap = heap(&device, pool);
@@ -208,7 +208,7 @@ fn what_no_device_could_hold_is_refused_before_the_driver_is_asked_for_memory() 
 }
 
 #[test]
-fn a_limit_below_the_drivers_step_is_not_exceeded_either() {
+fn limit_below_driver_step_holds() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Seeded(3));
         for limit in [10 * MIB, 20 * MIB, 40 * MIB] {
@@ -225,7 +225,7 @@ fn a_limit_below_the_drivers_step_is_not_exceeded_either() {
 }
 
 #[test]
-fn the_drivers_pool_takes_new_limits_or_says_that_it_cannot() {
+fn driver_pool_changes_limits_or_errs() {
     let device = device(1 << 30, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let built = gpuheap::Heap::builder(&device).pool(PoolKind::Driver).hard_limit(64 * MIB);
@@ -244,7 +244,7 @@ fn the_drivers_pool_takes_new_limits_or_says_that_it_cannot() {
 }
 
 #[test]
-fn a_small_request_takes_from_a_large_block_rather_than_fail() {
+fn small_request_splits_large_block() {
     let device = emulated(20 * MIB, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let stream = device.stream().unwrap();
@@ -255,7 +255,7 @@ fn a_small_request_takes_from_a_large_block_rather_than_fail() {
 }
 
 #[test]
-fn a_stream_of_another_device_is_refused_and_nothing_is_lost() {
+fn stream_of_other_device_is_refused() {
     let devices = [(); 2].map(|()| emulated(64 * MIB, Schedule::Immediate));
     let [own, foreign] = [0, 1].map(|n: usize| devices[n].stream().unwrap());
     for pool in PoolKind::ALL {
@@ -269,7 +269,7 @@ fn a_stream_of_another_device_is_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn each_cause_has_its_evidence_and_its_remedy() {
+fn each_cause_shows_evidence_and_remedy() {
     let device = emulated(64 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let heap = heap(&device, PoolKind::Split);
@@ -309,7 +309,7 @@ fn each_cause_has_its_evidence_and_its_remedy() {
 
 /// A large request takes memory set apart for small ones rather than fail.
 #[test]
-fn a_small_block_does_not_keep_the_rest_of_a_limit_from_large_ones() {
+fn small_block_leaves_limit_to_large() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
         let device = device(64 << 20, Schedule::Immediate);
         let heap = gpuheap::Heap::builder(&device).pool(pool).hard_limit(5 << 19).build().unwrap();
@@ -324,7 +324,7 @@ fn a_small_block_does_not_keep_the_rest_of_a_limit_from_large_ones() {
 
 /// The block comes after others of nearly its size that were freed later.
 #[test]
-fn a_free_block_that_fits_is_found_at_the_limit() {
+fn fitting_block_is_found_at_limit() {
     const UNIT: u64 = 512;
     for pool in [PoolKind::Split, PoolKind::Stitched] {
         let device = device(1024 * MIB, Schedule::Immediate);
@@ -378,7 +378,7 @@ fn any_number_is_a_slack() {
 }
 
 #[test]
-fn a_hard_limit_beyond_all_memory_is_no_error() {
+fn hard_limit_beyond_memory_is_accepted() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Immediate);
         let heap = Heap::builder(&device).pool(pool).hard_limit(u64::MAX).build().unwrap();

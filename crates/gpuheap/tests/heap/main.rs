@@ -3,30 +3,30 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-#[cfg(feature = "arithmetic")]
 mod blocks;
 #[cfg(feature = "arithmetic")]
 mod capture;
 mod failing;
+mod failing_calls;
+#[cfg(feature = "arithmetic")]
+mod findings;
 #[cfg(feature = "arrays")]
 mod foreign;
 #[cfg(feature = "arrays")]
 mod free_on;
-mod front;
 mod growth;
 #[cfg(feature = "arithmetic")]
 mod late_capture;
-mod life;
 mod limits;
+mod other_heaps;
 #[cfg(feature = "arithmetic")]
 mod overwrite;
 #[cfg(feature = "arithmetic")]
 mod planted;
 mod programs;
 mod reclaim_steps;
-mod siblings;
 mod support;
-mod sweep;
+mod thread_cache;
 #[cfg(feature = "arrays")]
 mod thread_streams;
 mod threads;

@@ -34,7 +34,7 @@ struct Shape {
 }
 
 #[test]
-fn small_blocks_of_every_policy_are_not_overwritten_early() {
+fn small_blocks_are_not_overwritten_early() {
     let size = |random: &mut Random, _| 256 + random.below(64 << 10);
     for pool in PoolKind::ALL {
         run(pool, &Shape { size, limit: 2 * MIB, in_one: false });
@@ -42,7 +42,7 @@ fn small_blocks_of_every_policy_are_not_overwritten_early() {
 }
 
 #[test]
-fn large_blocks_of_every_policy_are_not_overwritten_early() {
+fn large_blocks_are_not_overwritten_early() {
     let size = |_: &mut Random, _| 4 * MIB;
     for pool in PoolKind::ALL {
         run(pool, &Shape { size, limit: 52 * MIB, in_one: false });
@@ -50,7 +50,7 @@ fn large_blocks_of_every_policy_are_not_overwritten_early() {
 }
 
 #[test]
-fn what_is_stitched_of_several_streams_blocks_is_not_overwritten_early() {
+fn stitched_blocks_are_not_overwritten_early() {
     let size = |_: &mut Random, number| [2, 4, 6][number % 3] * MIB;
     run(PoolKind::Stitched, &Shape { size, limit: 48 * MIB, in_one: true });
 }

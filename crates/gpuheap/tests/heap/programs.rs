@@ -117,7 +117,7 @@ proptest! {
     })]
 
     #[test]
-    fn every_policy_keeps_the_promises(actions in actions(), seed in any::<u64>(), lag in any::<bool>()) {
+    fn policies_match_naive_model(actions in actions(), seed in any::<u64>(), lag in any::<bool>()) {
         for pool in PoolKind::ALL {
             let schedule = if lag {
                 Schedule::Lag(std::time::Duration::from_micros(seed % 50))

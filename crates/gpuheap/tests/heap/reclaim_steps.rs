@@ -30,7 +30,7 @@ fn frees_in_flight_are_waited_for() {
 }
 
 #[test]
-fn only_as_much_cache_goes_back_as_is_needed() {
+fn request_returns_only_needed_cache() {
     let device = emulated(128 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     for (pool, left) in [
@@ -53,7 +53,7 @@ fn only_as_much_cache_goes_back_as_is_needed() {
 }
 
 #[test]
-fn reclaimers_are_asked_once_each_with_no_lock_held() {
+fn reclaimers_run_once_without_lock() {
     let device = emulated(64 * MIB, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let stream = device.stream().unwrap();
@@ -105,7 +105,7 @@ fn reclaimers_are_asked_once_each_with_no_lock_held() {
 }
 
 #[test]
-fn the_drivers_own_pool_is_trimmed_for_others() {
+fn driver_pool_is_trimmed_for_others() {
     // The `driver` heap keeps its bytes in the driver's pool. Its next request has a size that only
     // a trimmed pool can serve on a full device.
     let device = device(192 * MIB, Schedule::Seeded(5));
@@ -120,7 +120,7 @@ fn the_drivers_own_pool_is_trimmed_for_others() {
 }
 
 #[test]
-fn a_reclaim_waits_for_frees_in_flight_of_every_policy() {
+fn reclaim_waits_for_frees_in_flight() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -135,7 +135,7 @@ fn a_reclaim_waits_for_frees_in_flight_of_every_policy() {
 }
 
 #[test]
-fn a_reclaimer_may_allocate_and_may_panic() {
+fn reclaimer_may_allocate_and_panic() {
     let device = emulated(64 * MIB, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let stream = device.stream().unwrap();
@@ -156,7 +156,7 @@ fn a_reclaimer_may_allocate_and_may_panic() {
 }
 
 #[test]
-fn memory_that_is_short_for_the_drivers_own_events_is_found_too() {
+fn memory_for_driver_events_is_reclaimed() {
     use gpuheap::emu::{Fault, FaultPlan};
     use gpuheap_driver::CUresult;
     let device = emulated(64 * MIB, Schedule::Immediate);

@@ -40,7 +40,7 @@ fn for_each(test: impl Fn(&Device, &Heap)) {
 }
 
 #[test]
-fn a_heap_over_a_pool_of_the_driver_refuses_it() {
+fn driver_pool_refuses_thread_stream() {
     let device = device(72 << 20, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Driver);
     let (own, ordinary) = (own(&device), device.stream().unwrap());
@@ -56,7 +56,7 @@ fn a_heap_over_a_pool_of_the_driver_refuses_it() {
 
 /// An array may be used on the stream, but is not freed there: its own stream waits and frees it.
 #[test]
-fn an_array_of_the_drivers_pool_is_freed_on_its_own_stream() {
+fn driver_pool_array_frees_on_stream() {
     if on_real_gpu() {
         return;
     }
@@ -90,7 +90,7 @@ fn allocate_filled(device: &Device, heap: &Heap, stream: &Stream, tag: u8) -> Bl
 }
 
 #[test]
-fn a_stream_is_the_one_of_its_thread_on_every_thread() {
+fn thread_stream_keeps_identity_across_threads() {
     let device = device(1 << 30, Schedule::Immediate);
     let (one, again) = (own(&device), own(&device));
     assert_eq!((one.id(), one.raw()), (again.id(), CUstream::PER_THREAD));
@@ -110,7 +110,7 @@ fn a_stream_is_the_one_of_its_thread_on_every_thread() {
 }
 
 #[test]
-fn memory_of_an_ended_thread_goes_to_other_streams() {
+fn ended_threads_memory_serves_others() {
     for_each(|device, heap| {
         let stream = device.stream().unwrap();
         for tag in 1..6 {
@@ -126,7 +126,7 @@ fn memory_of_an_ended_thread_goes_to_other_streams() {
 }
 
 #[test]
-fn a_stream_takes_work_after_its_thread_has_ended() {
+fn stream_works_after_thread_end() {
     for_each(|device, heap| {
         let other = device.stream().unwrap();
         for tag in 1..4 {
@@ -153,7 +153,7 @@ fn a_stream_takes_work_after_its_thread_has_ended() {
 /// Each thread allocates on its own default stream, and frees what the other one allocated, in the
 /// other's order or in the order of its own stream too.
 #[test]
-fn threads_free_what_other_threads_allocated() {
+fn threads_free_others_blocks() {
     for_each(|device, heap| {
         let (to_first, first) = mpsc::channel::<(Block, u8)>();
         let (to_second, second) = mpsc::channel::<(Block, u8)>();
@@ -183,7 +183,7 @@ fn threads_free_what_other_threads_allocated() {
 
 /// The stream's own thread, after another one enqueued work in its order.
 #[test]
-fn a_wait_covers_work_that_another_thread_enqueued() {
+fn wait_covers_other_threads_work() {
     for is_done in [false, true] {
         for schedule in SCHEDULES {
             let device = device(1 << 30, schedule);
@@ -205,7 +205,7 @@ fn a_wait_covers_work_that_another_thread_enqueued() {
 }
 
 #[test]
-fn an_array_goes_from_a_threads_stream_to_another() {
+fn array_crosses_thread_streams() {
     for schedule in SCHEDULES {
         let device = device(1 << 30, schedule);
         let heap = heap(&device, PoolKind::Split);
@@ -225,7 +225,7 @@ fn an_array_goes_from_a_threads_stream_to_another() {
 }
 
 #[test]
-fn a_thread_may_capture_its_own_default_stream() {
+fn thread_stream_can_capture() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let stream = own(&device);
@@ -257,7 +257,7 @@ fn a_thread_may_capture_its_own_default_stream() {
 
 /// A use of the handle on another thread is of that thread's stream, which nothing orders.
 #[test]
-fn the_checks_tell_the_streams_of_threads_apart() {
+fn checks_distinguish_thread_streams() {
     if on_real_gpu() {
         return;
     }

@@ -60,7 +60,7 @@ fn work(
 }
 
 #[test]
-fn threads_share_a_heap_of_every_policy() {
+fn threads_share_heap() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Seeded(7));
         let heap = heap(&device, pool);
@@ -79,7 +79,7 @@ fn threads_share_a_heap_of_every_policy() {
 /// 16 threads at 95 % of a limit: a request may fail only if live memory leaves no room, not
 /// because other threads cache memory.
 #[test]
-fn threads_near_the_limit_fail_only_when_live_memory_is_in_the_way() {
+fn threads_fail_only_for_live_memory() {
     use PoolKind::{Binned, Driver, Simple, Split, Stitched};
     for pool in [Simple, Binned, Split, Stitched, Driver] {
         let device = device(4 << 30, Schedule::Seeded(11));

@@ -34,7 +34,7 @@ fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
 }
 
 #[test]
-fn nobody_waits_for_what_a_stream_was_given_after_it_was_waited_for() {
+fn later_work_is_not_waited_for() {
     if on_real_gpu() {
         return;
     }
@@ -93,7 +93,7 @@ fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &
 }
 
 #[test]
-fn with_memory_to_spare_no_stream_waits() {
+fn spare_memory_avoids_waits() {
     if on_real_gpu() {
         return;
     }
@@ -112,7 +112,7 @@ fn with_memory_to_spare_no_stream_waits() {
 /// Two streams pass memory to each other while none of their work is done. The memory taken does
 /// not grow with the number of passes.
 #[test]
-fn what_is_taken_to_spare_waits_is_bounded() {
+fn memory_taken_against_waits_is_bounded() {
     if on_real_gpu() {
         return;
     }
@@ -131,7 +131,7 @@ fn what_is_taken_to_spare_waits_is_bounded() {
 }
 
 #[test]
-fn what_is_freed_after_a_wait_is_not_over() {
+fn free_after_wait_stays_pending() {
     for pool in PoolKind::ALL {
         for ((way, learn), size) in WAYS.iter().flat_map(|way| SIZES.map(|size| (*way, size))) {
             for late in [false, true] {

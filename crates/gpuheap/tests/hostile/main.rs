@@ -4,10 +4,10 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod destructors;
+mod drop_order;
 mod emulator;
-mod ends;
-mod held;
-mod lies;
+mod kept_results;
 mod panics;
 mod program;
 #[path = "../heap/random.rs"]
@@ -15,6 +15,6 @@ mod random;
 mod reclaimers;
 mod registered;
 mod staged;
-mod stash;
 mod streams;
 mod support;
+mod trait_impls;

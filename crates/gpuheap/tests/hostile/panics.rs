@@ -324,7 +324,7 @@ fn in_elements_that_are_printed() {
 }
 
 #[test]
-fn in_pieces_of_code_that_are_measured() {
+fn panic_in_measured_code_is_contained() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();

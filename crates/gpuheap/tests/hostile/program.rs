@@ -545,7 +545,7 @@ fn programs() -> impl Strategy<Value = (Vec<Step>, [prop::sample::Index; 3], u64
 
 /// Runs for `GPUHEAP_HOSTILE_SECONDS`, or 5 seconds.
 #[test]
-fn random_programs_do_what_the_model_does() {
+fn random_programs_match_model() {
     let seconds = std::env::var("GPUHEAP_HOSTILE_SECONDS").ok().and_then(|text| text.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(5));
     let mut count = 0;

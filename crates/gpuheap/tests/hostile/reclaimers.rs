@@ -31,7 +31,7 @@ fn reclaimer_that_lets_go_of_itself() {
 
 /// A heap that is short asks its reclaimers, also if a reclaimer of another heap made the request.
 #[test]
-fn reclaimer_of_a_heap_that_is_used_by_another_ones() {
+fn reclaimer_of_other_heap_may_run() {
     let device = device(64 << 20, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let build = || Heap::builder(&device).without_environment().pool(PoolKind::Split);

@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 /// The limit of pinned memory does not hold for registered memory, so raising it would not help.
 #[test]
-fn registered_memory_is_not_told_of_the_pinned_limit() {
+fn registered_memory_ignores_pinned_limit() {
     let mut profile = Profile::with_memory(256 << 20).without_context();
     profile.pinned_limit = Some(8 << 20);
     let device = Device::emulated_with(Options::with_device(profile)).unwrap();

@@ -63,7 +63,7 @@ fn is_aligned<U: Element>(what: &str) {
 }
 
 #[test]
-fn reinterpreted_elements_lie_at_multiples_of_their_alignment() {
+fn reinterpreted_elements_are_aligned() {
     is_aligned::<A16>("16");
     is_aligned::<A256>("256");
     is_aligned::<A512>("512");
@@ -72,7 +72,7 @@ fn reinterpreted_elements_lie_at_multiples_of_their_alignment() {
 }
 
 #[test]
-fn views_of_a_staged_array_are_checked_too() {
+fn views_of_staged_array_are_checked() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap().kind(MemoryKind::Pinned);
@@ -159,7 +159,7 @@ fn use_in_every_way(array: &mut DeviceArray<u8>) {
 }
 
 #[test]
-fn every_use_is_an_error_and_changes_nothing() {
+fn uses_of_staged_array_err() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
             let target = heap.target().unwrap().kind(kind);
@@ -179,7 +179,7 @@ fn every_use_is_an_error_and_changes_nothing() {
 
 /// Ended, forgotten, moved to another thread: the block is freed with the last of its arrays.
 #[test]
-fn every_end_of_a_staged_array_gives_its_memory_back() {
+fn ends_of_staged_array_free_memory() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
             let target = heap.target().unwrap().kind(kind);

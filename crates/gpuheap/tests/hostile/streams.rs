@@ -229,7 +229,7 @@ fn random_programs_over_streams_break_nothing() {
 /// An array is dropped while another stream reads it. Its memory is then reused through blocks
 /// alone.
 #[test]
-fn a_block_that_is_freed_on_another_stream_keeps_its_memory_in_order() {
+fn block_freed_elsewhere_keeps_order() {
     const COUNT: usize = 4 << 20;
     for pool in PoolKind::ALL {
         let device = device(Schedule::OnDemand);
@@ -253,7 +253,7 @@ fn a_block_that_is_freed_on_another_stream_keeps_its_memory_in_order() {
 
 /// Events and streams of a device that was reset, of another device, and of streams that ended.
 #[test]
-fn events_and_streams_outlive_what_they_are_of() {
+fn events_and_streams_outlive_heap() {
     let (one, other) = (device(Schedule::OnDemand), device(Schedule::OnDemand));
     let heap = Heap::builder(&one).without_environment().build().unwrap();
     let stream = one.stream().unwrap();

@@ -3,13 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod errors;
 mod pinned;
 mod registered;
 mod release;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
-mod texts;
 mod unified;
 mod wsl2;
 mod zero;

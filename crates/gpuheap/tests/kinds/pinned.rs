@@ -23,7 +23,7 @@ fn recycled(target: &Target) -> DeviceArray<u8> {
 }
 
 #[test]
-fn a_freed_buffer_is_used_again_with_no_driver_call() {
+fn freed_buffer_is_reused_without_call() {
     for pool in POOLED {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -49,7 +49,7 @@ fn a_freed_buffer_is_used_again_with_no_driver_call() {
 }
 
 #[test]
-fn the_host_writes_a_recycled_buffer_only_after_its_last_tenant() {
+fn host_write_waits_for_previous_use() {
     let lag = Schedule::Lag(Duration::from_millis(10));
     for schedule in [Schedule::OnDemand, lag, Schedule::Seeded(9)] {
         for pool in POOLED {
@@ -79,7 +79,7 @@ fn the_host_writes_a_recycled_buffer_only_after_its_last_tenant() {
 }
 
 #[test]
-fn a_buffer_that_is_dropped_during_a_copy_is_read_first() {
+fn copy_reads_dropped_buffer() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -100,7 +100,7 @@ fn a_buffer_that_is_dropped_during_a_copy_is_read_first() {
 }
 
 #[test]
-fn the_device_sees_it_where_the_host_does() {
+fn device_and_host_addresses_agree() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let stream = device.stream().unwrap();
@@ -125,7 +125,7 @@ fn the_device_sees_it_where_the_host_does() {
 }
 
 #[test]
-fn each_kind_has_an_account_of_its_own() {
+fn kinds_are_counted_separately() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Binned);
     let target = heap.on(&device.stream().unwrap());

@@ -17,7 +17,7 @@ fn registered(heap: &Heap) -> Usage {
 }
 
 #[test]
-fn a_vector_is_used_in_place_and_comes_back() {
+fn registered_vector_comes_back() {
     let device = device(1 << 30, Schedule::Seeded(2));
     let target = target(&device);
     let mut vector: Vec<u32> = Vec::with_capacity(70_000);
@@ -47,7 +47,7 @@ fn a_vector_is_used_in_place_and_comes_back() {
 }
 
 #[test]
-fn a_drop_waits_for_the_last_use() {
+fn drop_waits_for_last_use() {
     let device = device(1 << 30, Schedule::OnDemand);
     let target = target(&device);
     let other = device.stream().unwrap();
@@ -75,7 +75,7 @@ fn a_drop_waits_for_the_last_use() {
 /// The unlock waits too, here and on the drivers that were tried, but no driver promises it. Memory
 /// that cannot be waited for is neither unlocked nor freed.
 #[test]
-fn what_cannot_be_waited_for_stays_locked() {
+fn memory_without_wait_stays_registered() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let emulator = device.emulator().unwrap();
     let target = target(&device);
@@ -103,7 +103,7 @@ fn what_cannot_be_waited_for_stays_locked() {
 }
 
 #[test]
-fn nothing_and_elements_of_no_size_are_registered_too() {
+fn empty_vectors_register() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = target(&device);
     let nothing = target.register(Vec::<f64>::with_capacity(9)).unwrap();
@@ -134,7 +134,7 @@ fn windows_and_other_types_give_copies() {
 }
 
 #[test]
-fn its_copies_are_pinned_and_it_cannot_be_allocated() {
+fn copies_of_registered_are_pinned() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = target(&device);
     let array = target.register(vec![1_u32, 2]).unwrap();
@@ -154,7 +154,7 @@ fn its_copies_are_pinned_and_it_cannot_be_allocated() {
 }
 
 #[test]
-fn bytes_that_are_no_elements_do_not_come_back_as_such() {
+fn invalid_bytes_do_not_come_back() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = target(&device);
     let array = target.register(vec![true; 10]).unwrap();
@@ -170,7 +170,7 @@ fn bytes_that_are_no_elements_do_not_come_back_as_such() {
 }
 
 #[test]
-fn a_vector_that_cannot_be_registered_comes_back() {
+fn unregistrable_vector_comes_back() {
     let profile = Profile { pinned_limit: Some(8 << 20), ..Profile::wsl2_rtx4060() };
     let device = Device::emulated_with(Options::with_device(profile)).unwrap();
     let target = target(&device);
@@ -194,7 +194,7 @@ fn a_vector_that_cannot_be_registered_comes_back() {
 }
 
 #[test]
-fn a_failing_call_loses_no_vector_and_keeps_the_account() {
+fn failing_call_loses_no_vector() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let emulator = device.emulator().unwrap();
     let target = target(&device);

@@ -8,7 +8,7 @@ use crate::support::{assert_all_returned, device, heap};
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 
 #[test]
-fn a_block_of_its_own_goes_back_whole() {
+fn single_block_segment_is_released() {
     for (pool, bytes, block) in [
         (PoolKind::Binned, 1000, 1024),
         (PoolKind::Binned, (128 << 20) + 1, (128 << 20) + 1),
@@ -31,7 +31,7 @@ fn a_block_of_its_own_goes_back_whole() {
 }
 
 #[test]
-fn a_segment_that_others_are_in_stays() {
+fn shared_segment_stays() {
     for kind in KINDS {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, PoolKind::Split);
@@ -47,7 +47,7 @@ fn a_segment_that_others_are_in_stays() {
 }
 
 #[test]
-fn a_pool_of_the_drivers_says_what_it_shrank_by() {
+fn driver_pool_reports_released_bytes() {
     for threshold in [0, u64::MAX] {
         let pool = PoolKind::Driver;
         for kind in KINDS {

@@ -38,7 +38,7 @@ fn target(device: &Device, pool: PoolKind) -> Target {
 }
 
 #[test]
-fn pages_go_where_they_are_sent_and_keep_what_they_hold() {
+fn prefetched_pages_keep_content() {
     let device = device(1 << 30, Schedule::Seeded(3));
     if !moves(&device) {
         return;
@@ -65,7 +65,7 @@ fn pages_go_where_they_are_sent_and_keep_what_they_hold() {
 }
 
 #[test]
-fn advice_is_given_taken_back_and_not_inherited() {
+fn advice_is_set_unset_not_inherited() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
         let device = device(1 << 30, Schedule::OnDemand);
         if !moves(&device) {
@@ -110,7 +110,7 @@ fn advice_is_given_taken_back_and_not_inherited() {
 }
 
 #[test]
-fn other_kinds_are_refused_with_the_reason() {
+fn other_kinds_refuse_prefetch() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = target(&device, PoolKind::Split);
     for kind in [MemoryKind::Device, MemoryKind::Pinned] {
@@ -129,7 +129,7 @@ fn other_kinds_are_refused_with_the_reason() {
 }
 
 #[test]
-fn another_device_of_the_machine_is_a_place_and_one_of_another_is_not() {
+fn prefetch_accepts_devices_of_machine() {
     let two = vec![Profile::h200(), Profile::h200()];
     let options = Options { devices: two, ..Options::default() };
     let devices = Device::emulated_devices(options).unwrap();

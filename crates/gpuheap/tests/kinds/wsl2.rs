@@ -14,7 +14,7 @@ fn wsl2(schedule: Schedule) -> Device {
 }
 
 #[test]
-fn nothing_is_moved_and_the_text_says_why() {
+fn prefetch_explains_missing_effect() {
     let device = wsl2(Schedule::Immediate);
     let target = heap(&device, PoolKind::Split).on(&device.stream().unwrap());
     let array = target.kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
@@ -36,7 +36,7 @@ fn nothing_is_moved_and_the_text_says_why() {
 }
 
 #[test]
-fn the_host_waits_for_the_whole_device() {
+fn host_borrow_waits_for_device() {
     let device = wsl2(Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let [mine, other] = [(); 2].map(|()| device.stream().unwrap());
@@ -52,7 +52,7 @@ fn the_host_waits_for_the_whole_device() {
 }
 
 #[test]
-fn the_device_gets_no_work_while_the_host_has_unified_memory() {
+fn host_borrow_blocks_device_work() {
     let device = wsl2(Schedule::Seeded(5));
     let heap = heap(&device, PoolKind::Split);
     let stream = device.stream().unwrap();
@@ -87,7 +87,7 @@ fn the_device_gets_no_work_while_the_host_has_unified_memory() {
 }
 
 #[test]
-fn what_is_to_be_zeroed_is_kept_until_the_device_may_work() {
+fn zeroing_waits_for_host_borrow() {
     let device = wsl2(Schedule::Seeded(5));
     let heap = heap(&device, PoolKind::Simple);
     let target = heap.on(&device.stream().unwrap());
@@ -104,7 +104,7 @@ fn what_is_to_be_zeroed_is_kept_until_the_device_may_work() {
 }
 
 #[test]
-fn with_concurrent_access_nobody_is_held_up() {
+fn concurrent_access_holds_up_nothing() {
     let device = device(1 << 30, Schedule::OnDemand);
     if on_real_gpu() && !device.describe().concurrent_managed_access {
         return;
@@ -124,7 +124,7 @@ fn with_concurrent_access_nobody_is_held_up() {
 }
 
 #[test]
-fn threads_that_work_and_threads_that_look_take_turns() {
+fn host_borrows_and_work_alternate() {
     let device = wsl2(Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
@@ -175,7 +175,7 @@ fn threads_that_work_and_threads_that_look_take_turns() {
 }
 
 #[test]
-fn unified_memory_beyond_the_device_is_refused() {
+fn oversized_unified_memory_is_refused() {
     let device = wsl2(Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.on(&device.stream().unwrap()).kind(MemoryKind::Unified);

@@ -49,7 +49,7 @@ fn secret(target: &Target) -> DeviceArray<u8> {
 }
 
 #[test]
-fn an_array_of_its_own_leaves_zeros_in_its_whole_block_however_it_goes() {
+fn zero_on_free_covers_whole_block() {
     type Way = fn(DeviceArray<u8>);
     let ways: [(&str, Way); 4] = [
         ("drop", |array| drop(array)),
@@ -84,7 +84,7 @@ fn an_array_of_its_own_leaves_zeros_in_its_whole_block_however_it_goes() {
 }
 
 #[test]
-fn a_heap_that_zeroes_what_is_freed_does_so_for_every_array() {
+fn zeroing_heap_zeroes_every_array() {
     for pool in POOLS {
         for kind in KINDS {
             let device = device(1 << 30, Schedule::OnDemand);
@@ -120,7 +120,7 @@ fn another_stream_finds_zeros_too() {
 }
 
 #[test]
-fn raw_blocks_leave_zeros_even_when_their_stream_ended_before_them() {
+fn raw_blocks_zero_after_stream_end() {
     for pool in POOLS {
         for ends in [false, true] {
             let device = device(1 << 30, Schedule::OnDemand);
@@ -154,7 +154,7 @@ fn raw_blocks_leave_zeros_even_when_their_stream_ended_before_them() {
 }
 
 #[test]
-fn what_could_not_be_zeroed_has_no_next_tenant_until_it_is() {
+fn unzeroed_memory_is_not_reused() {
     for pool in POOLS {
         for kind in KINDS {
             let device = emulated(1 << 30, Schedule::Immediate);
@@ -183,7 +183,7 @@ fn what_could_not_be_zeroed_has_no_next_tenant_until_it_is() {
 }
 
 #[test]
-fn a_heap_that_ends_zeroes_what_it_kept() {
+fn ending_heap_zeroes_cache() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let emulator = device.emulator().unwrap();
     let heap = heap(&device, PoolKind::Split);
@@ -202,7 +202,7 @@ fn a_heap_that_ends_zeroes_what_it_kept() {
 }
 
 #[test]
-fn pools_of_the_drivers_get_zeros_back() {
+fn driver_pools_receive_zeroed_memory() {
     for pool in [PoolKind::None, PoolKind::Driver] {
         for kind in KINDS {
             let device = emulated(1 << 30, Schedule::Seeded(1));

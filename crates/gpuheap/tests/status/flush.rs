@@ -9,7 +9,7 @@ use crate::support::{assert_all_returned, device, emulated, heap};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_flush_waits_and_empties_the_pools_of_all_kinds() {
+fn flush_empties_pools_of_all_kinds() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -34,7 +34,7 @@ fn a_flush_waits_and_empties_the_pools_of_all_kinds() {
 }
 
 #[test]
-fn the_report_says_what_is_left_and_why() {
+fn flush_report_explains_kept_memory() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let [mine, other] = [(); 2].map(|()| heap(&device, PoolKind::Split));
     let target = mine.target().unwrap();
@@ -60,7 +60,7 @@ fn the_report_says_what_is_left_and_why() {
 
 /// If a driver does not say how much is free, the flush still reports everything else.
 #[test]
-fn a_report_says_that_what_the_driver_does_not_say_is_unknown() {
+fn flush_report_marks_unknown_figures() {
     for pool in PoolKind::ALL {
         let device = emulated(1 << 30, Schedule::Immediate);
         let heap = heap(&device, pool);

@@ -20,7 +20,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Counts the process's threads; those of other tests end as well.
 #[test]
-fn idle_memory_of_all_kinds_goes_back_and_the_thread_ends_with_its_heap() {
+fn idle_trim_returns_every_kind() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::OnDemand);
         let builder = Heap::builder(&device).pool(pool).idle_trim(Duration::from_millis(20));

@@ -80,7 +80,7 @@ fn fill_up(device: &Device, heap: &Heap) {
 }
 
 #[test]
-fn a_heap_logs_its_life_and_its_reclaim_steps() {
+fn heap_logs_life_and_reclaim_steps() {
     let said = said(|| {
         let device = emulated(256 * MIB, Schedule::Immediate);
         let builder = Heap::builder(&device).without_environment().pool(PoolKind::Simple);
@@ -92,7 +92,7 @@ fn a_heap_logs_its_life_and_its_reclaim_steps() {
 }
 
 #[test]
-fn trims_of_the_driver_s_pool_and_waits_on_wsl2_are_logged() {
+fn trims_and_wsl2_waits_are_logged() {
     let said = said(|| {
         let profile = Profile { wsl2: true, ..Profile::with_memory(256 * MIB).without_context() };
         let device = Device::emulated(profile).unwrap();
@@ -110,7 +110,7 @@ fn trims_of_the_driver_s_pool_and_waits_on_wsl2_are_logged() {
 }
 
 #[test]
-fn a_pool_that_is_replaced_is_logged() {
+fn pool_replacement_is_logged() {
     let said = said(|| {
         let device = Device::emulated(Profile::wsl2_rtx4060()).unwrap();
         drop(Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap());
@@ -122,7 +122,7 @@ fn a_pool_that_is_replaced_is_logged() {
 }
 
 #[test]
-fn the_thread_of_an_idle_trim_logs_what_it_gave_back() {
+fn idle_trim_logs_returned_bytes() {
     listen(|_, _, _| ());
     let device = emulated(256 * MIB, Schedule::Immediate);
     let builder = Heap::builder(&device).pool(PoolKind::Split);
@@ -138,7 +138,7 @@ fn the_thread_of_an_idle_trim_logs_what_it_gave_back() {
 /// device's own heap and another one. If a lock of the library were held, one of these calls would
 /// block forever.
 #[test]
-fn a_logger_may_use_the_heap_that_it_is_told_of() {
+fn logger_may_use_logged_heap() {
     for pool in PoolKind::ALL {
         let device = emulated(256 * MIB, Schedule::Immediate);
         let heap = heap(&device, pool);
@@ -174,7 +174,7 @@ fn a_logger_may_use_the_heap_that_it_is_told_of() {
 
 /// Looking at the device's heaps makes no handle of a heap that only a block keeps alive.
 #[test]
-fn a_heap_that_a_block_outlives_is_said_to_be_closed_once() {
+fn outlived_heap_logs_close_once() {
     let profile = Profile::with_memory(64 * MIB).without_context();
     let devices = vec![profile.clone(), profile];
     let options = Options { devices, ..Options::default() };
@@ -200,7 +200,7 @@ fn a_heap_that_a_block_outlives_is_said_to_be_closed_once() {
 
 /// A reset waits for the thread of an idle trim, for which a close waits too.
 #[test]
-fn a_logger_may_reset_the_device_when_a_heap_with_an_idle_trim_is_closed() {
+fn logger_may_reset_during_close() {
     let closing = thread::spawn(|| {
         let device = emulated(256 * MIB, Schedule::Immediate);
         let builder = Heap::builder(&device).pool(PoolKind::Split);
@@ -250,7 +250,7 @@ fn a_logger_that_panics_harms_nothing() {
 
 /// By then the logger's own thread-locals no longer exist, and it panics.
 #[test]
-fn a_heap_that_ends_with_its_thread_does_not_abort_the_process() {
+fn heap_in_thread_local_ends_cleanly() {
     struct Last(RefCell<Option<Heap>>);
     thread_local! {
         static LAST: Last = const { Last(RefCell::new(None)) };

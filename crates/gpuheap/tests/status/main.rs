@@ -3,9 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod beside;
-mod enough;
-mod fit;
 #[cfg(feature = "arrays")]
 mod flush;
 #[cfg(feature = "arrays")]
@@ -16,12 +13,15 @@ mod log;
 mod measure;
 #[cfg(feature = "arrays")]
 mod peak;
-mod promise;
 #[cfg(feature = "arrays")]
 mod reset;
 mod retry;
+mod shared_device;
+mod short_by;
 #[cfg(feature = "arrays")]
 mod status;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
+mod unpromised_memory;
+mod would_fit;

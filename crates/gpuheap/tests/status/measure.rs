@@ -28,7 +28,7 @@ fn every_kind_counts_and_blocks_nest() {
 }
 
 #[test]
-fn other_threads_and_failed_requests_do_not_count() {
+fn measure_skips_threads_and_failures() {
     let target = target();
     let (_, allocated) = allocated! {
         std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn other_threads_and_failed_requests_do_not_count() {
 }
 
 #[test]
-fn a_body_may_be_left_by_any_way() {
+fn measured_body_may_exit_anyhow() {
     fn by_question_mark(target: &Target) -> Result<u64, Error> {
         let (_, timed) = time! { target.zeroed::<u8, _>(1 << 50)? };
         Ok(timed.allocated.bytes)
@@ -74,7 +74,7 @@ fn a_body_may_be_left_by_any_way() {
 }
 
 #[test]
-fn time_in_memory_management_is_a_part_of_all_the_time() {
+fn management_time_is_within_total() {
     let target = target();
     let ((inner, array), outer) = time! {
         let array = target.zeroed::<u8, _>(1 << 20).unwrap();
@@ -94,7 +94,7 @@ fn time_in_memory_management_is_a_part_of_all_the_time() {
 }
 
 #[test]
-fn a_peak_is_of_its_block_and_of_those_around_it() {
+fn peak_covers_nested_blocks() {
     let target = target();
     let make = |bytes: usize| target.zeroed::<u8, _>(bytes).unwrap();
     let before = make(5000);
@@ -119,7 +119,7 @@ fn a_peak_is_of_its_block_and_of_those_around_it() {
 }
 
 #[test]
-fn a_peak_is_right_after_blocks_that_were_left_early() {
+fn peak_survives_early_exits() {
     let target = target();
     let make = |bytes: usize| target.zeroed::<u8, _>(bytes).unwrap();
     let (_, outer) = allocated! {

@@ -15,7 +15,7 @@ fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
 }
 
 #[test]
-fn live_peak_of_one_thread_on_two_streams_is_what_was_live() {
+fn live_peak_is_exact_across_streams() {
     for pool in PoolKind::ALL {
         let device = Device::open("emulated:1GiB").unwrap();
         let heap = heap(&device, pool, 16 * MIB);
@@ -30,7 +30,7 @@ fn live_peak_of_one_thread_on_two_streams_is_what_was_live() {
 
 /// Blocks of one thread on several streams, freed in any order and on any stream.
 #[test]
-fn live_peak_of_one_thread_is_exact() {
+fn live_peak_is_exact_on_thread() {
     for pool in PoolKind::ALL {
         for seed in 0..8 {
             let device = Device::open("emulated:4GiB").unwrap();
@@ -149,7 +149,7 @@ impl Nested<'_> {
 }
 
 #[test]
-fn peaks_of_nested_parts_of_one_thread_are_exact_and_equal() {
+fn nested_peaks_are_exact_and_equal() {
     for pool in PoolKind::ALL {
         for seed in 0..20 {
             let device = Device::open("emulated:4GiB").unwrap();
@@ -164,7 +164,7 @@ fn peaks_of_nested_parts_of_one_thread_are_exact_and_equal() {
 
 /// Each of several threads has a scope of its own, which counts the memory of all of them.
 #[test]
-fn peak_of_a_scope_with_several_threads_is_off_by_what_they_keep_at_most() {
+fn scope_peak_error_is_bounded() {
     const THREADS: u64 = 4;
     const KEEPS: u64 = MIB;
     let bound = THREADS * (KEEPS + KEEPS / 4);
@@ -223,7 +223,7 @@ fn peak_of_a_scope_with_several_threads_is_off_by_what_they_keep_at_most() {
 /// Each of several threads caches as much as it may. The high-water mark is off by no more than all
 /// of them cache.
 #[test]
-fn live_peak_of_several_threads_is_off_by_what_they_keep_at_most() {
+fn live_peak_error_is_bounded() {
     const THREADS: u64 = 4;
     const STREAMS: u64 = 2;
     const KEEPS: u64 = MIB;
@@ -284,7 +284,7 @@ fn live_peak_of_several_threads_is_off_by_what_they_keep_at_most() {
 }
 
 #[test]
-fn regions_are_nested_and_of_one_kind_of_memory() {
+fn regions_nest_by_memory_kind() {
     let device = Device::open("emulated:1GiB").unwrap();
     let heap = heap(&device, PoolKind::Stitched, 16 * MIB);
     let target = heap.target().unwrap();

@@ -9,7 +9,7 @@ use crate::idle::{threads, wait_until};
 use crate::support::{assert_no_findings, emulated, on_real_gpu};
 
 #[test]
-fn a_heap_gives_back_first_and_then_says_that_the_device_is_gone() {
+fn heap_returns_memory_then_errs() {
     // On a real GPU the context is shared with the tests that run beside this one.
     if on_real_gpu() {
         return;
@@ -56,7 +56,7 @@ fn a_heap_gives_back_first_and_then_says_that_the_device_is_gone() {
 
 /// The trim thread would sleep for an hour, but the reset wakes it.
 #[test]
-fn a_reset_ends_the_thread_of_idle_trimming() {
+fn reset_ends_idle_trim_thread() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).idle_trim(Duration::from_secs(3600)).build().unwrap();
     wait_until("no thread watches", || threads() > 0);

@@ -22,7 +22,7 @@ impl RunsOut for Theirs {
 }
 
 #[test]
-fn a_call_gets_what_a_heap_has_cached_and_in_flight() {
+fn retried_call_gets_cached_memory() {
     for pool in PoolKind::ALL {
         let device = emulated(64 * MIB, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -49,7 +49,7 @@ fn a_call_gets_what_a_heap_has_cached_and_in_flight() {
 }
 
 #[test]
-fn another_heap_of_the_device_needs_no_retry_and_may_be_in_one() {
+fn other_heap_may_retry_concurrently() {
     let device = emulated(64 * MIB, Schedule::Immediate);
     let [hoard, poor] = [(); 2].map(|()| heap(&device, PoolKind::Split));
     let stream = device.stream().unwrap();
@@ -65,7 +65,7 @@ fn another_heap_of_the_device_needs_no_retry_and_may_be_in_one() {
 }
 
 #[test]
-fn it_is_called_after_each_step_and_once_more_and_the_last_error_counts() {
+fn retry_runs_after_each_step() {
     let device = emulated(64 * MIB, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let mut calls = 0;

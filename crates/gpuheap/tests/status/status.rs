@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 
 /// The transcript of CUDA.jl's documentation, by every pool.
 #[test]
-fn the_text_follows_an_array_from_its_making_to_a_reclaim() {
+fn status_follows_array_to_reclaim() {
     for pool in PoolKind::ALL {
         let device = emulated(16 << 30, Schedule::Immediate);
         let heap = heap(&device, pool);
@@ -36,7 +36,7 @@ fn the_text_follows_an_array_from_its_making_to_a_reclaim() {
 
 /// `none` as CUDA.jl's page on memory describes it: no pool, and each request is the driver's.
 #[test]
-fn without_a_pool_each_request_is_the_drivers_and_nothing_is_cached() {
+fn pool_none_caches_nothing() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let emulator = device.emulator().unwrap();
     let heap = heap(&device, PoolKind::None);
@@ -103,7 +103,7 @@ fn none_free_waits_for_device() {
 
 /// A pool of the driver that gives freed memory back once its stream is waited for.
 #[test]
-fn a_release_threshold_bounds_what_a_pool_of_the_drivers_keeps() {
+fn release_threshold_bounds_driver_pool() {
     for (threshold, soft, kept) in
         [(None, None, 128), (Some(0), None, 0), (Some(64), None, 64), (Some(64), Some(32), 32)]
     {
@@ -126,7 +126,7 @@ fn a_release_threshold_bounds_what_a_pool_of_the_drivers_keeps() {
 }
 
 #[test]
-fn a_dropped_array_is_cached_at_once_and_the_device_counts_everybody() {
+fn dropped_array_counts_as_cached() {
     let device = device(1 << 30, Schedule::OnDemand);
     let [mine, other] = [(); 2].map(|()| heap(&device, PoolKind::Split));
     let before = mine.memory_status().unwrap();
@@ -145,7 +145,7 @@ fn a_dropped_array_is_cached_at_once_and_the_device_counts_everybody() {
 }
 
 #[test]
-fn limits_and_other_kinds_have_their_lines_when_there_are_any() {
+fn status_shows_set_limits_and_kinds() {
     let device = device(8 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Simple);
     assert_eq!(heap.memory_status().unwrap().to_string().lines().count(), 3);
@@ -179,7 +179,7 @@ fn limits_and_other_kinds_have_their_lines_when_there_are_any() {
 }
 
 #[test]
-fn of_many_outstanding_allocations_the_text_has_the_first() {
+fn status_lists_first_allocations() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
     let target = heap.target().unwrap();
@@ -199,7 +199,7 @@ fn of_many_outstanding_allocations_the_text_has_the_first() {
 }
 
 #[test]
-fn json_has_the_same_figures_by_stable_names() {
+fn json_names_same_figures() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let heap =
         Heap::builder(&device).pool(PoolKind::Binned).pinned_limit(64 * MIB).build().unwrap();
@@ -208,7 +208,7 @@ fn json_has_the_same_figures_by_stable_names() {
 }
 
 #[test]
-fn an_allocation_of_zero_bytes_is_counted_and_is_in_no_other_figure() {
+fn zero_bytes_count_as_allocation() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Immediate);
         let heap = Heap::builder(&device).pool(pool).track(Tracking::Counts).build().unwrap();
@@ -227,7 +227,7 @@ fn an_allocation_of_zero_bytes_is_counted_and_is_in_no_other_figure() {
 }
 
 #[test]
-fn what_happened_since_a_moment_is_counted() {
+fn stats_diff_counts_since_snapshot() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Binned);
     let target = heap.target().unwrap();

@@ -92,7 +92,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn allowance_shrinks_to_nothing_as_the_device_fills() {
+    fn allowance_shrinks_as_device_fills() {
         let allowances = [72, 40, 18, 9, 0].map(|left| {
             let headroom = Headroom { most: 72 * GIB, left: left * GIB };
             allowance(headroom)

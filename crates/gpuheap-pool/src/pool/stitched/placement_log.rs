@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it fills a log of 131,072 entries")]
-    fn a_loop_is_known_after_four_billion_requests() {
+    fn loop_stays_known_after_counter_wraps() {
         let mut placement_log = PlacementLog::default();
         (0..LOG).for_each(|_| placement_log.note(512, Place::Primary(1, 0), true));
         let first = known(&mut placement_log);

@@ -20,7 +20,7 @@ proptest! {
 
     /// A plan for the most that is stitchable succeeds.
     #[test]
-    fn what_could_be_stitched_is_what_a_plan_takes(
+    fn plan_takes_all_stitchable_bytes(
         actions in prop::collection::vec((any::<bool>(), any::<u64>()), 1..120),
     ) {
         let mut bench = Bench::new(stitches());
@@ -44,7 +44,7 @@ proptest! {
     /// A request that the forecast says fits succeeds after the last reclaim step, and no other
     /// request does.
     #[test]
-    fn the_forecast_is_what_a_request_then_meets(
+    fn forecast_matches_request_outcome(
         limit in 4_u64..16,
         actions in prop::collection::vec(
             (
@@ -189,7 +189,7 @@ fn stitches() -> Tuning {
 }
 
 #[test]
-fn free_bytes_apart_serve_a_request_larger_than_each() {
+fn separate_free_blocks_serve_larger_request() {
     let mut bench = Bench::new(stitches());
     let blocks: Vec<_> = (0..8).map(|_| bench.allocate(8 * MIB, 0)).collect();
     for block in blocks.iter().step_by(2) {
@@ -215,7 +215,7 @@ fn free_bytes_apart_serve_a_request_larger_than_each() {
 }
 
 #[test]
-fn a_stitched_range_waits_for_the_streams_of_all_its_pages() {
+fn stitched_range_waits_for_all_streams() {
     let mut bench = Bench::new(stitches());
     let blocks: Vec<_> = (0..8).map(|_| bench.allocate(8 * MIB, 0)).collect();
     for (at, block) in blocks.iter().enumerate().step_by(2) {
@@ -233,7 +233,7 @@ fn a_stitched_range_waits_for_the_streams_of_all_its_pages() {
 }
 
 #[test]
-fn a_small_request_is_served_in_pieces_rather_than_refused() {
+fn small_request_is_stitched_before_failing() {
     const KIB: u64 = 1 << 10;
     let mut bench = Bench::new(stitches());
     let _first = bench.allocate(2 * MIB - 100 * KIB, 0);
@@ -270,7 +270,7 @@ fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
 
 /// New memory merges with a block that a capture freed, and does not become the capture's.
 #[test]
-fn no_more_is_taken_beside_what_a_capture_freed_than_is_missing() {
+fn growth_near_capture_takes_missing_bytes() {
     for freed in [3 * MIB, 4 * MIB] {
         for (bytes, slack) in [(1000, 0), (100_000, 40), (128 * MIB + 1, 0), (128 * MIB + 1, 40)] {
             let (mut bench, left) = beside_a_capture(freed, slack);
@@ -288,7 +288,7 @@ fn no_more_is_taken_beside_what_a_capture_freed_than_is_missing() {
 }
 
 #[test]
-fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
+fn growth_near_capture_is_usable() {
     let (mut bench, left) = beside_a_capture(3 * MIB, 0);
     let request = Request { bytes: 4 * MIB + left, stream: bench.streams[0] };
     let before = bench.stats.taken;
@@ -302,7 +302,7 @@ fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
 
 /// New memory between two blocks of one capture does not become the capture's either.
 #[test]
-fn what_is_taken_between_two_frees_of_a_capture_is_used() {
+fn growth_between_capture_frees_is_used() {
     for bytes in [1000, 100_000, LEAST] {
         let mut bench = Bench::new(stitches());
         let [first, between, last] = [(); 3].map(|()| bench.allocate(LEAST, 2));
@@ -319,7 +319,7 @@ fn what_is_taken_between_two_frees_of_a_capture_is_used() {
 }
 
 #[test]
-fn two_neighbours_of_two_streams_inside_a_chunk_are_waited_for_rather_than_refused() {
+fn neighbours_of_two_streams_serve_request() {
     let mut bench = Bench::new(stitches());
     let small: Vec<BlockRef> = (0..SMALL_RUN / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
     bench.limits.hard = Some(bench.stats.taken);
@@ -331,7 +331,7 @@ fn two_neighbours_of_two_streams_inside_a_chunk_are_waited_for_rather_than_refus
 }
 
 #[test]
-fn a_chunk_of_small_blocks_goes_back_by_the_address_of_one() {
+fn release_at_small_block_frees_chunk() {
     let mut bench = Bench::new(stitches());
     let small: Vec<BlockRef> = (0..=SMALL_RUN / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
     for block in &small[..small.len() - 1] {
@@ -364,7 +364,7 @@ fn with_small_ones_left() -> (Bench, [BlockRef; 2]) {
 }
 
 #[test]
-fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
+fn large_request_uses_small_runs_last() {
     let (mut bench, _) = with_small_ones_left();
     let cached = bench.policy.cached(None, &bench.order);
     assert!(bench.forecast(cached.largest_request()).is_cached);
@@ -380,7 +380,7 @@ fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
 }
 
 #[test]
-fn a_chunk_goes_back_whichever_requests_its_free_blocks_were_for() {
+fn release_frees_chunks_of_both_classes() {
     let (mut bench, kept) = with_small_ones_left();
     bench.complete_all();
     bench.release();
@@ -410,7 +410,7 @@ fn step(bench: &mut Bench, sizes: &[u64]) {
 }
 
 #[test]
-fn a_loop_makes_no_driver_call_from_its_second_pass_on() {
+fn repeated_loop_makes_no_driver_call() {
     let mut bench = Bench::new(stitches());
     let sizes: Vec<u64> =
         (0..fewer(60) as u64).map(|at| 100_000 + at * at * 7919 % (23 * MIB)).collect();
@@ -426,7 +426,7 @@ fn a_loop_makes_no_driver_call_from_its_second_pass_on() {
 
 #[test]
 #[cfg_attr(miri, ignore = "the bound is reached after thousands of steps")]
-fn mappings_and_addresses_are_bounded_under_random_sizes() {
+fn random_sizes_keep_mappings_bounded() {
     let mut bench = Bench::new(Tuning { follows: false, maps: 2, ..stitches() });
     let mut random = 12345_u64;
     let mut next = |below: u64| {
@@ -464,7 +464,7 @@ fn mappings_and_addresses_are_bounded_under_random_sizes() {
 }
 
 #[test]
-fn nothing_pending_is_unmapped() {
+fn pending_range_stays_mapped() {
     let mut bench = Bench::new(stitches());
     let blocks: Vec<_> = (0..8).map(|_| bench.allocate(8 * MIB, 0)).collect();
     for block in blocks.iter().step_by(2) {
@@ -489,7 +489,7 @@ fn nothing_pending_is_unmapped() {
 }
 
 #[test]
-fn only_as_much_goes_back_as_is_asked_for() {
+fn release_stops_at_its_target() {
     let mut bench = Bench::new(stitches());
     let block = bench.allocate(64 * MIB, 0);
     bench.free(block, 0);
@@ -512,7 +512,7 @@ fn only_as_much_goes_back_as_is_asked_for() {
 }
 
 #[test]
-fn a_range_whose_first_pages_are_pending_is_not_unmapped_for_its_last() {
+fn pending_start_keeps_range_mapped() {
     let mut bench = Bench::new(stitches());
     let blocks: Vec<_> = (0..8).map(|_| bench.allocate(8 * MIB, 0)).collect();
     for block in blocks.iter().step_by(2) {
@@ -534,7 +534,7 @@ fn a_range_whose_first_pages_are_pending_is_not_unmapped_for_its_last() {
 }
 
 #[test]
-fn what_is_left_of_a_block_merges_with_what_another_stream_freed() {
+fn remainder_merges_with_other_streams_block() {
     let mut bench = Bench::new(stitches());
     let [first, second, _third] = [8, 8, 8].map(|size| bench.allocate(size * MIB, 0));
     bench.free(first, 0);
@@ -551,7 +551,7 @@ fn what_is_left_of_a_block_merges_with_what_another_stream_freed() {
 
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
-fn a_run_of_many_streams_is_walked_once() {
+fn run_of_many_streams_starts_once() {
     let mut bench = Bench::new(Tuning { follows: false, allows_waste: false, ..Tuning::default() });
     let blocks: Vec<_> = (0..400).map(|_| bench.allocate(128 << 10, 0)).collect();
     for (at, block) in blocks.iter().enumerate() {
@@ -567,7 +567,7 @@ fn a_run_of_many_streams_is_walked_once() {
 
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
-fn mappings_of_one_stream_are_bounded() {
+fn one_stream_keeps_mappings_bounded() {
     let mut bench = Bench::new(Tuning { follows: false, maps: 1, ..stitches() });
     bench.model.immediate = true;
     let mut random = 12345_u64;
@@ -595,7 +595,7 @@ fn mappings_of_one_stream_are_bounded() {
 /// any.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
-fn pending_mappings_are_bounded_while_there_is_memory() {
+fn pending_mappings_stay_bounded_with_memory() {
     let mut bench = Bench::new(Tuning { follows: false, maps: 1, ..stitches() });
     let blocks: Vec<_> = (0..400).map(|_| bench.allocate(2 * MIB, 0)).collect();
     for block in blocks.iter().step_by(2) {
@@ -612,7 +612,7 @@ fn pending_mappings_are_bounded_while_there_is_memory() {
 
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
-fn a_request_asks_about_few_of_many_streams() {
+fn request_polls_few_of_many_streams() {
     const STREAMS: usize = 500;
     let mut bench = Bench::with_streams(STREAMS as u64, Tuning::default());
     let blocks: Vec<_> = (0..STREAMS).map(|stream| bench.allocate(128 << 10, stream)).collect();
@@ -634,7 +634,7 @@ fn a_request_asks_about_few_of_many_streams() {
 
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
-fn places_of_small_blocks_make_room_when_their_memory_went() {
+fn released_small_runs_are_forgotten() {
     let mut bench = Bench::new(Tuning::default());
     for round in 0..2 {
         let blocks: Vec<_> = (0..MOST_SMALL_RUNS as u64 * (SMALL_RUN / SMALL))

@@ -36,7 +36,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn bins_find_a_block_that_fits_and_nearly_the_smallest(
+    fn bins_find_nearly_smallest_fitting_block(
         sizes in prop::collection::vec(prop_oneof![1_u64..300, 1_u64..90_000, Just(1 << 38)], 1..fewer(60)),
         removed in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
         asked in prop::collection::vec(prop_oneof![1_u64..300, 1_u64..100_000], 1..fewer(20)),

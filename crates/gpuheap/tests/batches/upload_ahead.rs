@@ -69,7 +69,7 @@ fn at_most_so_many_have_memory() {
 }
 
 #[test]
-fn with_memory_for_fewer_fewer_are_ahead() {
+fn short_memory_reduces_batches_ahead() {
     for resident in [1, 2, 3] {
         let device = device(1 << 30, Schedule::Seeded(9));
         let heap = limited(&device, resident);
@@ -88,7 +88,7 @@ fn with_memory_for_fewer_fewer_are_ahead() {
 
 /// A batch that is too large for the heap is an error at its turn, and later batches follow.
 #[test]
-fn a_batch_that_does_not_fit_is_an_error_at_its_turn() {
+fn oversized_batch_errs_at_its_turn() {
     let device = emulated(1 << 30, Schedule::Seeded(9));
     for ahead in [0, 1, 3] {
         let heap = limited(&device, 3);
@@ -150,7 +150,7 @@ fn order_holds_whatever_runs_when() {
 
 /// The current batch does not wait for the upload of the next ones.
 #[test]
-fn a_batch_waits_for_its_own_upload_alone() {
+fn batch_waits_for_own_upload() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let heap = Heap::builder(&device).without_environment().build().unwrap();
     let target = heap.target().unwrap();
@@ -176,7 +176,7 @@ fn a_batch_waits_for_its_own_upload_alone() {
 /// Two batches have memory. While one is worked on, the next is uploaded into the memory of the one
 /// before. That upload waits only for the work on the earlier batch.
 #[test]
-fn an_upload_ahead_does_not_wait_for_the_work_that_it_runs_beside() {
+fn upload_ahead_skips_other_work() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let staging = Staging { threads: 1, piece: 1 << 20, slots: 2, threshold: 1 << 20 };
     let builder = Heap::builder(&device).without_environment().staging(staging);
@@ -200,7 +200,7 @@ fn an_upload_ahead_does_not_wait_for_the_work_that_it_runs_beside() {
 }
 
 #[test]
-fn without_a_stream_beside_nothing_is_ahead_and_nothing_lost() {
+fn missing_side_stream_loses_no_batch() {
     let device = emulated(1 << 30, Schedule::Seeded(9));
     let emulator = device.emulator().unwrap().clone();
     let heap = limited(&device, 10);

@@ -14,7 +14,7 @@ fn of(nth: u32) -> Vec<u32> {
 }
 
 #[test]
-fn batches_come_in_order_one_at_a_time() {
+fn batches_come_in_order() {
     let device = device(1 << 30, Schedule::Seeded(1));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -72,7 +72,7 @@ fn leaving_early_frees_the_last_batch() {
 }
 
 #[test]
-fn a_batch_whose_turn_ended_says_so() {
+fn ended_batch_errs() {
     let device = device(1 << 30, Schedule::Seeded(2));
     let heap = heap(&device, PoolKind::Split);
     let line = line!() + 1;
@@ -88,7 +88,7 @@ fn a_batch_whose_turn_ended_says_so() {
 }
 
 #[test]
-fn what_a_program_makes_of_a_batch_and_what_it_keeps_stays() {
+fn results_and_kept_batches_stay() {
     let device = device(1 << 30, Schedule::Seeded(3));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -195,7 +195,7 @@ fn scopes_free_batches_too() {
 }
 
 #[test]
-fn scopes_free_batches_of_a_thread_and_of_rows() {
+fn scope_frees_batches() {
     let device = device(1 << 30, Schedule::Seeded(3));
     let heap = heap(&device, PoolKind::Split);
     std::thread::scope(|threads| {
@@ -224,7 +224,7 @@ fn scopes_free_batches_of_a_thread_and_of_rows() {
 /// A batch that is uploaded in a scope of the thread is freed at the scope's end, whichever target
 /// it was requested from.
 #[test]
-fn a_thread_scope_has_the_batches_that_are_uploaded_in_it() {
+fn thread_scope_covers_its_batches() {
     let device = device(1 << 30, Schedule::Seeded(3));
     let heap = heap(&device, PoolKind::Split);
     let mut batches = heap.target().unwrap().batches((0..3).map(of));
@@ -378,7 +378,7 @@ fn sizes_are_known() {
 }
 
 #[test]
-fn what_uses_a_batch_up_has_its_memory_and_is_freed_with_it() {
+fn consumer_of_batch_is_freed_too() {
     let device = device(1 << 30, Schedule::Seeded(5));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -395,7 +395,7 @@ fn what_uses_a_batch_up_has_its_memory_and_is_freed_with_it() {
 }
 
 #[test]
-fn arrays_of_the_device_are_converted_on_the_targets_stream() {
+fn device_arrays_convert_on_target_stream() {
     let device = device(1 << 30, Schedule::Seeded(6));
     let heap = heap(&device, PoolKind::Split);
     let elsewhere = heap.on(&device.stream().unwrap());

@@ -34,7 +34,7 @@ fn captured<R>(device: &Device, stream: &Stream, work: impl FnOnce() -> R) -> R 
 }
 
 #[test]
-fn memory_freed_in_a_capture_is_not_promised_before_the_capture_ends() {
+fn capture_frees_are_not_promised() {
     for (pool, is_sibling) in CACHING.into_iter().flat_map(|pool| [(pool, false), (pool, true)]) {
         let what = format!("{pool}, sibling {is_sibling}");
         let device = emulated(96 * MIB, Schedule::Immediate);
@@ -71,7 +71,7 @@ fn memory_freed_in_a_capture_is_not_promised_before_the_capture_ends() {
 
 /// The driver's pool got the free before the capture, and the stream reaches it after the capture.
 #[test]
-fn driver_frees_in_flight_on_a_capturing_stream_are_not_promised() {
+fn driver_frees_in_capture_unpromised() {
     for pool in PoolKind::ALL {
         for is_sibling in [true, false] {
             let what = format!("{pool}, sibling {is_sibling}");
@@ -106,7 +106,7 @@ fn driver_frees_in_flight_on_a_capturing_stream_are_not_promised() {
 }
 
 #[test]
-fn a_hard_limit_near_the_largest_number_can_be_set_again_and_refuses() {
+fn huge_hard_limit_can_be_reset() {
     for pool in PoolKind::ALL {
         for hard in [u64::MAX, u64::MAX - 1] {
             let device = emulated(256 * MIB, Schedule::Immediate);
@@ -122,7 +122,7 @@ fn a_hard_limit_near_the_largest_number_can_be_set_again_and_refuses() {
 }
 
 #[test]
-fn live_peak_is_exact_though_a_reclaimer_frees_what_this_thread_had() {
+fn reclaimer_keeps_live_peak_exact() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Immediate);
         let builder = Heap::builder(&device).pool(pool).without_environment();
@@ -139,7 +139,7 @@ fn live_peak_is_exact_though_a_reclaimer_frees_what_this_thread_had() {
 }
 
 #[test]
-fn a_refusal_is_forgotten_once_the_driver_grants_as_much() {
+fn grant_clears_recorded_refusal() {
     for pool in PoolKind::ALL {
         let device = emulated(1024 * MIB, Schedule::Immediate);
         let heap = heap(&device, pool);

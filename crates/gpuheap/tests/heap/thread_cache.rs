@@ -18,7 +18,7 @@ use crate::support::{
 const KEPT: [PoolKind; 3] = [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
 #[test]
-fn what_a_thread_freed_it_gets_again_without_the_driver() {
+fn thread_reuses_frees_without_driver() {
     for pool in KEPT {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -40,7 +40,7 @@ fn what_a_thread_freed_it_gets_again_without_the_driver() {
 }
 
 #[test]
-fn another_stream_gets_what_a_thread_keeps_before_more_is_taken() {
+fn other_stream_takes_cached_blocks_first() {
     for pool in KEPT {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -60,7 +60,7 @@ fn another_stream_gets_what_a_thread_keeps_before_more_is_taken() {
 }
 
 #[test]
-fn a_thread_that_runs_short_gets_what_others_keep() {
+fn short_thread_takes_others_cache() {
     for pool in KEPT {
         let device = device(1 << 30, Schedule::Immediate);
         let heap = Heap::builder(&device).pool(pool).hard_limit(64 << 20).thread_cache(1 << 30);
@@ -89,7 +89,7 @@ fn a_thread_that_runs_short_gets_what_others_keep() {
 
 #[test]
 #[cfg(feature = "arrays")]
-fn a_heap_ends_with_its_last_block_wherever_that_is() {
+fn heap_ends_with_last_block() {
     for pool in KEPT {
         let device = emulated(1 << 30, Schedule::Immediate);
         let before = free_memory(&device);
@@ -115,7 +115,7 @@ fn a_heap_ends_with_its_last_block_wherever_that_is() {
 }
 
 #[test]
-fn a_heap_that_is_asked_for_again_goes_on() {
+fn reacquired_heap_continues() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let before = free_memory(&device);
     let stream = device.stream().unwrap();
@@ -167,7 +167,7 @@ fn whoever_is_last_ends_the_heap() {
 
 /// Some threads release the device's own heap while others ask for it, and blocks outlive both.
 #[test]
-fn a_heap_that_is_let_go_of_and_asked_for_at_once_loses_nothing() {
+fn concurrent_drop_and_reacquire_lose_nothing() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let before = free_memory(&device);
     std::thread::scope(|scope| {
@@ -196,7 +196,7 @@ fn a_heap_that_is_let_go_of_and_asked_for_at_once_loses_nothing() {
 /// Threads of one heap end while the heap does, so that both give the caches back. Threads of the
 /// next heap take those caches.
 #[test]
-fn a_cache_is_one_threads_however_it_was_given_back() {
+fn returned_cache_serves_one_thread() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let streams = [(); 4].map(|()| device.stream().unwrap());
     for round in 0..300 {
@@ -253,7 +253,7 @@ fn frees_that_fail_keep_the_account() {
 
 /// A block that could not be filled with zeros counts as live, and is handed to no caller.
 #[test]
-fn a_last_block_whose_free_fails_ends_its_heap_too() {
+fn failing_last_free_ends_heap() {
     for pool in KEPT {
         let device = emulated(1 << 30, Schedule::Immediate);
         let before = free_memory(&device);
@@ -272,7 +272,7 @@ fn a_last_block_whose_free_fails_ends_its_heap_too() {
 }
 
 #[test]
-fn above_a_soft_limit_threads_keep_nothing() {
+fn soft_limit_empties_thread_caches() {
     for pool in KEPT {
         let device = device(1 << 30, Schedule::Immediate);
         let heap = Heap::builder(&device).pool(pool).soft_limit(4 << 20).build().unwrap();
@@ -289,7 +289,7 @@ fn above_a_soft_limit_threads_keep_nothing() {
 }
 
 #[test]
-fn more_streams_than_a_thread_has_places_for() {
+fn more_streams_than_cache_places_work() {
     for pool in KEPT {
         let device = device(1 << 30, Schedule::Seeded(3));
         let heap = heap(&device, pool);
@@ -360,7 +360,7 @@ fn wander(heap: &Heap, device: &Device, post: &Post, seed: u64) {
 }
 
 #[test]
-fn threads_and_streams_that_end_anywhere_lose_no_byte() {
+fn ending_threads_and_streams_lose_nothing() {
     let rounds = if on_real_gpu() { 3 } else { 12 };
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Seeded(11));

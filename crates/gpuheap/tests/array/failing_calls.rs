@@ -81,7 +81,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 }
 
 #[test]
-fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+fn failing_call_errs_or_recovers() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::Simple] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run(pool, 0, code).0, "{pool}");

@@ -64,7 +64,7 @@ fn run(ahead: usize, thread: bool, nth: u64, code: CUresult) -> (bool, bool) {
 }
 
 #[test]
-fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+fn failing_call_errs_or_recovers() {
     for (ahead, thread) in [(0, false), (1, false), (2, true)] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run(ahead, thread, 0, code).0);

@@ -22,7 +22,7 @@ fn orders(left: &mut Vec<usize>, order: &mut Vec<usize>, each: &mut dyn FnMut(&[
 }
 
 #[test]
-fn everything_may_be_dropped_in_any_order() {
+fn objects_drop_in_any_order() {
     for pool in PoolKind::ALL {
         let mut nth = 0;
         orders(&mut (0..6).collect(), &mut Vec::new(), &mut |order| {
@@ -85,7 +85,7 @@ fn forgotten_borrows_keep_nothing_but_themselves() {
 /// Calls with a target, a batch or a handle of a scope that ended return errors, and do nothing
 /// else.
 #[test]
-fn what_came_from_a_scope_ends_with_it() {
+fn scope_end_frees_its_arrays() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Immediate);
         let heap = heap(&device, pool);

@@ -80,7 +80,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
-    fn under_a_limit_yes_is_yes_and_no_is_no(actions in actions()) {
+    fn would_fit_is_exact_under_limit(actions in actions()) {
         for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
             let device = device(256 * MIB, Schedule::OnDemand);
             let heap = heap(&device, pool);
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn on_a_full_device_only_a_granule_in_use_makes_a_difference(actions in actions()) {
+    fn would_fit_counts_granules_in_use(actions in actions()) {
         for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
             let device = emulated(LIMIT, Schedule::OnDemand);
             let heap = heap(&device, pool);
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn the_answer_says_what_would_have_to_go() {
+fn would_fit_names_missing_bytes() {
     let device = emulated(256 * MIB, Schedule::Immediate);
     let mine = heap(&device, PoolKind::Split);
     mine.set_limits(Limits { soft: None, hard: Some(100 * MIB) }).unwrap();
@@ -159,7 +159,7 @@ fn the_answer_says_what_would_have_to_go() {
 
 /// Frees of two streams side by side count as one piece: the reclaim steps wait for both.
 #[test]
-fn neighbours_that_are_pending_on_different_streams_count_together() {
+fn pending_neighbours_count_together() {
     let device = device(256 * MIB, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     heap.set_limits(Limits { soft: None, hard: Some(20 * MIB) }).unwrap();
@@ -177,7 +177,7 @@ fn neighbours_that_are_pending_on_different_streams_count_together() {
 }
 
 #[test]
-fn a_pool_of_the_drivers_is_close() {
+fn driver_pool_answer_is_close() {
     for pool in [PoolKind::Driver] {
         let device = emulated(256 * MIB, Schedule::Immediate);
         let heap = Heap::builder(&device).pool(pool).hard_limit(128 * MIB).build().unwrap();

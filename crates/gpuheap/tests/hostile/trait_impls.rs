@@ -41,7 +41,7 @@ impl<T: Element> HostData for Liar<'_, T> {
 const LENGTH: usize = 300;
 
 #[test]
-fn host_data_of_another_length_is_refused() {
+fn host_data_length_mismatch_is_refused() {
     let long = vec![0xaa_u8; 1 << 16];
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
@@ -71,7 +71,7 @@ fn host_data_of_another_length_is_refused() {
 }
 
 #[test]
-fn host_data_whose_shape_changes_is_taken_by_what_it_hands_over() {
+fn changing_shape_uses_actual_data() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let hands = [7_u8; 64];
@@ -91,7 +91,7 @@ fn host_data_whose_shape_changes_is_taken_by_what_it_hands_over() {
 
 /// Bytes that another block left in the memory never become elements.
 #[test]
-fn host_data_that_hands_over_nothing_shows_no_old_bytes() {
+fn empty_host_data_shows_no_bytes() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
             let target = heap.target().unwrap().kind(kind);
@@ -147,7 +147,7 @@ impl HostData for Saboteur<'_> {
 }
 
 #[test]
-fn host_data_that_panics_or_frees_leaves_all_else_alone() {
+fn panicking_host_data_is_contained() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
             let target = heap.target().unwrap().kind(kind);
@@ -247,7 +247,7 @@ impl IntoDimension for &Shapes {
 }
 
 #[test]
-fn shapes_that_change_are_asked_for_once() {
+fn changing_shape_is_read_once() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -270,7 +270,7 @@ fn shapes_that_change_are_asked_for_once() {
 
 /// Sizes whose product overflows, for arrays without elements.
 #[test]
-fn empty_arrays_of_endless_axes_are_errors_and_not_panics() {
+fn huge_empty_axes_are_errors() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -311,7 +311,7 @@ impl ExactSizeIterator for Odd {
 }
 
 #[test]
-fn iterators_that_lie_end_when_they_end() {
+fn lying_iterators_end_normally() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
@@ -359,7 +359,7 @@ impl Adapt<Upload> for Fickle<'_> {
 }
 
 #[test]
-fn rules_that_fail_leave_handles_that_say_so() {
+fn failed_rules_leave_erring_handles() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
             let target = heap.target().unwrap().kind(kind);

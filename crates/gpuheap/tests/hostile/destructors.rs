@@ -52,7 +52,7 @@ fn ends_while_a_peer_is_let_in(
 
 /// Code of the program is called with no array locked.
 #[test]
-fn destructor_that_reads_an_array_which_is_opened_to_a_peer() {
+fn destructor_reads_peer_array() {
     let (send, said) = channel();
     let (_array, worker) =
         ends_while_a_peer_is_let_in(|array| Box::new(Reads(Mutex::new(Some(array.clone())), send)));
@@ -72,7 +72,7 @@ impl Drop for Locks {
 /// Code of the program is called with no array locked. Here it takes a lock that another thread
 /// holds while it reads the array.
 #[test]
-fn destructor_that_takes_a_lock_of_the_program() {
+fn destructor_takes_program_lock() {
     let own: Arc<Mutex<()>> = Arc::default();
     let (array, worker) = ends_while_a_peer_is_let_in(|_| Box::new(Locks(own.clone())));
     let (send, read) = channel();
@@ -87,7 +87,7 @@ fn destructor_that_takes_a_lock_of_the_program() {
 /// A handler frees everything that its thread left. That ends the heap, and with it the handler, in
 /// the destructor of a thread-local variable.
 #[test]
-fn handler_that_frees_what_its_thread_left() {
+fn handler_frees_threads_leftovers() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
     let left: Arc<Mutex<Vec<DeviceArray<u8>>>> = Arc::default();
@@ -104,7 +104,7 @@ fn handler_that_frees_what_its_thread_left() {
 
 /// Nested scopes made on a large stack, whose chain is dropped on a small one.
 #[test]
-fn chain_of_scopes_that_a_target_keeps() {
+fn target_keeps_chain_of_scopes() {
     fn nest(heap: &Heap, depth: usize) -> Target {
         let next = |scope: &gpuheap::Scope| match depth {
             0 => scope.target().unwrap(),
@@ -135,7 +135,7 @@ thread_local! {
 /// A thread scope in the destructor of a thread-local variable that is older than those of the
 /// library.
 #[test]
-fn thread_scope_at_the_end_of_a_thread() {
+fn thread_scope_ends_with_thread() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
     let (send, said) = channel();
     let work = move || {

@@ -8,7 +8,7 @@ use ndarray::{Array2, IxDyn, array, s};
 use crate::support::emulated;
 
 #[test]
-fn errors_say_what_and_what_to_do() {
+fn errors_name_cause_and_remedy() {
     let profile = || Profile::with_memory(1 << 30).without_context();
     let options = Options { devices: vec![profile(), profile()], ..Options::default() };
     let devices = Device::emulated_devices(options).unwrap();

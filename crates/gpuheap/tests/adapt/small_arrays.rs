@@ -119,7 +119,7 @@ fn streams_keep_their_order() {
 }
 
 #[test]
-fn one_alone_is_an_array_as_any() {
+fn single_small_array_is_ordinary() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::None);
     let target = heap.target().unwrap();
@@ -151,7 +151,7 @@ fn scopes_free_and_keep_them() {
 }
 
 #[test]
-fn they_are_made_where_adapt_was_called() {
+fn small_arrays_name_adapt_call_site() {
     let device = device(1 << 30, Schedule::OnDemand);
     let heap = gpuheap::Heap::builder(&device).track(Tracking::Counts).build().unwrap();
     let target = heap.target().unwrap();
@@ -194,7 +194,7 @@ fn arrays_are_there_when_adapt_returned() {
 
 /// A program's own rule may keep an array of an upload that fails later.
 #[test]
-fn an_array_of_an_adapt_that_failed_says_so() {
+fn array_of_failed_adapt_errs() {
     use std::cell::RefCell;
 
     use gpuheap::adapt::Upload;

@@ -68,7 +68,7 @@ fn hold(device: &Device, heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block>
 }
 
 #[test]
-fn cache_of_another_heap_is_given_back_for_a_request() {
+fn request_reclaims_other_heaps_cache() {
     for sibling in PoolKind::ALL {
         for pool in PoolKind::ALL {
             let device = device(16 * PIECE, Schedule::OnDemand);
@@ -97,7 +97,7 @@ fn cache_of_another_heap_is_given_back_for_a_request() {
 }
 
 #[test]
-fn only_as_much_of_other_heaps_goes_back_as_is_needed() {
+fn request_reclaims_only_needed_cache() {
     let device = emulated(1024 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     for pool in [PoolKind::Simple, PoolKind::Split, PoolKind::Stitched] {
@@ -130,7 +130,7 @@ fn only_as_much_of_other_heaps_goes_back_as_is_needed() {
 }
 
 #[test]
-fn other_heaps_have_a_row_of_their_own_everywhere() {
+fn other_heaps_have_separate_rows() {
     let device = emulated(4096 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let (keeper, asker) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Split));
@@ -178,7 +178,7 @@ fn other_heaps_have_a_row_of_their_own_everywhere() {
 
 /// Locks of a heap are taken only by threads that use that heap.
 #[test]
-fn reclaimers_of_other_heaps_are_not_asked_and_own_ones_may_free_into_them() {
+fn other_heaps_reclaimers_do_not_run() {
     let device = emulated(512 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let (keeper, asker) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Stitched));
@@ -200,7 +200,7 @@ fn reclaimers_of_other_heaps_are_not_asked_and_own_ones_may_free_into_them() {
 }
 
 #[test]
-fn a_heap_without_handles_gives_way_and_ends_with_its_last_block() {
+fn heap_without_handles_gives_way() {
     for pool in PoolKind::ALL {
         let device = device(16 * PIECE, Schedule::OnDemand);
         let _rest = Foreign::all_but(&device, 16 * PIECE);
@@ -219,7 +219,7 @@ fn a_heap_without_handles_gives_way_and_ends_with_its_last_block() {
 }
 
 #[test]
-fn a_closed_heap_is_back_though_another_one_is_reaching_for_it() {
+fn closing_heap_survives_concurrent_reclaim() {
     let device = emulated(512 * MIB, Schedule::Seeded(7));
     let asker = heap(&device, PoolKind::Split);
     let stop = AtomicU64::new(0);
@@ -252,7 +252,7 @@ fn a_closed_heap_is_back_though_another_one_is_reaching_for_it() {
 }
 
 #[test]
-fn a_capture_does_not_notice_that_another_heap_gives_way() {
+fn capture_is_untouched_by_other_heaps() {
     for sibling in PoolKind::ALL {
         for pool in [PoolKind::Split, PoolKind::Stitched, PoolKind::Driver] {
             let what = format!("{pool} beside {sibling}");
@@ -290,7 +290,7 @@ fn a_capture_does_not_notice_that_another_heap_gives_way() {
 }
 
 #[test]
-fn a_failure_of_any_one_call_of_two_heaps_is_an_error_value_or_is_made_good() {
+fn failing_call_errs_or_recovers() {
     for (pool, sibling) in [
         (PoolKind::Split, PoolKind::Stitched),
         (PoolKind::Stitched, PoolKind::Driver),
@@ -332,7 +332,7 @@ fn a_failure_of_any_one_call_of_two_heaps_is_an_error_value_or_is_made_good() {
 
 #[test]
 #[cfg(feature = "arrays")]
-fn pinned_memory_of_another_heap_gives_way_to_pinned_memory() {
+fn other_heaps_pinned_memory_gives_way() {
     use gpuheap::MemoryKind;
     use gpuheap::emu::Profile;
 
@@ -350,7 +350,7 @@ fn pinned_memory_of_another_heap_gives_way_to_pinned_memory() {
 }
 
 #[test]
-fn heaps_from_before_a_reset_are_left_alone() {
+fn heaps_before_reset_are_skipped() {
     for pool in PoolKind::ALL {
         let device = emulated(512 * MIB, Schedule::OnDemand);
         let keeper = heap(&device, pool);
@@ -370,7 +370,7 @@ fn heaps_from_before_a_reset_are_left_alone() {
 
 /// Heaps of two devices do not affect each other.
 #[test]
-fn heaps_of_another_device_keep_what_they_have() {
+fn heaps_of_other_device_are_skipped() {
     let [one, two] = [(); 2].map(|()| emulated(512 * MIB, Schedule::Immediate));
     let streams = [one.stream().unwrap(), two.stream().unwrap()];
     let (keeper, asker) = (heap(&one, PoolKind::Split), heap(&two, PoolKind::Split));

@@ -49,7 +49,7 @@ fn names(heaps: &[Heap]) -> String {
 /// All requests are of one size, and the threads never want more at once than the device has. So
 /// each request has to succeed, whichever heaps cache the rest, and whatever the other threads do.
 #[test]
-fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
+fn concurrent_heaps_share_all_memory() {
     const THREADS: u64 = 5;
     let end = Instant::now() + length();
     for seed in 0.. {
@@ -106,7 +106,7 @@ fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
 /// If a request fails while the other threads stand still, it also fails after everything was given
 /// back by hand.
 #[test]
-fn no_request_fails_that_a_flush_of_all_heaps_would_serve() {
+fn failing_request_fails_after_flush_too() {
     let end = Instant::now() + length();
     let (mut failed, mut reached) = ([0; KINDS.len()], 0);
     for seed in 0.. {

@@ -29,7 +29,7 @@ fn asked(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
 
 /// A pool of the driver holds 32 MiB for 2 MiB, and gives nothing of it back.
 #[test]
-fn memory_in_the_steps_of_a_driver_heap_is_not_promised() {
+fn driver_step_memory_is_not_promised() {
     for pool in POOLS {
         let device = emulated(160 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();
@@ -53,7 +53,7 @@ fn memory_in_the_steps_of_a_driver_heap_is_not_promised() {
 
 /// The device counts a granule once, however many heaps use it.
 #[test]
-fn heaps_in_one_granule_hold_no_more_than_the_device() {
+fn heaps_sharing_granule_fit_device() {
     let device = emulated(8 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let [one, other] = [PoolKind::Simple; 2].map(|pool| heap(&device, pool));
@@ -84,7 +84,7 @@ fn heaps_in_one_granule_hold_no_more_than_the_device() {
 
 /// A small heap takes new memory rather than have a stream wait for another one.
 #[test]
-fn a_request_takes_no_more_than_the_answer_says() {
+fn request_takes_at_most_forecast() {
     let mut rather = 0;
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
         for seed in 0..40 {

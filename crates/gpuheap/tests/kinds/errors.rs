@@ -8,7 +8,7 @@ use crate::support::device;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn the_limit_of_pinned_memory_holds_and_is_named() {
+fn pinned_limit_holds_and_is_named() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).pinned_limit(4 * MIB).build().unwrap();
     let target = heap.on(&device.stream().unwrap()).kind(MemoryKind::Pinned);
@@ -49,7 +49,7 @@ fn useless_pinned_limit_is_refused() {
 
 /// Only device memory has the pages of `stitched`, or pools of the driver.
 #[test]
-fn the_pool_that_is_named_is_the_one_of_the_kind() {
+fn error_names_pool_of_kind() {
     let device = device(1 << 30, Schedule::Immediate);
     let pools = [
         (PoolKind::None, PoolKind::None),
@@ -69,7 +69,7 @@ fn the_pool_that_is_named_is_the_one_of_the_kind() {
 }
 
 #[test]
-fn a_driver_that_pins_no_more_is_told_from_a_full_host() {
+fn pin_refusal_differs_from_full_host() {
     let profile = Profile { pinned_limit: Some(8 * MIB), ..Profile::wsl2_rtx4060() };
     let device = Device::emulated_with(Options::with_device(profile)).unwrap();
     let heap = Heap::new(&device).unwrap();

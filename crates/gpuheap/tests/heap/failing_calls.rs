@@ -64,7 +64,7 @@ fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool)
 }
 
 #[test]
-fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+fn failing_call_errs_or_recovers() {
     let codes = [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN];
     for pool in PoolKind::ALL {
         for (code, limited) in codes.into_iter().flat_map(|code| [(code, false), (code, true)]) {

@@ -162,7 +162,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
-    fn what_an_error_calls_enough_is_enough(actions in actions(), set in sets()) {
+    fn short_by_bytes_suffice(actions in actions(), set in sets()) {
         for pool in PoolKind::ALL {
             assert_enough(pool, &actions, set)?;
         }
@@ -170,7 +170,7 @@ proptest! {
 
     /// For a heap without threads, with all work completed, the answer is exact.
     #[test]
-    fn what_a_request_would_take_is_what_it_takes(actions in actions(), limited: bool, slack: bool) {
+    fn forecast_equals_bytes_taken(actions in actions(), limited: bool, slack: bool) {
         let pools = PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver);
         for pool in pools {
             assert_foreseen(pool, &actions, limited, slack)?;
@@ -180,7 +180,7 @@ proptest! {
     /// On a device that is far from full, `stitched` takes more than a request needs, and no range
     /// is stitched.
     #[test]
-    fn what_a_request_would_take_of_a_large_device_is_what_it_takes(
+    fn forecast_holds_on_large_device(
         actions in actions(),
         limit in prop::option::of(Just(64 * GIB)),
     ) {
@@ -339,7 +339,7 @@ fn assert_foreseen(
 
 /// The freed small block leaves its 2 MiB block empty, which is a part of a range stitched before.
 #[test]
-fn a_range_with_an_empty_slab_in_it_takes_nothing() {
+fn range_over_small_run_takes_nothing() {
     use Action::{Allocate, Free};
     let program = [
         Allocate(17 * MIB / 2),
@@ -366,7 +366,7 @@ fn limited() -> Set {
 /// The rest of the small blocks' chunk could begin the range, but goes back to the driver with
 /// them.
 #[test]
-fn short_by_is_enough_whichever_blocks_are_freed_first() {
+fn short_by_holds_in_any_order() {
     for pool in PoolKind::ALL {
         for large_first in [false, true] {
             let mut scene = Scene::new(pool, limited(), DEVICE);
@@ -385,7 +385,7 @@ fn short_by_is_enough_whichever_blocks_are_freed_first() {
 }
 
 #[test]
-fn a_request_larger_than_the_limit_counts_what_is_live() {
+fn oversized_request_counts_live_bytes() {
     for pool in PoolKind::ALL {
         let mut scene = Scene::new(pool, limited(), GIB);
         scene.live.push(scene.heap.allocate(32 * MIB, &scene.streams[0]).unwrap());
@@ -401,7 +401,7 @@ fn a_request_larger_than_the_limit_counts_what_is_live() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_raised_is_not_said_to_be_raised() {
+fn fixed_limit_is_no_remedy() {
     for pool in PoolKind::ALL {
         let device = emulated(GIB, Schedule::Immediate);
         let stream = device.stream().unwrap();
@@ -436,7 +436,7 @@ fn a_limit_that_cannot_be_raised_is_not_said_to_be_raised() {
 }
 
 #[test]
-fn what_the_pool_rounds_up_past_the_limit_is_said_so() {
+fn rounding_past_limit_is_reported() {
     let device = emulated(GIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Binned).hard_limit(100 * MIB).build().unwrap();
@@ -455,7 +455,7 @@ fn wsl2() -> Device {
 }
 
 #[test]
-fn a_driver_that_refuses_what_it_calls_free_is_not_full() {
+fn driver_refusal_is_not_device_full() {
     for pool in PoolKind::ALL {
         let device = wsl2();
         let stream = device.stream().unwrap();
@@ -488,7 +488,7 @@ fn a_driver_that_refuses_what_it_calls_free_is_not_full() {
 
 /// A yes holds, and a no does, up to the last byte that this driver has.
 #[test]
-fn where_a_driver_promises_too_much_the_answer_is_perhaps() {
+fn overpromising_driver_gives_perhaps() {
     for pool in PoolKind::ALL {
         for live in [0, 3] {
             let device = wsl2();
@@ -519,7 +519,7 @@ fn where_a_driver_promises_too_much_the_answer_is_perhaps() {
 }
 
 #[test]
-fn what_was_refused_before_is_not_promised_again() {
+fn refused_bytes_are_not_promised_again() {
     let device = emulated(GIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let heap = heap(&device, PoolKind::None);
@@ -538,7 +538,7 @@ fn what_was_refused_before_is_not_promised_again() {
 }
 
 #[test]
-fn what_the_driver_does_not_say_is_not_made_up() {
+fn unreported_memory_stays_unknown() {
     for pool in PoolKind::ALL {
         let device = emulated(256 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();
@@ -586,7 +586,7 @@ fn pinned(pool: PoolKind, limit: u64, held: usize) -> Result<(), Error> {
 /// If the text does not say "at least", the program runs with the limit that the text names.
 #[test]
 #[cfg(feature = "arrays")]
-fn a_pinned_limit_is_raised_by_what_the_error_says() {
+fn pinned_error_names_sufficient_limit() {
     for pool in PoolKind::ALL {
         for held in [0, 2 << 20] {
             let error = pinned(pool, 3 * MIB, held).unwrap_err();

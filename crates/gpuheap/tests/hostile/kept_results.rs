@@ -63,7 +63,7 @@ fn assert_all(array: &[u8], value: u8, what: &str) {
 
 /// The kept array is written on the stream beside, behind the upload, before its turn begins.
 #[test]
-fn kept_array_written_ahead_of_its_turn_is_read_as_written() {
+fn kept_array_written_early_reads_back() {
     ahead_of_its_turn(|_, next, mut ahead, what| {
         ahead.fill(7).unwrap();
         next();
@@ -73,7 +73,7 @@ fn kept_array_written_ahead_of_its_turn_is_read_as_written() {
 
 /// The next user of a kept array's memory comes after all work enqueued on the array.
 #[test]
-fn kept_array_freed_in_its_turn_is_freed_behind_its_last_write() {
+fn kept_array_free_follows_last_write() {
     ahead_of_its_turn(|target, next, mut ahead, what| {
         for _ in 0..4 {
             ahead.fill(9).unwrap();
