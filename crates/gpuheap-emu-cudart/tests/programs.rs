@@ -90,16 +90,22 @@ fn arguments_are_those_of_the_runtime_that_the_program_needs() {
 }
 
 /// PyTorch's allocator reuses memory without the driver, and an upload would stay readable there.
+/// So would an upload that an operator changes in place.
 #[test]
-fn block_that_pytorch_reports_reads_zero() {
+fn memory_that_pytorch_reports_reads_zero() {
     let folder = folder();
     let cudart = folder.path().join("libgpuheap_emu_cudart.so");
-    let c10 = folder.path().join("libc10.so");
-    let mut shared = compiler();
-    shared.args(["-shared", "-fPIC", "-DC10", "-Wl,-soname,libc10.so", "-o"]).arg(&c10);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch.c");
-    assert!(shared.arg(source).status().unwrap().success());
-    let program = compile(&folder, "torch", "torch", &[&cudart, &c10]);
+    let libraries = ["libc10.so", "libtorch_cpu.so"].map(|name| {
+        let library = folder.path().join(name);
+        let soname = format!("-Wl,-soname,{name}");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch.c");
+        let mut shared = compiler();
+        shared.args(["-shared", "-fPIC", "-DLIBRARY", &soname, "-o"]).arg(&library);
+        assert!(shared.arg(source).status().unwrap().success());
+        library
+    });
+    let linked = [&cudart, &libraries[0], &libraries[1]].map(PathBuf::as_path);
+    let program = compile(&folder, "torch", "torch", &linked);
     let mut run = library::command(&program, &folder, &[]);
     run.env("GPUHEAP_EMULATED_KERNELS", "no-op");
     let printed = library::quiet_success(run.output().unwrap());
@@ -110,6 +116,20 @@ profiler: 1, -512, 3, 4, 1 0
 7 8
 profiler: 1, 512, 3, 4, 1 0
 0 8
+changed: 1
+0 8
+changed: 1
+0 0
+changed: 1
+7 0
+changed: 1
+7 8
+changed: 1
+7 8
+changed: 1
+7 8
+changed: 1
+7 8
 ";
     assert_eq!(printed, expected);
 }

@@ -172,7 +172,7 @@ static void code(void) {
   stream_t stream = &stream;
   void *address;
   static char properties[2048];
-  static const char image[] = "\x50\xed\x55\xba\x01";
+  static const char image[] = "\x50\xed\x55\xba\x01\0\x10\0\0\0\0\0\0\0\0";
   static fat_binary binary = {0x466243b1, 1, image, NULL};
   static char function[144];
   void *mine, *theirs, *entry = NULL;

@@ -18,6 +18,17 @@ extern "C" fn gpuheap_emulated_handed_out(address: CUdeviceptr, bytes: u64) {
     });
 }
 
+/// Makes a range of device memory read as never written, unless the program wrote all of it after
+/// its last launch.
+// SAFETY: no other library has a symbol of that name.
+#[unsafe(no_mangle)]
+extern "C" fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) {
+    let _ = process::call(|device| {
+        device.changed(address, bytes);
+        CUresult::SUCCESS
+    });
+}
+
 /// Reports a request of `gpuheap_allocate`: its bytes, the place of its result, and 1 if it was
 /// granted, else 0.
 // SAFETY: no other library has a symbol of that name.

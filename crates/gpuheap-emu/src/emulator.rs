@@ -169,6 +169,15 @@ impl Emulator {
         }
     }
 
+    /// Makes a range of device memory read as never written, unless the program wrote all of it
+    /// after its last launch. A framework that changed the range in place reports that after its
+    /// kernels, and after a copy too.
+    pub fn changed(&self, address: CUdeviceptr, bytes: u64) {
+        if let Some(mut call) = self.shared.call("Emulator::changed") {
+            call.change(address, bytes);
+        }
+    }
+
     /// Returns the options that the emulator was made with.
     pub fn options(&self) -> Options {
         self.shared.lock().map_or_else(Options::default, |state| state.options.clone())

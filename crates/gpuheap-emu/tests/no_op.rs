@@ -14,9 +14,11 @@ macro_rules! call {
     };
 }
 
-/// Header of a fat binary, as far as the device reads it.
-const FAT_BINARY: [u8; 8] = [0x50, 0xed, 0x55, 0xba, 1, 0, 0x10, 0];
-const CUBIN: &[u8] = b"\x7fELF\x02\x01\x01\0";
+/// A fat binary without an entry.
+const FAT_BINARY: [u8; 16] = [0x50, 0xed, 0x55, 0xba, 1, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// The header of an ELF file without a section.
+const CUBIN: &[u8] = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+                       \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const PTX: &[u8] = b".version 8.0\n.target sm_90\n.visible .entry add(.param .u64 p) { ret; }\n\0";
 const MIB: usize = 1 << 20;
 const OK: CUresult = CUresult::SUCCESS;
@@ -230,6 +232,178 @@ fn a_large_copy_to_the_device_keeps_no_content_and_a_small_one_does() {
         assert_eq!(copied(MIB), 7, "{schedule:?}");
         assert_eq!(copied(MIB + 1), 0, "{schedule:?}");
     }
+}
+
+/// Kernel whose parameters are an address, a number, and a structure with another address.
+const PTX_OF_THREE: &[u8] = b".version 8.0\n.target sm_90\n.visible .entry three(\n\
+    .param .u64 .ptr .global .align 1 three_0, .param .u32 three_1,\n\
+    .param .align 8 .b8 three_2[16]\n) { ret; }\n\0";
+
+/// Returns an ELF file that states the same parameters, last one first as compilers write them.
+fn cubin_of_three() -> Vec<u8> {
+    let names = b"\0.nv.info.three\0";
+    let mut attributes = vec![1, 0x50, 0, 0];
+    for (index, offset, bytes) in [(2_u16, 16_u16, 16_u32), (1, 8, 4), (0, 0, 8)] {
+        attributes.extend([4, 0x17, 12, 0, 0, 0, 0, 0]);
+        attributes.extend([index.to_le_bytes(), offset.to_le_bytes()].concat());
+        attributes.extend((bytes << 18 | 0x1f500).to_le_bytes());
+    }
+    let (names_at, attributes_at) = (64, 64 + names.len());
+    let sections_at = attributes_at + attributes.len();
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(64, 0);
+    file[18..20].copy_from_slice(&190_u16.to_le_bytes());
+    file[40..48].copy_from_slice(&(sections_at as u64).to_le_bytes());
+    file[58..64].copy_from_slice(&[64, 0, 2, 0, 0, 0]);
+    file.extend([&names[..], &attributes].concat());
+    for (name, at, bytes) in [(0_u32, names_at, names.len()), (1, attributes_at, attributes.len())]
+    {
+        let mut section = [0; 64];
+        section[..4].copy_from_slice(&name.to_le_bytes());
+        section[24..32].copy_from_slice(&(at as u64).to_le_bytes());
+        section[32..40].copy_from_slice(&(bytes as u64).to_le_bytes());
+        file.extend(section);
+    }
+    file
+}
+
+/// Returns a fat binary with a PTX text that is compressed by the given flag, and the ELF file.
+fn fat_binary_of_three(compressed: u64) -> Vec<u8> {
+    let mut entries = Vec::new();
+    for (kind, flags, content) in
+        [(1_u16, 0x8000_u64, vec![1; 24]), (2, compressed, cubin_of_three())]
+    {
+        entries.extend([kind.to_le_bytes(), [1, 1]].concat());
+        entries.extend(64_u32.to_le_bytes());
+        entries.extend((content.len() as u64).to_le_bytes());
+        entries.extend([0; 24]);
+        entries.extend((0x11 | flags).to_le_bytes());
+        entries.extend([0; 16]);
+        entries.extend(content);
+    }
+    let size = (entries.len() as u64).to_le_bytes();
+    [&FAT_BINARY[..8], &size, &entries].concat()
+}
+
+/// Launches `three` with an address, and another one in its structure.
+fn launch_three(gpu: &Emulator, function: CUfunction, stream: CUstream, first: u64, inner: u64) {
+    let (mut first, mut number, mut structure) = (first, 5_u32, [9, inner]);
+    let mut arguments =
+        [(&raw mut first).cast(), (&raw mut number).cast(), (&raw mut structure).cast()];
+    let (to, none) = (arguments.as_mut_ptr(), ptr::null_mut());
+    assert_eq!(call!(gpu, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, to, none)), OK);
+}
+
+#[test]
+fn argument_of_a_kernel_reads_zero() {
+    let elf = cubin_of_three();
+    let fat_binary = fat_binary_of_three(0);
+    let wrapper = [0x1_4662_43b1, fat_binary.as_ptr().expose_provenance() as u64, 0];
+    let wrapper: Vec<u8> = wrapper.iter().flat_map(|word| word.to_le_bytes()).collect();
+    for image in [PTX_OF_THREE, &elf, &fat_binary, &wrapper] {
+        let gpu = no_op();
+        let function = load(&gpu, image, c"three");
+        let blocks = [0; 3].map(|_| allocate(&gpu, 3 * MIB));
+        upload(&gpu, &blocks);
+        launch_three(&gpu, function, CUstream::NULL, blocks[0], blocks[2]);
+        assert_eq!(read(&gpu, &blocks), [0, 7, 0]);
+        upload(&gpu, &blocks);
+        assert_eq!(read(&gpu, &blocks), [7, 7, 7]);
+    }
+}
+
+#[test]
+fn unknown_parameters_change_nothing() {
+    let mut damaged = cubin_of_three();
+    damaged[40] = 0xff;
+    // By LZ4 and by Zstandard, as the two tools of CUDA compress.
+    for image in [fat_binary_of_three(0x2000), fat_binary_of_three(0x8000), damaged] {
+        let gpu = no_op();
+        let function = load(&gpu, &image, c"three");
+        let block = allocate(&gpu, 512);
+        upload(&gpu, &[block]);
+        launch_three(&gpu, function, CUstream::NULL, block, block);
+        assert_eq!(read(&gpu, &[block]), [7]);
+    }
+}
+
+#[test]
+fn argument_in_a_buffer_reads_zero() {
+    let gpu = no_op();
+    let function = load(&gpu, CUBIN, c"any");
+    let blocks = [0; 2].map(|_| allocate(&gpu, 512));
+    upload(&gpu, &blocks);
+    let (mut buffer, mut bytes) = ([3, blocks[1], blocks[0]], 16_usize);
+    let key = |number| ptr::without_provenance_mut(number);
+    let mut extra = [
+        key(1),
+        (&raw mut buffer).cast(),
+        key(2),
+        (&raw mut bytes).cast::<std::ffi::c_void>(),
+        key(0),
+    ];
+    let (none, extra, stream) = (ptr::null_mut(), extra.as_mut_ptr(), CUstream::NULL);
+    let code = call!(gpu, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, none, extra));
+    assert_eq!(code, OK);
+    // The third word is past the buffer's end.
+    assert_eq!(read(&gpu, &blocks), [7, 0]);
+}
+
+#[test]
+fn kernel_changes_its_block_alone() {
+    let gpu = no_op();
+    let function = load(&gpu, PTX_OF_THREE, c"three");
+    let at = allocate(&gpu, 4 * MIB);
+    let parts = [at, at + 512, at + 1024, at + 1536];
+    gpu.handed_out(at, 2048);
+    gpu.handed_out(at + 512, 1024);
+    upload(&gpu, &parts);
+    launch_three(&gpu, function, CUstream::NULL, at + 516, 1);
+    assert_eq!(read(&gpu, &parts), [7, 0, 0, 7]);
+    // Without a block, the rest of the allocation.
+    upload(&gpu, &parts);
+    launch_three(&gpu, function, CUstream::NULL, 1, at + 1536);
+    assert_eq!(read(&gpu, &parts), [7, 7, 7, 0]);
+}
+
+#[test]
+fn graph_changes_uploads_at_each_launch() {
+    let gpu = no_op();
+    let function = load(&gpu, PTX_OF_THREE, c"three");
+    let block = allocate(&gpu, 512);
+    let (mut stream, mut graph, mut executable) =
+        (CUstream::NULL, CUgraph::NULL, CUgraphExec::NULL);
+    assert_eq!(call!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING)), OK);
+    let mode = CUstreamCaptureMode::GLOBAL;
+    assert_eq!(call!(gpu, cuStreamBeginCapture_v2(stream, mode)), OK);
+    launch_three(&gpu, function, stream, block, 0);
+    assert_eq!(call!(gpu, cuStreamEndCapture(stream, &mut graph)), OK);
+    assert_eq!(call!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0)), OK);
+    for _ in 0..2 {
+        upload(&gpu, &[block]);
+        assert_eq!(read(&gpu, &[block]), [7]);
+        assert_eq!(call!(gpu, cuGraphLaunch(executable, stream)), OK);
+        assert_eq!(read(&gpu, &[block]), [0]);
+    }
+}
+
+#[test]
+fn reported_change_reads_zero_after_launches() {
+    let gpu = no_op();
+    let function = load(&gpu, CUBIN, c"any");
+    let blocks = [0; 2].map(|_| allocate(&gpu, 512));
+    // A framework reports a copy into its memory as a change, too.
+    upload(&gpu, &blocks);
+    gpu.changed(blocks[0], 4);
+    assert_eq!(read(&gpu, &blocks), [7, 7]);
+    // The copy wrote a part of the range.
+    gpu.changed(blocks[0], 8);
+    assert_eq!(read(&gpu, &blocks), [0, 7]);
+    assert_eq!(launch(&gpu, function, 1, 1), OK);
+    gpu.changed(blocks[1], 4);
+    assert_eq!(read(&gpu, &blocks), [0, 0]);
+    gpu.changed(u64::MAX, u64::MAX);
+    gpu.changed(0, 1);
 }
 
 /// Uploads four bytes to each address.

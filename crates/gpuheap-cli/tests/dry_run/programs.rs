@@ -165,3 +165,12 @@ fn time_limit_ends_a_program_that_has_no_steps() {
     assert!(ran.stderr.contains("Give it more time"), "{}", ran.stderr);
     assert_eq!(ran.code, 3);
 }
+
+#[test]
+fn block_written_by_kernel_reads_zero() {
+    let bench = Bench::new();
+    let program = bench.compiled("pool.c");
+    let (ran, json) = bench.json(&["--card", "RTX 4090", "--", &program]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "0\n"), "{}", ran.stderr);
+    assert_eq!(json["unknown"]["reads"], 1);
+}

@@ -429,21 +429,32 @@ def native_place(address):
     return "other", name
 
 
-# ---- memory that is handed out again -------------------------------------------------------------
+# ---- memory that PyTorch reports -----------------------------------------------------------------
 
-# Function by which PyTorch reports each block. The emulated runtime takes its place.
-REPORT = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
+# Functions of PyTorch that the emulated runtime replaces or calls, and the note on a PyTorch
+# without them.
+REPORTS = (
+    (
+        "libc10.so",
+        "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+        "this PyTorch does not report its blocks: reused memory may read as an earlier upload",
+    ),
+    (
+        "libtorch_cpu.so",
+        "aoti_torch_is_contiguous",
+        "this PyTorch does not report its changes of tensors: a changed tensor may read as uploaded",
+    ),
+)
 
 
-def look_at_reports_of_blocks():
-    try:
-        is_reported = hasattr(ctypes.CDLL("libc10.so"), REPORT)
-    except OSError:
-        is_reported = False
-    if not is_reported:
-        state.note(
-            "this PyTorch does not report its blocks: reused memory may read as an earlier upload"
-        )
+def check_reports():
+    for library, function, note in REPORTS:
+        try:
+            is_reported = hasattr(ctypes.CDLL(library), function)
+        except OSError:
+            is_reported = False
+        if not is_reported:
+            state.note(note)
 
 
 # ---- reports ------------------------------------------------------------------------------------
@@ -580,7 +591,7 @@ def device_opened():
         state.note("PyTorch uses the driver's pool (cudaMallocAsync), which records no trace")
     if backend != "native":
         return
-    guarded(look_at_reports_of_blocks)()
+    guarded(check_reports)()
     torch._C._cuda_attach_out_of_memory_observer(guarded(out_of_memory))
     torch.cuda.memory._record_memory_history(
         enabled="all", context="alloc", stacks="python", max_entries=MOST_EVENTS

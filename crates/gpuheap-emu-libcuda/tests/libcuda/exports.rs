@@ -208,6 +208,7 @@ fn only_the_driver_and_gpuheap_is_exported() {
         let is_ours = own.contains(&name)
             || name == "gpuheap_emulated_on_copy_to_host"
             || name == "gpuheap_emulated_handed_out"
+            || name == "gpuheap_emulated_changed"
             || name == "gpuheap_emulated_request"
             || REFUSED.contains(&name);
         let is_known = is_ours || gpuheap_driver::function(name).is_some();

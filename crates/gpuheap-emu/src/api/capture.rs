@@ -493,8 +493,8 @@ impl Call<'_> {
                 kernel.error = self.note_kernel(stream, kernel.kernel, &kernel.words).err();
             }
             Work::Callback(callback) => callback.clock = self.clock_of(stream),
-            Work::Nothing => self.state.counts.launches_dropped += 1,
-            Work::Record(_) | Work::FreePool(_) | Work::Release(..) => {}
+            Work::Foreign(_) => self.state.counts.launches_dropped += 1,
+            Work::Nothing | Work::Record(_) | Work::FreePool(_) | Work::Release(..) => {}
         }
         self.enqueue(stream, work, &[]);
     }

@@ -15,6 +15,9 @@ use crate::state::stream::{KernelWork, Work};
 
 /// Most threads of a block.
 const BLOCK_THREADS: u32 = 1024;
+/// Keys of a launch's extra options; their list ends with another value.
+const LAUNCH_PARAM_BUFFER_POINTER: u64 = 1;
+const LAUNCH_PARAM_BUFFER_SIZE: u64 = 2;
 
 impl Call<'_> {
     #[allow(clippy::too_many_arguments)]
@@ -87,9 +90,13 @@ impl Call<'_> {
         let context = self.context_of(stream);
         let found = self.state.functions.get(function.0);
         let found = found.filter(|found| found.context.is_none_or(|own| own == context));
-        match found.ok_or(CUresult::ERROR_INVALID_HANDLE)?.code {
+        let found = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        match found.code {
             Code::Own(kernel) => self.launch_own(kernel, stream, launch),
-            Code::Stranger => self.launch_nothing(stream, launch),
+            Code::Foreign => {
+                let parameters = found.parameters.clone();
+                self.launch_nothing(stream, launch, &parameters)
+            }
         }
     }
 
@@ -113,16 +120,17 @@ impl Call<'_> {
         self.alive(self.context_of(stream))
     }
 
-    /// Queues work that does nothing.
-    fn launch_nothing(&mut self, stream: u32, launch: &Launch) -> Outcome {
+    /// Queues a kernel that is not run. `parameters` are the sizes of its parameters, if known.
+    fn launch_nothing(&mut self, stream: u32, launch: &Launch, parameters: &[u32]) -> Outcome {
         let threads = launch.block.iter().try_fold(1_u32, |all, threads| all.checked_mul(*threads));
         let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
         if launch.grid.contains(&0) || !fits {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        let addresses = launch.device_addresses(parameters)?;
         self.begin(stream);
         self.state.counts.launches_dropped += u64::from(!self.state.captures.is_recording(stream));
-        self.enqueue(stream, Work::Nothing, &[]);
+        self.enqueue(stream, Work::Foreign(addresses), &[]);
         self.alive(self.context_of(stream))
     }
 
@@ -160,6 +168,45 @@ struct Launch {
     block: [c_uint; 3],
     parameters: Out<*mut c_void>,
     extra: Out<*mut c_void>,
+}
+
+impl Launch {
+    /// Returns the device addresses among the arguments, wherever they lie in them.
+    fn device_addresses(&self, parameters: &[u32]) -> Outcome<Box<[u64]>> {
+        let mut found = Vec::new();
+        let mut add = |argument: Out<c_void>, bytes: usize| {
+            for word in 0..bytes / 8 {
+                let address = argument.cast::<u64>().at(word).get()?;
+                if is_device_address(address) && !found.contains(&address) {
+                    found.push(address);
+                }
+            }
+            Ok(())
+        };
+        if !self.extra.is_null() {
+            let (buffer, bytes) = self.buffer()?;
+            add(buffer, bytes)?;
+        } else if !self.parameters.is_null() {
+            for (index, &bytes) in parameters.iter().enumerate() {
+                add(self.parameters.at(index).follow()?, bytes as usize)?;
+            }
+        }
+        Ok(found.into_boxed_slice())
+    }
+
+    /// Returns the one buffer that has all arguments, and its bytes.
+    fn buffer(&self) -> Outcome<(Out<c_void>, usize)> {
+        let (mut buffer, mut bytes) = (Out::NULL, Out::NULL);
+        for pair in 0.. {
+            let value = self.extra.at(2 * pair + 1);
+            match self.extra.at(2 * pair).follow()?.address() {
+                LAUNCH_PARAM_BUFFER_POINTER => buffer = value.follow()?,
+                LAUNCH_PARAM_BUFFER_SIZE => bytes = value.follow()?.cast::<usize>(),
+                _ => break,
+            }
+        }
+        Ok((buffer, if bytes.is_null() { 0 } else { bytes.get()? }))
+    }
 }
 
 /// Memory that the kernels of a stream see.

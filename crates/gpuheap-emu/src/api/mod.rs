@@ -3,6 +3,7 @@
 #![allow(non_snake_case)]
 
 mod capture;
+mod changes;
 mod checkpoint;
 mod context;
 mod copy;
@@ -11,7 +12,6 @@ mod event;
 mod fill;
 mod function;
 mod general;
-mod handed_out;
 mod launch;
 mod managed;
 mod memory;

@@ -13,6 +13,7 @@ use crate::finding::FindingKind;
 use crate::kernels::Kernel;
 use crate::options::Kernels;
 use crate::state::module::{Code, Function, Module};
+use crate::state::parameters::{Image, Parameters};
 
 /// Answer of `cuModuleGetLoadingMode` for a driver that loads kernels at their first use.
 const LAZY: c_int = 2;
@@ -21,8 +22,7 @@ impl Call<'_> {
     pub(crate) fn cuModuleLoadData(&mut self, module: Out<CUmodule>, image: In<c_void>) -> Outcome {
         let context = self.current()?;
         module.require()?;
-        // A binary image ends at its first zero, and is not gpuheap's.
-        let code = self.code_of(&image.cast::<c_char>().text()?)?;
+        let code = self.code_of(&Image::at(image)?)?;
         self.add_module(module, Some(context), code)
     }
 
@@ -48,7 +48,7 @@ impl Call<'_> {
     pub(crate) fn cuModuleLoad(&mut self, module: Out<CUmodule>, file: In<c_char>) -> Outcome {
         let context = self.current()?;
         module.require()?;
-        let code = self.code_of(&read_image(file)?)?;
+        let code = self.code_of(&Image::from_file(file)?)?;
         self.add_module(module, Some(context), code)
     }
 
@@ -101,7 +101,7 @@ impl Call<'_> {
     ) -> Outcome {
         self.initialised()?;
         library.require()?;
-        let code = self.code_of(&image.cast::<c_char>().text()?)?;
+        let code = self.code_of(&Image::at(image)?)?;
         self.add_module(library.cast(), None, code)
     }
 
@@ -119,7 +119,7 @@ impl Call<'_> {
     ) -> Outcome {
         self.initialised()?;
         library.require()?;
-        let code = self.code_of(&read_image(file)?)?;
+        let code = self.code_of(&Image::from_file(file)?)?;
         self.add_module(library.cast(), None, code)
     }
 
@@ -205,16 +205,26 @@ impl Call<'_> {
         }
     }
 
-    fn code_of(&mut self, image: &str) -> Outcome<Code> {
-        match (kernel_of(image), self.state.options.kernels) {
-            (Some(kernel), _) => Ok(Code::Own(kernel)),
-            (None, Kernels::NoOp) => Ok(Code::Stranger),
+    /// Returns the code of an image, and the parameters of its kernels.
+    fn code_of(&mut self, image: &Image) -> Outcome<(Code, Parameters)> {
+        let own = match image {
+            Image::Ptx(text) => kernel_of(text),
+            Image::Elf(_) | Image::Unknown => None,
+        };
+        match (own, self.state.options.kernels) {
+            (Some(kernel), _) => Ok((Code::Own(kernel), Parameters::default())),
+            (None, Kernels::NoOp) => Ok((Code::Foreign, image.parameters())),
             (None, Kernels::Own) => Err(self.refuse_kernels()),
         }
     }
 
-    fn add_module(&mut self, module: Out<CUmodule>, context: Option<u32>, code: Code) -> Outcome {
-        let loaded = Module { context, code, functions: FxHashMap::default() };
+    fn add_module(
+        &mut self,
+        module: Out<CUmodule>,
+        context: Option<u32>,
+        (code, parameters): (Code, Parameters),
+    ) -> Outcome {
+        let loaded = Module { context, code, parameters, functions: FxHashMap::default() };
         module.write(CUmodule(self.state.modules.insert(loaded)))
     }
 
@@ -229,8 +239,10 @@ impl Call<'_> {
             return Err(CUresult::ERROR_NOT_FOUND);
         }
         let (context, code) = (found.context, found.code);
+        let parameters = found.parameters.get(&name).cloned().unwrap_or_default();
         let handle = *found.functions.entry(name).or_insert_with(|| {
-            state.functions.insert(Function { context, module, code, set: FxHashMap::default() })
+            let set = FxHashMap::default();
+            state.functions.insert(Function { context, module, code, parameters, set })
         });
         Ok(handle)
     }
@@ -276,10 +288,4 @@ fn kernel_of(image: &str) -> Option<Kernel> {
     let (_, entry) = image.split_once(".visible .entry ")?;
     let (name, _) = entry.split_once('(')?;
     Kernel::parse(name).filter(|kernel| kernel.ptx() == image)
-}
-
-/// Reads an image from a file.
-fn read_image(file: In<c_char>) -> Outcome<String> {
-    let image = std::fs::read(file.text()?).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-    Ok(String::from_utf8_lossy(&image).into_owned())
 }

@@ -27,6 +27,10 @@ impl Call<'_> {
             Work::Copy(work) if !lost => self.perform_copy(op.stream, &work),
             Work::Fill(work) if !lost => self.perform_fill(op.stream, &work),
             Work::Kernel(work) if !lost => self.perform_kernel(op.stream, &work),
+            Work::Foreign(addresses) if !lost => {
+                self.change_blocks_at(&addresses);
+                Ok(())
+            }
             Work::Record(event) => {
                 let now = self.state.clock;
                 let record =
@@ -44,9 +48,12 @@ impl Call<'_> {
                 kept.iter().for_each(|kept| kept.note_launch(clock.as_deref()));
                 Ok(())
             }
-            Work::Copy(_) | Work::Fill(_) | Work::Kernel(_) | Work::Callback(_) | Work::Nothing => {
-                Ok(())
-            }
+            Work::Copy(_)
+            | Work::Fill(_)
+            | Work::Kernel(_)
+            | Work::Foreign(_)
+            | Work::Callback(_)
+            | Work::Nothing => Ok(()),
         };
         if let Err(code) = outcome
             && let Some(context) = self.state.contexts.at_mut(context)
@@ -105,6 +112,7 @@ impl Call<'_> {
     }
 
     fn perform_fill(&mut self, stream: u32, work: &FillWork) -> Outcome {
+        self.state.changes.wrote(work.target, work.pitch * (work.height - 1) + work.width);
         for row in 0..work.height {
             let at = work.target + row * work.pitch;
             self.fill_at(stream, at, work.width, work.pattern)?;
@@ -132,6 +140,10 @@ impl Call<'_> {
     }
 
     fn perform_copy(&mut self, stream: u32, work: &CopyWork) -> Outcome {
+        if let Place::Device(target) = work.target {
+            let bytes = work.target_pitch * (work.height - 1) + work.width;
+            self.state.changes.wrote(target, bytes);
+        }
         if let (Place::Device(target), true) = (&work.target, self.keeps_no_content(work)) {
             for row in 0..work.height {
                 let at = target + row * work.target_pitch;

@@ -6,6 +6,7 @@ pub(crate) mod blocks;
 pub(crate) mod callback;
 pub(crate) mod calls;
 pub(crate) mod capture;
+pub(crate) mod changes;
 pub(crate) mod checker;
 pub(crate) mod clock;
 pub(crate) mod context;
@@ -13,6 +14,7 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod host;
 pub(crate) mod module;
+pub(crate) mod parameters;
 pub(crate) mod physical;
 pub(crate) mod pool;
 pub(crate) mod ranges;
@@ -29,6 +31,7 @@ use crate::{Kernels, Options, Schedule};
 
 use calls::{Calls, Counts};
 use capture::Captures;
+use changes::Changes;
 use checker::Checker;
 use context::{Context, Stacks};
 use device::Device;
@@ -59,6 +62,8 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
+    /// Uploads and the program's own blocks, while kernels do nothing.
+    pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, bytes.
     pub(crate) pinned_bytes: u64,
     /// Default and current pools of the host's and of managed memory, made when first asked for.
@@ -109,6 +114,7 @@ impl State {
             pools,
             vmm: Vmm::new(),
             space: Space::new(),
+            changes: Changes::default(),
             pages: match options.kernels {
                 Kernels::Own => Pages::default(),
                 Kernels::NoOp => Pages::new(0),

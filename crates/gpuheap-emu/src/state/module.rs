@@ -1,14 +1,19 @@
 //! Loaded modules and libraries, and their kernels.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::kernels::Kernel;
+use crate::state::parameters::Parameters;
 
 /// A module, or a library of kernels.
 pub(crate) struct Module {
     /// Context of a module; `None` for a library, which belongs to no context.
     pub(crate) context: Option<u32>,
     pub(crate) code: Code,
+    /// Parameters of its kernels, as far as its image states them.
+    pub(crate) parameters: Parameters,
     /// Handles of its kernels that a caller asked for, by name.
     pub(crate) functions: FxHashMap<String, usize>,
 }
@@ -19,7 +24,7 @@ pub(crate) enum Code {
     /// A kernel of gpuheap, which the emulator runs.
     Own(Kernel),
     /// Any other code, whose launches do nothing.
-    Stranger,
+    Foreign,
 }
 
 /// A kernel of a loaded module.
@@ -29,6 +34,8 @@ pub(crate) struct Function {
     /// Handle of its module or library.
     pub(crate) module: usize,
     pub(crate) code: Code,
+    /// Sizes of its parameters in order, bytes; empty if its image does not state them.
+    pub(crate) parameters: Arc<[u32]>,
     /// Properties that the program set, by number.
     pub(crate) set: FxHashMap<i32, i32>,
 }

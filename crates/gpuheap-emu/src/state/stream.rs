@@ -61,6 +61,9 @@ pub(crate) enum Work {
     Copy(Box<CopyWork>),
     Fill(FillWork),
     Kernel(Box<KernelWork>),
+    /// A launch of a kernel that is not run. The memory at these addresses, its arguments, counts
+    /// as changed by it.
+    Foreign(Box<[u64]>),
     /// Marks the event of this handle as passed.
     Record(usize),
     Callback(Callback),

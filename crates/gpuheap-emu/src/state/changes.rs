@@ -1,0 +1,53 @@
+//! Ranges by which the emulator knows which content a kernel may have changed, while kernels do
+//! nothing.
+
+use std::collections::BTreeMap;
+
+/// Ranges that are kept since the last launch. A model's weights are uploaded in thousands of
+/// copies, and reports of changes concern the last few.
+const MOST_WRITTEN: usize = 1024;
+
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// Ranges that the program wrote since the last launch, oldest first: addresses and ends.
+    written: Vec<(u64, u64)>,
+    /// Blocks that an allocator of the program reported: addresses and ends. A block that was freed
+    /// stays until another one takes its place.
+    blocks: BTreeMap<u64, u64>,
+}
+
+impl Changes {
+    /// Notes a copy or a fill.
+    pub(crate) fn wrote(&mut self, address: u64, bytes: u64) {
+        if self.written.len() == MOST_WRITTEN {
+            self.written.drain(..MOST_WRITTEN / 2);
+        }
+        self.written.push((address, address.saturating_add(bytes)));
+    }
+
+    /// Notes a launch.
+    pub(crate) fn launched(&mut self) {
+        self.written.clear();
+    }
+
+    /// Returns whether one copy or fill wrote all of a range since the last launch.
+    pub(crate) fn is_written(&self, address: u64, end: u64) -> bool {
+        self.written.iter().rev().any(|&(from, to)| from <= address && end <= to)
+    }
+
+    /// Notes a block of the program's allocator, in place of the blocks that it overlaps.
+    pub(crate) fn add_block(&mut self, address: u64, end: u64) {
+        while let Some((&last, &last_end)) = self.blocks.range(..end).next_back()
+            && last_end > address
+        {
+            self.blocks.remove(&last);
+        }
+        self.blocks.insert(address, end);
+    }
+
+    /// Returns the block that has an address.
+    pub(crate) fn block_at(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, &end) = self.blocks.range(..=address).next_back()?;
+        (address < end).then_some((start, end))
+    }
+}
