@@ -10,7 +10,7 @@ use crate::exchange::{self, Exported, SHOWN};
 use crate::failure::{call, call_detached, detached, refused};
 use crate::kind::Kind;
 use crate::memory::Memory;
-use crate::scope::Counts;
+use crate::scope::{Counts, Holder};
 
 /// Device memory of a heap. From `Heap.alloc`. It goes back to the heap when it is collected, at
 /// `free()`, or at the end of a `with` block, in the order of its stream. Nothing waits.
@@ -81,6 +81,13 @@ impl Buffer {
             State::Shared(memory) => memory.scope().cloned(),
             State::Freed => None,
         }
+    }
+
+    /// Makes the holder by which a scope knows a buffer.
+    pub(crate) fn holder(buffer: &Bound<'_, Buffer>) -> PyResult<Holder> {
+        Holder::weak(buffer, |object| {
+            object.cast::<Buffer>().is_ok_and(|buffer| buffer.get().is_freed())
+        })
     }
 
     /// Returns whether `free` was called.

@@ -20,7 +20,7 @@ use crate::kind::index_of;
 use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::reserve;
-use crate::scope::{Account, Budget, Request};
+use crate::scope::{Account, Budget, adopt, charge};
 use crate::streams::Stream;
 
 /// Values of `GPUHEAP_TRACK` by which a heap of Python records lines.
@@ -133,14 +133,12 @@ impl Heap {
     ) -> PyResult<Bound<'py, Buffer>> {
         let Count(nbytes) = nbytes;
         let stream = self.owner.named_stream(py, stream)?;
-        let (charge, scope) = Request::split(Request::charged(py, &self.owner, nbytes)?);
+        let (charge, scope) = charge(py, &self.owner.scopes, nbytes)?;
         let on = stream.as_ref().unwrap_or(&self.owner.default);
         let (block, record) = self.owner.allocate(py, nbytes, on)?;
         let memory = Memory::new(block, record, charge, self.owner.clone(), stream);
         let buffer = Bound::new(py, Buffer::new(Box::new(memory)))?;
-        if let Some(scope) = scope {
-            Request::adopt(&scope, &buffer)?;
-        }
+        adopt(py, scope, || Buffer::holder(&buffer))?;
         Ok(buffer)
     }
 
@@ -287,7 +285,7 @@ impl Heap {
     /// Says whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`, with a
     /// sentence. The limits of the scopes around it count. Takes nothing.
     fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
-        let budget = Budget::of(py, &self.owner)?;
+        let budget = Budget::of_caller(py, &self.owner.scopes)?;
         if let Some((scope, left, limit)) =
             budget.as_ref().and_then(|budget| budget.shortage(nbytes.0))
         {
@@ -340,8 +338,7 @@ impl Heap {
         let on = stream.as_ref().unwrap_or(&self.owner.default);
         // A budget that is exceeded runs the collector, which is out of place below another
         // allocator.
-        let request = if below { None } else { Request::charged(py, &self.owner, nbytes)? };
-        let (charge, _) = Request::split(request);
+        let charge = if below { None } else { charge(py, &self.owner.scopes, nbytes)?.0 };
         let (block, record) = match below {
             false => self.owner.allocate(py, nbytes, on)?,
             true => self.owner.allocate_below(py, nbytes, on)?,
@@ -388,7 +385,7 @@ impl Heap {
     ) -> PyResult<Account> {
         let total = self.owner.device.total_memory();
         let limit = limit.map(|given| size_of(given, total)).transpose()?;
-        Account::open(py, &self.owner, name, limit, resumable)
+        Account::open(py, &self.owner.scopes, name, limit, resumable)
     }
 
     /// Begins to record the peak of live memory.
@@ -409,11 +406,9 @@ impl Heap {
         bytes: usize,
     ) -> PyResult<Bound<'py, HostBuffer>> {
         // A budget is of device memory, so none of it is charged.
-        let request = Request::charged(py, &self.owner, 0)?;
+        let (_, scope) = charge(py, &self.owner.scopes, 0)?;
         let buffer = Bound::new(py, HostBuffer::new(py, &self.owner, kind, bytes)?)?;
-        if let (_, Some(scope)) = Request::split(request) {
-            Request::adopt(&scope, &buffer)?;
-        }
+        adopt(py, scope, || HostBuffer::holder(&buffer))?;
         Ok(buffer)
     }
 

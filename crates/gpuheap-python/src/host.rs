@@ -15,6 +15,7 @@ use crate::failure::{call, call_detached, no_host_memory, refused, reserve};
 use crate::lines::RecordId;
 use crate::owner::Owner;
 use crate::reserve;
+use crate::scope::Holder;
 
 /// Pinned or managed memory of a heap. From `Heap.pinned` and `Heap.managed`. `memoryview`, NumPy
 /// and everything else with the buffer protocol read and write it in place. Filled with zeros.
@@ -63,6 +64,13 @@ impl HostBuffer {
         let is_there = state.array.is_some();
         state.views += usize::from(is_there);
         is_there
+    }
+
+    /// Makes the holder by which a scope knows a buffer.
+    pub(crate) fn holder(buffer: &Bound<'_, HostBuffer>) -> PyResult<Holder> {
+        Holder::weak(buffer, |object| {
+            object.cast::<HostBuffer>().is_ok_and(|buffer| buffer.get().is_freed())
+        })
     }
 
     /// Returns whether `free` was called.

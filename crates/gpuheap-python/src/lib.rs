@@ -26,12 +26,14 @@
 mod addresses;
 mod array;
 mod buffer;
+mod collector;
 mod command;
 mod count;
 mod device;
 mod exchange;
 mod explain;
 mod failure;
+mod foreign;
 mod heap;
 mod host;
 mod kind;
@@ -42,6 +44,7 @@ mod owner;
 mod replay;
 mod reserve;
 mod scope;
+mod scope_memory;
 mod streams;
 mod torch;
 
@@ -65,13 +68,17 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<host::HostBuffer>()?;
     module.add_class::<scope::Account>()?;
     module.add_class::<streams::Stream>()?;
-    module.add_function(wrap_pyfunction!(array::from_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(foreign::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(command::run_command, module)?)?;
     module.add_function(wrap_pyfunction!(device::devices, module)?)?;
     module.add_function(wrap_pyfunction!(explain::_explain, module)?)?;
     module.add_function(wrap_pyfunction!(heap::_size, module)?)?;
     module.add_function(wrap_pyfunction!(replay::_replay, module)?)?;
     module.add_function(wrap_pyfunction!(scope::_innermost_scope, module)?)?;
+    module.add_function(wrap_pyfunction!(scope_memory::_scope_adopt, module)?)?;
+    module.add_function(wrap_pyfunction!(scope_memory::_scope_keep, module)?)?;
+    module.add_function(wrap_pyfunction!(scope_memory::_scope_leaked, module)?)?;
+    module.add_function(wrap_pyfunction!(scope_memory::_scope_stayed, module)?)?;
     module.add_function(wrap_pyfunction!(torch::_torch_functions, module)?)?;
     module.add_function(wrap_pyfunction!(torch::_torch_leave, module)?)?;
     module.add_function(wrap_pyfunction!(torch::_torch_serve, module)?)

@@ -4,7 +4,6 @@
 //! the libraries that hand memory on are passed over: the line is the innermost one of the program.
 //! Names are made when they are read, so an allocation costs a walk and a count.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
@@ -16,15 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::failure::call;
 use crate::locked::locked;
-use crate::scope::Counts;
-
-/// Serial of the last thread that was given one.
-static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// Number of this thread that no other of the process has. The interpreter's is used again.
-    static SERIAL: u64 = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
-}
+use crate::scope::{Counts, thread_serial};
 
 /// Outstanding allocations of one heap, by line.
 pub(crate) struct Lines {
@@ -265,7 +256,7 @@ impl Lines {
             shown.set_item(intern!(py, "line"), number)?;
             shown.set_item(intern!(py, "function"), function)?;
             shown.set_item(intern!(py, "thread"), thread)?;
-            let scope = record.scope.as_ref().map_or(0, |scope| scope.number());
+            let scope = record.scope.as_ref().map_or(0, |scope| scope.number);
             shown.set_item(intern!(py, "scope"), scope)?;
             shown.set_item(intern!(py, "age"), record.since.elapsed().as_secs_f64())?;
             Ok(shown)
@@ -451,11 +442,6 @@ fn names(code: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
     let file = code.getattr(intern!(py, "co_filename"))?.extract()?;
     let function = code.getattr(intern!(py, "co_qualname"))?.extract()?;
     Ok((file, function))
-}
-
-/// Returns a number of this thread that no other of the process has.
-pub(crate) fn thread_serial() -> u64 {
-    SERIAL.with(|serial| *serial)
 }
 
 /// Returns the number of this thread, as `threading.get_ident` gives it.

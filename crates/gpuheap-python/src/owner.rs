@@ -1,27 +1,19 @@
 //! A heap with what its buffers need of it: the device, streams, and the account by line.
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use gpuheap::{Block, Error, Reclaimer};
 use pyo3::prelude::*;
 
+use crate::collector::{MayAttach, collect};
 use crate::failure::{call, call_detached};
 use crate::lines::{Lines, RecordId};
 use crate::reserve;
-use crate::scope::Budget;
+use crate::scope::{Budget, OpenScopes};
 use crate::streams::Streams;
 
 /// Device of an address: the number of its emulator, if it is emulated, and its ordinal.
 pub(crate) type Place = (Option<u64>, i32);
-
-thread_local! {
-    /// `true` while a request of this thread may take the interpreter's lock: it came from Python,
-    /// and let the lock go itself. Below a foreign allocator a thread may hold that one's lock, for
-    /// which a thread with the interpreter's lock may be waiting.
-    static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A heap with what its buffers need of it.
 pub(crate) struct Owner {
@@ -32,8 +24,7 @@ pub(crate) struct Owner {
     pub(crate) streams: Streams,
     pub(crate) lines: Lines,
     pub(crate) place: Place,
-    /// Number of open scopes, of all contexts.
-    pub(crate) open_scopes: AtomicUsize,
+    pub(crate) scopes: Arc<OpenScopes>,
     tracks: bool,
     /// Runs Python's collector when the heap is short.
     _collector: Reclaimer,
@@ -58,7 +49,7 @@ impl Owner {
             streams,
             lines,
             place,
-            open_scopes: AtomicUsize::new(0),
+            scopes: Arc::default(),
             tracks,
             _collector: collector,
         })
@@ -143,7 +134,7 @@ impl Owner {
         py: Python<'_>,
         work: impl FnOnce() -> Result<R, Error> + Send,
     ) -> PyResult<R> {
-        let Some(budget) = Budget::of(py, self)? else { return self.work(py, work) };
+        let Some(budget) = Budget::of_caller(py, &self.scopes)? else { return self.work(py, work) };
         let check = budget.clone();
         let made = self.work(py, || gpuheap::admitted(move |bytes| check.admits(bytes), work));
         made.map_err(|error| budget.refusal(py).unwrap_or(error))
@@ -215,32 +206,4 @@ impl Owner {
         // the array before it lets go.
         unsafe { self.heap.on(stream).wrap(address, bytes as usize) }
     }
-}
-
-/// Permission of this thread's requests to take the interpreter's lock, until it is dropped. It
-/// has what was permitted before: a finaliser that the collector runs may allocate.
-struct MayAttach(bool);
-
-impl MayAttach {
-    fn begin() -> MayAttach {
-        MayAttach(MAY_ATTACH.replace(true))
-    }
-}
-
-impl Drop for MayAttach {
-    fn drop(&mut self) {
-        MAY_ATTACH.set(self.0);
-    }
-}
-
-/// Runs Python's collector, if this thread may take the interpreter's lock. The heap itself counts
-/// what came back.
-pub(crate) fn collect() -> u64 {
-    if MAY_ATTACH.get() {
-        // A collector that fails has freed what it could.
-        let _ = Python::try_attach(|py| {
-            py.import("gc").and_then(|gc| gc.call_method0("collect")).is_ok()
-        });
-    }
-    0
 }

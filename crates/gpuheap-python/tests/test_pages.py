@@ -28,7 +28,12 @@ from gpuheap import emulate
 ROOT = Path(__file__).parents[3]
 PAGES = [
     ROOT / name
-    for name in ("docs/python.md", "docs/commands.md", "README.md", "crates/gpuheap-python/README.md")
+    for name in (
+        "docs/python.md",
+        "docs/commands.md",
+        "README.md",
+        "crates/gpuheap-python/README.md",
+    )
 ]
 
 pytestmark = pytest.mark.skipif(not PAGES[0].is_file(), reason="the pages are not beside the tests")

@@ -850,7 +850,7 @@ def test_one_failure_at_the_end_leaves_the_rest_done(heap):
         with heap.scope("outer", on_leak="ignore") as outer:
             with pytest.raises(error, match="not this one") as caught:
                 with heap.scope("load", on_leak="raise") as scope:
-                    scope._account.adopt(broken)
+                    gpuheap._gpuheap._scope_adopt(scope._account, broken)
                     host = heap.pinned(10)
                     view = memoryview(host)
                     own, stays = heap.alloc(1000), library().empty(heap, 300)
@@ -871,7 +871,7 @@ def test_a_failure_at_the_end_hides_no_exception(heap):
     broken = Broken()
     broken.error = gpuheap.DriverError
     with pytest.raises(KeyError) as caught, heap.scope("load") as scope:
-        scope._account.adopt(broken)
+        gpuheap._gpuheap._scope_adopt(scope._account, broken)
         view = memoryview(heap.pinned(10))
         own = heap.alloc(1000)
         raise KeyError
@@ -883,7 +883,7 @@ def test_a_failure_at_the_end_hides_no_exception(heap):
     view.release()
     broken.error = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt), heap.scope("load") as scope:
-        scope._account.adopt(broken)
+        gpuheap._gpuheap._scope_adopt(scope._account, broken)
         raise KeyError
 
 

@@ -171,7 +171,7 @@ class Scope:
         (False, True)
         """
         account = self._opened()
-        account.keep(buffer, _place_of(buffer))
+        _gpuheap._scope_keep(account, buffer, _place_of(buffer))
         return buffer
 
     def _keep_inside(self, result: Any) -> Any:
@@ -213,7 +213,7 @@ class Scope:
         self._is_open = False
         viewed = self._free_own(account, failures)
         with failures:
-            if account.stayed():
+            if _gpuheap._scope_stayed(self._used(), account):
                 gc.collect()
             self._note_leaks(account)
         for text in viewed:
@@ -259,8 +259,9 @@ class Scope:
         return viewed
 
     def _note_leaks(self, account: _gpuheap._Account) -> None:
-        self.leaked_bytes = account.stayed()
-        if not self.leaked_bytes or not self._used().tracks:
+        heap = self._used()
+        self.leaked_bytes = _gpuheap._scope_stayed(heap, account)
+        if not self.leaked_bytes or not heap.tracks:
             return
         leaked = [
             Leak(
@@ -271,7 +272,7 @@ class Scope:
                 record["thread"],
                 record["address"],
             )
-            for record in account.leaked()
+            for record in _gpuheap._scope_leaked(heap, account)
         ]
         self.leaked = sorted(leaked, key=lambda leak: -leak.bytes)
 

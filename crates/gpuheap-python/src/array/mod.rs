@@ -5,10 +5,8 @@
 //! * `operators`: the rules of types of Python's operators.
 //! * `operations`: the core's operations by element type.
 //! * `shared`: the memory of arrays, as scopes know it.
-//! * `foreign`: arrays over other libraries' memory.
 
 mod elements;
-mod foreign;
 mod index;
 mod operations;
 mod operators;
@@ -25,19 +23,20 @@ use pyo3::prelude::*;
 use pyo3::pyclass::CompareOp;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 
-pub(crate) use foreign::from_dlpack;
 pub(crate) use shared::SharedMemory;
+pub(crate) use source::numbers_of;
+pub(crate) use window::{Held, Window, length};
 
 use crate::count::Count;
 use crate::exchange::{self, Exported};
 use crate::failure::{FREED, call, refused};
 use crate::kind::{self, Kind, Number};
 use crate::owner::Owner;
-use crate::scope::Request;
+use crate::scope::{Counts, Holder, adopt, charge};
 use index::Part;
 use operations::{Comparison, Op, Reduction, Side};
 use source::Source;
-use window::{Export, Held, Window};
+use window::Export;
 
 /// Most empty lists that `to_list` makes of an array without elements.
 const MOST_EMPTY_LISTS: usize = 1 << 20;
@@ -66,8 +65,7 @@ pub(crate) struct Array {
 impl Array {
     /// Makes the array of new memory, charged to the calling context's scopes.
     pub(crate) fn new(py: Python<'_>, owner: &Arc<Owner>, window: Window) -> PyResult<Py<Array>> {
-        let request = Request::charged(py, owner, window.bytes() as u64)?;
-        let (charge, scope) = Request::split(request);
+        let (charge, scope) = charge(py, &owner.scopes, window.bytes() as u64)?;
         let record = if owner.tracks() {
             let address = call(py, || window.address(&window.stream()))?;
             owner.tracked(py, address, window.bytes() as u64)
@@ -78,11 +76,9 @@ impl Array {
             owner.lines.assign(record, charge.scope());
         }
         let held = Held::new(&window, owner, record, charge, false);
-        let array = Bound::new(py, Array { window, held })?;
-        if let Some(scope) = scope {
-            Request::adopt(&scope, &array)?;
-        }
-        Ok(array.unbind())
+        let array = Py::new(py, Array { window, held })?;
+        adopt(py, scope, || array.get().holder(py))?;
+        Ok(array)
     }
 
     /// Makes an array of host data, or a copy of another array.
@@ -173,9 +169,27 @@ impl Array {
         Py::new(py, Array { window, held: self.held.clone() })
     }
 
+    /// Makes an array of memory that exists.
+    pub(crate) fn over(py: Python<'_>, window: Window, held: Arc<Held>) -> PyResult<Py<Array>> {
+        Py::new(py, Array { window, held })
+    }
+
+    /// Returns the heap that results of operations are allocated from.
+    pub(crate) fn owner(&self) -> &Arc<Owner> {
+        &self.held.owner
+    }
+
+    /// The innermost scope that the memory is charged to.
+    pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
+        self.held.scope()
+    }
+
     /// Returns the memory, as scopes know it.
-    pub(crate) fn shared_memory(&self) -> SharedMemory {
-        SharedMemory::of(&self.held)
+    pub(crate) fn holder(&self, py: Python<'_>) -> PyResult<Holder> {
+        let memory = Py::new(py, self._memory())?.into_any();
+        Ok(Holder::strong(memory, Arc::as_ptr(&self.held) as usize, |memory| {
+            memory.cast::<SharedMemory>().is_ok_and(|memory| memory.get().freed())
+        }))
     }
 
     fn bytes(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
@@ -710,7 +724,7 @@ impl Array {
     /// The memory that the array shares with its parts.
     #[getter]
     fn _memory(&self) -> SharedMemory {
-        self.shared_memory()
+        SharedMemory::of(&self.held)
     }
 
     fn __enter__(slf: Py<Array>) -> Py<Array> {

@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 
 use super::window::Held;
 use crate::failure::call;
-use crate::scope::Counts;
 
 /// The memory that an array shares with its parts. It keeps no memory alive.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Memory")]
@@ -18,28 +17,13 @@ impl SharedMemory {
     pub(crate) fn of(held: &Arc<Held>) -> SharedMemory {
         SharedMemory { held: Arc::downgrade(held) }
     }
-
-    /// The innermost scope that the memory is charged to.
-    pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
-        self.held.upgrade().and_then(|held| held.scope())
-    }
-
-    /// Returns whether an array of the memory is left, and the memory was not freed. Does not end
-    /// the memory, as the last of its holders would.
-    pub(crate) fn is_live(&self) -> bool {
-        let Some(held) = self.held.upgrade() else { return false };
-        let is_live = !held.is_freed();
-        // The interpreter's lock is held, so the array that held it is still there.
-        drop(held);
-        is_live
-    }
 }
 
 #[pymethods]
 impl SharedMemory {
     /// Number of the memory, which no other memory has while this object lives.
     #[getter]
-    pub(crate) fn id(&self) -> usize {
+    fn id(&self) -> usize {
         self.held.as_ptr() as usize
     }
 
@@ -60,7 +44,7 @@ impl SharedMemory {
 
     /// `True` if the memory was freed, or no array of it is left.
     #[getter]
-    fn freed(&self) -> bool {
+    pub(super) fn freed(&self) -> bool {
         self.held.upgrade().is_none_or(|held| held.is_freed())
     }
 

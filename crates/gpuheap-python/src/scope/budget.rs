@@ -7,9 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
 
-use super::{Account, Counts, innermost, lock};
+use super::counts::{Charge, Counts, OpenScopes, lock};
+use super::owned::Holder;
+use super::{Account, innermost};
+use crate::collector::collect;
 use crate::failure;
-use crate::owner::{Owner, collect};
 
 /// Modules that request memory for another library, whose objects no scope frees.
 const HOOKS: [&str; 6] = [
@@ -21,115 +23,38 @@ const HOOKS: [&str; 6] = [
     "gpuheap.torch",
 ];
 
-/// Bytes that are charged to a scope and those around it, until this is dropped.
-pub(crate) struct Charge {
-    counts: Arc<Counts>,
+/// Charges `bytes` to the calling code's scopes of a heap. Returns with the charge the scope that
+/// frees the memory. `None` if no scope is open.
+pub(crate) fn charge(
+    py: Python<'_>,
+    heap: &Arc<OpenScopes>,
     bytes: u64,
-}
-
-/// A charge with the scope that it belongs to, while an allocation is made.
-pub(crate) struct Request {
-    pub(crate) charge: Charge,
-    account: Py<Account>,
-}
-
-impl Counts {
-    /// Returns the scope and those around it that are of its heap.
-    fn of_heap(&self) -> impl Iterator<Item = &Counts> {
-        std::iter::successors(Some(self), |scope| scope.outer.as_deref())
-            .filter(|scope| scope.is_of(&self.owner))
-    }
-
-    /// Limit in bytes, while the scope is open.
-    fn limit_now(&self) -> Option<u64> {
-        self.limit.filter(|_| !self.is_closed.load(Ordering::Relaxed))
-    }
-
-    /// Returns whether the budget allows `bytes` more.
-    fn allows(&self, bytes: u64) -> bool {
-        self.limit_now().is_none_or(|limit| {
-            let live = self.live.load(Ordering::Relaxed);
-            live.checked_add(bytes).is_some_and(|live| live <= limit)
-        })
-    }
-
-    /// Adds `bytes`, unless that exceeds the budget of an open scope.
-    fn add(&self, bytes: u64) -> bool {
-        let limit = self.limit_now();
-        let grown = |live: u64| {
-            live.checked_add(bytes).filter(|live| limit.is_none_or(|most| *live <= most))
-        };
-        match self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown) {
-            Ok(before) => {
-                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
-                true
-            }
-            Err(_) => false,
+) -> PyResult<(Option<Charge>, Option<Py<Account>>)> {
+    let Some(account) = governing(py, heap)? else { return Ok((None, None)) };
+    let counts = &account.get().counts;
+    let charge = match Charge::new(counts, bytes) {
+        Ok(charge) => charge,
+        Err(_) => {
+            // Garbage that waits for the collector is no reason to refuse.
+            py.import("gc")?.call_method0("collect")?;
+            Charge::new(counts, bytes).map_err(|number| exceeded(py, counts, number, bytes))?
         }
-    }
+    };
+    Ok((Some(charge), Some(account)))
 }
 
-impl Charge {
-    /// Charges `counts` and all scopes of its heap around it; the number of the scope whose budget
-    /// is exceeded otherwise.
-    fn new(counts: &Arc<Counts>, bytes: u64) -> Result<Charge, u32> {
-        for scope in counts.of_heap() {
-            if !scope.add(bytes) {
-                for charged in counts.of_heap().take_while(|one| one.number != scope.number) {
-                    charged.live.fetch_sub(bytes, Ordering::Relaxed);
-                }
-                return Err(scope.number);
-            }
-        }
-        Ok(Charge { counts: counts.clone(), bytes })
+/// Makes a scope free the memory of a new object at its end, unless a hook requested the memory for
+/// its library.
+pub(crate) fn adopt(
+    py: Python<'_>,
+    scope: Option<Py<Account>>,
+    holder: impl FnOnce() -> PyResult<Holder>,
+) -> PyResult<()> {
+    match scope {
+        Some(account) if !is_for_hook(py)? => account.get().counts.adopt(py, holder()?),
+        _ => {}
     }
-
-    /// The innermost scope that is charged.
-    pub(crate) fn scope(&self) -> &Arc<Counts> {
-        &self.counts
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        for scope in self.counts.of_heap() {
-            scope.live.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Request {
-    /// Charges `bytes` to the calling code's scopes of a heap. `None` if no scope is open.
-    pub(crate) fn charged(
-        py: Python<'_>,
-        owner: &Arc<Owner>,
-        bytes: u64,
-    ) -> PyResult<Option<Request>> {
-        let Some(account) = governing(py, owner)? else { return Ok(None) };
-        let counts = &account.get().counts;
-        let charge = match Charge::new(counts, bytes) {
-            Ok(charge) => charge,
-            Err(_) => {
-                // Garbage that waits for the collector is no reason to refuse.
-                py.import("gc")?.call_method0("collect")?;
-                Charge::new(counts, bytes).map_err(|number| exceeded(py, counts, number, bytes))?
-            }
-        };
-        Ok(Some(Request { charge, account }))
-    }
-
-    /// Makes the scope free `buffer` at its end, unless it was requested for another library.
-    pub(crate) fn adopt(account: &Py<Account>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
-        if is_for_hook(buffer.py())? {
-            return Ok(());
-        }
-        account.get().counts.adopt(buffer)
-    }
-
-    /// Splits the request in what the memory keeps and the scope that frees it.
-    pub(crate) fn split(request: Option<Request>) -> (Option<Charge>, Option<Py<Account>>) {
-        request.map(|request| (request.charge, request.account)).unzip()
-    }
+    Ok(())
 }
 
 /// The budgets that hold for new arrays of the calling code. They are looked at before an array
@@ -143,8 +68,8 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Returns the budgets of the calling code. `None` if no scope around it has a limit.
-    pub(crate) fn of(py: Python<'_>, owner: &Owner) -> PyResult<Option<Budget>> {
-        let Some(account) = governing(py, owner)? else { return Ok(None) };
+    pub(crate) fn of_caller(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Budget>> {
+        let Some(account) = governing(py, heap)? else { return Ok(None) };
         let counts = account.get().counts.clone();
         let is_limited = counts.of_heap().any(|scope| scope.limit_now().is_some());
         Ok(is_limited.then(|| Budget { counts, refused: Arc::default() }))
@@ -183,11 +108,8 @@ impl Budget {
 }
 
 /// Returns the innermost scope of a heap that governs the calling code.
-fn governing(py: Python<'_>, owner: &Owner) -> PyResult<Option<Py<Account>>> {
-    if owner.open_scopes.load(Ordering::Relaxed) == 0 {
-        return Ok(None);
-    }
-    innermost(py, Some(owner))
+fn governing(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Py<Account>>> {
+    if heap.exist() { innermost(py, Some(heap)) } else { Ok(None) }
 }
 
 /// Returns whether a hook requests memory for its library: whether its frame is the innermost one.

@@ -1,9 +1,17 @@
 //! Extents of scopes: the code that runs inside a scope's block.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::lines::thread_serial;
+/// Serial of the last thread that was given one.
+static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Number of this thread that no other of the process has. The interpreter's is used again.
+    static SERIAL: u64 = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
+}
 
 /// The code that a scope governs: that of its thread, while the generator or the coroutine that
 /// opened it runs. One that has ended passes the scope to the code that called it.
@@ -88,4 +96,9 @@ fn state_of(opener: &Bound<'_, PyAny>) -> PyResult<State> {
     }
     let is_running = running.is_none() && !frame.getattr(intern!(py, "f_back"))?.is_none();
     Ok(if is_running { State::Running } else { State::Suspended })
+}
+
+/// Returns a number of this thread that no other of the process has.
+pub(crate) fn thread_serial() -> u64 {
+    SERIAL.with(|serial| *serial)
 }

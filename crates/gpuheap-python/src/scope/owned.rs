@@ -1,85 +1,63 @@
-//! Buffers that the end of a scope frees, and memory that outlives it on purpose.
-
-use std::sync::Arc;
+//! Objects whose memory a scope frees at its end, and those whose memory outlives it on purpose.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use rustc_hash::FxHashMap;
 
-use super::{Counts, lock};
-use crate::array::{Array, SharedMemory};
-use crate::buffer::Buffer;
-use crate::host::HostBuffer;
-
-/// Number of entries at which a look for those that ended begins.
+/// Number of entries at which a table first drops those that ended.
 const PRUNE: usize = 64;
 
-/// An object that keeps memory, held weakly.
-pub(super) enum Holder {
-    /// The memory of an array, which parts of the array may keep alive.
-    Array(SharedMemory),
-    Object(Py<PyWeakrefReference>),
+/// An object of Python with device memory, of which it keeps none alive.
+pub(crate) struct Holder {
+    object: Reference,
+    /// Number that no other holder has while this one lives.
+    pub(crate) number: usize,
+    /// Returns whether the memory of the object was freed.
+    is_freed: fn(&Bound<'_, PyAny>) -> bool,
+}
+
+enum Reference {
+    Weak(Py<PyWeakrefReference>),
+    Strong(Py<PyAny>),
 }
 
 impl Holder {
-    pub(super) fn new(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
-        if let Ok(array) = object.cast::<Array>() {
-            return Ok(Holder::Array(array.get().shared_memory()));
-        }
-        Ok(Holder::Object(PyWeakrefReference::new(object)?.unbind()))
+    /// Makes a holder of a weak reference to an object.
+    pub(crate) fn weak(
+        object: &Bound<'_, PyAny>,
+        is_freed: fn(&Bound<'_, PyAny>) -> bool,
+    ) -> PyResult<Holder> {
+        let number = object.as_ptr() as usize;
+        let object = Reference::Weak(PyWeakrefReference::new(object)?.unbind());
+        Ok(Holder { object, number, is_freed })
     }
 
-    /// Returns whether the memory may be live: it was not freed, and its holder lives.
-    fn is_live(&self, py: Python<'_>) -> bool {
-        match self {
-            Holder::Array(memory) => memory.is_live(),
-            Holder::Object(reference) => {
-                let Some(object) = reference.bind(py).upgrade() else { return false };
-                if let Ok(buffer) = object.cast::<Buffer>() {
-                    return !buffer.get().is_freed();
-                }
-                object.cast::<HostBuffer>().map_or(true, |buffer| !buffer.get().is_freed())
-            }
-        }
+    /// Makes a holder of an object that keeps no memory alive itself.
+    pub(crate) fn strong(
+        object: Py<PyAny>,
+        number: usize,
+        is_freed: fn(&Bound<'_, PyAny>) -> bool,
+    ) -> Holder {
+        Holder { object: Reference::Strong(object), number, is_freed }
+    }
+
+    /// Returns the object, if it is alive and its memory was not freed.
+    fn live<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let object = match &self.object {
+            Reference::Weak(reference) => reference.bind(py).upgrade()?,
+            Reference::Strong(object) => object.bind(py).clone(),
+        };
+        Some(object).filter(|object| !(self.is_freed)(object))
     }
 }
 
-/// Returns a number of an object, or of an array's memory, that no other has while it lives.
-pub(super) fn number_of(object: &Bound<'_, PyAny>) -> usize {
-    match object.cast::<Array>() {
-        Ok(array) => array.get().shared_memory().id(),
-        Err(_) => object.as_ptr() as usize,
-    }
-}
-
-/// The scopes that an object's memory is charged to.
-pub(super) enum Charged {
-    /// The innermost scope.
-    To(Arc<Counts>),
-    Nothing,
-    /// Unknown: the object is another library's.
-    Unknown,
-}
-
-/// Returns the scopes that an object's memory is charged to.
-pub(super) fn scope_of(object: &Bound<'_, PyAny>) -> Charged {
-    let scope = if let Ok(array) = object.cast::<Array>() {
-        array.get().shared_memory().scope()
-    } else if let Ok(buffer) = object.cast::<Buffer>() {
-        buffer.get().scope()
-    } else {
-        return Charged::Unknown;
-    };
-    scope.map_or(Charged::Nothing, Charged::To)
-}
-
-/// Buffers that a scope frees at its end, as long as they live.
+/// Objects whose memory a scope frees at its end, as long as they live.
 #[derive(Default)]
-pub(super) struct Owned {
+pub(crate) struct Owned {
     /// Holders with the order of their coming, by number.
     holders: FxHashMap<usize, (u64, Holder)>,
     added: u64,
-    /// Number of holders at which those that ended are looked for.
+    /// Number of holders at which the ended ones are dropped.
     prune_at: usize,
 }
 
@@ -88,100 +66,47 @@ impl Owned {
         self.holders.len()
     }
 
-    pub(super) fn insert(&mut self, py: Python<'_>, number: usize, holder: Holder) {
+    pub(crate) fn insert(&mut self, py: Python<'_>, holder: Holder) {
         if self.holders.len() >= self.prune_at.max(PRUNE) {
-            self.holders.retain(|_, (_, holder)| holder.is_live(py));
+            self.holders.retain(|_, (_, holder)| holder.live(py).is_some());
             self.prune_at = 2 * self.holders.len();
         }
         self.added += 1;
-        self.holders.insert(number, (self.added, holder));
+        self.holders.insert(holder.number, (self.added, holder));
     }
 
-    pub(super) fn remove(&mut self, number: usize) -> bool {
+    pub(crate) fn remove(&mut self, number: usize) -> bool {
         self.holders.remove(&number).is_some()
     }
 
-    /// Returns the buffers that live, the oldest first, and of an array its memory.
-    pub(super) fn into_objects(self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+    /// Returns the live objects, the oldest first.
+    pub(super) fn into_objects(self, py: Python<'_>) -> Vec<Py<PyAny>> {
         let mut holders: Vec<_> = self.holders.into_values().collect();
         holders.sort_by_key(|(added, _)| *added);
-        let objects = holders.into_iter().filter_map(|(_, holder)| match holder {
-            Holder::Array(memory) if !memory.is_live() => None,
-            Holder::Array(memory) => Some(Py::new(py, memory).map(Py::into_any)),
-            Holder::Object(reference) => Some(Ok(reference.bind(py).upgrade()?.unbind())),
-        });
-        objects.collect()
+        holders.iter().filter_map(|(_, holder)| holder.live(py).map(Bound::unbind)).collect()
     }
 }
 
-/// Memory that outlives a scope on purpose.
-pub(super) struct Kept {
-    holder: Holder,
-    address: u64,
-    bytes: u64,
-}
+/// Memory that outlives a scope on purpose: holders with address and bytes.
+#[derive(Default)]
+pub(crate) struct Kept(Vec<(Holder, u64, u64)>);
 
 impl Kept {
-    pub(super) fn new(holder: &Bound<'_, PyAny>, address: u64, bytes: u64) -> PyResult<Kept> {
-        Ok(Kept { holder: Holder::new(holder)?, address, bytes })
+    /// Adds memory. Each time that there is twice as much, drops the part that was freed meanwhile.
+    pub(crate) fn push(&mut self, py: Python<'_>, holder: Holder, address: u64, bytes: u64) {
+        let Kept(all) = self;
+        if all.len() >= PRUNE && all.len() == all.capacity() {
+            all.retain(|(holder, ..)| holder.live(py).is_some());
+            all.reserve(all.len().max(PRUNE));
+        }
+        all.push((holder, address, bytes));
     }
-}
 
-/// Adds memory that is kept. Memory that was freed meanwhile is forgotten each time that there is
-/// twice as much.
-pub(super) fn push_kept(py: Python<'_>, all: &mut Vec<Kept>, kept: Kept) {
-    if all.len() >= PRUNE && all.len() == all.capacity() {
-        all.retain(|kept| kept.holder.is_live(py));
-        all.reserve(all.len().max(PRUNE));
+    /// Returns address and bytes of the live memory, by address.
+    pub(crate) fn places(&self, py: Python<'_>) -> Vec<(u64, u64)> {
+        let live = self.0.iter().filter(|(holder, ..)| holder.live(py).is_some());
+        let mut places: Vec<_> = live.map(|(_, address, bytes)| (*address, *bytes)).collect();
+        places.sort_unstable();
+        places
     }
-    all.push(kept);
-}
-
-/// Returns address and bytes of the memory that is kept and lives, by address.
-fn live_kept(py: Python<'_>, scope: &Counts) -> Vec<(u64, u64)> {
-    let kept = lock(&scope.kept);
-    let live = kept.iter().filter(|kept| kept.holder.is_live(py));
-    let mut places: Vec<_> = live.map(|kept| (kept.address, kept.bytes)).collect();
-    drop(kept);
-    places.sort_unstable();
-    places
-}
-
-/// Returns whether one of some places, which are sorted, begins inside an allocation.
-fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
-    let next = places.partition_point(|(start, _)| *start < address);
-    places.get(next).is_some_and(|(start, _)| *start < address + bytes.max(1))
-}
-
-/// Returns the bytes of the memory that was kept and lives, each of them once.
-pub(super) fn kept_bytes(py: Python<'_>, scope: &Arc<Counts>) -> PyResult<u64> {
-    let places = live_kept(py, scope);
-    if places.is_empty() {
-        return Ok(0);
-    }
-    if scope.owner.tracks() {
-        let mut total = 0;
-        scope.owner.lines.each_inside(py, scope.number, |address, bytes| {
-            total += if has_kept(&places, address, bytes) { bytes } else { 0 };
-            false
-        })?;
-        return Ok(total);
-    }
-    let (mut total, mut end) = (0, 0);
-    for (address, bytes) in places {
-        let stop = address.saturating_add(bytes);
-        total += stop.saturating_sub(address.max(end));
-        end = end.max(stop);
-    }
-    Ok(total)
-}
-
-/// Returns records of the memory that outlives a scope, but not on purpose.
-pub(super) fn leaked<'py>(
-    py: Python<'py>,
-    scope: &Arc<Counts>,
-) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let places = live_kept(py, scope);
-    let is_leaked = |address, bytes| !has_kept(&places, address, bytes);
-    scope.owner.lines.each_inside(py, scope.number, is_leaked)
 }

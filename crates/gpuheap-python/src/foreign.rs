@@ -12,9 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::Array;
-use super::source::numbers_of;
-use super::window::{Held, Window, length};
+use crate::array::{Array, Held, Window, length, numbers_of};
 use crate::buffer::Buffer;
 use crate::exchange::{
     self, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, Described, Managed, SHOWN, check_strides,
@@ -77,7 +75,7 @@ fn owner_for(source: &Bound<'_, PyAny>, heap: Option<&Bound<'_, Heap>>) -> PyRes
         return Ok(heap.get().owner.clone());
     }
     if let Ok(array) = source.cast::<Array>() {
-        return Ok(array.get().held.owner.clone());
+        return Ok(array.get().owner().clone());
     }
     if let Ok(buffer) = source.cast::<Buffer>() {
         return Ok(buffer.get().share(source.py())?.owner.clone());
@@ -271,7 +269,7 @@ impl Wrapped {
 
     fn into_array(self, py: Python<'_>, owner: &Arc<Owner>) -> PyResult<Py<Array>> {
         let held = Held::new(&self.window, owner, None, None, self.is_read_only);
-        Py::new(py, Array { window: self.window, held })
+        Array::over(py, self.window, held)
     }
 }
 

@@ -1,0 +1,209 @@
+//! Figures of scopes, and the charges of live memory to them.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustc_hash::FxHashMap;
+
+use super::owned::{Kept, Owned};
+
+/// Number of the last scope that was opened; 0 is no scope.
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+/// Number of open scopes of one heap, of all contexts.
+#[derive(Default)]
+pub(crate) struct OpenScopes(AtomicUsize);
+
+impl OpenScopes {
+    /// Returns whether a scope of the heap is open.
+    pub(super) fn exist(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Figures of a scope. Memory that outlives the scope stays charged to it and to those around it.
+pub(crate) struct Counts {
+    /// Identity of the scope's heap.
+    pub(super) heap: Arc<OpenScopes>,
+    pub(crate) number: u32,
+    pub(super) name: String,
+    pub(super) limit: Option<u64>,
+    pub(super) live: AtomicU64,
+    pub(super) peak: AtomicU64,
+    is_closed: AtomicBool,
+    /// The scope around it, of any heap.
+    outer: Option<Arc<Counts>>,
+    /// Open scopes of the same heap directly inside, by number.
+    inside: Mutex<FxHashMap<u32, Weak<Counts>>>,
+    pub(crate) owned: Mutex<Owned>,
+    pub(crate) kept: Mutex<Kept>,
+}
+
+impl Counts {
+    /// Opens a scope inside `outer`.
+    pub(super) fn open(
+        heap: &Arc<OpenScopes>,
+        name: String,
+        limit: Option<u64>,
+        outer: Option<Arc<Counts>>,
+    ) -> Arc<Counts> {
+        let counts = Arc::new(Counts {
+            heap: heap.clone(),
+            number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+            name,
+            limit,
+            live: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            outer,
+            inside: Mutex::default(),
+            owned: Mutex::default(),
+            kept: Mutex::default(),
+        });
+        heap.0.fetch_add(1, Ordering::Relaxed);
+        if let Some(around) = counts.around() {
+            lock(&around.inside).insert(counts.number, Arc::downgrade(&counts));
+        }
+        counts
+    }
+
+    /// Ends the scope. A second call does nothing.
+    pub(super) fn close(&self) {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.heap.0.fetch_sub(1, Ordering::Relaxed);
+        if let Some(around) = self.around() {
+            // The open scopes inside this one stay known here too: their memory is no leak.
+            let inside = lock(&self.inside).clone();
+            let mut of_around = lock(&around.inside);
+            of_around.remove(&self.number);
+            of_around.extend(inside);
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_of(&self, heap: &Arc<OpenScopes>) -> bool {
+        Arc::ptr_eq(&self.heap, heap)
+    }
+
+    /// Returns whether the scope is the one of a number, or was opened inside that one.
+    pub(crate) fn is_inside(self: &Arc<Counts>, number: u32) -> bool {
+        self.up_to(number).any(|scope| scope.number == number)
+    }
+
+    /// Returns the scope and those around it, up to the one of a number. Scopes inside others have
+    /// greater numbers.
+    pub(crate) fn up_to(self: &Arc<Counts>, number: u32) -> impl Iterator<Item = Arc<Counts>> {
+        std::iter::successors(Some(self.clone()), |scope| scope.outer.clone())
+            .take_while(move |scope| scope.number >= number)
+    }
+
+    /// Returns the innermost open scope of the same heap around this one.
+    pub(crate) fn around(&self) -> Option<Arc<Counts>> {
+        let mut next = self.outer.as_ref();
+        while let Some(scope) = next {
+            if scope.is_of(&self.heap) && !scope.is_closed() {
+                return Some(scope.clone());
+            }
+            next = scope.outer.as_ref();
+        }
+        None
+    }
+
+    /// Returns the live bytes of the open scopes inside this one.
+    pub(crate) fn live_inside(&self) -> u64 {
+        let inside: Vec<_> = lock(&self.inside).values().filter_map(Weak::upgrade).collect();
+        let open = inside.iter().filter(|scope| !scope.is_closed());
+        open.map(|scope| scope.live.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Returns the scope and those around it that are of its heap.
+    pub(super) fn of_heap(&self) -> impl Iterator<Item = &Counts> {
+        std::iter::successors(Some(self), |scope| scope.outer.as_deref())
+            .filter(|scope| scope.is_of(&self.heap))
+    }
+
+    /// Limit in bytes, while the scope is open.
+    pub(super) fn limit_now(&self) -> Option<u64> {
+        self.limit.filter(|_| !self.is_closed())
+    }
+
+    /// Returns whether the budget allows `bytes` more.
+    pub(super) fn allows(&self, bytes: u64) -> bool {
+        self.limit_now().is_none_or(|limit| {
+            let live = self.live.load(Ordering::Relaxed);
+            live.checked_add(bytes).is_some_and(|live| live <= limit)
+        })
+    }
+
+    /// Adds `bytes`, unless that exceeds the budget of an open scope.
+    fn add(&self, bytes: u64) -> bool {
+        let limit = self.limit_now();
+        let grown = |live: u64| {
+            live.checked_add(bytes).filter(|live| limit.is_none_or(|most| *live <= most))
+        };
+        match self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown) {
+            Ok(before) => {
+                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        self.close();
+        // One after the other: a stack as deep as the scopes are nested could overflow.
+        let mut next = self.outer.take();
+        while let Some(mut counts) = next.and_then(Arc::into_inner) {
+            counts.close();
+            next = counts.outer.take();
+        }
+    }
+}
+
+/// Bytes that are charged to a scope and those around it, until this is dropped.
+pub(crate) struct Charge {
+    counts: Arc<Counts>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Charges `counts` and all scopes of its heap around it. Fails with the number of the scope
+    /// whose budget is exceeded.
+    pub(super) fn new(counts: &Arc<Counts>, bytes: u64) -> Result<Charge, u32> {
+        for scope in counts.of_heap() {
+            if !scope.add(bytes) {
+                for charged in counts.of_heap().take_while(|one| one.number != scope.number) {
+                    charged.live.fetch_sub(bytes, Ordering::Relaxed);
+                }
+                return Err(scope.number);
+            }
+        }
+        Ok(Charge { counts: counts.clone(), bytes })
+    }
+
+    /// The innermost scope that is charged.
+    pub(crate) fn scope(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        for scope in self.counts.of_heap() {
+            scope.live.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Locks a part of a scope. No Python code may run under the lock.
+pub(crate) fn lock<T>(part: &Mutex<T>) -> MutexGuard<'_, T> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,147 @@
+//! Memory of open scopes, by the objects of Python that have it: freed at the end of a scope, kept
+//! beyond it, or leaked.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::array::Array;
+use crate::buffer::Buffer;
+use crate::heap::Heap;
+use crate::host::HostBuffer;
+use crate::scope::{Account, Counts, Holder, innermost, lock};
+
+/// Makes a scope free the memory of an object at its end.
+#[pyfunction]
+pub(crate) fn _scope_adopt(account: &Account, object: &Bound<'_, PyAny>) -> PyResult<()> {
+    account.counts.adopt(object.py(), holder_of(object)?);
+    Ok(())
+}
+
+/// Keeps an object beyond a scope, and beyond the open scopes inside it. `place` is the address and
+/// the bytes of its device memory. Memory of gpuheap that one of these scopes would free then
+/// belongs to the scope around.
+#[pyfunction]
+pub(crate) fn _scope_keep(
+    account: &Account,
+    object: &Bound<'_, PyAny>,
+    place: Option<(u64, u64)>,
+) -> PyResult<()> {
+    let py = object.py();
+    let mut scopes = vec![account.counts.clone()];
+    if let Some(inner) = innermost(py, Some(account.heap()))? {
+        let inside: Vec<_> = inner.get().counts.up_to(account.counts.number).collect();
+        if inside.last().is_some_and(|last| Arc::ptr_eq(last, &account.counts)) {
+            scopes = inside;
+        }
+    }
+    // Memory from before the scope belongs to none of these, or to one around them.
+    let number = holder_of(object)?.number;
+    let mut was_owned = false;
+    for scope in &scopes {
+        was_owned |= lock(&scope.owned).remove(number);
+    }
+    if was_owned && let Some(around) = account.counts.around() {
+        around.adopt(py, holder_of(object)?);
+    }
+    let Some((address, bytes)) = place else { return Ok(()) };
+    let charged = charged_to(object);
+    for scope in &scopes {
+        let is_charged = match &charged {
+            Charged::To(inner) => inner.is_inside(scope.number),
+            Charged::Nothing => false,
+            Charged::Unknown => true,
+        };
+        if is_charged {
+            // Before the lock: the interpreter may run the collector for a new object.
+            let holder = holder_of(object)?;
+            lock(&scope.kept).push(py, holder, address, bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the bytes that outlive a scope of a heap, without the memory that was kept. An open scope
+/// inside it may still free its own.
+#[pyfunction]
+pub(crate) fn _scope_stayed(py: Python<'_>, heap: &Heap, account: &Account) -> PyResult<u64> {
+    let places = lock(&account.counts.kept).places(py);
+    let kept = kept_bytes(py, heap, account, &places)?;
+    Ok(account.live().saturating_sub(kept).saturating_sub(account.counts.live_inside()))
+}
+
+/// Returns records of the memory that outlives a scope of a heap, as dictionaries, without the
+/// memory that was kept.
+#[pyfunction]
+pub(crate) fn _scope_leaked<'py>(
+    py: Python<'py>,
+    heap: &Heap,
+    account: &Account,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let places = lock(&account.counts.kept).places(py);
+    let is_leaked = |address, bytes| !has_kept(&places, address, bytes);
+    heap.owner.lines.each_inside(py, account.counts.number, is_leaked)
+}
+
+fn holder_of(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
+    if let Ok(array) = object.cast::<Array>() {
+        return array.get().holder(object.py());
+    }
+    if let Ok(buffer) = object.cast::<Buffer>() {
+        return Buffer::holder(buffer);
+    }
+    match object.cast::<HostBuffer>() {
+        Ok(buffer) => HostBuffer::holder(buffer),
+        Err(_) => Holder::weak(object, |_| false),
+    }
+}
+
+/// The scopes that an object's memory is charged to.
+enum Charged {
+    /// The innermost scope.
+    To(Arc<Counts>),
+    Nothing,
+    /// Unknown: the object is another library's.
+    Unknown,
+}
+
+fn charged_to(object: &Bound<'_, PyAny>) -> Charged {
+    let scope = if let Ok(array) = object.cast::<Array>() {
+        array.get().scope()
+    } else if let Ok(buffer) = object.cast::<Buffer>() {
+        buffer.get().scope()
+    } else {
+        return Charged::Unknown;
+    };
+    scope.map_or(Charged::Nothing, Charged::To)
+}
+
+/// Returns whether one of some places, which are sorted, begins inside an allocation.
+fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
+    let next = places.partition_point(|(start, _)| *start < address);
+    places.get(next).is_some_and(|(start, _)| *start < address + bytes.max(1))
+}
+
+/// Returns the bytes of the places, each of them once. A heap that tracks counts whole allocations.
+fn kept_bytes(
+    py: Python<'_>,
+    heap: &Heap,
+    account: &Account,
+    places: &[(u64, u64)],
+) -> PyResult<u64> {
+    let (mut total, mut end) = (0, 0);
+    if heap.owner.tracks() && !places.is_empty() {
+        heap.owner.lines.each_inside(py, account.counts.number, |address, bytes| {
+            total += if has_kept(places, address, bytes) { bytes } else { 0 };
+            false
+        })?;
+        return Ok(total);
+    }
+    for &(address, bytes) in places {
+        let stop = address.saturating_add(bytes);
+        total += stop.saturating_sub(address.max(end));
+        end = end.max(stop);
+    }
+    Ok(total)
+}
