@@ -32,9 +32,9 @@ fn main() -> Result<(), Error> {
 
     // 3. What one stream freed serves another one, behind an event. Nothing is taken from the
     // driver for it.
-    let before = heap.usage()?;
+    let meter = heap.meter()?;
     let c = heap.on(&first).filled(LENGTH, 2.5_f32)?;
-    let taken = heap.usage()?.since(&before).taken;
+    let taken = meter.read()?.taken;
     println!("an array on the other stream took {taken} bytes from the driver");
     drop((b, c));
 

@@ -49,7 +49,7 @@ fn main() -> Result<(), Error> {
     // that one: the driver is asked once.
     println!("\nin batches:");
     let (mut sum, mut largest) = (0.0, f32::MIN);
-    let before = heap.usage()?;
+    let meter = heap.meter()?;
     for (number, batch) in target.batches_by_memory(&data, 0.25)?.enumerate() {
         let batch = batch?;
         sum += f64::from((&batch * 2.0)?.mean()?) * batch.len() as f64;
@@ -59,9 +59,8 @@ fn main() -> Result<(), Error> {
     println!("  the mean of twice the numbers: {:.1}", sum / data.len() as f64);
     println!("  the largest: {largest}");
 
-    let after = heap.usage()?;
-    println!("\nfrom the driver: {} MiB in all", after.since(&before).taken >> 20);
-    println!("never more than: {} MiB", after.reserved_peak >> 20);
+    println!("\nfrom the driver: {} MiB in all", meter.read()?.taken >> 20);
+    println!("never more than: {} MiB", heap.usage()?.reserved_peak >> 20);
 
     // On the host, to compare with.
     let mean = data.iter().map(|&x| f64::from(x) * 2.0).sum::<f64>() / data.len() as f64;

@@ -388,9 +388,9 @@ impl Heap {
         Account::open(py, &self.owner.scopes, name, limit, resumable)
     }
 
-    /// Begins to record the peak of live memory.
-    fn _region(&self, py: Python<'_>) -> PyResult<Region> {
-        Ok(Region { inner: call(py, || self.owner.heap.region())? })
+    /// Begins to measure device memory.
+    fn _meter(&self, py: Python<'_>) -> PyResult<Meter> {
+        Ok(Meter { inner: call(py, || self.owner.heap.meter())? })
     }
 
     fn __repr__(&self) -> String {
@@ -430,18 +430,18 @@ fn unknown(py: Python<'_>, address: u64) -> PyErr {
     )
 }
 
-/// A section of a program whose peak is recorded.
+/// A meter of a heap.
 #[pyclass(frozen, module = "gpuheap")]
-pub(crate) struct Region {
-    inner: gpuheap::Region,
+pub(crate) struct Meter {
+    inner: gpuheap::Meter,
 }
 
 #[pymethods]
-impl Region {
-    /// `(live before, live now, peak of live)` since the region began, in bytes.
-    fn usage(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        let usage = call(py, || self.inner.usage())?;
-        Ok((usage.live_before, usage.live, usage.live_peak))
+impl Meter {
+    /// Returns live bytes before, live bytes now and the peak of live bytes since the meter was made.
+    fn read(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let reading = call(py, || self.inner.read())?;
+        Ok((reading.live_before, reading.live, reading.live_peak))
     }
 }
 

@@ -8,7 +8,7 @@ import pytest
 import gpuheap
 
 # Pytester forgets modules that were imported first inside it; the package would then be there twice.
-import gpuheap._measure
+import gpuheap._meter
 import gpuheap._scopes
 
 pytest_plugins = ["pytester"]

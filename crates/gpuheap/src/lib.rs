@@ -32,8 +32,9 @@
 //! assert_eq!(heap.leaks()?.allocations, 2); // outstanding allocations, by line
 //!
 //! drop(b); // given back in stream order, kept for the next request
-//! let (c, used) = allocated! { target.filled(1 << 17, 1.5_f32)? };
-//! assert_eq!((used.allocations, used.bytes), (1, 512 << 10));
+//! let meter = heap.meter()?; // measures this section of the program
+//! let c = target.filled(1 << 17, 1.5_f32)?;
+//! assert_eq!(meter.read()?.allocated_bytes, 512 << 10);
 //! println!("{}", heap.memory_status()?);
 //!
 //! let error = target.zeroed::<f64, _>(1 << 30).unwrap_err(); // with cause and remedy
@@ -60,7 +61,7 @@
 //! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
 //! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who holds the memory |
-//! | [`allocated!`], [`time!`] | allocations and duration of a piece of code |
+//! | [`Heap::meter`] | bytes, peak, time and lines of a section of the program |
 //! | [`Error`] | one type: [its kind](ErrorKind), and [the evidence](OutOfMemory) if memory ran out |
 //!
 //! # Ways to give memory back
@@ -205,16 +206,16 @@ pub use heap::block::Block;
 pub use heap::builder::HeapBuilder;
 pub use heap::fit::{Fit, InTheWay};
 pub use heap::flush::{FlushReport, FlushedKind};
+pub use heap::meter::{Meter, Reading};
 pub use heap::page_lock::PageLock;
 pub use heap::reclaimers::Reclaimer;
-pub use heap::region::{Region, RegionUsage};
 pub use heap::retry::RunsOut;
 #[doc(hidden)]
 pub use heap::staging::Staging;
 pub use heap::status::{KindStatus, MemoryStatus};
-pub use heap::usage::{StatsDelta, Usage};
+pub use heap::usage::Usage;
 pub use kind::MemoryKind;
-pub use measure::{Allocated, Counting, Timed, Timing};
+pub use measure::ThreadUsage;
 /// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` gives.
 #[cfg(feature = "arrays")]
 pub use ndarray;

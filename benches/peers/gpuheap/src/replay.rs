@@ -35,18 +35,20 @@ pub(crate) fn replay(peer: &mut Peer, file: &str) -> Done {
 /// from the driver. Reading the counts flushes the thread's caches, so no time is printed.
 pub(crate) fn calls(peer: &mut Peer, file: &str) -> Done {
     let mut passes = Passes::new(peer, file)?;
-    let before = peer.heap.usage()?;
+    let calls = |heap: &Heap| heap.usage().map(|usage| usage.driver_calls);
+    let (before, first) = (calls(&peer.heap)?, peer.heap.meter()?);
     passes.pass(&peer.heap)?;
-    let between = peer.heap.usage()?;
+    let (between, second) = (calls(&peer.heap)?, peer.heap.meter()?);
+    let first_taken = first.read()?.taken;
     passes.pass(&peer.heap)?;
-    let after = peer.heap.usage()?;
+    let after = calls(&peer.heap)?;
     let figures = format!(
         "trace={} first_calls={} first_taken={} second_calls={} second_taken={}",
         name(file),
-        between.driver_calls - before.driver_calls,
-        between.since(&before).taken,
-        after.driver_calls - between.driver_calls,
-        after.since(&between).taken
+        between - before,
+        first_taken,
+        after - between,
+        second.read()?.taken
     );
     peer.result("calls", &figures)
 }

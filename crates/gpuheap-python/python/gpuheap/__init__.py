@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         Leaks,
         Line,
         Released,
-        Snapshot,
         Status,
         default_heap,
         set_default_heap,
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     )
     from gpuheap._holders import Held, Holder, holders
     from gpuheap._install import Installed, Outcome, install, installed
+    from gpuheap._meter import Meter, Reading, meter
     from gpuheap._scopes import Leak, Scope, current_scope, scope, thread_scope
     from gpuheap import (
         cuda_core,
@@ -109,8 +109,8 @@ _MODULES = {
         "Heap",
         "Leaks",
         "Line",
+    "Meter",
         "Released",
-        "Snapshot",
         "Status",
         "default_heap",
         "set_default_heap",
@@ -118,6 +118,7 @@ _MODULES = {
     ),
     "_holders": ("Held", "Holder", "holders"),
     "_install": ("Installed", "Outcome", "install", "installed"),
+    "_meter": ("Meter", "Reading", "meter"),
     "_scopes": ("Leak", "Scope", "current_scope", "scope", "thread_scope"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -145,11 +146,12 @@ __all__ = [
     "Leaked",
     "Leaks",
     "Line",
+    "Meter",
     "OutOfMemory",
     "Outcome",
+    "Reading",
     "Released",
     "Scope",
-    "Snapshot",
     "Status",
     "Stream",
     "__version__",
@@ -164,6 +166,7 @@ __all__ = [
     "host",
     "install",
     "installed",
+    "meter",
     "replay",
     "scope",
     "set_default_heap",

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuheap import _frames
 from gpuheap._heap import FlushReport, Released, default_heap
-from gpuheap._measure import live_bytes
+from gpuheap._meter import live_bytes
 
 _LAST = ("last_exc", "last_value", "last_type", "last_traceback")
 

@@ -1,4 +1,4 @@
-"""The heap, with what is made of its figures in Python: status, reports, snapshots."""
+"""The heap, with what is made of its figures in Python: status and reports."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpuheap._holders import Held
+    from gpuheap._meter import Meter
     from gpuheap._scopes import Scope
 
 
@@ -120,28 +121,6 @@ class Leaks(tuple[Line, ...]):
         return "\n".join(str(line) for line in self)
 
 
-class Snapshot:
-    """What each line held at a moment. From `Heap.snapshot()`."""
-
-    def __init__(self, lines: tuple[Line, ...]) -> None:
-        self.lines = lines
-
-    def diff(self, earlier: Snapshot) -> list[Line]:
-        """Lines that hold more or less than in `earlier`, the largest change first. Counts and bytes are
-        the differences."""
-        before = {line[:3]: line for line in earlier.lines}
-        now = {line[:3]: line for line in self.lines}
-        changes = []
-        for place in before.keys() | now.keys():
-            old = before.get(place, Line(*place, 0, 0, ()))
-            new = now.get(place, Line(*place, 0, 0, ()))
-            threads = new.threads or old.threads
-            change = Line(*place, new.allocations - old.allocations, new.bytes - old.bytes, threads)
-            if change.allocations or change.bytes:
-                changes.append(change)
-        return sorted(changes, key=lambda line: (-abs(line.bytes), line.file, line.line))
-
-
 class Heap(_gpuheap.Heap):
     __doc__ = _gpuheap.Heap.__doc__
 
@@ -186,9 +165,21 @@ class Heap(_gpuheap.Heap):
 
         return held(self)
 
-    def snapshot(self) -> Snapshot:
-        """What each line holds now. Needs `track="lines"`."""
-        return Snapshot(self.leaks())
+    def meter(self) -> Meter:
+        """Begins to measure this heap: the peak of live memory, what stays, and by which lines.
+
+        >>> import gpuheap
+        >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
+        >>> meter = heap.meter()
+        >>> kept = heap.alloc(1000)
+        >>> heap.alloc(500).free()
+        >>> reading = meter.read()
+        >>> reading.peak, reading.kept, reading.lines[0].bytes
+        (1500, 1000, 1000)
+        """
+        from gpuheap._meter import Meter
+
+        return Meter(self)
 
     def scope(
         self,
@@ -206,8 +197,8 @@ class Heap(_gpuheap.Heap):
 
         `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it raises
         `gpuheap.OutOfMemory`, which names the scope. It counts what Python code requests from the heap,
-        itself or through CuPy, Numba, cuda.core and PyCUDA. What RMM and PyTorch request is in the
-        peak and under the limit of the heap alone: no Python may run below them.
+        itself or through CuPy, Numba, cuda.core and PyCUDA. What RMM and PyTorch request is under
+        the limit of the heap alone: no Python may run below them.
 
         `on_leak` says what happens if memory stays: `"warn"` (a `gpuheap.LeakWarning`), `"raise"`
         (`gpuheap.Leaked`), `"ignore"`, or a function that gets the scope. If the scope ends by an
@@ -217,7 +208,7 @@ class Heap(_gpuheap.Heap):
         >>> heap = gpuheap.Heap("emulated:1GiB")
         >>> with heap.scope("load", limit="1 MiB") as scope:
         ...     buffer = heap.alloc(1000)
-        >>> scope.peak, scope.leaked_bytes, buffer.freed
+        >>> scope.own_peak, scope.leaked_bytes, buffer.freed
         (1000, 0, True)
         """
         from gpuheap._scopes import Scope
@@ -275,6 +266,8 @@ def status() -> Status:
 
 def size(nbytes: int) -> str:
     """A size for people: `512.000 MiB`."""
+    if nbytes < 0:
+        return f"-{size(-nbytes)}"
     if nbytes < 1024:
         return f"{nbytes} bytes"
     value, unit = float(nbytes), 0

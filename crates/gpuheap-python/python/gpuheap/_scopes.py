@@ -1,4 +1,4 @@
-"""Scopes: sections of a program whose GPU memory is counted, limited, and free at the end."""
+"""Scopes: sections of a program whose GPU memory is limited, and free at the end."""
 
 from __future__ import annotations
 
@@ -127,7 +127,6 @@ class Scope:
         self._limit = limit
         self._on_leak = on_leak
         self._account: _gpuheap._Account | None = None
-        self._peak = 0
         #: Memory that outlived the scope, most bytes first. Needs a heap with `track="lines"`.
         self.leaked: list[Leak] = []
         #: Bytes that outlived the scope, without what was kept.
@@ -148,14 +147,8 @@ class Scope:
 
     @property
     def own_peak(self) -> int:
-        """Most bytes that were requested inside and live at once."""
+        """Most bytes that were requested inside and live at once, which the limit bounds."""
         return self._opened().peak
-
-    @property
-    def peak(self) -> int:
-        """Most bytes that the heap had live at once while the scope was open, above those at its start.
-        Memory of other threads, and of libraries that allocate below Python, is in it."""
-        return self._measured() if self._is_open else self._peak
 
     def keep(self, buffer: Any) -> Any:
         """Has a buffer outlive the scope, and returns it. The scope around, if there is one, frees it at
@@ -194,8 +187,6 @@ class Scope:
         account = heap._open_scope(self.name, self._limit, _frames.resumable_on_stack())
         self._account = account
         _open[account.number] = self
-        self._region = heap._region()
-        self._is_open = True
         current.set(account)
         return self
 
@@ -208,9 +199,6 @@ class Scope:
         if current.get() is account:
             current.set(account.before)
         failures = _Failures(self)
-        with failures:
-            self._peak = self._measured()
-        self._is_open = False
         viewed = self._free_own(account, failures)
         with failures:
             if _gpuheap._scope_stayed(self._used(), account):
@@ -224,7 +212,6 @@ class Scope:
                 self._tell(error)
         failures.tell(error)
 
-    _is_open = False
     #: Frames from a warning to the code of the program.
     _level = 3
 
@@ -238,10 +225,6 @@ class Scope:
     def _used(self) -> Heap:
         """The heap, which an open scope has."""
         return self._heap or default_heap()
-
-    def _measured(self) -> int:
-        before, _, peak = self._region.usage()
-        return peak - before
 
     def _free_own(self, account: _gpuheap._Account, failures: _Failures) -> list[str]:
         """Frees the scope's own buffers. Returns what to warn about."""
@@ -291,7 +274,7 @@ class Scope:
     def report(self, holders: bool = False) -> str:
         """What outlived the scope, in words; with `holders`, also who holds it."""
         if not self.leaked_bytes:
-            return f"scope {self.name!r}: nothing outlived it, peak {size(self._peak)}"
+            return f"scope {self.name!r}: nothing outlived it"
         lines = [
             f"scope {self.name!r} on thread {self.thread}: {size(self.leaked_bytes)} outlived it"
         ]

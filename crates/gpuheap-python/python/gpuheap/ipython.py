@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from gpuheap._flush import flush
 from gpuheap._heap import FlushReport
-from gpuheap._measure import Meter, Usage
+from gpuheap._meter import Reading, meter
 
 
 @magics_class
@@ -29,11 +29,11 @@ class GpuMagics(Magics):
         Counts the default heap, with all libraries that `gpuheap.install()` hooked, and PyTorch's own
         allocator. A heap with `track="lines"` names the lines.
         """
-        meter = Meter()
+        measured = meter()
         try:
             self.shell.run_cell(cell)  # type: ignore[union-attr]
         finally:
-            print(describe(meter.usage()))
+            print(describe(measured.read()))
 
     @magic_arguments()  # type: ignore[untyped-decorator, no-untyped-call]
     @argument(  # type: ignore[untyped-decorator, no-untyped-call]
@@ -47,9 +47,9 @@ class GpuMagics(Magics):
         return flush(tracebacks=True, outputs=arguments.outputs)
 
 
-def describe(usage: Usage) -> str:
-    """The usage of a cell, in words."""
-    return f"GPU memory: {usage}"
+def describe(reading: Reading) -> str:
+    """The use of memory by a cell, in words."""
+    return f"GPU memory: {reading}"
 
 
 def load(shell: Any) -> None:

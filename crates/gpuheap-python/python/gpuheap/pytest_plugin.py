@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-_USAGE: pytest.StashKey[Any] = pytest.StashKey()
+_READING: pytest.StashKey[Any] = pytest.StashKey()
 _HEAP: pytest.StashKey[Any] = pytest.StashKey()
 
 _PEAK, _KEPT = "gpu_peak_bytes", "gpu_kept_bytes"
@@ -93,23 +93,23 @@ def _measuring() -> object:
             if not _is_measured(item):
                 return (yield)
             limit, leaks = item.get_closest_marker(_LIMIT), item.get_closest_marker(_LEAKS)
-            from gpuheap._measure import Meter
+            from gpuheap._meter import meter
 
             most, kept = _size_of(limit), _size_of(leaks)
-            meter = Meter()
+            measured = meter()
             try:
                 result = yield
             except BaseException:
                 # The frames of the traceback hold memory, and that is no leak.
-                _note(item, meter.usage())
+                _note(item, measured.read())
                 raise
             gc.collect()
-            usage = meter.usage()
-            _note(item, usage)
-            if most is not None and usage.peak > most:
-                _fail("gpu_limit", usage.peak, most, "live at once")
-            if kept is not None and usage.kept > kept:
-                _fail("gpu_limit_leaks", usage.kept, kept, "left behind")
+            reading = measured.read()
+            _note(item, reading)
+            if most is not None and reading.peak > most:
+                _fail("gpu_limit", reading.peak, most, "live at once")
+            if kept is not None and reading.kept > kept:
+                _fail("gpu_limit_leaks", reading.kept, kept, "left behind")
             return result
 
         @pytest.hookimpl(wrapper=True)
@@ -117,9 +117,9 @@ def _measuring() -> object:
             self, item: pytest.Item, call: pytest.CallInfo[Any]
         ) -> Generator[None, Any, Any]:
             report = yield
-            usage = item.stash.get(_USAGE, None)
-            if call.when == "call" and report.failed and usage is not None:
-                report.sections.append(("GPU memory", str(usage)))
+            reading = item.stash.get(_READING, None)
+            if call.when == "call" and report.failed and reading is not None:
+                report.sections.append(("GPU memory", str(reading)))
                 explanation = _explained(call)
                 if explanation is not None:
                     report.sections.append(("Out of GPU memory", str(explanation)))
@@ -183,12 +183,12 @@ def _is_measured(item: pytest.Item) -> bool:
     return any(markers) or bool(item.config.getoption("gpuheap"))
 
 
-def _note(item: pytest.Item, usage: Any) -> None:
-    item.stash[_USAGE] = usage
+def _note(item: pytest.Item, reading: Any) -> None:
+    item.stash[_READING] = reading
     item.user_properties[:] = [
         found for found in item.user_properties if found[0] not in (_PEAK, _KEPT)
     ]
-    item.user_properties += [(_PEAK, usage.peak), (_KEPT, usage.kept)]
+    item.user_properties += [(_PEAK, reading.peak), (_KEPT, reading.kept)]
 
 
 def _size_of(marker: pytest.Mark | None) -> int | None:

@@ -120,13 +120,13 @@ def memory_allocated() -> int:
 def max_memory_allocated() -> int:
     """Most bytes of live tensors since the beginning, or since `reset_peak_memory_stats`."""
     heap = _of_install()
-    return _region.usage()[2] if _region is not None else heap.stats()["live_peak"]
+    return _meter.read()[2] if _meter is not None else heap.stats()["live_peak"]
 
 
 def reset_peak_memory_stats() -> None:
     """Begins `max_memory_allocated` anew."""
-    global _region
-    _region = _of_install()._region()
+    global _meter
+    _meter = _of_install()._meter()
 
 
 def memory_stats() -> dict[str, int]:
@@ -145,7 +145,7 @@ def memory_stats() -> dict[str, int]:
     }
 
 
-_region: _gpuheap._Region | None = None
+_meter: _gpuheap._Meter | None = None
 #: Allocators, which PyTorch uses to the end of the process.
 _kept: list[Any] = []
 _TOO_LATE = (

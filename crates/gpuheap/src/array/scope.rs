@@ -14,7 +14,6 @@ use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, Element, UninitArray};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::region::Region;
 use crate::stream::Stream;
 
 impl Heap {
@@ -67,8 +66,6 @@ impl Heap {
 pub struct Scope {
     heap: Heap,
     state: Arc<ScopeState>,
-    /// Records the peak. `None` for a batch, and if the device's context has ended.
-    region: Option<Region>,
 }
 
 impl Scope {
@@ -100,11 +97,7 @@ impl Scope {
             outer,
             lists: Mutex::new(Lists { open: true, ..Lists::default() }),
         };
-        let region = match part {
-            Part::Code => heap.merged_region().ok(),
-            Part::Batch => None,
-        };
-        Scope { heap: heap.clone(), state: Arc::new(state), region }
+        Scope { heap: heap.clone(), state: Arc::new(state) }
     }
 
     /// Returns a target whose arrays belong to the scope and are first used on `stream`. After the
@@ -120,20 +113,6 @@ impl Scope {
     /// The errors of [`Heap::target`].
     pub fn target(&self) -> Result<Target, Error> {
         Ok(self.heap.target()?.within(Some(self.state.clone())))
-    }
-
-    /// Returns the most bytes of the heap's device memory that were live at once, beyond those live
-    /// when the scope began: [`RegionUsage::peak`](crate::RegionUsage::peak). It includes other
-    /// threads' memory, and memory that belongs to no scope. An outer scope includes the inner
-    /// ones. Exact if one thread uses the heap; otherwise off by at most twice as much as
-    /// [`live_peak`](crate::AllocStats::live_peak). Does not wait for the device.
-    ///
-    /// # Errors
-    ///
-    /// The process is a forked child; the device was reset.
-    pub fn peak(&self) -> Result<u64, Error> {
-        self.heap.check_alive()?;
-        self.region.as_ref().map_or(Ok(0), Region::merged_peak)
     }
 
     /// Returns the heap.
@@ -217,8 +196,7 @@ struct End<'a> {
 impl End<'_> {
     fn now(self) -> ScopeReport {
         self.close();
-        let peak = self.scope.peak().ok();
-        let report = ScopeReport { peak, ..self.scope.state.end() };
+        let report = self.scope.state.end();
         std::mem::forget(self);
         report
     }

@@ -17,9 +17,6 @@ pub struct ScopeReport {
     pub freed: u64,
     /// Bytes of these arrays.
     pub freed_bytes: u64,
-    /// [Peak](crate::Scope::peak) of the scope in bytes. `None` if the device was reset, and in a
-    /// forked child.
-    pub peak: Option<u64>,
     /// Arrays that were moved out and still exist, in the order of their moves.
     pub kept: Vec<Kept>,
     /// Errors of frees that failed, one for each array.
@@ -42,7 +39,7 @@ pub struct Kept {
 
 impl fmt::Display for ScopeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ScopeReport { began, freed, freed_bytes, peak, kept, failed } = self;
+        let ScopeReport { began, freed, freed_bytes, kept, failed } = self;
         let bytes: u64 = kept.iter().map(|kept| kept.bytes).sum();
         writeln!(f, "scope that began at {}", Place(began, 60))?;
         write!(
@@ -52,9 +49,6 @@ impl fmt::Display for ScopeReport {
             kept.len(),
             Bytes(bytes)
         )?;
-        if let Some(peak) = peak {
-            write!(f, "\n  peak of device memory {} above its start", Bytes(*peak))?;
-        }
         for Kept { address, bytes, kind, made } in kept {
             let what = format!("{address:#x}: {}, {kind}, made at ", Bytes(*bytes));
             let left = 76_usize.saturating_sub(what.len());

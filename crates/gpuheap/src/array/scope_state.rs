@@ -163,14 +163,8 @@ impl ScopeState {
             Lists::default()
         };
         let began = self.began;
-        let mut report = ScopeReport {
-            began,
-            freed: 0,
-            freed_bytes: 0,
-            peak: None,
-            kept: Vec::new(),
-            failed: Vec::new(),
-        };
+        let mut report =
+            ScopeReport { began, freed: 0, freed_bytes: 0, kept: Vec::new(), failed: Vec::new() };
         for batch in batches.alive() {
             let of_batch = batch.end_as(how);
             report.freed += of_batch.freed;

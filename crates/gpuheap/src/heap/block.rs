@@ -176,7 +176,6 @@ impl Block {
         heap.store(kind).check_stream(stream)?;
         self.given_back = true;
         heap.free_ordered(kind, self.lease, stream)?;
-        measure::note_freed(self.lease.bytes);
         Ok(())
     }
 
@@ -204,7 +203,6 @@ impl Block {
             // one was closed before that, and takes no blocks.
             if self.keep() {
                 self.given_back = true;
-                measure::note_freed(self.lease.bytes);
                 return Ok(());
             }
         }
@@ -215,7 +213,6 @@ impl Block {
     #[inline]
     fn give_back(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
         self.given_back = true;
-        measure::note_freed(self.lease.bytes);
         if stream.is_none() && self.keep() { Ok(()) } else { self.give_back_unkept(stream) }
     }
 

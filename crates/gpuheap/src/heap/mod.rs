@@ -10,12 +10,12 @@ mod free;
 pub(crate) mod idle;
 pub(crate) mod leaks;
 pub(crate) mod limits;
+pub(crate) mod meter;
 mod notes;
 pub(crate) mod page_lock;
 mod policies;
 pub(crate) mod reclaimers;
 pub(crate) mod recovery;
-pub(crate) mod region;
 pub(crate) mod registrations;
 mod renaming;
 pub(crate) mod retry;
@@ -423,7 +423,6 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
-        measure::note_freed(lease.bytes);
         self.inner().free(kind, lease, stream, zeroed)
     }
 
@@ -449,7 +448,6 @@ impl Heap {
     ) -> Result<u64, Error> {
         self.inner().check_alive_for(lease)?;
         let _time = measure::memory_management();
-        measure::note_freed(lease.bytes);
         self.inner().untrack(lease.track);
         let renamed = self.inner().rename(kind, lease, Some(stream));
         if let Some(renamed) = &renamed {

@@ -132,7 +132,6 @@ impl PageLock {
             _ => wait(context).and_then(|()| unlock(context, self.host))?,
         }
         self.heap.inner().registered.remove(self.bytes);
-        measure::note_freed(self.bytes);
         self.heap.inner().untrack(self.track);
         Ok(())
     }

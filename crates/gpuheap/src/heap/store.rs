@@ -74,11 +74,11 @@ pub(crate) struct StoreState {
     pub(crate) unzeroed: Vec<Lease>,
     /// Buffer for blocks on their way from a cache to the policy.
     pub(super) kept: Vec<KeptBlock>,
-    /// Regions of the program that record the peak.
-    pub(crate) regions: Vec<Watched>,
+    /// Peaks recorded for meters.
+    pub(crate) watched: Vec<Watched>,
 }
 
-/// A heap's record of a region.
+/// Peak of live bytes recorded for the meter `number`.
 pub(crate) struct Watched {
     pub(crate) number: u64,
     pub(crate) peak: u64,
@@ -113,7 +113,7 @@ impl Store {
             caches: Vec::new(),
             unzeroed: Vec::new(),
             kept: Vec::new(),
-            regions: Vec::new(),
+            watched: Vec::new(),
         };
         Store {
             context,

@@ -198,13 +198,6 @@ impl StoreState {
         }
     }
 
-    /// Returns the statistics with this thread's counts merged. Counts of other threads since they
-    /// last took the lock are missing, and their caches stay as they are.
-    pub(crate) fn merged_stats(&mut self) -> RunningStats {
-        self.merge_counts();
-        self.stats
-    }
-
     /// Pauses the other threads, whose frees would need no lock, until
     /// [`resume_other_threads`](StoreState::resume_other_threads). Flushes their caches. Their next
     /// use of the heap waits for the lock.

@@ -1,7 +1,6 @@
 //! Memory of a heap at one moment, and of the other heaps of the process.
 
 use gpuheap_pool::AllocStats;
-use serde::Serialize;
 
 /// Memory of a heap at one moment, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +11,7 @@ pub struct Usage {
     /// Live bytes, rounding included.
     pub live_blocks: u64,
     /// High-water mark of `live`: [exact](AllocStats::live_peak) if one thread uses the heap.
-    /// [`Heap::region`](crate::Heap::region) gives the peak of a section of the program.
+    /// [`Heap::meter`](crate::Heap::meter) gives the peak of a section of the program.
     pub live_peak: u64,
     /// Bytes freed on streams that are not known to have reached the free.
     pub pending: u64,
@@ -32,43 +31,6 @@ pub struct Usage {
     pub driver_calls: u64,
     /// Statistics of the heap.
     pub stats: AllocStats,
-}
-
-/// Allocations and frees of a heap between two moments. From [`Usage::since`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct StatsDelta {
-    /// Number of allocations.
-    pub allocations: u64,
-    /// Bytes of these allocations, as requested.
-    pub allocated_bytes: u64,
-    /// Number of frees.
-    pub frees: u64,
-    /// Bytes taken from the driver.
-    pub taken: u64,
-    /// Bytes given back to the driver.
-    pub given_back: u64,
-}
-
-impl Usage {
-    /// Returns the change since `before`, an earlier moment of the same heap.
-    pub fn since(&self, before: &Usage) -> StatsDelta {
-        StatsDelta::between(&self.stats, &before.stats)
-    }
-}
-
-impl StatsDelta {
-    /// Returns the difference between two states of the same statistics.
-    pub(crate) fn between(now: &AllocStats, before: &AllocStats) -> StatsDelta {
-        let between = |count: fn(&AllocStats) -> u64| count(now).saturating_sub(count(before));
-        StatsDelta {
-            allocations: between(|stats| stats.allocations),
-            allocated_bytes: between(|stats| stats.allocated_bytes),
-            frees: between(|stats| stats.frees),
-            taken: between(|stats| stats.taken + stats.given_back),
-            given_back: between(|stats| stats.given_back),
-        }
-    }
 }
 
 /// Bytes of one kind of memory that other heaps of this process hold.

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 pub use diff::{Change, Diff, Snapshot};
-pub(crate) use report::Many;
 pub use report::{Leak, Leaks, Outstanding, ThreadShare, assert_no_leaks};
+pub(crate) use report::{Many, seconds};
 pub use stack::{CallStack, Frame};
 pub use thread::ThreadEnd;
 pub use tracking::{Tracking, UnknownTracking};

@@ -275,6 +275,6 @@ pub(super) fn line<S: Serializer>(at: &&Location<'_>, serializer: S) -> Result<S
     serializer.collect_str(at)
 }
 
-pub(super) fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_secs_f64())
 }

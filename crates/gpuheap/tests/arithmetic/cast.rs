@@ -2,7 +2,7 @@
 
 use gpuheap::arithmetic::Scalar;
 use gpuheap::emu::Schedule;
-use gpuheap::{Device, DeviceArray, MemoryKind, allocated};
+use gpuheap::{Device, DeviceArray, MemoryKind};
 
 use crate::reference::{Bench, Reference, assert_same, values};
 
@@ -79,7 +79,7 @@ fn device_cast_matches_host() {
         let a = target.kind(from).array(&host).unwrap();
         let reads = || bench.device.emulator().map(|one| one.calls_of("cuMemcpyDtoHAsync_v2"));
         let before = reads();
-        let (found, used) = allocated! { target.kind(to).cu(&a).unwrap() };
+        let (found, used) = bench.allocated(|| target.kind(to).cu(&a).unwrap());
         assert_eq!((reads(), used.allocations, found.kind()), (before, 1, to));
         let expected = target.cu(&host).unwrap().to_vec().unwrap();
         for (found, expected) in found.to_vec().unwrap().iter().zip(&expected) {

@@ -2,7 +2,7 @@
 //! that made it.
 
 use gpuheap::emu::Schedule;
-use gpuheap::{DeviceArray, Heap, MemoryKind, Tracking, allocated};
+use gpuheap::{DeviceArray, Heap, MemoryKind, Tracking};
 use gpuheap_driver::check;
 use ndarray::{Array2, array};
 
@@ -60,7 +60,7 @@ fn wrapped_memory_serves_as_operand() {
     // Two arrays over overlapping bytes: bytes must be read before they are overwritten.
     let (left, right) = (wrap(address, 999), wrap(address + 4, 999));
     assert_eq!(left.stream().id(), right.stream().id());
-    let (sum, used) = allocated! { (left + &right).unwrap() };
+    let (sum, used) = bench.allocated(|| (left + &right).unwrap());
     assert_eq!(used.allocations, 1);
     assert_eq!(sum.to_vec().unwrap(), (0..999).map(|n| 2 * n + 1).collect::<Vec<u32>>());
     let mut left = wrap(address, 999);
@@ -118,20 +118,20 @@ fn owned_left_side_reuses_its_memory() {
     let row = target.array(&[1, 2, 3]).unwrap();
     let table = target.filled((2, 3), 10).unwrap();
     let at = table.device_ptr(target.stream()).unwrap();
-    let (table, used) = allocated! { (table - &row).unwrap() };
+    let (table, used) = bench.allocated(|| (table - &row).unwrap());
     assert_eq!((used.allocations, table.device_ptr(target.stream()).unwrap()), (0, at));
     assert_eq!(table.to_ndarray().unwrap(), array![[9, 8, 7], [9, 8, 7]]);
     // The shape grows, so new memory is taken, and the left side's memory is freed.
-    let (wide, used) = allocated! { (row - &table).unwrap() };
+    let (wide, used) = bench.allocated(|| (row - &table).unwrap());
     assert_eq!(used.allocations, 1);
     assert_eq!(wide.to_ndarray().unwrap(), array![[-8, -6, -4], [-8, -6, -4]]);
     // More axes of length 1, with as many elements.
     let line = target.array(&[1, 2]).unwrap();
-    let (line, used) = allocated! { (line + &target.array(&array![[5]]).unwrap()).unwrap() };
+    let (line, used) = bench.allocated(|| (line + &target.array(&array![[5]]).unwrap()).unwrap());
     assert_eq!((used.allocations, line.to_ndarray().unwrap()), (2, array![[6, 7]]));
     // A window of an owned array stays a window.
     let window = target.array(&[1, 2, 3, 4]).unwrap().into_slice(1..3).unwrap();
-    let (window, used) = allocated! { (window * 5).unwrap() };
+    let (window, used) = bench.allocated(|| (window * 5).unwrap());
     assert_eq!((used.allocations, window.to_vec().unwrap()), (0, vec![10, 15]));
     // An operation on a reference leaves the array as it is.
     assert_eq!((&window + 1).unwrap().to_vec().unwrap(), [11, 16]);

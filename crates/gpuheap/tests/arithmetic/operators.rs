@@ -1,8 +1,8 @@
 //! Every operator with every type, on edge values.
 
+use gpuheap::DeviceArray;
 use gpuheap::arithmetic::Signed;
 use gpuheap::emu::Schedule;
-use gpuheap::{DeviceArray, allocated};
 
 use crate::reference::{Bench, Reference, assert_same, for_each_number, pairs, values};
 
@@ -47,9 +47,8 @@ fn with_arrays<T: Reference>() {
     // An operand taken by value gives its memory to the result, so nothing is allocated.
     let copies = [(); 4].map(|()| (a.copy().unwrap(), b.copy().unwrap()));
     let [add, sub, mul, div] = copies;
-    let (results, used) = allocated! {
-        [add.0 + add.1, sub.0 - &sub.1, mul.0 * mul.1.view(), div.0 / div.1]
-    };
+    let (results, used) =
+        bench.allocated(|| [add.0 + add.1, sub.0 - &sub.1, mul.0 * mul.1.view(), div.0 / div.1]);
     assert_eq!(used.allocations, 0);
     drop((sub.1, mul.1));
     let [add, sub, mul, div] = results.map(Result::unwrap);
@@ -90,10 +89,10 @@ fn with_numbers<T: Reference>() {
         on_the_left(a.try_sub_from(*number).unwrap(), T::minus);
         on_the_left(a.try_div_into(*number).unwrap(), T::by);
         let copies = [(); 4].map(|()| a.copy().unwrap());
-        let ([add, sub, mul, div], used) = allocated! {{
+        let ([add, sub, mul, div], used) = bench.allocated(|| {
             let [add, sub, mul, div] = copies;
             [add + *number, sub - *number, mul * *number, div / *number].map(Result::unwrap)
-        }};
+        });
         assert_eq!(used.allocations, 0);
         same(add, T::plus);
         same(sub, T::minus);
@@ -126,7 +125,7 @@ macro_rules! on_the_left {
                         same((*number * &a).unwrap(), Reference::times);
                         same((*number / &a).unwrap(), Reference::by);
                         let [sub, div] = [(); 2].map(|()| a.copy().unwrap());
-                        let (results, used) = allocated! { [*number - sub, *number / div] };
+                        let (results, used) = bench.allocated(|| [*number - sub, *number / div]);
                         assert_eq!(used.allocations, 0);
                         let [sub, div] = results.map(Result::unwrap);
                         same(sub, Reference::minus);
@@ -149,13 +148,13 @@ fn in_place_of<T: Reference>() {
     let (a, b) = (target.array(&left).unwrap(), target.array(&right).unwrap());
     let two = T::EDGES[3];
     let mut c = a.copy().unwrap();
-    let ((), used) = allocated! {
+    let ((), used) = bench.allocated(|| {
         c.add_assign(&b).unwrap();
         c.mul_assign(two).unwrap();
         c.sub_assign(a.view()).unwrap();
         c.div_assign(b.view()).unwrap();
         c.add_assign(&a).unwrap();
-    };
+    });
     assert_eq!(used.allocations, 0);
     let expected: Vec<T> = left
         .iter()
@@ -212,7 +211,7 @@ fn negation_of<T: Reference + Signed>() {
     assert_same(&a.try_neg().unwrap().to_vec().unwrap(), &expected, "try_neg");
     let part = (-&a.slice(1..).unwrap()).unwrap();
     assert_same(&part.to_vec().unwrap(), &expected[1..], "-a of a part");
-    let (negated, used) = allocated! { (-a).unwrap() };
+    let (negated, used) = bench.allocated(|| (-a).unwrap());
     assert_eq!(used.allocations, 0);
     assert_same(&negated.to_vec().unwrap(), &expected, "-a of a value");
     drop((part, negated));
@@ -234,7 +233,7 @@ fn masks_are_turned_and_asked() {
         host[length / 2] = false;
         let mixed = target.array(&host).unwrap();
         assert_eq!((mixed.all().unwrap(), mixed.any().unwrap()), (false, length > 1));
-        let (turned, used) = allocated! { (!mixed).unwrap() };
+        let (turned, used) = bench.allocated(|| (!mixed).unwrap());
         assert_eq!(used.allocations, 0);
         assert_eq!(turned.to_vec().unwrap(), host.iter().map(|one| !one).collect::<Vec<_>>());
         assert_eq!((turned.all().unwrap(), turned.any().unwrap()), (length == 1, true));

@@ -2,7 +2,7 @@
 
 use gpuheap::arithmetic::Number;
 use gpuheap::emu::Schedule;
-use gpuheap::{Device, Heap, PoolKind, Target};
+use gpuheap::{Device, Heap, PoolKind, Target, ThreadUsage};
 
 use crate::support::{assert_all_returned, device, heap, random::Random};
 
@@ -17,6 +17,13 @@ impl Bench {
         let device = device(1 << 30, schedule);
         let heap = heap(&device, PoolKind::Split);
         Bench { device, heap }
+    }
+
+    /// Runs `work`, and returns its value and this thread's allocations in it.
+    pub(crate) fn allocated<R>(&self, work: impl FnOnce() -> R) -> (R, ThreadUsage) {
+        let meter = self.heap.meter().unwrap().with_thread();
+        let value = work();
+        (value, meter.read().unwrap().thread.unwrap())
     }
 
     pub(crate) fn target(&self) -> Target {

@@ -210,8 +210,14 @@ fn flush_releases_staging_memory() {
     let device = emulated(1 << 30, Schedule::Seeded(2));
     let heap = staged(&device, SMALL);
     let source = numbers(1 << 18, 1);
-    let (array, used) = gpuheap::allocated! { heap.target().unwrap().array(&source).unwrap() };
-    assert_eq!((used.allocations, used.bytes), (1, 1 << 20), "staging is no allocation of theirs");
+    let meter = heap.meter().unwrap().with_thread();
+    let array = heap.target().unwrap().array(&source).unwrap();
+    let used = meter.read().unwrap().thread.unwrap();
+    assert_eq!(
+        (used.allocations, used.allocated_bytes),
+        (1, 1 << 20),
+        "staging is no allocation of theirs"
+    );
     let pinned = heap.usage_of(MemoryKind::Pinned).unwrap();
     assert_eq!((pinned.live, pinned.stats.live_allocations), (0, 0));
     let report = heap.flush().unwrap();

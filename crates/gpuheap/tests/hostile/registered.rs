@@ -1,7 +1,7 @@
 //! Registered memory, beside the limit and the figures of memory that heaps take.
 
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Device, Heap, PoolKind, allocated};
+use gpuheap::{Device, Heap, PoolKind};
 
 use crate::support::{device, heap};
 
@@ -25,7 +25,9 @@ fn registered_memory_ignores_pinned_limit() {
 fn registered_memory_is_counted_by_allocated() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
     let target = heap.target().unwrap();
-    let (array, used) = allocated! { target.register(vec![1_u8; 1000]).unwrap() };
+    let meter = heap.meter().unwrap().with_thread();
+    let array = target.register(vec![1_u8; 1000]).unwrap();
+    let used = meter.read().unwrap().thread.unwrap();
     assert_eq!(heap.usage_of(array.kind()).unwrap().live, 1000);
-    assert_eq!((used.allocations, used.bytes), (1, 1000));
+    assert_eq!((used.allocations, used.allocated_bytes), (1, 1000));
 }

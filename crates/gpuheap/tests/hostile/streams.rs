@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Block, Device, DeviceArray, Error, Event, Heap, PoolKind, Region, Stream};
+use gpuheap::{Block, Device, DeviceArray, Error, Event, Heap, Meter, PoolKind, Stream};
 
 use crate::random::Random;
 
@@ -43,7 +43,7 @@ struct Client<'a> {
     blocks: Vec<Block>,
     /// Arrays, each with its expected contents.
     arrays: Vec<(DeviceArray<u8>, u8)>,
-    regions: Vec<Region>,
+    meters: Vec<Meter>,
     tag: u8,
 }
 
@@ -146,8 +146,8 @@ impl Client<'_> {
             }
             22 => match self.random.index(4) {
                 0 => self.heap.retire_all().unwrap(),
-                1 => self.regions.extend(self.heap.region().ok()),
-                2 => drop(self.random.taken(&mut self.regions)),
+                1 => self.meters.extend(self.heap.meter().map(Meter::with_thread).ok()),
+                2 => drop(self.random.taken(&mut self.meters)),
                 _ => drop(self.heap.usage().unwrap()),
             },
             _ => {
@@ -184,7 +184,7 @@ fn program(pool: PoolKind, schedule: Schedule, seed: u64) {
         events: Vec::new(),
         blocks: Vec::new(),
         arrays: Vec::new(),
-        regions: Vec::new(),
+        meters: Vec::new(),
         tag: 1,
     };
     for _ in 0..STEPS {
@@ -194,8 +194,8 @@ fn program(pool: PoolKind, schedule: Schedule, seed: u64) {
     for (array, tag) in &client.arrays {
         assert!(array.to_vec().unwrap().iter().all(|byte| byte == tag), "{what}");
     }
-    let Client { blocks, arrays, regions, .. } = client;
-    drop((blocks, arrays, regions));
+    let Client { blocks, arrays, meters, .. } = client;
+    drop((blocks, arrays, meters));
     device.synchronize().unwrap();
     heap.flush().unwrap();
     let usage = heap.usage().unwrap();

@@ -10,7 +10,7 @@ mod idle;
 #[cfg(feature = "arrays")]
 mod log;
 #[cfg(feature = "arrays")]
-mod measure;
+mod meter;
 #[cfg(feature = "arrays")]
 mod peak;
 #[cfg(feature = "arrays")]

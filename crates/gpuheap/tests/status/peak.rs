@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, Mutex};
 
-use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream, allocated};
+use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 
 use crate::support::random::Random;
 
@@ -38,18 +38,18 @@ fn live_peak_is_exact_on_thread() {
             let streams: Vec<Stream> = (0..5).map(|_| device.stream().unwrap()).collect();
             let (mut random, mut blocks) = (Random(seed), Vec::<Block>::new());
             let (mut live, mut peak) = (0, 0);
-            let mut regions = Vec::new();
+            let mut meters = Vec::new();
             for step in 0..600 {
                 let stream = &streams[random.below(5) as usize];
                 match random.below(20) {
                     0 => {
                         assert_eq!(heap.usage().unwrap().live_peak, peak, "{pool} {seed} {step}");
                     }
-                    1 if regions.len() < 4 => regions.push((heap.region().unwrap(), live, live)),
-                    2 if !regions.is_empty() => {
-                        let at = random.below(regions.len() as u64) as usize;
-                        let (region, before, peak) = regions.swap_remove(at);
-                        let usage = region.usage().unwrap();
+                    1 if meters.len() < 4 => meters.push((heap.meter().unwrap(), live, live)),
+                    2 if !meters.is_empty() => {
+                        let at = random.below(meters.len() as u64) as usize;
+                        let (meter, before, peak) = meters.swap_remove(at);
+                        let usage = meter.read().unwrap();
                         let figures = (usage.live_before, usage.live, usage.live_peak);
                         assert_eq!(figures, (before, live, peak), "{pool} {seed} {step}");
                     }
@@ -74,7 +74,7 @@ fn live_peak_is_exact_on_thread() {
                     _ => {}
                 }
                 peak = peak.max(live);
-                regions.iter_mut().for_each(|region| region.2 = region.2.max(live));
+                meters.iter_mut().for_each(|meter| meter.2 = meter.2.max(live));
             }
             let usage = heap.usage().unwrap();
             assert_eq!((usage.live, usage.live_peak), (live, peak), "{pool} {seed}");
@@ -82,7 +82,7 @@ fn live_peak_is_exact_on_thread() {
     }
 }
 
-/// A random program of one thread in nested parts, each measured in every way.
+/// A random program of one thread in nested parts, each with a meter.
 struct Nested<'a> {
     heap: &'a Heap,
     streams: Vec<Stream>,
@@ -123,33 +123,25 @@ impl Nested<'_> {
     fn part(&mut self, depth: u32) {
         self.parts.push((self.live, self.live));
         let (way, heap) = (self.random.below(4), self.heap);
-        let region = heap.region().unwrap();
-        let found = catch_unwind(AssertUnwindSafe(|| {
-            let ((in_scope, report), allocated) = allocated! {
-                heap.scope(|scope| {
-                    self.run(depth + 1);
-                    match way {
-                        0 => resume_unwind(Box::new(())),
-                        1 => return Err(scope.peak().unwrap()),
-                        _ => {}
-                    }
-                    Ok(scope.peak().unwrap())
-                })
-            };
-            let (Ok(peak) | Err(peak)) = in_scope;
-            (peak, report.peak.unwrap(), allocated.peak)
+        let meter = heap.meter().unwrap();
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            heap.scope(|_| {
+                self.run(depth + 1);
+                match way {
+                    0 => resume_unwind(Box::new(())),
+                    1 => return,
+                    _ => {}
+                }
+                self.run(depth + 1);
+            })
         }));
         let (start, most) = self.parts.pop().unwrap();
-        let peak = most - start;
-        assert_eq!(region.usage().unwrap().peak(), peak);
-        if let Ok(found) = found {
-            assert_eq!(found, (peak, peak, peak));
-        }
+        assert_eq!(meter.read().unwrap().peak(), most - start);
     }
 }
 
 #[test]
-fn nested_peaks_are_exact_and_equal() {
+fn nested_meter_peaks_are_exact() {
     for pool in PoolKind::ALL {
         for seed in 0..20 {
             let device = Device::open("emulated:4GiB").unwrap();
@@ -159,64 +151,6 @@ fn nested_peaks_are_exact_and_equal() {
             let mut nested = Nested { heap: &heap, streams, random, blocks, live: 0, parts };
             nested.part(0);
         }
-    }
-}
-
-/// Each of several threads has a scope of its own, which counts the memory of all of them.
-#[test]
-fn scope_peak_error_is_bounded() {
-    const THREADS: u64 = 4;
-    const KEEPS: u64 = MIB;
-    let bound = THREADS * (KEEPS + KEEPS / 4);
-    for pool in PoolKind::ALL {
-        let device = Device::open("emulated:4GiB").unwrap();
-        let heap = heap(&device, pool, KEEPS);
-        // Live bytes in all, and for each thread's scope the live bytes at its start and at its
-        // high-water mark. Changed with the lock held, so that they are exact.
-        let truth = Mutex::new((0_u64, [(0_u64, 0_u64); THREADS as usize]));
-        std::thread::scope(|scope| {
-            for thread in 0..THREADS as usize {
-                let (device, heap, truth) = (&device, &heap, &truth);
-                scope.spawn(move || {
-                    let stream = device.stream().unwrap();
-                    let mut random = Random(thread as u64);
-                    for _ in 0..20 {
-                        let begin = truth.lock().unwrap();
-                        let (_, report) = heap.scope(|scope| {
-                            let mut begin = begin;
-                            let live = begin.0;
-                            begin.1[thread] = (live, live);
-                            drop(begin);
-                            let mut blocks = Vec::<Block>::new();
-                            for _ in 0..50 {
-                                let mut truth = truth.lock().unwrap();
-                                if random.below(2) == 0 || blocks.is_empty() {
-                                    let bytes = 512 * (1 + random.below(200));
-                                    blocks.push(heap.allocate(bytes, &stream).unwrap());
-                                    truth.0 += bytes;
-                                    let live = truth.0;
-                                    truth.1.iter_mut().for_each(|one| one.1 = one.1.max(live));
-                                } else {
-                                    let at = random.below(blocks.len() as u64) as usize;
-                                    let block = blocks.swap_remove(at);
-                                    truth.0 -= block.bytes();
-                                }
-                            }
-                            let mut truth = truth.lock().unwrap();
-                            let (start, most) = truth.1[thread];
-                            let off = scope.peak().unwrap().abs_diff(most - start);
-                            assert!(off <= 2 * bound, "{pool}: {off}");
-                            truth.0 -= blocks.iter().map(Block::bytes).sum::<u64>();
-                            drop(blocks);
-                        });
-                        assert!(report.peak.is_some());
-                    }
-                });
-            }
-        });
-        // The thread's own figures show nothing of it.
-        let (_, report) = heap.scope(|_| drop(heap.allocate(1000, &device.stream().unwrap())));
-        assert_eq!(report.peak, Some(1000), "{pool}");
     }
 }
 
@@ -281,32 +215,4 @@ fn live_peak_error_is_bounded() {
             assert_eq!(usage.live, 0, "{pool} {seed}");
         }
     }
-}
-
-#[test]
-fn regions_nest_by_memory_kind() {
-    let device = Device::open("emulated:1GiB").unwrap();
-    let heap = heap(&device, PoolKind::Stitched, 16 * MIB);
-    let target = heap.target().unwrap();
-    let before = target.zeroed::<u8, _>(100).unwrap();
-    let outer = heap.region().unwrap();
-    let pinned = heap.region_of(MemoryKind::Pinned).unwrap();
-    drop(target.zeroed::<u8, _>(5000).unwrap());
-    let inner = heap.region().unwrap();
-    let more = target.zeroed::<u8, _>(300).unwrap();
-    drop(target.zeroed::<u8, _>(700).unwrap());
-    let usage = inner.usage().unwrap();
-    let figures = (usage.live_before, usage.live_peak, usage.live, usage.peak());
-    assert_eq!(figures, (100, 1100, 400, 1000));
-    assert_eq!((usage.since.allocations, usage.since.frees), (2, 1));
-    drop(before);
-    let usage = outer.usage().unwrap();
-    assert_eq!((usage.live_before, usage.live_peak, usage.live), (100, 5100, 300));
-    // A scope that ends first changes nothing for the other.
-    drop(outer);
-    drop(target.zeroed::<u8, _>(1700).unwrap());
-    assert_eq!(inner.usage().unwrap().live_peak, 2000);
-    drop((inner, more));
-    assert_eq!(pinned.usage().unwrap().live_peak, 0);
-    assert_eq!(heap.region().unwrap().usage().unwrap().live_peak, 0, "nothing of before");
 }

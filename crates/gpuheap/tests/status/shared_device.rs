@@ -98,9 +98,9 @@ fn request_takes_at_most_forecast() {
                 let bytes = (1 + random.below(12)) * MIB;
                 let fit = heap.would_fit(bytes).unwrap();
                 let Fit::Yes { take, at_most, .. } = fit else { panic!("{pool}: {fit}") };
-                let before = heap.usage().unwrap();
+                let meter = heap.meter().unwrap();
                 let block = heap.allocate(bytes, stream).unwrap();
-                let taken = heap.usage().unwrap().since(&before).taken;
+                let taken = meter.read().unwrap().taken;
                 assert!(taken <= at_most, "{pool} {seed}: {fit}, and it took {taken}");
                 rather += u64::from(taken > take);
                 fill(&device, &block, 1, stream);

@@ -196,9 +196,9 @@ proptest! {
             match *action {
                 Action::Allocate(bytes) => {
                     let fit = heap.would_fit(bytes).unwrap();
-                    let before = heap.usage().unwrap();
+                    let meter = heap.meter().unwrap();
                     live.push(heap.allocate(bytes, &stream).unwrap());
-                    let taken = heap.usage().unwrap().since(&before).taken;
+                    let taken = meter.read().unwrap().taken;
                     let Fit::Yes { take, .. } = fit else { panic!("{bytes}: {fit}") };
                     prop_assert_eq!(take, taken, "{}: {}", bytes, fit);
                 }
@@ -298,7 +298,7 @@ fn assert_foreseen(
         match *action {
             Action::Allocate(bytes) => {
                 let fit = heap.would_fit(bytes).unwrap();
-                let before = heap.usage().unwrap();
+                let meter = heap.meter().unwrap();
                 let allocated = heap.allocate(bytes, &stream);
                 // A small request may find room in a granule that is in use.
                 let maps = matches!(pool, PoolKind::Split | PoolKind::Stitched);
@@ -310,7 +310,7 @@ fn assert_foreseen(
                 if !agree {
                     continue;
                 }
-                let since = heap.usage().unwrap().since(&before);
+                let since = meter.read().unwrap();
                 let Fit::Yes { take, .. } = fit else { unreachable!() };
                 // If a range is stitched, more memory may be missing.
                 let exact = match pool {

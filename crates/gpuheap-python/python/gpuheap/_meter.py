@@ -1,0 +1,130 @@
+"""Meters: GPU memory of a section of a program, of heaps and of PyTorch's own allocator."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from gpuheap import _heap
+from gpuheap._heap import Line, size
+
+
+class Reading(NamedTuple):
+    """GPU memory since a meter was made. From `Meter.read()`. Bytes."""
+
+    #: Most that was live at once, above what was live at the start. Of several allocators, the sum of
+    #: their peaks.
+    peak: int
+    #: Live now, above what was live at the start; 0 if less is live.
+    kept: int
+    #: Lines that hold more or less than at the start, the largest growth first. Counts and bytes are
+    #: the differences. Needs a heap with `track="lines"`.
+    lines: list[Line]
+
+    def __str__(self) -> str:
+        text = f"peak {size(self.peak)}, kept {size(self.kept)}"
+        return "\n".join([text, *(f"  {line}" for line in self.lines[:10])])
+
+
+class Meter:
+    """Measures from the call that made it on. From `gpuheap.meter()` and `Heap.meter()`.
+
+    Counts all threads, and all libraries that use the heap. Meters may overlap.
+    """
+
+    def __init__(self, heap: _heap.Heap | None) -> None:
+        self._is_default = heap is None
+        self._heap = heap or _heap.peek_default_heap()
+        self._inner = self._heap._meter() if self._heap is not None else None
+        self._lines = _lines(self._heap)
+        self._torch = _torch_live() if self._is_default else {}
+        for device, cuda in self._torch_devices():
+            cuda.reset_peak_memory_stats(device)
+
+    def read(self) -> Reading:
+        """Returns the use until now. The meter goes on."""
+        peak = kept = 0
+        if self._inner is not None:
+            before, live, most = self._inner.read()
+            peak, kept = most - before, live - before
+        heap = _heap.peek_default_heap() if self._is_default else self._heap
+        earlier = self._lines
+        if heap is not None and heap is not self._heap:
+            # The default heap was made or replaced in the section.
+            stats = heap.stats()
+            peak, kept, earlier = peak + stats["live_peak"], kept + stats["live"], {}
+        for device, cuda in self._torch_devices():
+            before = self._torch.get(device, 0)
+            peak += max(cuda.max_memory_allocated(device) - before, 0)
+            kept += cuda.memory_allocated(device) - before
+        return Reading(peak, max(kept, 0), _changes(earlier, _lines(heap)))
+
+    def _torch_devices(self) -> list[tuple[int, Any]]:
+        return _torch_devices() if self._is_default else []
+
+
+def meter() -> Meter:
+    """Begins to measure the default heap and PyTorch's own allocator. Opens no device and imports no
+    library. PyTorch's own peak statistic begins anew.
+
+    >>> import gpuheap
+    >>> before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB"))
+    >>> meter = gpuheap.meter()
+    >>> gpuheap.default_heap().alloc(1000).free()
+    >>> print(meter.read())
+    peak 1000 bytes, kept 0 bytes
+    >>> _ = gpuheap.set_default_heap(before)
+    """
+    return Meter(None)
+
+
+def live_bytes() -> int:
+    """Bytes that the default heap and PyTorch's allocator have live. Opens no device."""
+    heap = _heap.peek_default_heap()
+    own = heap.stats()["live"] if heap is not None else 0
+    return own + sum(_torch_live().values())
+
+
+def _lines(heap: _heap.Heap | None) -> dict[tuple[str, int, str], Line]:
+    """Returns the lines that hold memory, by file, line and function."""
+    if heap is None or not heap.tracks:
+        return {}
+    return {(line.file, line.line, line.function): line for line in heap.leaks()}
+
+
+def _changes(
+    before: dict[tuple[str, int, str], Line], now: dict[tuple[str, int, str], Line]
+) -> list[Line]:
+    changes = []
+    for place in before.keys() | now.keys():
+        old, new = (lines.get(place, Line(*place, 0, 0, ())) for lines in (before, now))
+        change = Line(
+            *place,
+            new.allocations - old.allocations,
+            new.bytes - old.bytes,
+            new.threads or old.threads,
+        )
+        if change.allocations or change.bytes:
+            changes.append(change)
+    return sorted(changes, key=lambda line: (-line.bytes, line.file, line.line))
+
+
+def _torch_live() -> dict[int, int]:
+    return {device: cuda.memory_allocated(device) for device, cuda in _torch_devices()}
+
+
+def _torch_devices() -> list[tuple[int, Any]]:
+    """The devices that PyTorch's own allocator is in use on. None if a heap took its place: then it is the
+    heap that counts."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return []
+        devices = list(range(cuda.device_count()))
+        for device in devices:
+            cuda.memory_allocated(device)
+    except RuntimeError:
+        # An allocator that was plugged in has no such statistics.
+        return []
+    return [(device, cuda) for device in devices]
