@@ -7,6 +7,7 @@
 //!   calls the machine's driver; `gpuheap-emu` implements the trait over host memory.
 //! * [`CUresult`] is an integer, so that a code from a newer driver is an unknown number and not
 //!   undefined behaviour. [`check`] turns one into a [`DriverError`] that names the function.
+//! * [`abi`] has the arguments of C functions that the workspace exports, and [`export!`].
 //!
 //! No CUDA toolkit is needed to build or to run. Drivers 12.x and 13.x are supported.
 //!
@@ -17,6 +18,7 @@
 //! }
 //! ```
 
+pub mod abi;
 mod blocks;
 pub mod checkpoint;
 mod driver;

@@ -1,97 +1,87 @@
-//! cuBLAS: handles and their modes. Everything else succeeds and computes nothing.
+//! cuBLAS: sessions and their modes. All other functions succeed and compute nothing.
 
 use std::ffi::{c_int, c_void};
 
-use gpuheap_driver::CUstream;
+use gpuheap_driver::abi::{self, Code, In};
+use gpuheap_driver::{CUstream, export};
 
-use crate::code::{self, Code};
-use crate::kernel;
+use crate::device::{self, Loaded};
 
-const SUCCESS: c_int = 0;
-const NOT_INITIALIZED: c_int = 1;
-const ALLOC_FAILED: c_int = 3;
-const INVALID_VALUE: c_int = 7;
+/// Code of cuBLAS and cuBLASLt.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct CublasCode(c_int);
 
-/// State of a handle.
-struct Handle {
+impl CublasCode {
+    const ALLOC_FAILED: Self = Self(3);
+    pub(crate) const INVALID_VALUE: Self = Self(7);
+}
+
+impl Code for CublasCode {
+    const SUCCESS: Self = Self(0);
+    const NULL: Self = Self::INVALID_VALUE;
+    /// `CUBLAS_STATUS_NOT_INITIALIZED`.
+    const NO_OBJECT: Self = Self(1);
+    /// `CUBLAS_STATUS_INTERNAL_ERROR`.
+    const PANICKED: Self = Self(14);
+}
+
+pub(crate) type Outcome = Result<(), CublasCode>;
+pub(crate) type Out<T> = abi::Out<T, CublasCode>;
+type Handle = abi::Handle<Session, CublasCode>;
+
+/// State of a program's handle.
+struct Session {
     pointer_mode: c_int,
     math_mode: c_int,
     stream: CUstream,
 }
 
-/// Makes a handle. The first one of a context takes the memory of kernels' code.
-///
-/// # Safety
-///
-/// `handle` is null or valid for a write.
-// SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut c_void) -> c_int {
-    if handle.is_null() {
-        return INVALID_VALUE;
+export! {
+    /// Makes a handle. The first handle of a context takes the memory of kernels' code.
+    fn cublasCreate_v2(handle: Out<Handle>) -> Outcome {
+        handle.require()?;
+        if !device::load(Loaded::Cublas) {
+            return Err(CublasCode::ALLOC_FAILED);
+        }
+        let session = Session { pointer_mode: 0, math_mode: 0, stream: CUstream::NULL };
+        handle.write(Handle::new(session))
     }
-    if !code::load(Code::Cublas) {
-        return ALLOC_FAILED;
-    }
-    let made = Box::new(Handle { pointer_mode: 0, math_mode: 0, stream: CUstream::NULL });
-    // SAFETY: not null, so valid for a write.
-    unsafe { handle.write(Box::into_raw(made).cast()) };
-    SUCCESS
-}
 
-/// Ends a handle.
-///
-/// # Safety
-///
-/// `handle` is null or came from [`cublasCreate_v2`], and is not used afterwards.
-// SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cublasDestroy_v2(handle: *mut c_void) -> c_int {
-    if handle.is_null() {
-        return NOT_INITIALIZED;
+    /// Ends a handle.
+    fn cublasDestroy_v2(handle: Handle) -> Outcome {
+        handle.end()
     }
-    // SAFETY: the caller promises a handle that was made by `cublasCreate_v2`.
-    drop(unsafe { Box::from_raw(handle.cast::<Handle>()) });
-    SUCCESS
+
+    /// Writes to the host that the arguments were right, which callers test. Computes nothing.
+    fn cublasCgeqrfBatched | cublasDgeqrfBatched | cublasSgeqrfBatched | cublasZgeqrfBatched(
+        handle: Handle,
+        _rows: c_int,
+        _columns: c_int,
+        _matrices: In<c_void, CublasCode>,
+        _leading: c_int,
+        _factors: In<c_void, CublasCode>,
+        info: Out<c_int>,
+        _count: c_int,
+    ) -> Outcome {
+        handle.read(|_| ())?;
+        info.write(0)?;
+        launch(handle)
+    }
 }
 
 macro_rules! property {
     ($field:ident: $type:ty, $get:ident, $set:ident) => {
-        /// Writes the property of a handle.
-        ///
-        /// # Safety
-        ///
-        /// `handle` is null or live, and not used by another thread. `value` is null or valid for a
-        /// write.
-        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $get(handle: *mut c_void, value: *mut $type) -> c_int {
-            // SAFETY: the caller promises a handle that is null or live.
-            let Some(handle) = (unsafe { handle.cast::<Handle>().as_ref() }) else {
-                return NOT_INITIALIZED;
-            };
-            if value.is_null() {
-                return INVALID_VALUE;
+        export! {
+            /// Writes the property of a handle.
+            fn $get(handle: Handle, value: Out<$type>) -> Outcome {
+                value.write(handle.read(|session| session.$field)?)
             }
-            // SAFETY: not null, so valid for a write.
-            unsafe { value.write(handle.$field) };
-            SUCCESS
-        }
 
-        /// Sets the property of a handle.
-        ///
-        /// # Safety
-        ///
-        /// `handle` is null or live, and not used by another thread.
-        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $set(handle: *mut c_void, value: $type) -> c_int {
-            // SAFETY: the caller promises a handle that is null or live, and no other user of it.
-            let Some(handle) = (unsafe { handle.cast::<Handle>().as_mut() }) else {
-                return NOT_INITIALIZED;
-            };
-            handle.$field = value;
-            SUCCESS
+            /// Sets the property of a handle.
+            fn $set(handle: Handle, value: $type) -> Outcome {
+                handle.change(|session| session.$field = value)
+            }
         }
     };
 }
@@ -100,76 +90,32 @@ property!(pointer_mode: c_int, cublasGetPointerMode_v2, cublasSetPointerMode_v2)
 property!(math_mode: c_int, cublasGetMathMode, cublasSetMathMode);
 property!(stream: CUstream, cublasGetStream_v2, cublasSetStream_v2);
 
+// Further arguments are not read. The caller's side removes them in every C ABI of Unix.
 macro_rules! computes_nothing {
-    ($library:literal, $code:literal, [$($name:ident)*]) => {$(
-        /// Takes its place in the handle's stream, and computes nothing.
-        ///
-        /// # Safety
-        ///
-        /// `handle` is null or live.
-        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS. Arguments after the first
-        // are not read, and the caller's side removes them in every C ABI of Unix.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(handle: *mut c_void) -> c_int {
-            // SAFETY: the caller promises a handle that is null or live.
-            let Some(handle) = (unsafe { handle.cast::<Handle>().as_ref() }) else {
-                return NOT_INITIALIZED;
-            };
-            kernel::launch(handle.stream);
-            SUCCESS
-        }
-    )*};
+    ($library:literal, $code:literal, [$($name:ident)*]) => {
+        export! {$(
+            /// Enqueues an empty kernel on the handle's stream.
+            fn $name(handle: Handle) -> Outcome {
+                launch(handle)
+            }
+        )*}
+    };
 }
 
 macro_rules! does_nothing {
-    ($library:literal, $code:literal, [$($name:ident)*]) => {$(
-        /// Succeeds, and does nothing.
-        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS. The function reads none
-        // of the caller's arguments, which the caller's side removes in every C ABI of Unix.
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() -> c_int {
-            SUCCESS
-        }
-    )*};
-}
-
-macro_rules! factorizes_nothing {
-    ($($name:ident)*) => {$(
-        /// Computes nothing, and writes to the host that the arguments were right, which callers
-        /// test.
-        ///
-        /// # Safety
-        ///
-        /// `handle` is null or live, and `info` is null or valid for a write.
-        // SAFETY: the name is cuBLAS's, and this library replaces cuBLAS.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
-            handle: *mut c_void,
-            _rows: c_int,
-            _columns: c_int,
-            _matrices: *const c_void,
-            _leading: c_int,
-            _factors: *const c_void,
-            info: *mut c_int,
-            _count: c_int,
-        ) -> c_int {
-            // SAFETY: the caller promises a handle that is null or live.
-            let Some(handle) = (unsafe { handle.cast::<Handle>().as_ref() }) else {
-                return NOT_INITIALIZED;
-            };
-            if info.is_null() {
-                return INVALID_VALUE;
+    ($library:literal, $code:literal, [$($name:ident)*]) => {
+        export! {$(
+            /// Succeeds, and does nothing.
+            fn $name() -> Outcome {
+                Ok(())
             }
-            // SAFETY: not null, so valid for a write.
-            unsafe { info.write(0) };
-            kernel::launch(handle.stream);
-            SUCCESS
-        }
-    )*};
+        )*}
+    };
 }
-
-factorizes_nothing!(
-    cublasCgeqrfBatched cublasDgeqrfBatched cublasSgeqrfBatched cublasZgeqrfBatched
-);
 
 cublas_functions!(computes_nothing, does_nothing);
+
+fn launch(handle: Handle) -> Outcome {
+    device::launch(handle.read(|session| session.stream)?);
+    Ok(())
+}

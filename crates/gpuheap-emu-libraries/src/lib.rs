@@ -9,13 +9,10 @@
 #[macro_use]
 mod names;
 
-mod answers;
-mod code;
 mod cublas;
 mod cublaslt;
 mod cudnn;
-mod driver;
-mod kernel;
+mod device;
 mod nccl;
-mod refused;
+mod not_modelled;
 mod report;

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpuheap_driver::export;
+
 use super::tensor::element_bytes;
 use super::workspace::{ATTENTION, Convolution, Shape};
-use super::{BAD_PARAM, NULL_POINTER, SUCCESS, put};
+use super::{CudnnCode, Handle, In, Out, Outcome};
 
 /// Kinds of descriptors.
 mod kind {
@@ -59,128 +61,74 @@ mod of {
 /// Matrix products of attention's forward pass; its backward pass has more.
 const PRODUCTS: usize = 2;
 
-/// Backend descriptor. Its address is an `Arc` of the program's.
+/// Backend descriptor. Clones have the same attributes.
+#[derive(Clone)]
 struct Descriptor {
     kind: c_int,
-    attributes: Mutex<BTreeMap<c_int, Value>>,
+    attributes: Arc<Mutex<BTreeMap<c_int, Value>>>,
 }
 
 /// Value of an attribute.
 #[derive(Clone)]
 enum Value {
     Elements { count: usize, bytes: Vec<u8> },
-    Descriptors(Vec<Arc<Descriptor>>),
+    Descriptors(Vec<Descriptor>),
 }
 
-/// Makes a descriptor of any kind.
-///
-/// # Safety
-///
-/// `made` is null or valid for a write.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: c_int, made: *mut *mut c_void) -> c_int {
-    if made.is_null() {
-        return NULL_POINTER;
+export! {
+    /// Makes a descriptor of any kind.
+    fn cudnnBackendCreateDescriptor(kind: c_int, made: Out<Handle<Descriptor>>) -> Outcome {
+        made.require()?;
+        made.write(Handle::new(Descriptor::new(kind, [])))
     }
-    let descriptor = Arc::into_raw(Descriptor::new(kind, []));
-    // SAFETY: not null, so valid for a write.
-    unsafe { put(made, descriptor.cast_mut().cast()) }
-}
 
-/// Ends a descriptor. Those that were given it keep what it holds.
-///
-/// # Safety
-///
-/// `descriptor` is null or live, and is not used afterwards.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnBackendDestroyDescriptor(descriptor: *mut c_void) -> c_int {
-    if !descriptor.is_null() {
-        // SAFETY: the caller promises a descriptor that was made above.
-        drop(unsafe { Arc::from_raw(descriptor.cast::<Descriptor>()) });
+    /// Ends a descriptor. Descriptors that refer to it keep its attributes. Null is fine.
+    fn cudnnBackendDestroyDescriptor(descriptor: Handle<Descriptor>) -> Outcome {
+        let _ = descriptor.end();
+        Ok(())
     }
-    SUCCESS
-}
 
-/// Succeeds: what a descriptor leads to is looked up when it is asked for.
-///
-/// # Safety
-///
-/// `descriptor` is null or live.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnBackendFinalize(descriptor: *mut c_void) -> c_int {
-    if descriptor.is_null() { NULL_POINTER } else { SUCCESS }
-}
+    /// Succeeds: attributes that depend on others are computed when they are read.
+    fn cudnnBackendFinalize(descriptor: Handle<Descriptor>) -> Outcome {
+        descriptor.read(|_| ())
+    }
 
-/// Keeps an attribute.
-///
-/// # Safety
-///
-/// `descriptor` is null or live. `elements` is valid for `count` reads of the type; descriptors
-/// among them are live.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnBackendSetAttribute(
-    descriptor: *mut c_void,
-    attribute: c_int,
-    of: c_int,
-    count: i64,
-    elements: *const c_void,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live.
-    let Some(descriptor) = (unsafe { descriptor.cast::<Descriptor>().as_ref() }) else {
-        return NULL_POINTER;
-    };
-    let Ok(count) = usize::try_from(count) else { return BAD_PARAM };
-    if elements.is_null() && count > 0 {
-        return NULL_POINTER;
+    /// Keeps an attribute of `count` elements.
+    fn cudnnBackendSetAttribute(
+        descriptor: Handle<Descriptor>,
+        attribute: c_int,
+        of: c_int,
+        count: i64,
+        elements: In<c_void>,
+    ) -> Outcome {
+        let count = usize::try_from(count).map_err(|_| CudnnCode::BAD_PARAM)?;
+        let value = Value::read(of, count, elements)?;
+        descriptor.read(|descriptor| descriptor.set(attribute, value))
     }
-    // SAFETY: the caller promises the elements.
-    let Some(value) = (unsafe { Value::read(of, count, elements) }) else { return BAD_PARAM };
-    descriptor.set(attribute, value);
-    SUCCESS
-}
 
-/// Writes an attribute, as many elements as there are and at most `wanted`, and how many there are.
-/// Descriptors are written into those that the caller made and passes.
-///
-/// # Safety
-///
-/// `descriptor` is null or live. `count` is null or valid for a write. `elements` is null or valid
-/// for `wanted` writes of the type; if that is a descriptor, for as many reads of live ones.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnBackendGetAttribute(
-    descriptor: *mut c_void,
-    attribute: c_int,
-    of: c_int,
-    wanted: i64,
-    count: *mut i64,
-    elements: *mut c_void,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live.
-    let Some(descriptor) = (unsafe { descriptor.cast::<Descriptor>().as_ref() }) else {
-        return NULL_POINTER;
-    };
-    let value = descriptor.get(attribute);
-    let held = value.as_ref().map_or(0, Value::count);
-    let most = if elements.is_null() { 0 } else { usize::try_from(wanted).unwrap_or(0) };
-    if let Some(value) = value {
-        // SAFETY: the caller promises the elements.
-        unsafe { value.write(of, most, elements) };
+    /// Writes at most `wanted` elements of an attribute, and the number of its elements. Elements
+    /// that are descriptors are copied into descriptors that the caller made and passes.
+    fn cudnnBackendGetAttribute(
+        descriptor: Handle<Descriptor>,
+        attribute: c_int,
+        of: c_int,
+        wanted: i64,
+        count: Out<i64>,
+        elements: Out<c_void>,
+    ) -> Outcome {
+        let value = descriptor.read(|descriptor| descriptor.get(attribute))?;
+        let held = value.as_ref().map_or(0, Value::count);
+        let most = if elements.is_null() { 0 } else { usize::try_from(wanted).unwrap_or(0) };
+        if let Some(value) = value {
+            value.write(of, most, elements)?;
+        }
+        count.write_if_wanted(held as i64)
     }
-    if !count.is_null() {
-        // SAFETY: not null, so valid for a write.
-        unsafe { put(count, held as i64) };
-    }
-    SUCCESS
 }
 
 impl Descriptor {
-    fn new<const N: usize>(kind: c_int, attributes: [(c_int, Value); N]) -> Arc<Self> {
-        Arc::new(Self { kind, attributes: Mutex::new(BTreeMap::from(attributes)) })
+    fn new<const N: usize>(kind: c_int, attributes: [(c_int, Value); N]) -> Self {
+        Self { kind, attributes: Arc::new(Mutex::new(BTreeMap::from(attributes))) }
     }
 
     fn set(&self, attribute: c_int, value: Value) {
@@ -208,11 +156,16 @@ impl Descriptor {
         }
     }
 
+    fn copy_from(&self, from: &Descriptor) {
+        let attributes = from.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = attributes;
+    }
+
     fn kept(&self, attribute: c_int) -> Option<Value> {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner).get(&attribute).cloned()
     }
 
-    fn descriptors(&self, attribute: c_int) -> Vec<Arc<Self>> {
+    fn descriptors(&self, attribute: c_int) -> Vec<Self> {
         match self.kept(attribute) {
             Some(Value::Descriptors(list)) => list,
             _ => Vec::new(),
@@ -227,7 +180,7 @@ impl Descriptor {
 
     /// Bytes that a plan or an engine's configuration asks for.
     fn workspace(&self) -> u64 {
-        let step = |list: Vec<Arc<Self>>, attribute| -> Vec<Arc<Self>> {
+        let step = |list: Vec<Self>, attribute| -> Vec<Self> {
             list.iter().flat_map(|descriptor| descriptor.descriptors(attribute)).collect()
         };
         let engines = match self.kind {
@@ -280,7 +233,7 @@ impl Descriptor {
 
 /// Bytes of attention, if the operations are that: one operation, or matrix products and what lies
 /// between them.
-fn attention_in(operations: &[Arc<Descriptor>]) -> u64 {
+fn attention_in(operations: &[Descriptor]) -> u64 {
     let number_of = |kind| operations.iter().filter(|operation| operation.kind == kind).count();
     let whole = number_of(kind::ATTENTION) + number_of(kind::ATTENTION_BACKWARD) > 0;
     if whole || number_of(kind::MATRIX_PRODUCT) >= PRODUCTS { ATTENTION } else { 0 }
@@ -307,34 +260,15 @@ fn size_of(of: c_int) -> usize {
 }
 
 impl Value {
-    /// # Safety
-    ///
-    /// `elements` is valid for `count` reads of the type, unless that is 0. Descriptors among them
-    /// are live.
-    unsafe fn read(of: c_int, count: usize, elements: *const c_void) -> Option<Self> {
+    /// Reads `count` elements of a type.
+    fn read(of: c_int, count: usize, elements: In<c_void>) -> Result<Self, CudnnCode> {
         if of == of::DESCRIPTOR {
-            let read = |place| {
-                // SAFETY: the caller promises `count` elements.
-                let address = unsafe { elements.cast::<*const Descriptor>().add(place).read() };
-                if address.is_null() {
-                    return None;
-                }
-                // SAFETY: the caller promises that the descriptor is live, so that its `Arc` is.
-                unsafe {
-                    Arc::increment_strong_count(address);
-                    Some(Arc::from_raw(address))
-                }
-            };
-            return Some(Self::Descriptors((0..count).map(read).collect::<Option<_>>()?));
+            let handles = elements.cast::<Handle<Descriptor>>().get_all(count)?;
+            let list = handles.into_iter().map(|handle| handle.read(Descriptor::clone));
+            return Ok(Self::Descriptors(list.collect::<Result<_, _>>()?));
         }
-        let length = count.checked_mul(size_of(of))?;
-        let bytes = if length == 0 {
-            Vec::new()
-        } else {
-            // SAFETY: the caller promises `count` elements.
-            unsafe { std::slice::from_raw_parts(elements.cast::<u8>(), length) }.to_vec()
-        };
-        Some(Self::Elements { count, bytes })
+        let length = count.checked_mul(size_of(of)).ok_or(CudnnCode::BAD_PARAM)?;
+        Ok(Self::Elements { count, bytes: elements.cast::<u8>().get_all(length)? })
     }
 
     fn count(&self) -> usize {
@@ -344,35 +278,22 @@ impl Value {
         }
     }
 
-    /// # Safety
-    ///
-    /// `elements` is valid for `most` writes of the type; if that is a descriptor, for as many
-    /// reads of live ones.
-    unsafe fn write(&self, of: c_int, most: usize, elements: *mut c_void) {
+    /// Writes at most `most` elements, if the attribute has the type that the caller reads.
+    fn write(&self, of: c_int, most: usize, elements: Out<c_void>) -> Outcome {
         match self {
             Self::Elements { bytes, .. } if of != of::DESCRIPTOR => {
-                let length = bytes.len().min(most.saturating_mul(size_of(of)));
-                if length > 0 {
-                    // SAFETY: valid for `most` elements, and `bytes` is a vector of our own.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), elements.cast(), length);
-                    }
-                }
+                let most = most.saturating_mul(size_of(of));
+                elements.cast().write_all(bytes.iter().copied().take(most))
             }
             Self::Descriptors(list) if of == of::DESCRIPTOR => {
-                for (place, from) in list.iter().take(most).enumerate() {
-                    // SAFETY: valid for `most` reads of descriptors that are null or live.
-                    let to =
-                        unsafe { elements.cast::<*const Descriptor>().add(place).read().as_ref() };
-                    if let Some(to) = to {
-                        let attributes =
-                            from.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                        *to.attributes.lock().unwrap_or_else(PoisonError::into_inner) = attributes;
-                    }
+                let places = elements.cast::<Handle<Descriptor>>();
+                for (index, from) in list.iter().take(most).enumerate() {
+                    // A null descriptor gets no copy.
+                    let _ = places.at(index).get()?.read(|to| to.copy_from(from));
                 }
+                Ok(())
             }
-            // Asked for as another type than it has.
-            _ => {}
+            _ => Ok(()),
         }
     }
 }

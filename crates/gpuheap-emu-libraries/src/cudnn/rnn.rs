@@ -1,9 +1,11 @@
-//! Recurrent networks: the spaces that they ask for, and where the weights lie.
+//! Recurrent networks: bytes of their spaces, and places of their weights.
 
 use std::ffi::{c_int, c_void};
 
+use gpuheap_driver::{CUdeviceptr, export};
+
 use super::tensor::{Tensor, descriptors, element_bytes};
-use super::{BAD_PARAM, SUCCESS, put};
+use super::{CudnnCode, Handle, Out, Outcome};
 
 const LSTM: c_int = 2;
 const GRU: c_int = 3;
@@ -116,187 +118,158 @@ impl Network {
     }
 }
 
-/// Describes a network.
-///
-/// # Safety
-///
-/// `network` is null or live, and not used by another thread.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnSetRNNDescriptor_v8(
-    network: *mut c_void,
-    _algorithm: c_int,
-    cell: c_int,
-    _bias: c_int,
-    direction: c_int,
-    _input: c_int,
+// Arguments that are not named are not read.
+export! {
+    /// Describes a network.
+    fn cudnnSetRNNDescriptor_v8(
+        network: Handle<Network>,
+        _algorithm: c_int,
+        cell: c_int,
+        _bias: c_int,
+        direction: c_int,
+        _input: c_int,
+        data_type: c_int,
+        _precision: c_int,
+        _math: c_int,
+        inputs: i32,
+        hidden: i32,
+        outputs: i32,
+        layers: i32,
+        _dropout: *const c_void,
+        _flags: u32,
+    ) -> Outcome {
+        let sizes = [inputs, hidden, outputs, layers].map(u64::try_from);
+        let [Ok(inputs), Ok(hidden), Ok(outputs), Ok(layers @ 1..)] = sizes else {
+            return Err(CudnnCode::BAD_PARAM);
+        };
+        let directions = if direction == BIDIRECTIONAL { 2 } else { 1 };
+        network.change(|network| {
+            *network = Network { cell, directions, data_type, inputs, hidden, outputs, layers };
+        })
+    }
+
+    /// Describes a batch of sequences.
+    fn cudnnSetRNNDataDescriptor(
+        sequences: Handle<Sequences>,
+        _data_type: c_int,
+        _layout: c_int,
+        steps: c_int,
+        batch: c_int,
+        inputs: c_int,
+        _lengths: *const c_int,
+        _padding: *const c_void,
+    ) -> Outcome {
+        let [Ok(steps), Ok(batch), Ok(inputs)] = [steps, batch, inputs].map(u64::try_from) else {
+            return Err(CudnnCode::BAD_PARAM);
+        };
+        sequences.change(|sequences| *sequences = Sequences { steps, batch, inputs })
+    }
+
+    /// Writes the bytes of all weights.
+    fn cudnnGetRNNWeightSpaceSize(
+        _handle: *const c_void,
+        network: Handle<Network>,
+        bytes: Out<usize>,
+    ) -> Outcome {
+        bytes.write(network.read(Network::weight_bytes)? as usize)
+    }
+
+    /// Writes the bytes of the workspace, and of the space that stays between the passes. PyTorch
+    /// leaves one of the places out at times.
+    fn cudnnGetRNNTempSpaceSizes(
+        _handle: *const c_void,
+        network: Handle<Network>,
+        pass: c_int,
+        sequences: Handle<Sequences>,
+        workspace: Out<usize>,
+        reserve: Out<usize>,
+    ) -> Outcome {
+        let (used, kept) = network.read(|network| {
+            sequences.read(|sequences| (network.workspace(sequences), network.reserve(sequences)))
+        })??;
+        reserve.write_if_wanted(if pass == TRAINING { kept as usize } else { 0 })?;
+        workspace.write_if_wanted(used as usize)
+    }
+
+    /// Writes the places of a gate's matrix and vector, and their shapes. An LSTM has 8 of them in
+    /// a layer and direction, and its projection as the ninth, without a vector.
+    fn cudnnGetRNNWeightParams(
+        _handle: *const c_void,
+        network: Handle<Network>,
+        pseudo_layer: i32,
+        _bytes: usize,
+        weights: CUdeviceptr,
+        gate: i32,
+        matrix: Handle<Tensor>,
+        matrix_at: Out<CUdeviceptr>,
+        vector: Handle<Tensor>,
+        vector_at: Out<CUdeviceptr>,
+    ) -> Outcome {
+        let [Ok(pseudo_layer), Ok(gate)] = [pseudo_layer, gate].map(u64::try_from) else {
+            return Err(CudnnCode::BAD_PARAM);
+        };
+        let found = network.read(|network| network.weights(pseudo_layer, gate))?;
+        let [of_matrix, of_vector] = found.ok_or(CudnnCode::BAD_PARAM)?;
+        of_matrix.write(weights, matrix, matrix_at)?;
+        of_vector.write(weights, vector, vector_at)
+    }
+}
+
+/// A gate's matrix or vector among the weights. One without rows does not exist.
+struct Weights {
     data_type: c_int,
-    _precision: c_int,
-    _math: c_int,
-    inputs: i32,
-    hidden: i32,
-    outputs: i32,
-    layers: i32,
-    _dropout: *mut c_void,
-    _flags: u32,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live, and no other user of it.
-    let Some(network) = (unsafe { network.cast::<Network>().as_mut() }) else { return BAD_PARAM };
-    let sizes = [inputs, hidden, outputs, layers].map(u64::try_from);
-    let [Ok(inputs), Ok(hidden), Ok(outputs), Ok(layers @ 1..)] = sizes else { return BAD_PARAM };
-    let directions = if direction == BIDIRECTIONAL { 2 } else { 1 };
-    *network = Network { cell, directions, data_type, inputs, hidden, outputs, layers };
-    SUCCESS
+    rows: u64,
+    columns: u64,
+    /// Elements of the weights before it.
+    from: u64,
 }
 
-/// Describes a batch of sequences.
-///
-/// # Safety
-///
-/// `sequences` is null or live, and not used by another thread.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnSetRNNDataDescriptor(
-    sequences: *mut c_void,
-    _data_type: c_int,
-    _layout: c_int,
-    steps: c_int,
-    batch: c_int,
-    inputs: c_int,
-    _lengths: *const c_int,
-    _padding: *mut c_void,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live, and no other user of it.
-    let Some(to) = (unsafe { sequences.cast::<Sequences>().as_mut() }) else { return BAD_PARAM };
-    let [Ok(steps), Ok(batch), Ok(inputs)] = [steps, batch, inputs].map(u64::try_from) else {
-        return BAD_PARAM;
-    };
-    *to = Sequences { steps, batch, inputs };
-    SUCCESS
-}
-
-/// Writes the bytes of all weights.
-///
-/// # Safety
-///
-/// `network` is null or live. `bytes` is null or valid for a write.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnGetRNNWeightSpaceSize(
-    _handle: *mut c_void,
-    network: *const c_void,
-    bytes: *mut usize,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live.
-    let Some(network) = (unsafe { network.cast::<Network>().as_ref() }) else { return BAD_PARAM };
-    // SAFETY: the caller promises the pointer.
-    unsafe { put(bytes, network.weight_bytes() as usize) }
-}
-
-/// Writes the bytes of the workspace, and of what stays between the passes.
-///
-/// # Safety
-///
-/// `network` and `sequences` are null or live. The other pointers are null or valid for a write.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnGetRNNTempSpaceSizes(
-    _handle: *mut c_void,
-    network: *const c_void,
-    pass: c_int,
-    sequences: *const c_void,
-    workspace: *mut usize,
-    reserve: *mut usize,
-) -> c_int {
-    // SAFETY: the caller promises descriptors that are null or live.
-    let found =
-        unsafe { (network.cast::<Network>().as_ref(), sequences.cast::<Sequences>().as_ref()) };
-    let (Some(network), Some(sequences)) = found else { return BAD_PARAM };
-    let kept = if pass == TRAINING { network.reserve(sequences) } else { 0 };
-    // SAFETY: the caller promises the pointers.
-    unsafe {
-        // PyTorch asks for one of them at times.
-        put(reserve, kept as usize);
-        put(workspace, network.workspace(sequences) as usize);
+impl Network {
+    /// Returns a gate's matrix and vector; `None` if the network has no such layer or gate.
+    fn weights(&self, pseudo_layer: u64, gate: u64) -> Option<[Weights; 2]> {
+        let (layer, direction) = (pseudo_layer / self.directions, pseudo_layer % self.directions);
+        let (gates, hidden, outputs) = (self.gates(), self.hidden, self.outputs);
+        if layer >= self.layers || gate > 2 * gates {
+            return None;
+        }
+        let of_inputs = hidden * self.width(layer);
+        let (rows, columns, before) = if gate < gates {
+            (hidden, self.width(layer), gate * of_inputs)
+        } else if gate < 2 * gates {
+            (hidden, outputs, gates * of_inputs + (gate - gates) * hidden * outputs)
+        } else if self.is_projected() {
+            (outputs, hidden, gates * (of_inputs + hidden * outputs))
+        } else {
+            (0, 0, 0)
+        };
+        let data_type = self.data_type;
+        let from = self.matrices_before(layer, direction) + before;
+        let all_matrices = self.matrices_before(self.layers, 0);
+        let vector_from = all_matrices + pseudo_layer * self.biases() + gate * hidden;
+        let vector_rows = if gate < 2 * gates { hidden } else { 0 };
+        Some([
+            Weights { data_type, rows, columns, from },
+            Weights { data_type, rows: vector_rows, columns: 1, from: vector_from },
+        ])
     }
-    SUCCESS
 }
 
-/// Writes where a gate's matrix and vector lie, and their shapes. An LSTM has 8 of them in a layer
-/// and direction, and its projection as the ninth, without a vector.
-///
-/// # Safety
-///
-/// `network` is null or live. The two tensors are null or live, and not used by another thread. The
-/// two places are null or valid for a write. The weights are not read.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnGetRNNWeightParams(
-    _handle: *mut c_void,
-    network: *const c_void,
-    pseudo_layer: i32,
-    _bytes: usize,
-    weights: *const c_void,
-    gate: i32,
-    matrix: *mut c_void,
-    matrix_at: *mut *mut c_void,
-    vector: *mut c_void,
-    vector_at: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live.
-    let Some(network) = (unsafe { network.cast::<Network>().as_ref() }) else { return BAD_PARAM };
-    let [Ok(pseudo_layer), Ok(gate)] = [pseudo_layer, gate].map(u64::try_from) else {
-        return BAD_PARAM;
-    };
-    let (layer, direction) = (pseudo_layer / network.directions, pseudo_layer % network.directions);
-    if layer >= network.layers || gate > 2 * network.gates() {
-        return BAD_PARAM;
+impl Weights {
+    /// Writes the address, and the shape into the descriptor. The caller may leave out either.
+    fn write(&self, all: CUdeviceptr, tensor: Handle<Tensor>, place: Out<CUdeviceptr>) -> Outcome {
+        let exists = self.rows > 0;
+        let address = all.wrapping_add(self.from * element_bytes(self.data_type));
+        place.write_if_wanted(if exists { address } else { 0 })?;
+        let [rows, columns] =
+            [self.rows, self.columns].map(|size| c_int::try_from(size).unwrap_or(0));
+        // A descriptor that was left out is null.
+        let _ = tensor.change(|tensor| {
+            tensor.data_type = self.data_type;
+            tensor.sizes = if exists { vec![1, rows, columns] } else { Vec::new() };
+            tensor.strides = if exists { vec![rows * columns, columns, 1] } else { Vec::new() };
+        });
+        Ok(())
     }
-    let (gates, hidden, outputs) = (network.gates(), network.hidden, network.outputs);
-    let of_inputs = hidden * network.width(layer);
-    let (rows, columns, before) = if gate < gates {
-        (hidden, network.width(layer), gate * of_inputs)
-    } else if gate < 2 * gates {
-        (hidden, outputs, gates * of_inputs + (gate - gates) * hidden * outputs)
-    } else if network.is_projected() {
-        (outputs, hidden, gates * (of_inputs + hidden * outputs))
-    } else {
-        (0, 0, 0)
-    };
-    let element = element_bytes(network.data_type) as usize;
-    let all_matrices = network.matrices_before(network.layers, 0);
-    let matrix_from = network.matrices_before(layer, direction) + before;
-    let vector_from = all_matrices + pseudo_layer * network.biases() + gate * hidden;
-    let at = |elements: u64| weights.cast::<u8>().wrapping_add(elements as usize * element);
-    let vector_rows = if gate < 2 * gates { hidden } else { 0 };
-    // SAFETY: the caller promises descriptors and places.
-    unsafe {
-        give(matrix, matrix_at, network.data_type, [rows, columns], at(matrix_from));
-        give(vector, vector_at, network.data_type, [vector_rows, 1], at(vector_from));
-    }
-    SUCCESS
-}
-
-/// # Safety
-///
-/// `tensor` is null or live, and not used by another thread. `place` is null or valid for a write.
-unsafe fn give(
-    tensor: *mut c_void,
-    place: *mut *mut c_void,
-    data_type: c_int,
-    [rows, columns]: [u64; 2],
-    at: *const u8,
-) {
-    let nothing = rows == 0;
-    let at = if nothing { std::ptr::null_mut() } else { at.cast_mut().cast() };
-    // SAFETY: the caller promises a place that is null or valid.
-    unsafe { put(place, at) };
-    // SAFETY: the caller promises a descriptor that is null or live, and no other user of it.
-    let Some(tensor) = (unsafe { tensor.cast::<Tensor>().as_mut() }) else { return };
-    let [rows, columns] = [rows, columns].map(|size| c_int::try_from(size).unwrap_or(0));
-    tensor.data_type = data_type;
-    tensor.sizes = if nothing { Vec::new() } else { vec![1, rows, columns] };
-    tensor.strides = if nothing { Vec::new() } else { vec![rows * columns, columns, 1] };
 }
 
 #[cfg(test)]

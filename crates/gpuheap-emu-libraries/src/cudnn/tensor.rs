@@ -1,8 +1,10 @@
-//! Descriptors of tensors, and those that nothing is read from.
+//! Descriptors of tensors, and descriptors that are never read.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
-use super::{BAD_PARAM, SUCCESS, put};
+use gpuheap_driver::export;
+
+use super::{CudnnCode, Handle, In, Out, Outcome};
 
 /// Most dimensions of a tensor.
 const MOST: usize = 8;
@@ -26,46 +28,31 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub(super) fn elements(&self) -> u64 {
         self.sizes.iter().map(|&size| u64::try_from(size).unwrap_or(0)).product()
     }
 }
 
-/// Makes functions that create and end a descriptor: a Rust type, and two names.
+/// Exports functions that make and end a descriptor: a Rust type, and two names.
 macro_rules! descriptors {
-    ($($kind:ty: $create:ident, $destroy:ident;)*) => {$(
-        /// Makes a descriptor.
-        ///
-        /// # Safety
-        ///
-        /// `made` is null or valid for a write.
-        // SAFETY: the name is cuDNN's, and this library replaces it.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $create(made: *mut *mut c_void) -> c_int {
-            if made.is_null() {
-                return $crate::cudnn::NULL_POINTER;
+    ($($kind:ty: $create:ident, $destroy:ident;)*) => {
+        gpuheap_driver::export! {$(
+            /// Makes a descriptor.
+            fn $create(made: $crate::cudnn::Out<$crate::cudnn::Handle<$kind>>)
+                -> $crate::cudnn::Outcome
+            {
+                made.require()?;
+                made.write($crate::cudnn::Handle::new(<$kind>::default()))
             }
-            let descriptor = Box::into_raw(Box::<$kind>::default());
-            // SAFETY: not null, so valid for a write.
-            unsafe { $crate::cudnn::put(made, descriptor.cast()) }
-        }
 
-        /// Ends a descriptor.
-        ///
-        /// # Safety
-        ///
-        /// `descriptor` is null or was made by the function beside, and is not used afterwards.
-        // SAFETY: the name is cuDNN's, and this library replaces it.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $destroy(descriptor: *mut c_void) -> c_int {
-            if !descriptor.is_null() {
-                // SAFETY: the caller promises a descriptor of this kind.
-                drop(unsafe { Box::from_raw(descriptor.cast::<$kind>()) });
+            /// Ends a descriptor. Null is fine.
+            fn $destroy(descriptor: $crate::cudnn::Handle<$kind>) -> $crate::cudnn::Outcome {
+                let _ = descriptor.end();
+                Ok(())
             }
-            $crate::cudnn::SUCCESS
-        }
-    )*};
+        )*}
+    };
 }
 pub(super) use descriptors;
 
@@ -80,160 +67,99 @@ descriptors! {
     u64: cudnnCreateSpatialTransformerDescriptor, cudnnDestroySpatialTransformerDescriptor;
 }
 
-macro_rules! not_read {
-    ($($name:ident)*) => {$(
-        /// Succeeds: the setting is not read.
-        // SAFETY: the name is cuDNN's, and this library replaces it. The function reads none of the
-        // caller's arguments, which the caller's side removes in every C ABI of Unix.
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() -> c_int {
-            SUCCESS
-        }
-    )*};
+export! {
+    /// Succeeds: the setting changes no size. The arguments are not read, and the caller's side
+    /// removes them in every C ABI of Unix.
+    fn cudnnRestoreDropoutDescriptor | cudnnSetActivationDescriptor |
+        cudnnSetCTCLossDescriptorEx | cudnnSetCTCLossDescriptor_v9 |
+        cudnnSetConvolutionGroupCount | cudnnSetConvolutionMathType |
+        cudnnSetConvolutionNdDescriptor | cudnnSetDropoutDescriptor |
+        cudnnSetPooling2dDescriptor | cudnnSetSpatialTransformerNdDescriptor() -> Outcome
+    {
+        Ok(())
+    }
+
+    /// Describes a tensor, by `dimensions` sizes and strides.
+    fn cudnnSetTensorNdDescriptor(
+        tensor: Handle<Tensor>,
+        data_type: c_int,
+        dimensions: c_int,
+        sizes: In<c_int>,
+        strides: In<c_int>,
+    ) -> Outcome {
+        describe(tensor, data_type, dimensions, sizes, strides)
+    }
+
+    /// Describes a filter, by `dimensions` sizes.
+    fn cudnnSetFilterNdDescriptor(
+        filter: Handle<Tensor>,
+        data_type: c_int,
+        _format: c_int,
+        dimensions: c_int,
+        sizes: In<c_int>,
+    ) -> Outcome {
+        describe(filter, data_type, dimensions, sizes, sizes)
+    }
+
+    /// Writes the description of a tensor, of at most `wanted` dimensions.
+    fn cudnnGetTensorNdDescriptor(
+        tensor: Handle<Tensor>,
+        wanted: c_int,
+        data_type: Out<c_int>,
+        dimensions: Out<c_int>,
+        sizes: Out<c_int>,
+        strides: Out<c_int>,
+    ) -> Outcome {
+        tensor.read(|tensor| {
+            write_most(&tensor.strides, strides, wanted)?;
+            write_description(tensor, wanted, data_type, dimensions, sizes)
+        })?
+    }
+
+    /// Writes the description of a filter, of at most `wanted` dimensions.
+    fn cudnnGetFilterNdDescriptor(
+        filter: Handle<Tensor>,
+        wanted: c_int,
+        data_type: Out<c_int>,
+        format: Out<c_int>,
+        dimensions: Out<c_int>,
+        sizes: Out<c_int>,
+    ) -> Outcome {
+        filter.read(|filter| {
+            format.write_if_wanted(0)?;
+            write_description(filter, wanted, data_type, dimensions, sizes)
+        })?
+    }
 }
 
-not_read!(
-    cudnnRestoreDropoutDescriptor cudnnSetActivationDescriptor cudnnSetCTCLossDescriptorEx
-    cudnnSetCTCLossDescriptor_v9 cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType
-    cudnnSetConvolutionNdDescriptor cudnnSetDropoutDescriptor cudnnSetPooling2dDescriptor
-    cudnnSetSpatialTransformerNdDescriptor
-);
-
-/// Describes a tensor.
-///
-/// # Safety
-///
-/// `tensor` is null or live, and not used by another thread. `sizes` and `strides` are valid for
-/// `dimensions` reads.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnSetTensorNdDescriptor(
-    tensor: *mut c_void,
+fn describe(
+    tensor: Handle<Tensor>,
     data_type: c_int,
     dimensions: c_int,
-    sizes: *const c_int,
-    strides: *const c_int,
-) -> c_int {
-    // SAFETY: the caller promises the descriptor and the arrays.
-    unsafe { describe(tensor, data_type, dimensions, sizes, strides) }
-}
-
-/// Describes a filter.
-///
-/// # Safety
-///
-/// As for [`cudnnSetTensorNdDescriptor`].
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnSetFilterNdDescriptor(
-    filter: *mut c_void,
-    data_type: c_int,
-    _format: c_int,
-    dimensions: c_int,
-    sizes: *const c_int,
-) -> c_int {
-    // SAFETY: the caller promises the descriptor and the array.
-    unsafe { describe(filter, data_type, dimensions, sizes, sizes) }
-}
-
-/// # Safety
-///
-/// As for [`cudnnSetTensorNdDescriptor`].
-unsafe fn describe(
-    tensor: *mut c_void,
-    data_type: c_int,
-    dimensions: c_int,
-    sizes: *const c_int,
-    strides: *const c_int,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live, and no other user of it.
-    let tensor = unsafe { tensor.cast::<Tensor>().as_mut() };
-    let count = usize::try_from(dimensions).unwrap_or(0);
-    let (Some(tensor), 1..=MOST, false, false) =
-        (tensor, count, sizes.is_null(), strides.is_null())
-    else {
-        return BAD_PARAM;
+    sizes: In<c_int>,
+    strides: In<c_int>,
+) -> Outcome {
+    let count @ 1..=MOST = usize::try_from(dimensions).unwrap_or(0) else {
+        return Err(CudnnCode::BAD_PARAM);
     };
-    tensor.data_type = data_type;
-    // SAFETY: neither is null, so both are valid for `count` reads.
-    unsafe {
-        tensor.sizes = std::slice::from_raw_parts(sizes, count).to_vec();
-        tensor.strides = std::slice::from_raw_parts(strides, count).to_vec();
-    }
-    SUCCESS
+    let (sizes, strides) = (sizes.get_all(count)?, strides.get_all(count)?);
+    tensor.change(|tensor| *tensor = Tensor { data_type, sizes, strides })
 }
 
-/// Writes the description of a tensor: as many dimensions as there are, at most `wanted`.
-///
-/// # Safety
-///
-/// `tensor` is null or live. The other pointers are null or valid for writes, the arrays for
-/// `wanted` of them.
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnGetTensorNdDescriptor(
-    tensor: *const c_void,
+fn write_description(
+    tensor: &Tensor,
     wanted: c_int,
-    data_type: *mut c_int,
-    dimensions: *mut c_int,
-    sizes: *mut c_int,
-    strides: *mut c_int,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live.
-    let Some(tensor) = (unsafe { tensor.cast::<Tensor>().as_ref() }) else { return BAD_PARAM };
-    let wanted = usize::try_from(wanted).unwrap_or(0);
-    // SAFETY: the caller promises the arrays.
-    unsafe {
-        copy(&tensor.sizes, sizes, wanted);
-        copy(&tensor.strides, strides, wanted);
-        tell(tensor, data_type, dimensions)
-    }
+    data_type: Out<c_int>,
+    dimensions: Out<c_int>,
+    sizes: Out<c_int>,
+) -> Outcome {
+    write_most(&tensor.sizes, sizes, wanted)?;
+    data_type.write_if_wanted(tensor.data_type)?;
+    dimensions.write(c_int::try_from(tensor.sizes.len()).unwrap_or(0))
 }
 
-/// Writes the description of a filter: as many dimensions as there are, at most `wanted`.
-///
-/// # Safety
-///
-/// As for [`cudnnGetTensorNdDescriptor`].
-// SAFETY: the name is cuDNN's, and this library replaces it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnGetFilterNdDescriptor(
-    filter: *const c_void,
-    wanted: c_int,
-    data_type: *mut c_int,
-    format: *mut c_int,
-    dimensions: *mut c_int,
-    sizes: *mut c_int,
-) -> c_int {
-    // SAFETY: the caller promises a descriptor that is null or live.
-    let Some(filter) = (unsafe { filter.cast::<Tensor>().as_ref() }) else { return BAD_PARAM };
-    // SAFETY: the caller promises the array and the places.
-    unsafe {
-        copy(&filter.sizes, sizes, usize::try_from(wanted).unwrap_or(0));
-        put(format, 0);
-        tell(filter, data_type, dimensions)
-    }
-}
-
-/// # Safety
-///
-/// Both pointers are null or valid for a write.
-unsafe fn tell(tensor: &Tensor, data_type: *mut c_int, dimensions: *mut c_int) -> c_int {
-    let count = c_int::try_from(tensor.sizes.len()).unwrap_or(0);
-    // SAFETY: the caller promises both.
-    unsafe {
-        put(data_type, tensor.data_type);
-        put(dimensions, count)
-    }
-}
-
-/// # Safety
-///
-/// `to` is null or valid for `most` writes.
-unsafe fn copy(from: &[c_int], to: *mut c_int, most: usize) {
-    if !to.is_null() {
-        let count = from.len().min(most);
-        // SAFETY: valid for `most` writes, and `from` is a slice of its own.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, count) };
-    }
+/// Writes at most `wanted` elements, unless the caller left the array out.
+fn write_most(from: &[c_int], to: Out<c_int>, wanted: c_int) -> Outcome {
+    let most = usize::try_from(wanted).unwrap_or(0);
+    if to.is_null() { Ok(()) } else { to.write_all(from.iter().copied().take(most)) }
 }

@@ -1,0 +1,82 @@
+//! Functions of libraries that are not modelled. Most refuse; a few return a version or a text.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use gpuheap_driver::abi::{Code, Out};
+use gpuheap_driver::export;
+
+use crate::nccl::NcclCode;
+use crate::report;
+
+/// Version of NCCL: 2.28.9.
+const NCCL: c_int = 22_809;
+/// Version of CUPTI's interface.
+const CUPTI: u32 = 28;
+
+/// Text of every code of libraries that are not modelled.
+const NOT_MODELLED: &CStr = c"not modelled by gpuheap's dry run";
+
+/// Code of CUPTI.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct CuptiCode(c_int);
+
+impl Code for CuptiCode {
+    const SUCCESS: Self = Self(0);
+    const NULL: Self = Self(1);
+    const PANICKED: Self = Self(999);
+}
+
+/// Code of a library that is not modelled.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Refusal(c_int);
+
+impl Code for Refusal {
+    const SUCCESS: Self = Self(0);
+    const NULL: Self = Self(1);
+    const PANICKED: Self = Self(1);
+}
+
+export! {
+    /// Returns a text for any code.
+    fn cusparseGetErrorName | cusparseGetErrorString | ncclGetErrorString | ncclGetLastError()
+        -> *const c_char
+    {
+        NOT_MODELLED.as_ptr()
+    }
+
+    /// Writes NCCL's version.
+    fn ncclGetVersion(version: Out<c_int, NcclCode>) -> Result<(), NcclCode> {
+        version.write(NCCL)
+    }
+
+    /// Writes CUPTI's version.
+    fn cuptiGetVersion(version: Out<u32, CuptiCode>) -> Result<(), CuptiCode> {
+        version.write(CUPTI)
+    }
+
+    /// Writes a text for any code of CUPTI.
+    fn cuptiGetResultString(
+        _code: c_int,
+        text: Out<*const c_char, CuptiCode>,
+    ) -> Result<(), CuptiCode> {
+        text.write(NOT_MODELLED.as_ptr())
+    }
+}
+
+// The functions read none of the caller's arguments. The caller's side removes arguments in every C
+// ABI of Unix.
+macro_rules! refusals {
+    ($library:literal, $code:literal, [$($name:ident)*]) => {
+        export! {$(
+            /// Returns the library's code for a function that is not supported.
+            fn $name() -> Result<(), Refusal> {
+                report::refused($library, stringify!($name));
+                Err(Refusal($code))
+            }
+        )*}
+    };
+}
+
+refused_functions!(refusals);
