@@ -15,7 +15,6 @@ mod args;
 mod code;
 mod description;
 mod driver;
-mod export;
 mod functions;
 mod library;
 mod machine;

@@ -1,6 +1,5 @@
 //! State of the library, and the code that each call of NVML goes through first.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -35,26 +34,24 @@ pub(crate) struct Target<'m> {
 
 /// Initialises the library once more. The first time, `make` makes the machine. No other function
 /// reports errors in the environment.
-pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Code {
-    guarded(|| {
-        let machine = MACHINE.get_or_init(|| {
-            MESSAGES.say_panics();
-            make()
-        });
-        let machine = machine.as_ref().map_err(|error| {
-            MESSAGES.say(error);
-            Code::INVALID_ARGUMENT
-        })?;
-        if let Some(failure) = machine.description().failures.get(symbol) {
-            return Err(*failure);
-        }
-        USERS.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    })
+pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Outcome {
+    let machine = MACHINE.get_or_init(|| {
+        MESSAGES.say_panics();
+        make()
+    });
+    let machine = machine.as_ref().map_err(|error| {
+        MESSAGES.say(error);
+        Code::INVALID_ARGUMENT
+    })?;
+    if let Some(failure) = machine.description().failures.get(symbol) {
+        return Err(*failure);
+    }
+    USERS.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Undoes one initialisation.
-pub(crate) fn shut_down(symbol: &'static str) -> Code {
+pub(crate) fn shut_down(symbol: &'static str) -> Outcome {
     call(symbol, |_| {
         let less = |users: u32| users.checked_sub(1);
         let taken = USERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -64,24 +61,13 @@ pub(crate) fn shut_down(symbol: &'static str) -> Code {
 
 /// Calls a function of the library. Fails if the library is not initialised, or if the description
 /// makes the function fail.
-pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) -> Code {
-    guarded(|| {
-        let machine = MACHINE.get().and_then(|machine| machine.as_ref().ok());
-        let machine = machine.filter(|_| USERS.load(Ordering::Relaxed) > 0);
-        let machine = machine.ok_or(Code::UNINITIALIZED)?;
-        match machine.description().failures.get(symbol) {
-            Some(failure) => Err(*failure),
-            None => body(&Nvml { symbol, machine }),
-        }
-    })
-}
-
-/// Returns the code of `body`, or `UNKNOWN` if it panics: no panic reaches the program.
-fn guarded(body: impl FnOnce() -> Outcome) -> Code {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => Code::SUCCESS,
-        Ok(Err(code)) => code,
-        Err(_) => Code::UNKNOWN,
+pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) -> Outcome {
+    let machine = MACHINE.get().and_then(|machine| machine.as_ref().ok());
+    let machine = machine.filter(|_| USERS.load(Ordering::Relaxed) > 0);
+    let machine = machine.ok_or(Code::UNINITIALIZED)?;
+    match machine.description().failures.get(symbol) {
+        Some(failure) => Err(*failure),
+        None => body(&Nvml { symbol, machine }),
     }
 }
 
@@ -122,17 +108,5 @@ impl Target<'_> {
             rows.retain(|row| row.instance == Some(at));
         }
         rows
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_becomes_an_error() {
-        assert_eq!(guarded(|| panic!("on purpose")), Code::UNKNOWN);
-        assert_eq!(guarded(|| Err(Code::TIMEOUT)), Code::TIMEOUT);
-        assert_eq!(guarded(|| Ok(())), Code::SUCCESS);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::ffi::c_uint;
 
-use crate::code::Code;
+use gpuheap_driver::export;
+
+use crate::code::Outcome;
 use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::{functions, library};
@@ -10,28 +12,22 @@ use crate::{functions, library};
 /// Symbols of these functions.
 const SYMBOLS: &[&str] = &["nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown"];
 
-// SAFETY: the name is NVML's, and this library replaces NVML.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlInit() -> Code {
-    library::initialise("nvmlInit", machine)
-}
+export! {
+    fn nvmlInit() -> Outcome {
+        library::initialise("nvmlInit", machine)
+    }
 
-// SAFETY: the name is NVML's, and this library replaces NVML.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlInit_v2() -> Code {
-    library::initialise("nvmlInit_v2", machine)
-}
+    fn nvmlInit_v2() -> Outcome {
+        library::initialise("nvmlInit_v2", machine)
+    }
 
-// SAFETY: the name is NVML's, and this library replaces NVML.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Code {
-    library::initialise("nvmlInitWithFlags", machine)
-}
+    fn nvmlInitWithFlags(_flags: c_uint) -> Outcome {
+        library::initialise("nvmlInitWithFlags", machine)
+    }
 
-// SAFETY: the name is NVML's, and this library replaces NVML.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlShutdown() -> Code {
-    library::shut_down("nvmlShutdown")
+    fn nvmlShutdown() -> Outcome {
+        library::shut_down("nvmlShutdown")
+    }
 }
 
 /// Makes the machine of the environment.

@@ -2,10 +2,9 @@
 
 use std::ffi::c_uint;
 
-use crate::args::{Handle, Out};
+use crate::args::{Handle, Out, write_if_known, write_list};
 use crate::code::{Code, Outcome};
 use crate::description::Clocks;
-use crate::export::functions;
 use crate::types::{FieldValue, Temperature, Utilization};
 
 functions! {
@@ -32,12 +31,12 @@ functions! {
         if sensor != 0 {
             return Err(Code::INVALID_ARGUMENT);
         }
-        degrees.write_if_known(found)
+        write_if_known(degrees, found)
     }
 
     fn nvmlDeviceGetTemperatureV(nvml, device: Handle, reading: Out<Temperature>) {
         let found = nvml.device(device)?.temperature.ok_or(Code::NOT_SUPPORTED)?;
-        let mut place = reading.read()?;
+        let mut place = reading.get()?;
         if place.version != Temperature::VERSION {
             return Err(Code::ARGUMENT_VERSION_MISMATCH);
         }
@@ -49,50 +48,50 @@ functions! {
     }
 
     fn nvmlDeviceGetFanSpeed(nvml, device: Handle, percent: Out<c_uint>) {
-        percent.write_if_known(nvml.device(device)?.fan)
+        write_if_known(percent, nvml.device(device)?.fan)
     }
 
     fn nvmlDeviceGetPowerUsage(nvml, device: Handle, milliwatts: Out<c_uint>) {
-        milliwatts.write_if_known(nvml.device(device)?.power.usage)
+        write_if_known(milliwatts, nvml.device(device)?.power.usage)
     }
 
     fn nvmlDeviceGetPowerManagementLimit | nvmlDeviceGetEnforcedPowerLimit |
     nvmlDeviceGetPowerManagementDefaultLimit(nvml, device: Handle, milliwatts: Out<c_uint>) {
-        milliwatts.write_if_known(nvml.device(device)?.power.limit)
+        write_if_known(milliwatts, nvml.device(device)?.power.limit)
     }
 
     fn nvmlDeviceGetClockInfo(nvml, device: Handle, clock: c_uint, mhz: Out<c_uint>) {
-        mhz.write_if_known(of_kind(&nvml.device(device)?.clocks, clock)?)
+        write_if_known(mhz, of_kind(&nvml.device(device)?.clocks, clock)?)
     }
 
     fn nvmlDeviceGetMaxClockInfo(nvml, device: Handle, clock: c_uint, mhz: Out<c_uint>) {
-        mhz.write_if_known(of_kind(&nvml.device(device)?.max_clocks, clock)?)
+        write_if_known(mhz, of_kind(&nvml.device(device)?.max_clocks, clock)?)
     }
 
     fn nvmlDeviceGetPerformanceState | nvmlDeviceGetPowerState(
         nvml, device: Handle, state: Out<c_uint>
     ) {
-        state.write_if_known(nvml.device(device)?.performance_state)
+        write_if_known(state, nvml.device(device)?.performance_state)
     }
 
     fn nvmlDeviceGetPersistenceMode(nvml, device: Handle, mode: Out<c_uint>) {
-        mode.write_if_known(nvml.device(device)?.persistence.map(c_uint::from))
+        write_if_known(mode, nvml.device(device)?.persistence.map(c_uint::from))
     }
 
     fn nvmlDeviceGetComputeMode(nvml, device: Handle, mode: Out<c_uint>) {
-        mode.write_if_known(nvml.device(device)?.compute_mode.map(|mode| mode as c_uint))
+        write_if_known(mode, nvml.device(device)?.compute_mode.map(|mode| mode as c_uint))
     }
 
     fn nvmlDeviceGetDisplayActive | nvmlDeviceGetDisplayMode(
         nvml, device: Handle, mode: Out<c_uint>
     ) {
-        mode.write_if_known(nvml.device(device)?.display.map(c_uint::from))
+        write_if_known(mode, nvml.device(device)?.display.map(c_uint::from))
     }
 
     fn nvmlDeviceGetEccMode(nvml, device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
         let mode = nvml.device(device)?.ecc.map(c_uint::from);
-        current.write_if_known(mode)?;
-        pending.write_if_known(mode)
+        write_if_known(current, mode)?;
+        write_if_known(pending, mode)
     }
 
     // The second argument is 0 for corrected errors and 1 for the others.
@@ -114,7 +113,7 @@ functions! {
         let pages = nvml.device(device)?.retired_pages.ok_or(Code::NOT_SUPPORTED)?;
         let pages = if cause == 1 { pages.min(1 << 16) } else { 0 };
         let found: Vec<u64> = (0..u64::from(pages)).map(|page| page << 16).collect();
-        addresses.write_list(count, &found)
+        write_list(addresses, count, &found)
     }
 
     fn nvmlDeviceGetRetiredPages_v2(
@@ -124,24 +123,24 @@ functions! {
         let pages = nvml.device(device)?.retired_pages.ok_or(Code::NOT_SUPPORTED)?;
         let pages = if cause == 1 { pages.min(1 << 16) } else { 0 };
         let found: Vec<u64> = (0..u64::from(pages)).map(|page| page << 16).collect();
-        addresses.write_list(count, &found)?;
-        times.write_list(count, &vec![0; found.len()])
+        write_list(addresses, count, &found)?;
+        write_list(times, count, &vec![0; found.len()])
     }
 
     fn nvmlDeviceGetRetiredPagesPendingStatus(nvml, device: Handle, pending: Out<c_uint>) {
-        pending.write_if_known(nvml.device(device)?.pages_pending.map(c_uint::from))
+        write_if_known(pending, nvml.device(device)?.pages_pending.map(c_uint::from))
     }
 
     fn nvmlDeviceGetCurrPcieLinkGeneration | nvmlDeviceGetMaxPcieLinkGeneration(
         nvml, device: Handle, generation: Out<c_uint>
     ) {
-        generation.write_if_known(nvml.device(device)?.pcie.generation)
+        write_if_known(generation, nvml.device(device)?.pcie.generation)
     }
 
     fn nvmlDeviceGetCurrPcieLinkWidth | nvmlDeviceGetMaxPcieLinkWidth(
         nvml, device: Handle, width: Out<c_uint>
     ) {
-        width.write_if_known(nvml.device(device)?.pcie.width)
+        write_if_known(width, nvml.device(device)?.pcie.width)
     }
 
     // The counter is 0 for sent bytes and 1 for received ones.
@@ -150,8 +149,8 @@ functions! {
     ) {
         let pcie = &nvml.device(device)?.pcie;
         match counter {
-            0 => kib_a_second.write_if_known(pcie.sent),
-            1 => kib_a_second.write_if_known(pcie.received),
+            0 => write_if_known(kib_a_second, pcie.sent),
+            1 => write_if_known(kib_a_second, pcie.received),
             _ => Err(Code::INVALID_ARGUMENT),
         }
     }
@@ -160,13 +159,17 @@ functions! {
     fn nvmlDeviceGetFieldValues(nvml, device: Handle, count: i32, values: Out<FieldValue>) {
         nvml.device(device)?;
         let length = usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)?;
-        values.change_each(length, |value| value.code = Code::NOT_SUPPORTED.number())
+        (0..length).map(|index| values.at(index)).try_for_each(|place| {
+            let mut value = place.get()?;
+            value.code = Code::NOT_SUPPORTED.number();
+            place.write(value)
+        })
     }
 }
 
 /// Writes a figure from samples over a second.
 fn sampled(figure: Option<u32>, percent: Out<c_uint>, period_us: Out<c_uint>) -> Outcome {
-    percent.write_if_known(figure)?;
+    write_if_known(percent, figure)?;
     period_us.write(1_000_000)
 }
 

@@ -1,10 +1,9 @@
-//! Names and addresses of a device.
+//! Names, addresses and links of a device.
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::args::{Handle, Out};
+use crate::args::{Handle, Out, write_if_known, write_text};
 use crate::code::Code;
-use crate::export::functions;
 use crate::machine;
 use crate::types::PciInfo;
 
@@ -13,8 +12,8 @@ functions! {
         let target = nvml.target(device)?;
         let whole = target.device.name.as_deref().unwrap_or_default();
         match target.instance {
-            None => name.write_text(length, whole),
-            Some((_, instance)) => name.write_text(length, &format!("{whole} MIG {}", instance.size)),
+            None => write_text(name, length, whole),
+            Some((_, instance)) => write_text(name, length, &format!("{whole} MIG {}", instance.size)),
         }
     }
 
@@ -24,7 +23,7 @@ functions! {
             None => &target.device.uuid,
             Some((_, instance)) => &instance.uuid,
         };
-        uuid.write_text(length, found.as_deref().unwrap_or_default())
+        write_text(uuid, length, found.as_deref().unwrap_or_default())
     }
 
     fn nvmlDeviceGetIndex(nvml, device: Handle, index: Out<c_uint>) {
@@ -33,12 +32,12 @@ functions! {
     }
 
     fn nvmlDeviceGetMinorNumber(nvml, device: Handle, minor: Out<c_uint>) {
-        minor.write_if_known(nvml.device(device)?.minor)
+        write_if_known(minor, nvml.device(device)?.minor)
     }
 
     fn nvmlDeviceGetSerial(nvml, device: Handle, serial: Out<c_char>, length: c_uint) {
         let found = nvml.device(device)?.serial.as_deref().ok_or(Code::NOT_SUPPORTED)?;
-        serial.write_text(length, found)
+        write_text(serial, length, found)
     }
 
     fn nvmlDeviceGetPciInfo_v3(nvml, device: Handle, info: Out<PciInfo>) {
@@ -66,7 +65,25 @@ functions! {
     }
 
     fn nvmlDeviceGetNumaNodeId(nvml, device: Handle, node: Out<c_uint>) {
-        node.write_if_known(nvml.device(device)?.numa_node)
+        write_if_known(node, nvml.device(device)?.numa_node)
+    }
+
+    // Links between devices. An emulated machine has none, and PyTorch looks for them.
+    fn nvmlDeviceGetNvLinkRemoteDeviceType(nvml, device: Handle, _link: c_uint, _kind: Out<c_int>) {
+        nvml.device(device)?;
+        Err(Code::NOT_SUPPORTED)
+    }
+
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
+        nvml, device: Handle, _link: c_uint, _info: Out<PciInfo>
+    ) {
+        nvml.device(device)?;
+        Err(Code::NOT_SUPPORTED)
+    }
+
+    fn nvmlDeviceGetGpuFabricInfoV(nvml, device: Handle, _info: Out<u8>) {
+        nvml.device(device)?;
+        Err(Code::NOT_SUPPORTED)
     }
 
     // Only Windows has driver models.

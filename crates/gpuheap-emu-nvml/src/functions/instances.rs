@@ -2,9 +2,8 @@
 
 use std::ffi::c_uint;
 
-use crate::args::{Handle, Out};
+use crate::args::{Handle, Out, write_if_known};
 use crate::code::Code;
-use crate::export::functions;
 
 /// The most instances of a device, by NVIDIA's documentation of MIG.
 const INSTANCES: c_uint = 7;
@@ -12,8 +11,8 @@ const INSTANCES: c_uint = 7;
 functions! {
     fn nvmlDeviceGetMigMode(nvml, device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
         let mode = nvml.device(device)?.mig.as_ref().map(|found| c_uint::from(!found.is_empty()));
-        current.write_if_known(mode)?;
-        pending.write_if_known(mode)
+        write_if_known(current, mode)?;
+        write_if_known(pending, mode)
     }
 
     fn nvmlDeviceIsMigDeviceHandle(nvml, device: Handle, is_instance: Out<c_uint>) {
@@ -21,7 +20,7 @@ functions! {
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount(nvml, device: Handle, count: Out<c_uint>) {
-        count.write_if_known(nvml.device(device)?.mig.as_ref().map(|_| INSTANCES))
+        write_if_known(count, nvml.device(device)?.mig.as_ref().map(|_| INSTANCES))
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(
@@ -47,11 +46,11 @@ functions! {
 
     fn nvmlDeviceGetGpuInstanceId(nvml, instance: Handle, id: Out<c_uint>) {
         let target = nvml.target(instance)?;
-        id.write_if_known(target.instance.map(|(_, found)| found.gpu_instance))
+        write_if_known(id, target.instance.map(|(_, found)| found.gpu_instance))
     }
 
     fn nvmlDeviceGetComputeInstanceId(nvml, instance: Handle, id: Out<c_uint>) {
         let target = nvml.target(instance)?;
-        id.write_if_known(target.instance.map(|(_, found)| found.compute_instance))
+        write_if_known(id, target.instance.map(|(_, found)| found.compute_instance))
     }
 }

@@ -2,10 +2,9 @@
 
 use std::ffi::c_uint;
 
-use crate::args::{Handle, Out};
+use crate::args::{Handle, Out, write_list};
 use crate::code::{Code, Outcome};
 use crate::description::List;
-use crate::export::functions;
 use crate::library::{Nvml, Target};
 use crate::machine::Row;
 use crate::types::{Bar1, Memory, MemoryV2, ProcessInfo, ProcessInfoV2};
@@ -25,7 +24,7 @@ functions! {
 
     fn nvmlDeviceGetMemoryInfo_v2(nvml, device: Handle, info: Out<MemoryV2>) {
         let target = nvml.target(device)?;
-        if info.read()?.version != MemoryV2::VERSION {
+        if info.get()?.version != MemoryV2::VERSION {
             return Err(Code::ARGUMENT_VERSION_MISMATCH);
         }
         info.write(memory(&target))
@@ -136,5 +135,5 @@ fn list<T: Layout>(
     let rows = target.rows();
     let rows = rows.iter().filter(|row| row.list == list);
     let infos_of: Vec<T> = rows.map(|row| T::of(row, instance(row))).collect();
-    infos.write_list(count, &infos_of)
+    write_list(infos, count, &infos_of)
 }

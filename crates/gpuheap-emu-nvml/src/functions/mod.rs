@@ -1,21 +1,35 @@
 //! Exported functions, one table for each subject.
 
+/// Exports functions. Each row has the symbols, then a name for the call and the arguments, then the
+/// body, which returns an [`Outcome`](crate::code::Outcome).
+macro_rules! functions {
+    ($(fn $($symbol:ident)|+ ($nvml:ident $(, $argument:ident: $type:ty)* $(,)?) $body:block)*) => {
+        $(functions!(@each [$($symbol)+] $nvml ($($argument: $type),*) $body);)*
+
+        /// Symbols of this table.
+        pub(in crate::functions) const SYMBOLS: &[&str] = &[$($(stringify!($symbol)),+),*];
+    };
+    (@each [$($symbol:ident)+] $nvml:ident $arguments:tt $body:block) => {
+        $(functions!(@one $symbol $nvml $arguments $body);)+
+    };
+    (@one $symbol:ident $nvml:ident ($($argument:ident: $type:ty),*) $body:block) => {
+        gpuheap_driver::export! {
+            fn $symbol($($argument: $type),*) -> $crate::code::Outcome {
+                $crate::library::call(stringify!($symbol), |$nvml| $body)
+            }
+        }
+    };
+}
+
 mod figures;
 mod identity;
 mod instances;
-mod links;
 mod memory;
 mod system;
 
 /// Returns `true` if a function of this name is exported.
 pub(crate) fn is_served(symbol: &str) -> bool {
-    let tables = [
-        system::SYMBOLS,
-        identity::SYMBOLS,
-        memory::SYMBOLS,
-        figures::SYMBOLS,
-        instances::SYMBOLS,
-        links::SYMBOLS,
-    ];
+    let tables =
+        [system::SYMBOLS, identity::SYMBOLS, memory::SYMBOLS, figures::SYMBOLS, instances::SYMBOLS];
     tables.iter().any(|table| table.contains(&symbol))
 }

@@ -2,26 +2,27 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::args::{Handle, Out, Text};
+use gpuheap_driver::export;
+
+use crate::args::{Handle, Out, Text, write_text};
 use crate::code::Code;
-use crate::export::functions;
 use crate::machine;
 
-// SAFETY: the name is NVML's, and this library replaces NVML.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
-    code.text().as_ptr()
+export! {
+    fn nvmlErrorString(code: Code) -> *const c_char {
+        code.text().as_ptr()
+    }
 }
 
 functions! {
     fn nvmlSystemGetDriverVersion(nvml, version: Out<c_char>, length: c_uint) {
-        version.write_text(length, &nvml.machine.driver)
+        write_text(version, length, &nvml.machine.driver)
     }
 
     // NVML's own version is CUDA's major version, then the driver's version.
     fn nvmlSystemGetNVMLVersion(nvml, version: Out<c_char>, length: c_uint) {
         let text = format!("{}.{}", nvml.machine.cuda / 1000, nvml.machine.driver);
-        version.write_text(length, &text)
+        write_text(version, length, &text)
     }
 
     fn nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2(
@@ -38,7 +39,7 @@ functions! {
         // A name that is too long is cut between two characters.
         let most = (length as usize).checked_sub(1).ok_or(Code::INVALID_ARGUMENT)?;
         let ends = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-        name.write_text(length, &text[..ends.unwrap_or(0)])
+        write_text(name, length, &text[..ends.unwrap_or(0)])
     }
 
     fn nvmlDeviceGetCount | nvmlDeviceGetCount_v2(nvml, count: Out<c_uint>) {
@@ -54,7 +55,7 @@ functions! {
     }
 
     fn nvmlDeviceGetHandleByUUID(nvml, uuid: Text, device: Out<Handle>) {
-        let wanted = uuid.read()?;
+        let wanted = uuid.text()?;
         for (index, found) in nvml.machine.devices.iter().enumerate() {
             let mut instances = found.mig.iter().flatten();
             let instance = instances.position(|one| one.uuid.as_ref() == Some(&wanted));
@@ -68,7 +69,7 @@ functions! {
     }
 
     fn nvmlDeviceGetHandleBySerial(nvml, serial: Text, device: Out<Handle>) {
-        let wanted = Some(serial.read()?);
+        let wanted = Some(serial.text()?);
         let index = nvml.machine.devices.iter().position(|found| found.serial == wanted);
         let handle = Handle::new(index.ok_or(Code::NOT_FOUND)?, None);
         nvml.target(handle)?;
@@ -78,7 +79,7 @@ functions! {
     fn nvmlDeviceGetHandleByPciBusId | nvmlDeviceGetHandleByPciBusId_v2(
         nvml, address: Text, device: Out<Handle>
     ) {
-        let wanted = machine::address(&address.read()?).ok_or(Code::INVALID_ARGUMENT)?;
+        let wanted = machine::address(&address.text()?).ok_or(Code::INVALID_ARGUMENT)?;
         let is_it = |pci: &Option<String>| pci.as_deref().and_then(machine::address) == Some(wanted);
         let index = nvml.machine.devices.iter().position(|found| is_it(&found.pci));
         let handle = Handle::new(index.ok_or(Code::NOT_FOUND)?, None);
