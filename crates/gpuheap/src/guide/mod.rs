@@ -1,27 +1,27 @@
-//! The guide: what to do with GPU memory, and why.
+//! The guide: how to use GPU memory, with reasons.
 //!
 //! Each chapter is a page, and every block of code in it runs as a test, on an emulated device, and
-//! asserts what the text claims. The programs in `examples/` at the root of the repository are the
-//! same things at full length: `cargo run --bin tour` is the place to begin.
+//! asserts the claims of the text. The programs in `examples/` at the root of the repository show
+//! the same at full length: begin with `cargo run --bin tour`.
 //!
 //! | chapter | answers |
 //! |---|---|
-//! | [`first_array`] | how does data get to the device and back |
-//! | [`uploading`] | how does a whole structure, and what happens to its types |
-//! | [`arithmetic`](mod@crate::arithmetic) | what can be computed without a kernel of one's own: `+ - * /`, sums, groups |
-//! | [`pools`] | why does the driver not see a free, and how does memory go back |
+//! | [`first_array`] | how is data uploaded and downloaded |
+//! | [`uploading`] | how is a whole structure uploaded, and how do its types change |
+//! | [`arithmetic`](mod@crate::arithmetic) | which computations need no kernel of your own: `+ - * /`, sums, groups |
+//! | [`pools`] | why does the driver not see a free, and how does memory return to it |
 //! | [`limits`] | how is a program kept to a share of the device |
-//! | [`errors`] | how does a program tell errors apart, and what does the library log |
+//! | [`errors`] | how does a program distinguish errors, and which messages does the library log |
 //! | [`freeing`] | how is an array freed before its scope ends |
 //! | [`leaks`] | who holds the memory |
-//! | [`batching`] | how is data worked on that is larger than the device |
-//! | [`flushing`] | how is the GPU cleared, and what can that not mean |
+//! | [`batching`] | how is data processed that is larger than the device |
+//! | [`flushing`] | how is a GPU cleared, and which memory remains |
 //! | [`kinds`] | device, unified, pinned or registered memory |
-//! | [`claims`] | which claims about GPU memory are not so |
-//! | [`threads`] | what happens to a thread's memory at its end |
-//! | [`cycles`] | what Rust does not free: reference cycles, `mem::forget` |
-//! | [`streams`] | what runs beside what, and why a free need not wait |
-//! | [`wsl2`] | what is different on WSL2, and data that is too large |
+//! | [`claims`] | which claims about GPU memory are wrong |
+//! | [`threads`] | is a thread's memory freed at its end |
+//! | [`cycles`] | which memory Rust does not free: reference cycles, `mem::forget` |
+//! | [`streams`] | which work overlaps, and why does a free not wait |
+//! | [`wsl2`] | how does WSL2 differ, and how is data processed that is too large |
 
 #[doc = include_str!("first_array.md")]
 pub mod first_array {}

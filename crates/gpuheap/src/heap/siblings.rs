@@ -177,3 +177,80 @@ impl StoreState {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "emulator")]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use gpuheap_pool::testing::fewer;
+
+    use crate::emu::Profile;
+    use crate::{Device, Heap, PoolKind};
+
+    const MIB: u64 = 1 << 20;
+
+    fn device() -> Device {
+        Device::emulated(Profile::with_memory(64 * MIB).without_context()).unwrap()
+    }
+
+    fn heap(device: &Device) -> Heap {
+        Heap::builder(device).pool(PoolKind::Stitched).thread_cache(0).build().unwrap()
+    }
+
+    /// Two heaps cache the whole device. Each then requests three quarters of it at once.
+    #[test]
+    fn one_of_two_large_requests_succeeds() {
+        let device = device();
+        let heaps = [heap(&device), heap(&device)];
+        let barrier = Barrier::new(2);
+        for round in 0..fewer(200) {
+            let served = thread::scope(|scope| {
+                let requests = heaps.each_ref().map(|heap| {
+                    scope.spawn(|| {
+                        let stream = heap.own_stream().unwrap();
+                        let parts = [(); 2].map(|()| heap.allocate(16 * MIB, stream));
+                        drop(parts);
+                        barrier.wait();
+                        let block = heap.allocate(48 * MIB, stream);
+                        barrier.wait();
+                        block.is_ok()
+                    })
+                });
+                requests.map(|request| request.join().unwrap())
+            });
+            assert!(served[0] || served[1], "round {round}");
+        }
+    }
+
+    /// Repeats hide a missing turn from the test above: this one holds the turn itself.
+    #[test]
+    fn last_reclaim_step_waits_for_turn() {
+        let device = device();
+        let heap = heap(&device);
+        let stream = device.stream().unwrap();
+        let live = heap.allocate(40 * MIB, &stream).unwrap();
+        let (send, is_last) = channel();
+        // Reclaimers are called in the last step but one.
+        let _reclaimer = heap.register_reclaimer(move |_| {
+            let _ = send.send(());
+            0
+        });
+        let turn = device.context().turn.take();
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let request = scope.spawn(|| heap.allocate(40 * MIB, &stream).is_ok());
+            is_last.recv().unwrap();
+            thread::sleep(Duration::from_millis(50));
+            let has_waited = !request.is_finished();
+            // If the machine stalled for so long, the wait for the turn may have ended.
+            assert!(has_waited || start.elapsed() > Duration::from_secs(1));
+            drop(turn);
+            assert!(!request.join().unwrap());
+        });
+        drop(live);
+    }
+}
