@@ -11,7 +11,7 @@ use gpuheap_pool::PoolKind;
 
 use crate::device::{self, Device};
 use crate::error::{Error, ErrorKind};
-use crate::say;
+use crate::logging;
 use crate::size::Size;
 use crate::track::Tracking;
 
@@ -116,12 +116,12 @@ pub(crate) fn warn_once() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
         for warning in warnings() {
-            say::warn(say::ENVIRONMENT, format_args!("{warning}"));
+            logging::warn(logging::ENVIRONMENT, format_args!("{warning}"));
         }
         for (former, current) in FORMER_NAMES {
             if std::env::var_os(former).is_some_and(|value| !value.is_empty()) {
                 let text = format_args!("{former} is called {current} now: use that name");
-                say::debug(say::ENVIRONMENT, text);
+                logging::debug(logging::ENVIRONMENT, text);
             }
         }
     }

@@ -322,7 +322,7 @@ impl Stream {
 
     /// Returns the calling thread's own default stream.
     fn thread_default(context: Arc<Context>) -> Result<Stream, Error> {
-        let own = thread_stream::own(&context)?;
+        let own = thread_stream::current(&context)?;
         let mut handle = DriverStream::new(context, CUstream::PER_THREAD, StreamOrigin::Default);
         let owner = match own {
             ThreadStream::Known { owner, id, completed } => {
@@ -580,7 +580,7 @@ impl Stream {
         let _alive = self.accept_work()?;
         let DriverStream { context, id, completed, .. } = self.handle();
         let event = self.handle().record(timed)?;
-        thread_cache::marked(
+        thread_cache::note_moment(
             context.number(),
             *id,
             event.moment(),
@@ -593,7 +593,7 @@ impl Stream {
     fn note_completed(&self, moment: u64) {
         let DriverStream { context, id, completed, .. } = &*self.inner.handle;
         context.moments.complete(completed, moment);
-        thread_cache::completed(context.number(), Some(*id));
+        thread_cache::note_completed(context.number(), Some(*id));
     }
 
     /// Makes one driver call that enqueues work on the stream.
@@ -732,7 +732,7 @@ impl Stream {
     }
 
     /// Returns `true` if this is a thread's own default stream.
-    pub(crate) fn is_of_a_thread(&self) -> bool {
+    pub(crate) fn is_thread_default(&self) -> bool {
         self.handle().thread.is_some()
     }
 

@@ -66,7 +66,7 @@ pub(crate) fn handle(thread: u64) -> CUstream {
 }
 
 /// Returns the calling thread's own default stream.
-pub(crate) fn own(context: &Arc<Context>) -> Result<ThreadStream, Error> {
+pub(crate) fn current(context: &Arc<Context>) -> Result<ThreadStream, Error> {
     let _current = context.enter_aside()?;
     // The driver makes the thread's state in this call, and `HERE` has to be made after it.
     let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
@@ -82,7 +82,7 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<ThreadStream, Error> {
     match known {
         Ok(Some(own)) => return Ok(own),
         Ok(None) => {}
-        Err(_) => return Err(ending()),
+        Err(_) => return Err(refuse_ending()),
     }
     let mut id = 0;
     // SAFETY: `id` outlives the call, and every thread has this stream.
@@ -95,11 +95,11 @@ pub(crate) fn own(context: &Arc<Context>) -> Result<ThreadStream, Error> {
         streams.push((Arc::downgrade(context), own.clone()));
         own
     });
-    made.map_err(|_| ending())
+    made.map_err(|_| refuse_ending())
 }
 
 #[cold]
-fn ending() -> Error {
+fn refuse_ending() -> Error {
     ErrorKind::StreamUnusable.error(
         "the thread is ending, and its own default stream (CU_STREAM_PER_THREAD) with it; use 0, \
          the legacy default stream, in destructors of thread-local variables"

@@ -256,7 +256,7 @@ impl Context {
             check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?;
         }
         self.moments.complete_all(moment);
-        thread_cache::completed(self.number, None);
+        thread_cache::note_completed(self.number, None);
         Ok(())
     }
 

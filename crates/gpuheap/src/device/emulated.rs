@@ -20,7 +20,7 @@ impl Device {
     ///
     /// The profile's memory is too small for a context.
     pub fn emulated(profile: Profile) -> Result<Device, Error> {
-        Device::emulated_with(fast(profile))
+        Device::emulated_with(without_checks(profile))
     }
 
     /// Makes the first device of an emulator with these options.
@@ -57,7 +57,7 @@ impl Device {
         profile: Profile,
         fallback: Option<String>,
     ) -> Result<Device, Error> {
-        Device::from_emulator(&start(fast(profile))?, 0, name, fallback)
+        Device::from_emulator(&start(without_checks(profile))?, 0, name, fallback)
     }
 
     pub(super) fn from_emulator(
@@ -73,11 +73,11 @@ impl Device {
 
 /// Describes the device that [`Device::open`] makes of the name `emulated`, without a context.
 pub(super) fn describe_default() -> Result<DeviceInfo, Error> {
-    let emulator = start(fast(Profile::h200()))?;
+    let emulator = start(without_checks(Profile::h200()))?;
     DeviceInfo::read(&*emulator, 0, EMULATED, Some(emulator.number()))
 }
 
-fn fast(profile: Profile) -> Options {
+fn without_checks(profile: Profile) -> Options {
     Options { checks: false, ..Options::with_device(profile) }
 }
 

@@ -104,7 +104,7 @@ impl DeviceInfo {
                 attribute(A::COMPUTE_CAPABILITY_MINOR)?,
             ),
             pci_bus_id: text(&pci_bus_id).to_ascii_lowercase(),
-            uuid: identity(&uuid.bytes),
+            uuid: format_uuid(&uuid.bytes),
             driver: driver.describe(),
             driver_version,
             memory_pools: can(A::MEMORY_POOLS_SUPPORTED)?,
@@ -130,7 +130,7 @@ fn text(buffer: &[std::ffi::c_char]) -> String {
     buffer.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect()
 }
 
-fn identity(bytes: &[u8; 16]) -> String {
+fn format_uuid(bytes: &[u8; 16]) -> String {
     let mut text = "GPU".to_owned();
     for (index, byte) in bytes.iter().enumerate() {
         let dash = if matches!(index, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };

@@ -33,7 +33,7 @@ pub(crate) use virtual_memory::{NoVirtualMemory, VirtualMemory};
 
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "emulator")]
-use crate::say;
+use crate::logging;
 
 /// A device, real or emulated, with its primary context held.
 ///
@@ -201,8 +201,8 @@ impl Device {
     /// Opens an emulated device in place of a GPU that was not found, for `reason`.
     #[cfg(feature = "emulator")]
     fn fall_back(reason: String) -> Result<Device, Error> {
-        say::warn(
-            say::DEVICE,
+        logging::warn(
+            logging::DEVICE,
             format_args!(
                 "Device::open_default opens an emulated device: {reason}; set GPUHEAP_DEVICE to \
                  choose another one"

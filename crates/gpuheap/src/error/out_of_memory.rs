@@ -335,7 +335,7 @@ impl OutOfMemory {
         matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered)
     }
 
-    fn because(&self) -> String {
+    fn reason_text(&self) -> String {
         let on_host = self.is_on_host();
         // A request that exceeds the bound only through the pool's rounding.
         let rounded = |bound: Option<u64>| match bound {
@@ -401,7 +401,7 @@ impl OutOfMemory {
                 Some(short) => format!("{} short, because", Bytes(short)),
                 None => "but".to_owned(),
             },
-            self.because(),
+            self.reason_text(),
             self.remedy_naming(&format!(" ({knobs}{by_default})")),
             self.pool_text(),
             self.place_text()

@@ -320,14 +320,14 @@ impl StoreState {
     /// Returns the policy's way to serve the request from the cache as it is, if there is memory
     /// for it.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
-        let is_there = |taking: &&Taking| {
+        let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
             let reserved = now.reserved.saturating_sub(taking.after);
             let within = now.limit.is_none_or(|limit| reserved.saturating_add(growth) <= limit);
             let free = now.free().unwrap_or(0).saturating_add(taking.after);
             taking.bytes == 0 || within && growth <= free
         };
-        forecast.takings.iter().find(is_there).copied()
+        forecast.takings.iter().find(is_available).copied()
     }
 
     /// Returns the obstacles, and whether all of them have to be removed.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::device::is_visiting;
 use crate::error::Error;
 use crate::heap::{Heap, HeapInner};
-use crate::say;
+use crate::logging;
 use crate::size::Bytes;
 use crate::sync::this_thread;
 
@@ -136,8 +136,8 @@ fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &IdleState) {
             drop(inner);
             drop(pass);
             let regained = Bytes(regained.unwrap_or(0));
-            say::debug(
-                say::RECLAIM,
+            logging::debug(
+                logging::RECLAIM,
                 format_args!(
                     "{regained} of {device} went back to the driver, unused for {after:?}"
                 ),

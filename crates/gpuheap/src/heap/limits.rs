@@ -3,7 +3,7 @@
 use gpuheap_pool::{GRANULE, Limits, PoolKind};
 
 use crate::error::{Error, ErrorKind};
-use crate::heap::policies::pool_for;
+use crate::heap::store::pool_for;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::source::POOL_STEP;

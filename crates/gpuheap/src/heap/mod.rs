@@ -13,7 +13,6 @@ pub(crate) mod limits;
 pub(crate) mod meter;
 mod notes;
 pub(crate) mod page_lock;
-mod policies;
 pub(crate) mod reclaimers;
 pub(crate) mod recovery;
 pub(crate) mod registrations;
@@ -38,17 +37,16 @@ use crate::device::Context;
 use crate::error::Error;
 use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
-use crate::heap::policies::policy_and_source;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
-use crate::heap::store::Store;
+use crate::heap::store::{Store, policy_and_source};
 use crate::heap::thread_caches::detach_caches;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
+use crate::logging;
 use crate::measure;
-use crate::say;
 use crate::size::Bytes;
 use crate::stream::Stream;
 use crate::track::{Tracker, Tracking};
@@ -333,17 +331,17 @@ impl Heap {
 
     /// Logs the opened heap and its settings.
     pub(crate) fn log_opened(&self) {
-        if !say::is_wanted() {
+        if !logging::is_wanted() {
             return;
         }
         let inner = self.inner();
         let limit = |bytes: Option<u64>| bytes.map_or("none".to_owned(), |b| Bytes(b).to_string());
         let Limits { soft, hard } = self.limits();
         if let Some(fallback) = &inner.fallback {
-            say::debug(say::HEAP, format_args!("pool on {}: {fallback}", inner.context));
+            logging::debug(logging::HEAP, format_args!("pool on {}: {fallback}", inner.context));
         }
-        say::debug(
-            say::HEAP,
+        logging::debug(
+            logging::HEAP,
             format_args!(
                 "opened a {} heap on {}; soft limit {}, hard limit {}, tracking {}",
                 inner.pool,
@@ -536,10 +534,10 @@ impl HeapInner {
 
     /// Logs the end of the last clone, with the statistics of device memory.
     pub(crate) fn log_closed(&self) {
-        if say::is_wanted() && self.context.check_alive() != Err(Gone::Forked) {
+        if logging::is_wanted() && self.context.check_alive() != Err(Gone::Forked) {
             let stats = self.device.lock().stats();
-            say::debug(
-                say::HEAP,
+            logging::debug(
+                logging::HEAP,
                 format_args!(
                     "closed a {} heap on {}; {} allocations, {} frees, {} live, peak of live {}",
                     self.pool,

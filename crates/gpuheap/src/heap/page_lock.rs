@@ -81,7 +81,7 @@ impl Heap {
         };
         let pinned = self.store(MemoryKind::Pinned).recover_with(bytes as u64, stream, register);
         pinned.map_err(|error| self.inner().with_consumers(error))?;
-        mapped(context, host).inspect_err(|_| {
+        device_pointer(context, host).inspect_err(|_| {
             // Unlocked here, because the caller may reuse the memory after the error. No work uses
             // it yet.
             let _ = unlock(context, host);
@@ -161,7 +161,7 @@ fn unlock(context: &Context, host: u64) -> Result<(), Error> {
 }
 
 /// Returns the device's address of locked memory.
-fn mapped(context: &Context, host: u64) -> Result<u64, Error> {
+fn device_pointer(context: &Context, host: u64) -> Result<u64, Error> {
     let _current = context.enter()?;
     let mut device = 0;
     // SAFETY: `device` outlives the call, and `host` was locked for the device.

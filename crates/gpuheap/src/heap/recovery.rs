@@ -11,7 +11,7 @@ use crate::heap::siblings::MOST_ROUNDS;
 use crate::heap::store::{Store, StoreState};
 use crate::heap::usage::OtherHeaps;
 use crate::kind::MemoryKind;
-use crate::say;
+use crate::logging;
 use crate::size::Bytes;
 use crate::stream::Stream;
 
@@ -211,8 +211,8 @@ impl Store {
 
     /// Logs a reclaim step. Call it with no lock held: the logger may use the heap.
     fn log_step(&self, step: ReclaimStep, regained: u64, missing: u64) {
-        say::debug(
-            say::RECLAIM,
+        logging::debug(
+            logging::RECLAIM,
             format_args!(
                 "{} memory of {} is short of {}: {step}; {} went back to the driver",
                 self.kind,

@@ -52,13 +52,18 @@ impl HeapInner {
         if !is_of_capture(lease.stream_id) && of_capture.is_none() {
             return None;
         }
-        Some(self.renamed(kind, lease, of_capture))
+        Some(self.rename_streams(kind, lease, of_capture))
     }
 
     /// If the lease's stream has no current id, the memory is reused after a wait for the whole
     /// device. If `stream` has none, that wait follows the end of its graph.
     #[cold]
-    fn renamed(&self, kind: MemoryKind, mut lease: Lease, stream: Option<&Stream>) -> Renamed {
+    fn rename_streams(
+        &self,
+        kind: MemoryKind,
+        mut lease: Lease,
+        stream: Option<&Stream>,
+    ) -> Renamed {
         let of_lease = match is_of_capture(lease.stream_id) {
             true => self.own_stream(kind, &mut lease),
             false => LeaseStream::None,

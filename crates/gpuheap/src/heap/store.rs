@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap_pool::{
     AllocStats, Environment, Held, KeptByThreads, Limits, MemorySource, Order, Policy, PoolKind,
-    RunningStats, Segment, SourceError, StreamRef,
+    RunningStats, Segment, SourceError, StreamRef, Tuning, new_policy,
 };
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::heap::policies::Parts;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::usage::{OtherHeaps, Usage};
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
+use crate::source::PlainSource;
 use crate::stream::Stream;
 use crate::sync::{Lock, Locked};
 use crate::thread_cache::{KeptBlock, ThreadCache};
@@ -258,7 +258,7 @@ impl Store {
             return Ok(());
         }
         if stream.context().is_same(&self.context) {
-            return Err(of_a_thread());
+            return Err(refuse_thread_stream());
         }
         // A context from before a reset has the same handle as the one after it.
         self.context.check_alive()?;
@@ -273,7 +273,7 @@ impl Store {
     /// Returns `true` if [`check_stream`](Self::check_stream) refuses nothing.
     #[inline]
     pub(crate) fn accepts(&self, stream: &Stream) -> bool {
-        let is_refused = self.pool == PoolKind::Driver && stream.is_of_a_thread();
+        let is_refused = self.pool == PoolKind::Driver && stream.is_thread_default();
         stream.context().is_same(&self.context) && !is_refused
     }
 
@@ -324,7 +324,7 @@ impl Store {
 }
 
 #[cold]
-fn of_a_thread() -> Error {
+fn refuse_thread_stream() -> Error {
     // H200, driver 580: freeing memory of a driver's pool hung once the thread had ended on whose
     // own default stream it had been allocated.
     ErrorKind::StreamUnusable.error(
@@ -457,6 +457,35 @@ impl StoreState {
         }
         self.poll()
     }
+}
+
+/// A policy and the source of its memory.
+pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
+
+/// Returns the pool that a heap with `pool` has for a kind of memory. Only device memory has
+/// virtual memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use
+/// `split` for their other kinds of memory.
+pub(crate) fn pool_for(kind: MemoryKind, pool: PoolKind) -> PoolKind {
+    match pool {
+        PoolKind::Stitched | PoolKind::Driver if kind != MemoryKind::Device => PoolKind::Split,
+        pool => pool,
+    }
+}
+
+/// Makes a policy for plain allocations of a kind, and returns its pool: [`pool_for`] the kind, but
+/// `split` for `stitched` on a device without virtual memory.
+pub(crate) fn policy_and_source(
+    context: &Arc<Context>,
+    kind: MemoryKind,
+    pool: PoolKind,
+    tuning: Tuning,
+) -> (PoolKind, Parts) {
+    let mut source = PlainSource::new(context.clone(), kind);
+    let pool = match pool_for(kind, pool) {
+        PoolKind::Stitched if source.pages().is_none() => PoolKind::Split,
+        pool => pool,
+    };
+    (pool, (new_policy(pool, tuning), Box::new(source)))
 }
 
 /// Returns the bytes up to which new memory of a kind is taken [instead of](SPARE) a wait.

@@ -14,7 +14,8 @@ use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 use crate::thread_cache::{
-    CacheOwner, KeptBlock, Opening, ThreadCache, find, free, insert, is_there, unused, unused_here,
+    CacheOwner, KeptBlock, Opening, ThreadCache, find, free, insert, is_available, unused,
+    unused_here,
 };
 
 /// Threshold, in bytes, for flushing other threads' caches before the pool grows. They are flushed
@@ -41,7 +42,7 @@ impl ThreadCache {
             return Some(found);
         }
         let (most, kept) = (store.keeps?, KeptByThreads::for_pool(store.pool)?);
-        if !is_there() || stream.is_some_and(Stream::is_transient) {
+        if !is_available() || stream.is_some_and(Stream::is_transient) {
             return None;
         }
         let own = unused_here(store.number, ThreadCache::is_free);
@@ -68,7 +69,7 @@ impl ThreadCache {
         let is_plain = heap.is_plain();
         let small = if state.is_shared { kept.small_shared } else { kept.small };
         let number = store.number;
-        cache.join(&state.caches);
+        cache.share_counts_with(&state.caches);
         cache.open(&Opening {
             heap: heap.clone(),
             context: heap.context.number(),
@@ -169,7 +170,7 @@ impl StoreState {
             });
             if closes {
                 cache.close();
-                cache.part(&self.caches);
+                cache.unshare_counts(&self.caches);
             }
         }
         // After all are closed: a thread that resumes could put a block into one that is not.
@@ -256,7 +257,7 @@ pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn Cac
     for store in heap.stores() {
         let caches = std::mem::take(&mut store.lock().caches);
         if is_reset {
-            caches.iter().for_each(|cache| cache.spend());
+            caches.iter().for_each(|cache| cache.mark_spent());
         }
         // Waits for threads that are returning a block or their cache.
         heaps.extend(caches.iter().filter_map(|cache| cache.leave_heap()));

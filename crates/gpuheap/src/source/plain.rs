@@ -43,7 +43,7 @@ impl MemorySource for PlainSource {
         if !self.shares_granules(segment) {
             self.large += self.growth(bytes);
         } else {
-            for granule in PlainSource::granules_of(segment) {
+            for granule in PlainSource::granule_range(segment) {
                 let count = self.shared_granules.entry(granule).or_insert(0);
                 *count += 1;
                 if *count == 1 {
@@ -75,7 +75,7 @@ impl MemorySource for PlainSource {
             self.large -= self.growth(segment.bytes);
             return Ok(());
         }
-        for granule in PlainSource::granules_of(segment) {
+        for granule in PlainSource::granule_range(segment) {
             if let Some(count) = self.shared_granules.get_mut(&granule) {
                 *count -= 1;
                 if *count == 0 {
@@ -206,7 +206,7 @@ impl PlainSource {
             if self.holds_pages(segment.address) || !self.shares_granules(segment) {
                 continue;
             }
-            for granule in PlainSource::granules_of(segment) {
+            for granule in PlainSource::granule_range(segment) {
                 let held = self.shared_granules.get(&granule).copied().unwrap_or(0);
                 let left = left.entry(granule).or_insert(held);
                 *left = left.saturating_sub(1);
@@ -262,7 +262,7 @@ impl PlainSource {
     }
 
     /// Returns the granules of a small segment: one, unless the driver placed it across a border.
-    fn granules_of(segment: Segment) -> std::ops::RangeInclusive<u64> {
+    fn granule_range(segment: Segment) -> std::ops::RangeInclusive<u64> {
         segment.address / GRANULE..=(segment.address + segment.bytes - 1) / GRANULE
     }
 }

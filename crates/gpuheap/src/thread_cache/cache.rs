@@ -134,7 +134,7 @@ impl ThreadCache {
         if found.is_some() || !self.remote_frees.is_filled() {
             return found;
         }
-        self.take_in();
+        self.take_remote_frees();
         self.slots.find(bytes, most)
     }
 
@@ -205,7 +205,7 @@ impl ThreadCache {
 
     /// Moves blocks that other threads freed to slots.
     #[inline(never)]
-    fn take_in(&self) {
+    fn take_remote_frees(&self) {
         let Some(_inside) = self.word.enter() else { return };
         let mut unwanted = 0;
         self.remote_frees.take(|block, asked| {
@@ -289,7 +289,7 @@ impl ThreadCache {
     /// Notes that the work before all frees in the cache has completed, if the cache is of that
     /// context and, if given, of that stream.
     pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
-        if self.is_of(context, stream_id)
+        if self.matches(context, stream_id)
             && let Some(_inside) = self.word.enter()
         {
             self.slots.mark(Note::Completed);
@@ -300,7 +300,7 @@ impl ThreadCache {
     /// Notes that all frees in the cache were made before `moment`, if it is of that context and
     /// stream. The stream's work before `completed` has completed.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
-        if self.is_of(context, Some(stream_id))
+        if self.matches(context, Some(stream_id))
             && let Some(_inside) = self.word.enter()
         {
             let earlier_completed = self.moment.get() <= completed;
@@ -310,7 +310,7 @@ impl ThreadCache {
         }
     }
 
-    fn is_of(&self, context: u64, stream_id: Option<u64>) -> bool {
+    fn matches(&self, context: u64, stream_id: Option<u64>) -> bool {
         self.held.get() > 0
             && self.context.get() == context
             && stream_id.is_none_or(|id| id == self.stream_id.get())
@@ -406,14 +406,14 @@ impl ThreadCache {
 
     /// Shares the counters of this thread's other open caches of the store, among `others`. Call it
     /// with the store's lock held.
-    pub(crate) fn join(&self, others: &[&'static ThreadCache]) {
+    pub(crate) fn share_counts_with(&self, others: &[&'static ThreadCache]) {
         let is_mine = |one: &&&ThreadCache| one.is_open_beside(self) && one.is_mine();
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
     /// Makes the caches of `others` that share its counters use counters of one of them. Call it
     /// with the store's lock held, after the cache was closed and its counts were merged.
-    pub(crate) fn part(&self, others: &[&'static ThreadCache]) {
+    pub(crate) fn unshare_counts(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
         };
@@ -431,7 +431,7 @@ impl ThreadCache {
         self.shared.store(counts, Ordering::Relaxed);
     }
 
-    /// Opens the cache for this thread, after it was made to [join](ThreadCache::join) the others.
+    /// Opens the cache for this thread, after it was made to [share counts](ThreadCache::share_counts_with) with the others.
     pub(crate) fn open(&self, opening: &Opening) {
         self.adopt();
         self.store.set(opening.store);
@@ -472,7 +472,7 @@ impl ThreadCache {
     }
 
     /// Marks the cache as never to be reused.
-    pub(crate) fn spend(&self) {
+    pub(crate) fn mark_spent(&self) {
         self.stop();
         self.closed.set(SPENT);
     }

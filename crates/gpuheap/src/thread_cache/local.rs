@@ -57,7 +57,7 @@ pub(crate) fn each(mut visit: impl FnMut(&'static ThreadCache)) {
 
 /// Returns `true` if this thread can have caches: not at its very end, nor in a signal handler that
 /// interrupted an access.
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_available() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }
 

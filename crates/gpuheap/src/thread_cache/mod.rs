@@ -42,17 +42,17 @@ pub(crate) use cache::{CacheOwner, Opening, ThreadCache};
 #[cfg(all(test, feature = "emulator", not(loom)))]
 pub(crate) use ends::lock_free;
 pub(crate) use ends::{free, unused};
-pub(crate) use local::{find, insert, is_there, unused as unused_here};
+pub(crate) use local::{find, insert, is_available, unused as unused_here};
 pub(crate) use slots::KeptBlock;
 
 /// Notes that all work before the frees in this thread's caches has completed, for the streams of a
 /// context, by number, or for one of them.
-pub(crate) fn completed(context: u64, stream_id: Option<u64>) {
+pub(crate) fn note_completed(context: u64, stream_id: Option<u64>) {
     local::each(|cache| cache.note_completed(context, stream_id));
 }
 
 /// Notes that all blocks of a stream in this thread's cache were freed before `moment`, and that
 /// the stream's work before `completed` has completed.
-pub(crate) fn marked(context: u64, stream_id: u64, moment: u64, completed: u64) {
+pub(crate) fn note_moment(context: u64, stream_id: u64, moment: u64, completed: u64) {
     local::each(|cache| cache.note_moment(context, stream_id, moment, completed));
 }

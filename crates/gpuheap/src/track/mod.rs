@@ -109,7 +109,7 @@ impl Tracker {
 
     /// Returns the outstanding allocations, by site.
     pub(crate) fn leaks(&self) -> Leaks {
-        self.leaks_of(None)
+        self.leaks_by_thread(None)
     }
 
     /// Returns every outstanding allocation, the oldest first.
@@ -177,7 +177,7 @@ impl Tracker {
         at: &'static Location<'static>,
     ) -> Option<TrackId> {
         // The stack and the thread before the lock: they take most of the time.
-        let key = site::SiteKey::here(at, kind, self.tracking);
+        let key = site::SiteKey::capture(at, kind, self.tracking);
         let thread = thread::place_in(self);
         let time = Instant::now();
         let mut state = self.lock();
@@ -198,7 +198,7 @@ impl Tracker {
     }
 
     /// Returns the outstanding allocations by site, of all threads or of one.
-    fn leaks_of(&self, thread: Option<u32>) -> Leaks {
+    fn leaks_by_thread(&self, thread: Option<u32>) -> Leaks {
         struct SiteGroup {
             allocations: u64,
             bytes: u64,

@@ -23,7 +23,7 @@ pub(super) struct SiteKey {
 
 impl SiteKey {
     /// Makes the key of the calling stack.
-    pub(super) fn here(
+    pub(super) fn capture(
         at: &'static Location<'static>,
         kind: MemoryKind,
         tracking: Tracking,

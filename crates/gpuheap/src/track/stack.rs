@@ -109,7 +109,7 @@ impl CallStack {
     }
 
     fn resolved(&self) -> &Resolved {
-        self.0.resolved.get_or_init(|| tidy(resolve(&self.0.addresses), self.0.at))
+        self.0.resolved.get_or_init(|| trim_to_caller(resolve(&self.0.addresses), self.0.at))
     }
 }
 
@@ -222,7 +222,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
 }
 
 /// Reduces the frames to the caller's: from the frame of the line `at` to the start of the thread.
-fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
+fn trim_to_caller(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
     if let Some(first) = caller_in_c(&frames) {
         frames.drain(..first);
         // The C library's frames before a program's first function.
@@ -397,10 +397,10 @@ mod tests {
 
     /// Returns the remaining frames, and the last line of the text if it is about missing
     /// information.
-    fn shown(frames: Vec<Frame>, at: &'static Location<'static>) -> Vec<String> {
+    fn display_lines(frames: Vec<Frame>, at: &'static Location<'static>) -> Vec<String> {
         let addresses = vec![0x1000; frames.len()];
         let stack = CallStack::new(at, &addresses);
-        assert!(stack.0.resolved.set(tidy(frames, at)).is_ok());
+        assert!(stack.0.resolved.set(trim_to_caller(frames, at)).is_ok());
         stack.to_string().lines().map(str::to_owned).collect()
     }
 
@@ -423,7 +423,7 @@ mod tests {
             format!(" [1] program::load at {}:{}", at.file(), at.line()),
             " [2] program::main at src/main.rs:3".to_owned(),
         ];
-        assert_eq!(shown(frames, at), expected);
+        assert_eq!(display_lines(frames, at), expected);
     }
 
     #[test]
@@ -450,7 +450,7 @@ mod tests {
             " [7] program::library at library/core/main.rs:3".to_owned(),
             "     ... 2 frames of std".to_owned(),
         ];
-        assert_eq!(shown(frames, at), expected);
+        assert_eq!(display_lines(frames, at), expected);
     }
 
     #[test]
@@ -462,7 +462,7 @@ mod tests {
             frame("program::load", &file, at.line() + 2),
         ];
         assert_eq!(
-            shown(frames, at),
+            display_lines(frames, at),
             [format!(" [1] program::load at {}:{}", at.file(), at.line())]
         );
     }
@@ -484,9 +484,9 @@ mod tests {
             frame("_start", "", 0),
         ];
         let expected = [" [1] load(int) at /src/load.cpp:7", " [2] main at /src/main.cpp:3"];
-        assert_eq!(shown(own.iter().chain(&program).cloned().collect(), at), expected);
+        assert_eq!(display_lines(own.iter().chain(&program).cloned().collect(), at), expected);
         let program = [frame("load(int)", "", 0), frame("main", "", 0)];
-        let lines = shown(own.iter().chain(&program).cloned().collect(), at);
+        let lines = display_lines(own.iter().chain(&program).cloned().collect(), at);
         assert_eq!(lines[2], " No line tables: build with -g for files and lines");
         // The preloaded library takes CUDA's place.
         let own = [
@@ -496,7 +496,7 @@ mod tests {
             frame("cudaMalloc", "exports.rs", 17),
         ];
         let program = [frame("main", "/src/main.c", 3)];
-        let lines = shown(own.iter().chain(&program).cloned().collect(), at);
+        let lines = display_lines(own.iter().chain(&program).cloned().collect(), at);
         assert_eq!(lines, [" [1] main at /src/main.c:3"]);
     }
 
@@ -516,7 +516,7 @@ mod tests {
             " No line tables: build with debug = \"line-tables-only\" for files and lines"
                 .to_owned(),
         ];
-        assert_eq!(shown(frames, at), expected);
+        assert_eq!(display_lines(frames, at), expected);
     }
 
     #[test]
@@ -524,7 +524,7 @@ mod tests {
         let at = Location::caller();
         // The C library may have symbols although the program has none.
         let frames = vec![frame("", "", 0), frame("", "", 0), frame("start_thread", "", 0)];
-        let lines = shown(frames, at);
+        let lines = display_lines(frames, at);
         assert_eq!(lines[0], format!(" [1] at {}:{}", at.file(), at.line()));
         assert!(lines[1].contains("No symbols"), "{lines:?}");
         assert!(lines.iter().all(|line| line.len() <= 80), "{lines:?}");

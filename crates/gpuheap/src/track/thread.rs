@@ -209,18 +209,18 @@ impl Drop for Guard {
 /// Reports the outstanding allocations of an ended thread. Other threads may have freed all of them
 /// by now.
 fn report(tracker: &Tracker, thread: &Identity, place: u32) {
-    let leaks = tracker.leaks_of(Some(place));
+    let leaks = tracker.leaks_by_thread(Some(place));
     if leaks.is_empty() {
         return;
     }
     let end = ThreadEnd { name: thread.name.clone(), id: thread.id, leaks };
     let Some(handler) = tracker.lock().on_thread_end.clone() else {
-        return say(&end.to_string());
+        return print(&end.to_string());
     };
     // A panic out of a destructor of a thread-local variable would end the process.
     let told = program::run(|| handler.get().map_or((), |handler| handler(&end)));
     if let Err(text) = told {
-        say(&format!(
+        print(&format!(
             "the handler given to Heap::on_thread_end panicked with \"{text}\"; the report that it \
              was given:\n{end}"
         ));
@@ -228,6 +228,6 @@ fn report(tracker: &Tracker, thread: &Identity, place: u32) {
 }
 
 /// Writes to stderr. A closed stderr is ignored.
-fn say(text: &str) {
+fn print(text: &str) {
     let _ = std::io::stderr().write_all(format!("gpuheap: {text}\n").as_bytes());
 }

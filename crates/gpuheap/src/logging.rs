@@ -22,12 +22,12 @@ pub(crate) const RECLAIM: &str = "gpuheap::reclaim";
 
 /// Warns of a mistake in a request of the program or in its environment.
 pub(crate) fn warn(target: &str, text: fmt::Arguments<'_>) {
-    say(Level::Warn, target, text);
+    send(Level::Warn, target, text);
 }
 
 /// Logs a decision of the library.
 pub(crate) fn debug(target: &str, text: fmt::Arguments<'_>) {
-    say(Level::Debug, target, text);
+    send(Level::Debug, target, text);
 }
 
 /// Returns `true` if a logger wants [`debug`] messages, for figures that are expensive to compute.
@@ -46,7 +46,7 @@ thread_local! {
 /// parent may have held the logger's locks. A panic of the logger is caught, because the caller may
 /// be a destructor.
 #[cold]
-fn say(level: Level, target: &str, text: fmt::Arguments<'_>) {
+fn send(level: Level, target: &str, text: fmt::Arguments<'_>) {
     if level > log::max_level() || fork::count() != 0 || BUSY.replace(true) {
         return;
     }
