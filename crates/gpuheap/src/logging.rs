@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// Passes a message to the logger. Does nothing if no logger wants the level, or if the logger
-/// itself called the library. Does nothing in a forked child either, in which another thread of the
+/// itself called the library. Does nothing in a forked child either, because another thread of the
 /// parent may have held the logger's locks. A panic of the logger is caught, because the caller may
 /// be a destructor.
 #[cold]

@@ -1,5 +1,5 @@
-//! Counts of each thread's allocations, and of its time in memory management, while there is a
-//! [`Meter`](crate::Meter). Without one, a request reads a single counter.
+//! Each thread's count of allocations and time in memory management, while a
+//! [`Meter`](crate::Meter) measures threads. Without one, a request reads a single counter.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,15 +26,16 @@ static METERS: Meters = Meters(AtomicU32::new(0));
 struct Meters(AtomicU32);
 
 thread_local! {
-    /// This thread's use of memory since its start, as far as there were meters.
+    /// This thread's use of memory while meters measured threads.
     static USED: Cell<ThreadUsage> = const {
         Cell::new(ThreadUsage { allocations: 0, allocated_bytes: 0, memory_management: Duration::ZERO })
     };
-    /// `true` while this thread's time is measured: reclaim steps call functions that free.
+    /// `true` while this thread's time is measured. Reclaim steps call functions that free, and
+    /// their time counts once.
     static IS_TIMED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has every thread count and measure its time, until it is dropped.
+/// Makes every thread count its allocations and measure its time, until it is dropped.
 pub(crate) struct Counting;
 
 impl Counting {

@@ -32,8 +32,8 @@ pub(crate) struct Settings {
     pub(crate) zero_on_free: Option<bool>,
     /// `true` if memory is zeroed before it is handed out.
     pub(crate) zero_on_alloc: Option<bool>,
-    /// Memory that may be reserved beyond the peak before memory is moved, as a fraction of the
-    /// peak.
+    /// Memory that may be reserved beyond the peak before free pieces are mapped together, as a
+    /// fraction of the peak.
     pub(crate) slack: Option<f64>,
     /// Number of free blocks that are searched for one that a stream may use at once.
     pub(crate) search_depth: Option<usize>,

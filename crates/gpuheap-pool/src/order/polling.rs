@@ -94,7 +94,7 @@ impl Order {
         Ok(())
     }
 
-    /// Polls the stream of `ticket` and [a few](MOST_POLLED) others in rotation. If there are only
+    /// Polls the stream of `ticket` and a few others in rotation. If there are only
     /// a few streams, polls all of them.
     pub fn poll_some(
         &mut self,

@@ -38,8 +38,8 @@ pub trait StreamGuard: Send {
     /// Notes that all work is completed on a stream that refuses more.
     fn complete(&self);
 
-    /// Returns `true` if the stream is named within one capture of a graph. Memory freed on it is
-    /// kept for the graph, and no wait completes these frees.
+    /// Returns `true` if the stream was first seen in a capture of a graph and is identified by it.
+    /// Memory freed on it is kept for the graph, and no wait completes these frees.
     fn is_of_capture(&self) -> bool;
 
     /// Returns `true` if the stream may be capturing a graph now. Only for a stream that is
@@ -315,8 +315,8 @@ impl Order {
     }
 
     /// Retires all foreign streams without a driver call on their handles. They refuse more work,
-    /// so a later free on one counts as made now. Unless their work is `completed`, that memory is
-    /// reused only after a wait for the whole device.
+    /// so a later free on such a stream counts as made now. Unless their work is `completed`, that
+    /// memory is reused only after a wait for the whole device.
     pub fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];

@@ -33,13 +33,13 @@ pub(crate) enum Emulator {}
 /// Origin of a device: its emulator, if it is emulated, and the reason for that.
 pub(super) struct DeviceOrigin {
     pub(super) emulator: Option<Arc<Emulator>>,
-    /// Reason why an emulated device stands in for a GPU, if it does.
+    /// Reason why an emulated device replaces a GPU, if it does.
     pub(super) fallback: Option<String>,
 }
 
 /// The primary context of a device, retained while this lives.
 ///
-/// Each live context has exactly one of these, however often its device is opened.
+/// Each live context has exactly one of these, for any number of opened devices.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     emulator: Option<Arc<Emulator>>,
@@ -203,8 +203,8 @@ impl Context {
         self.number == other.number
     }
 
-    /// Returns `true` if both contexts use one driver. The machine's driver is one, however often
-    /// it is opened.
+    /// Returns `true` if both contexts use one driver. All devices of the machine share its one
+    /// driver.
     pub(crate) fn shares_driver(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
     }

@@ -29,8 +29,8 @@ impl HostGate {
         if *borrows == 0 { Ok(Some(borrows)) } else { Err(HostBorrowed) }
     }
 
-    /// Begins a borrow, from which on no work is enqueued. Returns `true` if the device has to be
-    /// waited for.
+    /// Begins a borrow: no work is enqueued until it ends. Returns `true` if the caller has to wait
+    /// for the device.
     pub(crate) fn begin_borrow(&self) -> bool {
         let Some(borrows) = &self.borrows else { return false };
         *borrows.write().unwrap_or_else(PoisonError::into_inner) += 1;

@@ -11,8 +11,8 @@ use gpuheap_pool::SourceError;
 /// A holder of memory of a context: a heap.
 pub(crate) trait Holder: Any + Send + Sync {
     /// Gives back memory that a reset does not end. A stream-ordered pool outlives the context with
-    /// all its allocations (the emulator reports it as in use), and the owner of pinned memory has
-    /// to unmap it. The context is still alive and idle. Must not panic.
+    /// all its allocations (the emulator reports it as in use). Pinned memory has to be unmapped by
+    /// its owner. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 
     /// Notes that the context was reset, or that the driver refused the reset.

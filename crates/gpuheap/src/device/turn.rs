@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a request waits for its turn. A turn ends when streams that other heaps use reach their
-/// frees. A stream that itself waits for the requesting thread would never get there. After this
+/// frees. A stream that waits for the requesting thread itself would never reach them. After this
 /// time, requests go ahead without a turn.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 

@@ -38,8 +38,8 @@ pub struct OutOfMemory {
     pub pool: PoolKind,
     /// Reason why the request failed.
     pub cause: Cause,
-    /// Bytes that would have had to return to the driver for the request to succeed, whichever
-    /// blocks they belong to. It is the larger of the next two fields. `None` if it is not known.
+    /// Bytes that would have had to return to the driver for the request to succeed, in any blocks.
+    /// It is the larger of the next two fields. `None` if it is not known.
     pub short_by: Option<u64>,
     /// Bytes by which the hard limit is too low.
     pub limit_short_by: u64,

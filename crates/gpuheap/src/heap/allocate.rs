@@ -220,7 +220,7 @@ impl StoreState {
         })?;
         self.granted += grant.bytes;
         self.stats.count_allocation(bytes, grant.bytes);
-        // Memory above a soft limit that was in use when it was freed may be unused by now.
+        // Memory above a soft limit may have been in use when it was freed, and be unused now.
         if self.limits.soft.is_some() && self.stats.taken > self.granted {
             let _ = self.keep_soft_limit();
         }
@@ -270,7 +270,7 @@ impl StoreState {
     }
 
     /// Refuses a stream that was retired after its look-up, while the lock was released. Its handle
-    /// may be invalid by now, and its place may be another stream's.
+    /// may be invalid, and its slot may have another stream.
     pub(super) fn refuse_ended(&self, stream: StreamRef) -> Result<(), SourceError> {
         let current = self.order.current(stream);
         match current.is_some_and(|current| current.number() == stream.number()) {

@@ -1,4 +1,4 @@
-//! Forecast of a request: whether it would succeed, and which memory stands in its way.
+//! Forecast of a request: its success, or the obstacles to it.
 
 use std::fmt;
 
@@ -317,8 +317,8 @@ impl StoreState {
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
-    /// Returns the policy's way to serve the request from the cache as it is, if there is memory
-    /// for it.
+    /// Returns the first of the policy's ways to serve the request, with the cache as it is now,
+    /// for which the memory suffices.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
@@ -353,7 +353,7 @@ impl StoreState {
         let live = |of| live(of).filter(|live| *live > 0).map(InTheWay::Live);
         let others = |of| figures.foreign().filter(|held| is_enough(*held, of));
         let others = |of| others(of).map(InTheWay::Others);
-        // Memory of captures there needs no free.
+        // Memory of captures in other heaps needs no free: it returns when the captures end.
         let heaps = figures.others.reserved.saturating_sub(figures.others.stuck);
         let heaps = |of| is_enough(heaps, of).then_some(InTheWay::OtherHeaps(heaps));
         let captured = captured.0.map(InTheWay::Captured);

@@ -192,8 +192,8 @@ impl Store {
             };
             (failed, wait_for(theirs), wait_for(lease.stream))
         };
-        // One of them is capturing a graph, or the driver failed. A capture allows these waits,
-        // because they are the heap's own calls.
+        // One of the streams is capturing a graph, or the driver failed. A capture allows these
+        // waits, because they are the heap's own calls.
         let is_done = |wait: Result<Option<Waiter>, SourceError>| {
             wait.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()))
         };
@@ -225,7 +225,7 @@ impl Store {
         }
         if state.source.is_stream_ordered() {
             state.synchronize(&self.context)?;
-            // A pool that caches nothing has given it back by now.
+            // A pool that caches nothing has given the memory back before this.
             state.source.trim()?;
             return Ok(reserved.saturating_sub(state.source.reserved()?));
         }

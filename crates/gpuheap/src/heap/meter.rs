@@ -1,4 +1,4 @@
-//! Meters: the use of a heap over a section of a program.
+//! Meters: the use of a heap in a section of a program.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub struct Meter {
     thread: Option<Thread>,
 }
 
-/// Use of memory by the thread that made a meter, at that time.
+/// Use of memory by the thread that made a meter, as of that time.
 struct Thread {
     id: ThreadId,
     before: ThreadUsage,
@@ -77,7 +77,7 @@ impl Reading {
         self.live_peak.saturating_sub(self.live_before)
     }
 
-    /// Returns the reading as JSON, keyed by the names of the fields, which are stable. Resolves
+    /// Returns the reading as JSON, keyed by the names of the fields. These are stable. Resolves
     /// the stacks.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
@@ -131,7 +131,7 @@ impl Heap {
     }
 
     /// Begins to measure the use of one kind of memory, as [`meter`](Heap::meter) does. For
-    /// registered memory it measures pinned memory, which does not include registered memory.
+    /// registered memory it measures pinned memory, without registered memory.
     ///
     /// # Errors
     ///
@@ -159,8 +159,8 @@ impl Heap {
 
 impl Meter {
     /// Also measures the calling thread: its allocations of every kind and from any heap, and its
-    /// time in allocating and freeing. While there is such a meter in the process, each request and
-    /// each free on any thread takes two readings of the clock longer.
+    /// time in allocating and freeing. While the process has such a meter, each request and each
+    /// free on any thread reads the clock twice more.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -180,8 +180,8 @@ impl Meter {
         self
     }
 
-    /// Returns the use of the heap since the meter was made. The meter goes on. Does not wait for
-    /// the device.
+    /// Returns the use of the heap since the meter was made, and continues to measure. Does not
+    /// wait for the device.
     ///
     /// # Errors
     ///

@@ -58,7 +58,7 @@ impl Heap {
         Ok(PageLock { heap: self.clone(), host, device, bytes, track, is_locked: true })
     }
 
-    /// Locks memory and returns the device's address; 0 for zero bytes.
+    /// Page-locks memory and returns the device's address; 0 for zero bytes.
     fn lock_and_map(&self, host: u64, bytes: usize, stream: &Stream) -> Result<u64, Error> {
         self.inner().device.check_stream(stream)?;
         let context = stream.context();

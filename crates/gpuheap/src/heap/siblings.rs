@@ -77,7 +77,8 @@ impl Store {
         let released = state.release(bytes).unwrap_or(0);
         let trimmed = state.source.trim().unwrap_or(0);
         self.note_soft_limit(&mut state);
-        // Memory that is given back to a driver's pool is regained when the pool is trimmed.
+        // Memory that is given back to a driver's pool returns to the device when the pool is
+        // trimmed.
         if state.source.is_stream_ordered() { trimmed } else { released }
     }
 

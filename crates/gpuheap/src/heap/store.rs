@@ -192,7 +192,7 @@ impl Store {
         Ok(before.saturating_sub(state.source.reserved()?))
     }
 
-    /// Retires a stream that is about to end, and forgets it.
+    /// Retires a stream before its end, and removes its slot from the look-up.
     pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
         let mut state = self.lock();
         // Before the handle can be wrapped again: this stream gets no more work, so frees on the
@@ -208,7 +208,7 @@ impl Store {
     /// Waits for the device and retires all foreign streams.
     pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
         let mut state = self.lock();
-        // With the lock held: the wait covers the work on all memory freed by now.
+        // With the lock held, so that the wait covers the work on all memory freed so far.
         state.flush_caches();
         let foreign: Vec<u64> = state.order.foreign_ids().collect();
         // Closed for the reason given in `retire`.
@@ -488,7 +488,7 @@ pub(crate) fn policy_and_source(
     (pool, (new_policy(pool, tuning), Box::new(source)))
 }
 
-/// Returns the bytes up to which new memory of a kind is taken [instead of](SPARE) a wait.
+/// Returns the reserved bytes up to which a store takes new memory [instead of a wait](SPARE).
 fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
     match kind {
         // A driver's pool orders streams itself, and reports its reserved bytes only by a call.

@@ -138,9 +138,9 @@ impl ThreadCache {
         self.slots.find(bytes, most)
     }
 
-    /// Keeps a block that came through it and is freed on its stream. If another thread frees the
-    /// block, that thread's cache keeps it, or the [`RemoteFrees`] do. Returns `false` if there is
-    /// no room.
+    /// Keeps a block that this cache served and that is freed on its stream. If another thread
+    /// frees the block, that thread's cache keeps it, or the [`RemoteFrees`] do. Returns `false` if
+    /// there is no room.
     #[inline]
     pub(crate) fn keep(&self, lease: &Lease) -> bool {
         if self.is_mine() { self.keep_own(lease) } else { self.keep_others(lease) }
@@ -399,7 +399,7 @@ impl ThreadCache {
         self.thread.set(this_thread());
     }
 
-    /// Abandons the cache to another thread of its heap. For its own thread.
+    /// Releases the cache of this thread for another thread of its heap.
     pub(crate) fn abandon(&self) {
         self.thread.set(0);
     }
@@ -431,7 +431,8 @@ impl ThreadCache {
         self.shared.store(counts, Ordering::Relaxed);
     }
 
-    /// Opens the cache for this thread, after it was made to [share counts](ThreadCache::share_counts_with) with the others.
+    /// Opens the cache for this thread, after a call of
+    /// [`share_counts_with`](ThreadCache::share_counts_with).
     pub(crate) fn open(&self, opening: &Opening) {
         self.adopt();
         self.store.set(opening.store);

@@ -25,8 +25,8 @@ struct CacheEntry {
     cache: &'static ThreadCache,
 }
 
-/// Returns this thread's cache for a store and a stream, by their numbers; it may be closed by now.
-/// `None` if there is no such cache, or at the thread's end.
+/// Returns this thread's cache for a store and a stream, by their numbers; it may be closed. `None`
+/// if there is no such cache, or at the thread's end.
 #[inline]
 pub(crate) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     match LAST.get() {
@@ -55,8 +55,8 @@ pub(crate) fn each(mut visit: impl FnMut(&'static ThreadCache)) {
     });
 }
 
-/// Returns `true` if this thread can have caches: not at its very end, nor in a signal handler that
-/// interrupted an access.
+/// Returns `true` if this thread can have caches. It cannot while its thread-local variables are
+/// destroyed, nor in a signal handler that interrupted an access.
 pub(crate) fn is_available() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }

@@ -133,8 +133,8 @@ impl Tracker {
         all.into_iter().map(show).collect()
     }
 
-    /// Returns how much is outstanding at each site now. Costs one step for each site, however many
-    /// allocations there are.
+    /// Returns how much is outstanding at each site now. Costs one step for each site, for any
+    /// number of allocations.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.tracking, self.lock().sites.outstanding())
     }

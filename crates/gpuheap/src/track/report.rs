@@ -159,8 +159,8 @@ impl Leak {
     }
 }
 
-/// Merges entries whose stacks read alike: a loop that the compiler unrolled has a stack for each
-/// iteration. Resolves stacks only for lines with several entries.
+/// Merges entries whose stacks have equal texts: an unrolled loop has a stack for each iteration.
+/// Resolves stacks only for lines with several entries.
 pub(super) fn merge_alike<T>(
     all: Vec<T>,
     site: impl Fn(&T) -> (&'static Location<'static>, MemoryKind, &CallStack),

@@ -207,7 +207,7 @@ impl Drop for Guard {
 }
 
 /// Reports the outstanding allocations of an ended thread. Other threads may have freed all of them
-/// by now.
+/// in between.
 fn report(tracker: &Tracker, thread: &Identity, place: u32) {
     let leaks = tracker.leaks_by_thread(Some(place));
     if leaks.is_empty() {
