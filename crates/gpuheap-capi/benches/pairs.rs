@@ -164,7 +164,7 @@ impl Client {
     }
 
     fn free(self, address: *mut c_void) {
-        // SAFETY: the heap is open.
+        // SAFETY: `run` closes the heap after the last of these calls.
         assert_eq!(unsafe { gpuheap_free(self.0, address) }, Status::Ok);
     }
 

@@ -1,6 +1,10 @@
 //! The C functions that say what a heap has and where it went. Their documentation becomes that of
 //! the header. What `calls.rs` says of pointers holds here too.
-#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+#![allow(
+    clippy::missing_safety_doc,
+    unsafe_op_in_unsafe_fn,
+    reason = "the pointers are the caller's, under the preconditions of calls.rs"
+)]
 
 use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
@@ -9,7 +13,7 @@ use gpuheap::{Diff, Fit, FlushReport, Snapshot};
 
 use crate::entry::{Failure, enter, gpuheap_status, note, write};
 use crate::handle::gpuheap_heap;
-use crate::sized::{size_of_result, write_result};
+use crate::sized::{size_of_optional, write_result};
 use crate::texts::{Room, formatted};
 
 /// Bytes that the driver does not report.
@@ -83,18 +87,10 @@ pub unsafe extern "C" fn gpuheap_flush(
     /// Size of the first version, which every program has at least.
     const FIRST: usize = offset_of!(gpuheap_flushed, device_total) + size_of::<u64>();
     enter("gpuheap_flush", || {
-        let size = match flushed.is_null() {
-            true => None,
-            // SAFETY: `flushed` is not null, so its size is readable.
-            false => Some(unsafe {
-                size_of_result(flushed, FIRST, "figures of the flush", "gpuheap_flushed")
-            }?),
-        };
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let report = unsafe { gpuheap_heap::get(heap) }?.heap().flush()?;
+        let size = size_of_optional(flushed, FIRST, "figures of the flush", "gpuheap_flushed")?;
+        let report = gpuheap_heap::get(heap)?.heap().flush()?;
         if let Some(size) = size {
-            // SAFETY: the structure has the size that it states.
-            unsafe { write_result(gpuheap_flushed::new(&report), flushed, size) };
+            write_result(gpuheap_flushed::new(&report), flushed, size);
         }
         Ok(())
     })
@@ -116,18 +112,14 @@ pub unsafe extern "C" fn gpuheap_would_fit(
 ) -> gpuheap_status {
     enter("gpuheap_would_fit", || {
         let room = Room { buffer, capacity, length }.check()?;
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let forecast = unsafe { gpuheap_heap::get(heap) }?.heap().would_fit(bytes)?;
+        let forecast = gpuheap_heap::get(heap)?.heap().would_fit(bytes)?;
         let answer = match forecast {
             Fit::Yes { .. } => gpuheap_fit::Yes,
             Fit::Perhaps { .. } => gpuheap_fit::Perhaps,
             _ => gpuheap_fit::No,
         };
-        // SAFETY: `fit` is null or valid for a write, and the buffer has its capacity.
-        unsafe {
-            write(fit, "where the forecast goes", answer)?;
-            room.write(&forecast.to_string());
-        }
+        write(fit, "where the forecast goes", answer)?;
+        room.write(&forecast.to_string());
         Ok(())
     })
 }
@@ -148,11 +140,9 @@ pub unsafe extern "C" fn gpuheap_memory_status(
 ) -> gpuheap_status {
     enter("gpuheap_memory_status", || {
         let room = Room { buffer, capacity, length }.check()?;
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let status = unsafe { gpuheap_heap::get(heap) }?.heap().memory_status()?;
+        let status = gpuheap_heap::get(heap)?.heap().memory_status()?;
         let text = formatted(format, &status, || status.to_json())?;
-        // SAFETY: the buffer has its capacity, and `length` is null or valid for a write.
-        unsafe { room.write(&text) };
+        room.write(&text);
         Ok(())
     })
 }
@@ -174,14 +164,10 @@ pub unsafe extern "C" fn gpuheap_leaks(
 ) -> gpuheap_status {
     enter("gpuheap_leaks", || {
         let room = Room { buffer, capacity, length }.check()?;
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let leaks = unsafe { gpuheap_heap::get(heap) }?.heap().leaks()?;
+        let leaks = gpuheap_heap::get(heap)?.heap().leaks()?;
         let text = formatted(format, &leaks, || leaks.to_json())?;
-        // SAFETY: the buffer has its capacity, and the other two are null or valid for a write.
-        unsafe {
-            room.write(&text);
-            note(allocations, leaks.allocations);
-        }
+        room.write(&text);
+        note(allocations, leaks.allocations);
         Ok(())
     })
 }
@@ -196,13 +182,10 @@ pub unsafe extern "C" fn gpuheap_take_snapshot(
     snapshot: *mut *mut gpuheap_snapshot,
 ) -> gpuheap_status {
     enter("gpuheap_take_snapshot", || {
-        // SAFETY: `snapshot` is null or valid for a write.
-        unsafe { write(snapshot, "where the snapshot goes", std::ptr::null_mut()) }?;
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let taken = unsafe { gpuheap_heap::get(heap) }?.heap().snapshot()?;
+        write(snapshot, "where the snapshot goes", std::ptr::null_mut())?;
+        let taken = gpuheap_heap::get(heap)?.heap().snapshot()?;
         let taken = Box::into_raw(Box::new(gpuheap_snapshot(taken)));
-        // SAFETY: `snapshot` is not null by now, so it is valid for a write.
-        unsafe { write(snapshot, "where the snapshot goes", taken) }
+        write(snapshot, "where the snapshot goes", taken)
     })
 }
 
@@ -223,14 +206,10 @@ pub unsafe extern "C" fn gpuheap_snapshot_difference(
 ) -> gpuheap_status {
     enter("gpuheap_snapshot_difference", || {
         let room = Room { buffer, capacity, length }.check()?;
-        // SAFETY: both are null or from gpuheap_take_snapshot, and not dropped.
-        let change = unsafe { gpuheap_snapshot::difference(earlier, later) }?;
+        let change = gpuheap_snapshot::difference(earlier, later)?;
         let text = formatted(format, &change, || change.to_json())?;
-        // SAFETY: the buffer has its capacity, and the other two are null or valid for a write.
-        unsafe {
-            room.write(&text);
-            note(growth, change.bytes);
-        }
+        room.write(&text);
+        note(growth, change.bytes);
         Ok(())
     })
 }
@@ -240,8 +219,7 @@ pub unsafe extern "C" fn gpuheap_snapshot_difference(
 pub unsafe extern "C" fn gpuheap_drop_snapshot(snapshot: *mut gpuheap_snapshot) -> gpuheap_status {
     enter("gpuheap_drop_snapshot", || {
         if !snapshot.is_null() {
-            // SAFETY: from gpuheap_take_snapshot, and dropped once.
-            drop(unsafe { Box::from_raw(snapshot) });
+            drop(Box::from_raw(snapshot));
         }
         Ok(())
     })
@@ -257,8 +235,7 @@ impl gpuheap_snapshot {
         earlier: *const gpuheap_snapshot,
         later: *const gpuheap_snapshot,
     ) -> Result<Diff, Failure> {
-        // SAFETY: the caller keeps this function's contract.
-        match unsafe { (earlier.as_ref(), later.as_ref()) } {
+        match (earlier.as_ref(), later.as_ref()) {
             (Some(earlier), Some(later)) => Ok(later.0.diff(&earlier.0)),
             _ => Err(Failure::refused(
                 "a snapshot is a null pointer: pass one from gpuheap_take_snapshot; in C++, a gpuheap::snapshot that was moved from has none",

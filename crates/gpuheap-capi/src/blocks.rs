@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use crate::places::Places;
+use crate::zeroed_array::ZeroedArray;
 
 /// Number of places, a power of two. Together they take 2 MiB, enough for what most programs have
 /// live at once. Under Miri each test would take most of a minute to drop so many.
@@ -32,7 +32,7 @@ const BUSY: u64 = 1;
 
 /// Live allocations by address. `T` is the entry kept for each.
 pub(crate) struct Blocks<T> {
-    places: Places<Place<T>, PLACES>,
+    places: ZeroedArray<Place<T>, PLACES>,
     shards: Box<[Shard<T>]>,
 }
 
@@ -58,7 +58,7 @@ impl<T> Blocks<T> {
     pub(crate) fn new() -> Blocks<T> {
         Blocks {
             // SAFETY: zeros are a place that is free, whose entry is not initialized.
-            places: unsafe { Places::zeroed() },
+            places: unsafe { ZeroedArray::zeroed() },
             shards: (0..SHARDS).map(|_| Shard(Mutex::default())).collect(),
         }
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_taken_once_however_many_there_are() {
+    fn each_entry_is_taken_once() {
         let (blocks, counted) = (Blocks::new(), Arc::new(()));
         for address in (1..=MANY).map(|n| n * 512) {
             blocks.put(address, address + 1, (address, counted.clone()));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_one_hash_do_not_hide_each_other() {
+    fn equal_hashes_keep_all_entries() {
         let blocks = Blocks::new();
         let at = hash(512, PLACES);
         let same = (1..).map(|n| n * 512).filter(|address| hash(*address, PLACES) == at);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_not_there() {
+    fn unknown_address_has_no_entry() {
         let blocks = Blocks::new();
         blocks.put(512, 1, 7);
         for address in [FREE, BUSY, 2, 511, 513, 1024, u64::MAX] {
@@ -288,7 +288,7 @@ mod tests {
 
     /// Two threads share a small table. Each puts blocks in and takes out those of the other.
     #[test]
-    fn threads_meet_in_a_place_and_lose_nothing() {
+    fn threads_sharing_places_lose_nothing() {
         let (blocks, rounds) = (Blocks::new(), if cfg!(miri) { 50 } else { 20_000 });
         let ((to_second, second), (to_first, first)) = (channel(), channel());
         let work = |thread: u64,
@@ -317,7 +317,7 @@ mod tests {
     /// One thread takes the blocks that the other puts and takes back a little later. The delay
     /// varies until the first thread got many.
     #[test]
-    fn of_two_that_take_at_once_one_has_it() {
+    fn concurrent_takes_have_one_winner() {
         let (blocks, many) = (Blocks::new(), if cfg!(miri) { 10 } else { 4_000 });
         let (done, others) = (AtomicBool::new(false), AtomicU64::new(0));
         let (mut own, mut rounds) = (0, 0);

@@ -3,7 +3,11 @@
 //! Some preconditions hold for every function, as is usual in C, and are not repeated. Pointers are
 //! valid for the reads and writes made through them. Texts end with a null. A heap comes from
 //! `gpuheap_open`, and no thread closes it during the call.
-#![allow(clippy::missing_safety_doc, reason = "see above")]
+#![allow(
+    clippy::missing_safety_doc,
+    unsafe_op_in_unsafe_fn,
+    reason = "the pointers are the caller's, under the preconditions above"
+)]
 
 use std::ffi::{c_char, c_void};
 
@@ -15,6 +19,7 @@ use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
 use crate::sized::write_result;
 use crate::statistics::gpuheap_statistics;
+use crate::streams::LiveStream;
 
 /// Opens a device and makes a heap of its memory. Takes no device memory yet. Blocks while the
 /// driver makes the device's context, about 0.1 s.
@@ -30,25 +35,19 @@ pub unsafe extern "C" fn gpuheap_open(
     heap: *mut *mut gpuheap_heap,
 ) -> gpuheap_status {
     enter("gpuheap_open", || {
-        // SAFETY: `heap` is null or valid for a write.
-        unsafe { write(heap, "where the heap goes", std::ptr::null_mut()) }?;
-        // SAFETY: `device` is null or a C string.
-        let device = match unsafe { text(device, "the device") }? {
+        write(heap, "where the heap goes", std::ptr::null_mut())?;
+        let device = match text(device, "the device")? {
             Some(name) => Device::open(name)?,
             None => Device::open_default()?,
         };
         let (mut builder, mut unannounced) = (Heap::builder(&device), false);
         if !options.is_null() {
-            // SAFETY: `options` is not null, so it points to options of the size stated there, with
-            // valid texts.
-            let options = unsafe { gpuheap_options::read(options) }?;
+            let options = gpuheap_options::read(options)?;
             unannounced = options.has_unannounced_streams()?;
-            // SAFETY: the texts of `options` are null or C strings.
-            builder = unsafe { options.apply(builder) }?;
+            builder = options.apply(builder)?;
         }
         let opened = gpuheap_heap::with_streams(&device, &builder.build()?, unannounced);
-        // SAFETY: `heap` is not null by now, so it is valid for a write.
-        unsafe { write(heap, "where the heap goes", opened) }
+        write(heap, "where the heap goes", opened)
     })
 }
 
@@ -65,8 +64,7 @@ pub unsafe extern "C" fn gpuheap_open(
 /// ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_status {
-    // SAFETY: `heap` is null or from gpuheap_open, and no other thread uses it any more.
-    enter("gpuheap_close", || unsafe { gpuheap_heap::close(heap) })
+    enter("gpuheap_close", || gpuheap_heap::close(heap))
 }
 
 /// Allocates memory for use on a stream, ordered after the work already enqueued there. The memory
@@ -89,14 +87,9 @@ pub unsafe extern "C" fn gpuheap_allocate(
     address: *mut *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_allocate", || {
-        // SAFETY: `address` is null or valid for a write.
-        unsafe { write(address, "where the address goes", std::ptr::null_mut()) }?;
-        // SAFETY: `heap` is null or from gpuheap_open, the stream is alive, and `address` is not
-        // null by now.
-        unsafe {
-            let allocated = gpuheap_heap::get(heap)?.allocate(bytes, stream);
-            address.write(dry_run::reported(bytes, address, allocated)? as *mut c_void);
-        }
+        write(address, "where the address goes", std::ptr::null_mut())?;
+        let allocated = gpuheap_heap::get(heap)?.allocate(bytes, LiveStream::new(stream));
+        address.write(dry_run::reported(bytes, address, allocated)? as *mut c_void);
         Ok(())
     })
 }
@@ -114,8 +107,7 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
     addresses: *mut *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_allocate_batch", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        let heap = gpuheap_heap::get(heap)?;
         if count == 0 {
             return Ok(());
         }
@@ -123,24 +115,20 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
             return Err(Failure::refused("the sizes or where the addresses go is a null pointer"));
         }
         for at in 0..count {
-            // SAFETY: the array has room for `count` addresses.
-            unsafe { addresses.add(at).write(std::ptr::null_mut()) };
+            addresses.add(at).write(std::ptr::null_mut());
         }
         for at in 0..count {
-            // SAFETY: both arrays have `count` elements, and the stream is alive.
-            unsafe {
-                let (bytes, address) = (bytes.add(at).read(), addresses.add(at));
-                match dry_run::reported(bytes, address, heap.allocate(bytes, stream)) {
-                    Ok(allocated) => address.write(allocated as *mut c_void),
-                    Err(failure) => {
-                        for made in (0..at).map(|made| addresses.add(made)) {
-                            let address = made.replace(std::ptr::null_mut());
-                            // The heap counts what it could not free; the first failure is the one
-                            // to report.
-                            let _ = heap.free(address);
-                        }
-                        return Err(failure);
+            let (bytes, address) = (bytes.add(at).read(), addresses.add(at));
+            match dry_run::reported(bytes, address, heap.allocate(bytes, LiveStream::new(stream))) {
+                Ok(allocated) => address.write(allocated as *mut c_void),
+                Err(failure) => {
+                    for made in (0..at).map(|made| addresses.add(made)) {
+                        let address = made.replace(std::ptr::null_mut());
+                        // The heap counts what it could not free; the first failure is the one
+                        // to report.
+                        let _ = heap.free(address);
                     }
+                    return Err(failure);
                 }
             }
         }
@@ -159,15 +147,13 @@ pub unsafe extern "C" fn gpuheap_free_batch(
     addresses: *const *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_free_batch", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        let heap = gpuheap_heap::get(heap)?;
         if count > 0 && addresses.is_null() {
             return Err(Failure::refused("the addresses are a null pointer"));
         }
         let mut first = Ok(());
         for at in 0..count {
-            // SAFETY: the array has `count` addresses.
-            let address = unsafe { addresses.add(at).read() };
+            let address = addresses.add(at).read();
             if address.is_null() {
                 continue;
             }
@@ -192,8 +178,7 @@ pub unsafe extern "C" fn gpuheap_free(
     address: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_free", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        let heap = gpuheap_heap::get(heap)?;
         if address.is_null() {
             return Ok(());
         }
@@ -214,16 +199,13 @@ pub unsafe extern "C" fn gpuheap_free_on(
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_free_on", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        let heap = gpuheap_heap::get(heap)?;
         if address.is_null() {
             return Ok(());
         }
         // The stream comes first, so that the block stays allocated if the stream is refused.
-        // SAFETY: the stream is alive.
-        let stream = unsafe { heap.live_stream(stream) }?;
-        // SAFETY: the caller ordered the stream after all other work on the memory.
-        unsafe { heap.free_on(address, &stream) }
+        let stream = heap.live_stream(LiveStream::new(stream))?;
+        heap.free_on(address, &stream)
     })
 }
 
@@ -241,10 +223,8 @@ pub unsafe extern "C" fn gpuheap_used_on(
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_used_on", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let heap = unsafe { gpuheap_heap::get(heap) }?;
-        // SAFETY: the stream is alive.
-        let stream = unsafe { heap.live_stream(stream) }?;
+        let heap = gpuheap_heap::get(heap)?;
+        let stream = heap.live_stream(LiveStream::new(stream))?;
         heap.use_on(address, &stream)
     })
 }
@@ -261,10 +241,8 @@ pub unsafe extern "C" fn gpuheap_fill(
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_fill", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let heap = unsafe { gpuheap_heap::get(heap) }?;
-        // SAFETY: the stream is alive.
-        let stream = unsafe { heap.live_stream(stream) }?;
+        let heap = gpuheap_heap::get(heap)?;
+        let stream = heap.live_stream(LiveStream::new(stream))?;
         heap.fill(address, offset, bytes, value as u8, &stream)
     })
 }
@@ -273,10 +251,7 @@ pub unsafe extern "C" fn gpuheap_fill(
 /// device is capturing a graph, the wait breaks the capture.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_wait(heap: *mut gpuheap_heap) -> gpuheap_status {
-    enter("gpuheap_wait", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        Ok(unsafe { gpuheap_heap::get(heap) }?.device().synchronize()?)
-    })
+    enter("gpuheap_wait", || Ok(gpuheap_heap::get(heap)?.device().synchronize()?))
 }
 
 /// Announces that a stream is about to be destroyed. Call it before the stream is destroyed, after
@@ -305,10 +280,7 @@ pub unsafe extern "C" fn gpuheap_stream_ended(
     heap: *mut gpuheap_heap,
     stream: *mut c_void,
 ) -> gpuheap_status {
-    enter("gpuheap_stream_ended", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        unsafe { gpuheap_heap::get(heap) }?.stream_ended(stream)
-    })
+    enter("gpuheap_stream_ended", || gpuheap_heap::get(heap)?.stream_ended(stream))
 }
 
 /// Reads the requested size, in bytes, of the allocation at an address. Does not wait for the
@@ -323,8 +295,7 @@ pub unsafe extern "C" fn gpuheap_allocation_size(
         if bytes.is_null() {
             return Err(Failure::refused("where the size goes is a null pointer"));
         }
-        // SAFETY: `heap` is null or from gpuheap_open, and `bytes` is valid for a write.
-        unsafe { bytes.write(gpuheap_heap::get(heap)?.bytes(address)?) };
+        bytes.write(gpuheap_heap::get(heap)?.bytes(address)?);
         Ok(())
     })
 }
@@ -340,9 +311,7 @@ pub unsafe extern "C" fn gpuheap_reclaim(
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim", || {
-        // SAFETY: `heap` is null or from gpuheap_open, and `given_back` is null or valid for a
-        // write.
-        unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().reclaim(bytes)?) };
+        note(given_back, gpuheap_heap::get(heap)?.heap().reclaim(bytes)?);
         Ok(())
     })
 }
@@ -356,9 +325,7 @@ pub unsafe extern "C" fn gpuheap_reclaim_all(
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim_all", || {
-        // SAFETY: `heap` is null or from gpuheap_open, and `given_back` is null or valid for a
-        // write.
-        unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().reclaim_all()?) };
+        note(given_back, gpuheap_heap::get(heap)?.heap().reclaim_all()?);
         Ok(())
     })
 }
@@ -379,9 +346,7 @@ pub unsafe extern "C" fn gpuheap_set_limits(
     enter("gpuheap_set_limits", || {
         let limit = |bytes| (bytes > 0).then_some(bytes);
         let limits = Limits { soft: limit(soft), hard: limit(hard) };
-        // SAFETY: `heap` is null or from gpuheap_open, and `given_back` is null or valid for a
-        // write.
-        unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().set_limits(limits)?) };
+        note(given_back, gpuheap_heap::get(heap)?.heap().set_limits(limits)?);
         Ok(())
     })
 }
@@ -396,13 +361,9 @@ pub unsafe extern "C" fn gpuheap_get_statistics(
     statistics: *mut gpuheap_statistics,
 ) -> gpuheap_status {
     enter("gpuheap_get_statistics", || {
-        // SAFETY: `statistics` is null, or has the size stated there. `heap` is null or from
-        // gpuheap_open.
-        unsafe {
-            let size = gpuheap_statistics::size_of(statistics)?;
-            let usage = gpuheap_heap::get(heap)?.heap().usage()?;
-            write_result(gpuheap_statistics::new(&usage), statistics, size);
-        }
+        let size = gpuheap_statistics::size_of(statistics)?;
+        let usage = gpuheap_heap::get(heap)?.heap().usage()?;
+        write_result(gpuheap_statistics::new(&usage), statistics, size);
         Ok(())
     })
 }

@@ -1,6 +1,10 @@
 //! The C functions that describe the machine's devices. Their documentation becomes that of the
 //! header. What `calls.rs` says of pointers holds here too.
-#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+#![allow(
+    clippy::missing_safety_doc,
+    unsafe_op_in_unsafe_fn,
+    reason = "the pointers are the caller's, under the preconditions of calls.rs"
+)]
 
 use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
@@ -78,8 +82,7 @@ impl gpuheap_device {
         /// Size of the first version, which every program has at least.
         const FIRST: usize =
             offset_of!(gpuheap_device, concurrent_managed_access) + size_of::<i32>();
-        // SAFETY: the caller keeps this function's contract.
-        unsafe { size_of_result(device, FIRST, "description of the device", "gpuheap_device") }
+        size_of_result(device, FIRST, "description of the device", "gpuheap_device")
     }
 }
 
@@ -90,10 +93,8 @@ impl gpuheap_device {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_count_devices(count: *mut usize) -> gpuheap_status {
     enter("gpuheap_count_devices", || {
-        // SAFETY: `count` is null or valid for a write.
-        unsafe { write(count, "where the number of devices goes", 0) }?;
-        // SAFETY: `count` is null or valid for a write.
-        unsafe { write(count, "where the number of devices goes", Device::list()?.len()) }
+        write(count, "where the number of devices goes", 0)?;
+        write(count, "where the number of devices goes", Device::list()?.len())
     })
 }
 
@@ -108,8 +109,7 @@ pub unsafe extern "C" fn gpuheap_get_device(
     device: *mut gpuheap_device,
 ) -> gpuheap_status {
     enter("gpuheap_get_device", || {
-        // SAFETY: `device` is null or has a readable size.
-        let size = unsafe { gpuheap_device::size_of(device) }?;
+        let size = gpuheap_device::size_of(device)?;
         let devices = Device::list()?;
         let info = devices.get(index).ok_or_else(|| {
             Failure::refused(format!(
@@ -117,8 +117,7 @@ pub unsafe extern "C" fn gpuheap_get_device(
                 devices.len()
             ))
         })?;
-        // SAFETY: the structure has the size that it states.
-        unsafe { write_result(gpuheap_device::new(info), device, size) };
+        write_result(gpuheap_device::new(info), device, size);
         Ok(())
     })
 }
@@ -132,12 +131,9 @@ pub unsafe extern "C" fn gpuheap_get_heap_device(
     device: *mut gpuheap_device,
 ) -> gpuheap_status {
     enter("gpuheap_get_heap_device", || {
-        // SAFETY: `device` is null or has a readable size. `heap` is null or from gpuheap_open.
-        unsafe {
-            let size = gpuheap_device::size_of(device)?;
-            let info = gpuheap_heap::get(heap)?.device().describe();
-            write_result(gpuheap_device::new(&info), device, size);
-        }
+        let size = gpuheap_device::size_of(device)?;
+        let info = gpuheap_heap::get(heap)?.device().describe();
+        write_result(gpuheap_device::new(&info), device, size);
         Ok(())
     })
 }

@@ -209,7 +209,7 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
     if result.is_null() {
         return Err(Failure::refused(format!("{what} is a null pointer")));
     }
-    // SAFETY: not null, so valid for a write.
+    // SAFETY: the check above leaves a result that is valid for a write.
     unsafe { result.write(value) };
     Ok(())
 }
@@ -221,7 +221,7 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
 /// `result` is null or valid for a write.
 pub(crate) unsafe fn note<T>(result: *mut T, value: T) {
     if !result.is_null() {
-        // SAFETY: not null, so valid for a write.
+        // SAFETY: the program wants the result, and gave room for it.
         unsafe { result.write(value) };
     }
 }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_becomes_a_status_and_a_text() {
+    fn panic_becomes_status_and_text() {
         let status = enter("gpuheap_test", || panic!("oh \0 no"));
         assert_eq!(status, gpuheap_status::Internal);
         assert!(last().starts_with("gpuheap_test: a bug in gpuheap"), "{}", last());
@@ -265,7 +265,7 @@ mod tests {
 
     /// Errors as the library constructs them.
     #[test]
-    fn an_error_becomes_the_status_of_its_kind() {
+    fn error_kind_decides_the_status() {
         let device = gpuheap::Device::open("emulated:64MiB").unwrap();
         let heap = gpuheap::Heap::builder(&device).without_environment().build().unwrap();
         let stream = device.stream().unwrap();

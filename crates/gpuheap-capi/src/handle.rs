@@ -12,9 +12,9 @@ use rustc_hash::FxHashMap;
 
 use crate::blocks::Blocks;
 use crate::entry::{Failure, gpuheap_status};
-use crate::rest::Rests;
 use crate::scope::{self, Scope};
-use crate::streams::{Given, Streams};
+use crate::side_table::SideTable;
+use crate::streams::{Given, LiveStream, Streams};
 
 /// A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
 ///
@@ -41,7 +41,7 @@ static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 /// A heap that is not closed.
 pub(crate) struct Open {
     blocks: Blocks<Block>,
-    rests: Rests,
+    side: SideTable,
     streams: Streams,
     heap: Heap,
     device: Device,
@@ -80,7 +80,7 @@ impl gpuheap_heap {
     pub fn with_streams(device: &Device, heap: &Heap, unannounced: bool) -> *mut gpuheap_heap {
         let open = Open {
             blocks: Blocks::new(),
-            rests: Rests::default(),
+            side: SideTable::default(),
             streams: Streams::new(unannounced),
             heap: heap.clone(),
             device: device.clone(),
@@ -101,21 +101,22 @@ impl gpuheap_heap {
         handle
     }
 
-    /// Returns the device and the heap behind the handle; `None` once it is closed.
+    /// Returns the device and the heap of the handle; `None` once it is closed.
     pub fn inside(&self) -> Option<(Device, Heap)> {
+        self.open().map(|open| (open.device.clone(), open.heap.clone()))
+    }
+
+    #[inline]
+    fn open(&self) -> Option<&Open> {
         // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
         // its use.
-        let open = unsafe { self.open.load(Ordering::Acquire).as_ref() };
-        open.map(|open| (open.device.clone(), open.heap.clone()))
+        unsafe { self.open.load(Ordering::Acquire).as_ref() }
     }
 
     /// Returns the requested bytes of the live allocation that begins at `address`; `None` if none
     /// does. Not to be called in a forked child.
     pub fn bytes_at(&self, address: u64) -> Option<u64> {
-        // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
-        // its use.
-        let open = unsafe { self.open.load(Ordering::Acquire).as_ref() };
-        open.and_then(|open| open.blocks.bytes(address))
+        self.open().and_then(|open| open.blocks.bytes(address))
     }
 
     /// Returns the open heap behind a pointer from C. Runs before any lock is taken: in a forked
@@ -130,10 +131,7 @@ impl gpuheap_heap {
         // SAFETY: `heap` is null or a handle, and handles are never freed.
         let heap = unsafe { heap.as_ref() };
         let heap = heap.ok_or_else(no_heap)?;
-        // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
-        // `'a`.
-        let open = unsafe { heap.open.load(Ordering::Acquire).as_ref() };
-        let open = open.ok_or_else(|| heap.closed())?;
+        let open = heap.open().ok_or_else(|| heap.closed())?;
         open.heap.check_alive()?;
         Ok(open)
     }
@@ -145,7 +143,7 @@ impl gpuheap_heap {
     /// `heap` is null or from [`new`](gpuheap_heap::new), and no other thread uses it during the
     /// call.
     pub(crate) unsafe fn close(heap: *mut gpuheap_heap) -> Result<(), Failure> {
-        // SAFETY: the caller keeps this function's contract.
+        // SAFETY: no other thread uses `heap`, so this one may end it.
         match unsafe { gpuheap_heap::take(heap) }? {
             Some(open) => open.close(),
             None => Ok(()),
@@ -158,12 +156,14 @@ impl gpuheap_heap {
     ///
     /// The contract of [`close`](gpuheap_heap::close) and of [`Device::reset`].
     pub(crate) unsafe fn reset(heap: *mut gpuheap_heap) -> Result<(), Failure> {
-        // SAFETY: the caller keeps this function's contract.
-        unsafe { gpuheap_heap::get(heap) }?;
-        // SAFETY: the caller keeps this function's contract.
-        let Some(open) = unsafe { gpuheap_heap::take(heap) }? else { return Ok(()) };
-        // SAFETY: the caller keeps this function's contract.
-        let reset = unsafe { open.device.clone().reset() };
+        // SAFETY: `heap` may be closed before, and no other thread uses it or its device. All users of
+        // the device's memory have ended, as `Device::reset` requires.
+        let (open, reset) = unsafe {
+            gpuheap_heap::get(heap)?;
+            let Some(open) = gpuheap_heap::take(heap)? else { return Ok(()) };
+            let reset = open.device.clone().reset();
+            (open, reset)
+        };
         match reset {
             // The heap's memory ended with the device: what is left is the host's.
             Ok(_) => {
@@ -229,79 +229,56 @@ impl Open {
     }
 
     /// Allocates memory for use on a stream; for zero bytes the address is null.
-    ///
-    /// # Safety
-    ///
-    /// The stream satisfies the contract of [`Streams::get`].
     #[inline]
-    pub(crate) unsafe fn allocate(&self, bytes: u64, stream: *mut c_void) -> Result<u64, Failure> {
+    pub(crate) fn allocate(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
         // Apart from the other way, and without a destructor, so that the block goes from registers
         // to its place: through memory in between it took another 20 ns.
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        let found = unsafe { self.streams.lately(CUstream(stream as usize)) };
         if !scope::any()
-            && let Some(found) = found
+            && let Some(found) = self.streams.lately(stream)
             && let Some(block) = self.heap.allocate_cached(bytes, found)
         {
             let address = block.address();
             self.blocks.put(address, bytes, block);
             return Ok(address);
         }
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        unsafe { self.allocate_otherwise(bytes, stream) }
+        self.allocate_otherwise(bytes, stream)
     }
 
     /// Allocates memory that no cache of this thread has, or inside a scope.
-    ///
-    /// # Safety
-    ///
-    /// The stream satisfies the contract of [`Streams::get`].
     #[inline(never)]
-    unsafe fn allocate_otherwise(&self, bytes: u64, stream: *mut c_void) -> Result<u64, Failure> {
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        let found = unsafe { self.stream(stream) }?;
+    fn allocate_otherwise(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
+        let found = self.stream(stream)?;
         match self.heap.allocate(bytes, &found) {
             Ok(block) => Ok(self.enter(block, bytes)),
-            // SAFETY: the caller keeps the contract of `Streams::get`.
-            Err(error) => unsafe { self.allocate_anew(bytes, stream, &found, error) },
+            Err(error) => self.allocate_anew(bytes, stream, &found, error),
         }
     }
 
     /// Allocates after a failure, if the failure is that all streams of the heap were retired.
-    ///
-    /// # Safety
-    ///
-    /// The stream satisfies the contract of [`Streams::get`].
     #[cold]
     #[inline(never)]
-    unsafe fn allocate_anew(
+    fn allocate_anew(
         &self,
         bytes: u64,
-        stream: *mut c_void,
+        stream: LiveStream,
         found: &Stream,
         error: Error,
     ) -> Result<u64, Failure> {
         if !found.is_retired() {
             return Err(error.into());
         }
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        let anew = unsafe { self.stream_anew(stream, found.id()) }?;
+        let anew = self.stream_anew(stream, found.id())?;
         Ok(self.enter(self.heap.allocate(bytes, &anew)?, bytes))
     }
 
     /// Allocates memory of a kind as [`allocate`](Open::allocate) does device memory.
-    ///
-    /// # Safety
-    ///
-    /// The stream satisfies the contract of [`Streams::get`].
-    pub(crate) unsafe fn allocate_kind(
+    pub(crate) fn allocate_kind(
         &self,
         kind: MemoryKind,
         bytes: u64,
-        stream: *mut c_void,
+        stream: LiveStream,
     ) -> Result<u64, Failure> {
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        let stream = unsafe { self.live_stream(stream) }?;
+        let stream = self.live_stream(stream)?;
         Ok(self.enter(self.heap.allocate_kind(kind, bytes, &stream)?, bytes))
     }
 
@@ -323,25 +300,30 @@ impl Open {
     fn enter_scope(&self, address: u64, bytes: u64) {
         if let Some(scope) = scope::innermost(self.handle.load(Ordering::Relaxed) as usize) {
             scope.enter(address, bytes);
-            self.rests.change(address, |rest| rest.scope = Some(scope));
+            self.side.change(address, |entry| entry.scope = Some(scope));
         }
     }
 
     /// Frees the allocation at an address, in the order of its stream and of all that use it too.
     #[inline]
     pub(crate) fn free(&self, address: *mut c_void) -> Result<(), Failure> {
-        if self.rests.is_empty() {
+        if self.side.is_empty() {
             return self.take(address, Block::free);
         }
-        self.free_with_rest(address)
+        self.free_listed(address)
     }
 
     #[cold]
-    fn free_with_rest(&self, address: *mut c_void) -> Result<(), Failure> {
-        self.take(address, |block| match self.rests.take(address as u64) {
+    fn free_listed(&self, address: *mut c_void) -> Result<(), Failure> {
+        self.take(address, |block| self.free_in_order(address as u64, block))
+    }
+
+    /// Frees a block that left the table, after the work on all streams that use it.
+    fn free_in_order(&self, address: u64, block: Block) -> Result<(), Error> {
+        match self.side.take(address) {
             None => block.free(),
-            Some(rest) => rest.free(block, &self.device),
-        })
+            Some(entry) => entry.free(block, &self.device),
+        }
     }
 
     /// Frees the allocation at an address, in the order of `stream` alone.
@@ -356,8 +338,8 @@ impl Open {
         stream: &Stream,
     ) -> Result<(), Failure> {
         self.take(address, |block| {
-            drop(self.rests.take(address as u64));
-            // SAFETY: the caller keeps the contract.
+            drop(self.side.take(address as u64));
+            // SAFETY: the caller ordered `stream` after all work on the block.
             unsafe { block.free_on_unchecked(stream) }
         })
     }
@@ -367,10 +349,7 @@ impl Open {
     pub(crate) fn free_scope(&self, scope: &Scope) -> Result<(), Failure> {
         let mut first = Ok(());
         for (address, block) in scope.take_all(|address| self.blocks.take(address, |block| block)) {
-            let freed = match self.rests.take(address) {
-                None => block.free(),
-                Some(rest) => rest.free(block, &self.device),
-            };
+            let freed = self.free_in_order(address, block);
             first = first.and(freed.map_err(Failure::after_free));
         }
         first
@@ -380,7 +359,7 @@ impl Open {
     /// meanwhile.
     pub(crate) fn use_on(&self, address: *mut c_void, stream: &Stream) -> Result<(), Failure> {
         self.bytes(address)?;
-        self.rests.change(address as u64, |rest| rest.use_on(stream));
+        self.side.change(address as u64, |entry| entry.use_on(stream));
         Ok(())
     }
 
@@ -388,7 +367,7 @@ impl Open {
     pub(crate) fn keep(&self, address: *mut c_void) -> Result<(), Failure> {
         self.bytes(address)?;
         let mut scope = None;
-        self.rests.change(address as u64, |rest| scope = rest.scope.take());
+        self.side.change(address as u64, |entry| scope = entry.scope.take());
         if let Some(scope) = scope {
             scope.leave(address as u64);
         }
@@ -403,7 +382,7 @@ impl Open {
     pub(crate) unsafe fn register(&self, memory: *mut c_void, bytes: u64) -> Result<u64, Failure> {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let stream = self.device.default_stream()?;
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the memory stays valid until `unregister` drops the lock, or the heap's end.
         let lock = unsafe { self.heap.lock_pages(memory, size, &stream) }?;
         let device = lock.device_address();
         self.registered().insert(memory as u64, lock);
@@ -485,41 +464,22 @@ impl Open {
     }
 
     /// Returns the stream of a handle.
-    ///
-    /// # Safety
-    ///
-    /// The stream satisfies the contract of [`Streams::get`].
     #[inline]
-    pub(crate) unsafe fn stream(&self, raw: *mut c_void) -> Result<Given<'_>, Failure> {
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        Ok(unsafe { self.streams.get(&self.device, &self.heap, CUstream(raw as usize)) }?)
+    fn stream(&self, handle: LiveStream) -> Result<Given<'_>, Failure> {
+        Ok(self.streams.get(&self.device, &self.heap, handle)?)
     }
 
     /// Returns the stream of a handle, made anew if all streams of the heap were retired.
-    ///
-    /// # Safety
-    ///
-    /// The stream satisfies the contract of [`Streams::get`].
-    pub(crate) unsafe fn live_stream(&self, raw: *mut c_void) -> Result<Given<'_>, Failure> {
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        let found = unsafe { self.stream(raw) }?;
-        if !found.is_retired() {
-            return Ok(found);
-        }
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        unsafe { self.stream_anew(raw, found.id()) }
+    pub(crate) fn live_stream(&self, handle: LiveStream) -> Result<Given<'_>, Failure> {
+        let found = self.stream(handle)?;
+        if found.is_retired() { self.stream_anew(handle, found.id()) } else { Ok(found) }
     }
 
     /// Makes the stream of a handle anew, in place of the retired one with the driver's `id`.
-    ///
-    /// # Safety
-    ///
-    /// The stream satisfies the contract of [`Streams::get`].
     #[cold]
-    unsafe fn stream_anew(&self, raw: *mut c_void, id: u64) -> Result<Given<'_>, Failure> {
-        self.streams.supersede(CUstream(raw as usize), id);
-        // SAFETY: the caller keeps the contract of `Streams::get`.
-        unsafe { self.stream(raw) }
+    fn stream_anew(&self, handle: LiveStream, id: u64) -> Result<Given<'_>, Failure> {
+        self.streams.supersede(handle.raw(), id);
+        self.stream(handle)
     }
 
     /// Retires a stream that is about to end.
@@ -555,7 +515,7 @@ impl Open {
         let is_empty = !MemoryKind::ALL.iter().any(has_live);
         let Open {
             blocks,
-            rests,
+            side,
             streams,
             heap,
             device,
@@ -570,7 +530,7 @@ impl Open {
         } else {
             drop(blocks);
         }
-        drop((rests, streams, registered));
+        drop((side, streams, registered));
         if was_reset {
             handle.leave_behind(LeftBehind::Heap(heap));
         } else {
@@ -612,49 +572,46 @@ mod tests {
 
     use super::*;
 
-    fn stream_of_the_program(device: &Device) -> CUstream {
+    /// Makes a stream that lives to the end of the test.
+    fn stream_of_the_program(device: &Device) -> LiveStream {
         let mut raw = CUstream::NULL;
         let made = device.with_current(|driver| {
-            // SAFETY: the pointer is valid.
+            // SAFETY: `raw` receives the handle.
             unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
         });
         check("cuStreamCreate", made.unwrap()).unwrap();
-        raw
+        // SAFETY: the test destroys no stream.
+        unsafe { LiveStream::new(raw.0 as *mut c_void) }
+    }
+
+    fn opened(device: &Device, heap: &Heap) -> &'static Open {
+        // SAFETY: the test closes no handle.
+        unsafe { gpuheap_heap::get(gpuheap_heap::new(device, heap)) }.ok().unwrap()
     }
 
     #[test]
-    fn nothing_is_kept_of_a_stream_that_ended() {
+    fn ended_stream_leaves_nothing() {
         let device = Device::open("emulated:1GiB").unwrap();
-        let handle = gpuheap_heap::new(&device, &Heap::new(&device).unwrap());
-        // SAFETY: the handle is closed only at the end of the test.
-        let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
-        let raw = stream_of_the_program(&device);
-        let pointer = raw.0 as *mut c_void;
-        // SAFETY: the stream is alive.
-        assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
-        assert!(open.streams.find(raw).is_some());
-        assert!(open.stream_ended(pointer).is_ok());
-        assert!(open.streams.find(raw).is_none());
+        let open = opened(&device, &Heap::new(&device).unwrap());
+        let stream = stream_of_the_program(&device);
+        assert!(open.allocate(1000, stream).is_ok());
+        assert!(open.streams.find(stream.raw()).is_some());
+        assert!(open.stream_ended(stream.raw().0 as *mut c_void).is_ok());
+        assert!(open.streams.find(stream.raw()).is_none());
     }
 
     #[test]
-    fn retired_stream_stays_while_another_thread_may_hold_it() {
+    fn retired_stream_outlives_its_readers() {
         let device = Device::open("emulated:1GiB").unwrap();
         let heap = Heap::new(&device).unwrap();
-        let handle = gpuheap_heap::new(&device, &heap);
-        // SAFETY: the handle is closed only at the end of the test.
-        let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
-        let raw = stream_of_the_program(&device);
-        let pointer = raw.0 as *mut c_void;
-        // SAFETY: the stream is alive to the end of the test.
-        assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
-        // SAFETY: the stream is alive to the end of the test.
-        let found = unsafe { open.stream(pointer) }.ok().unwrap();
-        let alive = std::sync::Arc::downgrade(&open.streams.find(raw).unwrap());
+        let open = opened(&device, &heap);
+        let stream = stream_of_the_program(&device);
+        assert!(open.allocate(1000, stream).is_ok());
+        let found = open.stream(stream).ok().unwrap();
+        let alive = std::sync::Arc::downgrade(&open.streams.find(stream.raw()).unwrap());
         heap.retire_all().unwrap();
-        // Another thread may do this between this thread's search and its question. SAFETY: the
-        // stream is alive to the end of the test.
-        assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
+        // Another thread may do this while this one reads the object.
+        assert!(open.allocate(1000, stream).is_ok());
         assert!(alive.upgrade().is_some());
         assert!(found.is_retired());
     }

@@ -1,6 +1,10 @@
 //! The C functions for memory that the host uses too, and for the device as a whole. Their
 //! documentation becomes that of the header. What `calls.rs` says of pointers holds here too.
-#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+#![allow(
+    clippy::missing_safety_doc,
+    unsafe_op_in_unsafe_fn,
+    reason = "the pointers are the caller's, under the preconditions of calls.rs"
+)]
 
 use std::ffi::c_void;
 
@@ -11,6 +15,7 @@ use crate::entry::{Failure, enter, gpuheap_status, note, write};
 use crate::handle::gpuheap_heap;
 use crate::sized::write_result;
 use crate::statistics::gpuheap_statistics;
+use crate::streams::LiveStream;
 
 /// Kind of memory.
 #[allow(non_camel_case_types, reason = "named as in C")]
@@ -46,8 +51,7 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
     address: *mut *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_allocate_kind", || {
-        // SAFETY: `address` is null or valid for a write.
-        unsafe { write(address, "where the address goes", std::ptr::null_mut()) }?;
+        write(address, "where the address goes", std::ptr::null_mut())?;
         let kind = kind_of(kind)?;
         if kind == MemoryKind::Registered {
             return Err(Failure::refused(
@@ -55,16 +59,13 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
                  gpuheap_register, or allocate GPUHEAP_KIND_PINNED",
             ));
         }
-        // SAFETY: `heap` is null or from gpuheap_open, the stream is alive, and `address` is not
-        // null by now.
-        unsafe {
-            let allocated = gpuheap_heap::get(heap)?.allocate_kind(kind, bytes, stream);
-            let allocated = match kind {
-                MemoryKind::Device => dry_run::reported(bytes, address, allocated)?,
-                _ => allocated?,
-            };
-            address.write(std::ptr::with_exposed_provenance_mut(allocated as usize));
-        }
+        let allocated =
+            gpuheap_heap::get(heap)?.allocate_kind(kind, bytes, LiveStream::new(stream));
+        let allocated = match kind {
+            MemoryKind::Device => dry_run::reported(bytes, address, allocated)?,
+            _ => allocated?,
+        };
+        address.write(std::ptr::with_exposed_provenance_mut(allocated as usize));
         Ok(())
     })
 }
@@ -79,13 +80,9 @@ pub unsafe extern "C" fn gpuheap_get_kind_statistics(
     statistics: *mut gpuheap_statistics,
 ) -> gpuheap_status {
     enter("gpuheap_get_kind_statistics", || {
-        // SAFETY: `statistics` is null, or has the size stated there. `heap` is null or from
-        // gpuheap_open.
-        unsafe {
-            let size = gpuheap_statistics::size_of(statistics)?;
-            let usage = gpuheap_heap::get(heap)?.heap().usage_of(kind_of(kind)?)?;
-            write_result(gpuheap_statistics::new(&usage), statistics, size);
-        }
+        let size = gpuheap_statistics::size_of(statistics)?;
+        let usage = gpuheap_heap::get(heap)?.heap().usage_of(kind_of(kind)?)?;
+        write_result(gpuheap_statistics::new(&usage), statistics, size);
         Ok(())
     })
 }
@@ -104,16 +101,12 @@ pub unsafe extern "C" fn gpuheap_register(
     device_address: *mut *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_register", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        let heap = unsafe { gpuheap_heap::get(heap) }?;
+        let heap = gpuheap_heap::get(heap)?;
         if memory.is_null() || bytes == 0 {
             return Err(Failure::refused("the memory is a null pointer, or has no bytes"));
         }
-        // SAFETY: the memory stays valid, and `device_address` is null or valid for a write.
-        unsafe {
-            let device = heap.register(memory, bytes)?;
-            note(device_address, std::ptr::with_exposed_provenance_mut(device as usize));
-        }
+        let device = heap.register(memory, bytes)?;
+        note(device_address, std::ptr::with_exposed_provenance_mut(device as usize));
         Ok(())
     })
 }
@@ -128,10 +121,7 @@ pub unsafe extern "C" fn gpuheap_unregister(
     heap: *mut gpuheap_heap,
     memory: *mut c_void,
 ) -> gpuheap_status {
-    enter("gpuheap_unregister", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        unsafe { gpuheap_heap::get(heap) }?.unregister(memory)
-    })
+    enter("gpuheap_unregister", || gpuheap_heap::get(heap)?.unregister(memory))
 }
 
 /// Waits for all work that was enqueued on a stream so far. GPUHEAP_STATUS_REFUSED if the stream is
@@ -144,8 +134,7 @@ pub unsafe extern "C" fn gpuheap_wait_for_stream(
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_wait_for_stream", || {
-        // SAFETY: `heap` is null or from gpuheap_open, and the stream is alive.
-        Ok(unsafe { gpuheap_heap::get(heap)?.live_stream(stream) }?.synchronize()?)
+        Ok(gpuheap_heap::get(heap)?.live_stream(LiveStream::new(stream))?.synchronize()?)
     })
 }
 
@@ -162,8 +151,7 @@ pub unsafe extern "C" fn gpuheap_wait_for_stream(
 /// same, unless the status is GPUHEAP_STATUS_GONE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reset_device(heap: *mut gpuheap_heap) -> gpuheap_status {
-    // SAFETY: `heap` is null or from gpuheap_open, and the caller ends all use of the device.
-    enter("gpuheap_reset_device", || unsafe { gpuheap_heap::reset(heap) })
+    enter("gpuheap_reset_device", || gpuheap_heap::reset(heap))
 }
 
 impl gpuheap_kind {

@@ -17,16 +17,16 @@ mod entry;
 mod handle;
 mod kinds;
 mod options;
-mod places;
-mod rest;
 mod scope;
 mod scope_calls;
+mod side_table;
 mod sites;
 mod sized;
 mod statistics;
 mod streams;
 mod texts;
 mod version;
+mod zeroed_array;
 
 pub use account::{
     GPUHEAP_UNKNOWN, gpuheap_drop_snapshot, gpuheap_fit, gpuheap_flush, gpuheap_flushed,

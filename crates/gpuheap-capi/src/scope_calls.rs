@@ -1,6 +1,10 @@
 //! The C functions of scopes: what a thread allocated inside one is freed at its end, unless it was
 //! freed or kept.
-#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+#![allow(
+    clippy::missing_safety_doc,
+    unsafe_op_in_unsafe_fn,
+    reason = "the pointers are the caller's, under the preconditions of calls.rs"
+)]
 
 use std::ffi::{c_char, c_void};
 use std::mem::{offset_of, size_of};
@@ -9,7 +13,7 @@ use std::sync::Arc;
 use crate::entry::{Failure, enter, gpuheap_status, text, write};
 use crate::handle::gpuheap_heap;
 use crate::scope::{Scope, gpuheap_scope_report};
-use crate::sized::{size_of_result, write_result};
+use crate::sized::{size_of_optional, write_result};
 
 /// A scope of one thread and one heap. From gpuheap_open_scope, ended by gpuheap_close_scope.
 #[allow(non_camel_case_types, reason = "named as in C")]
@@ -28,12 +32,9 @@ pub unsafe extern "C" fn gpuheap_open_scope(
     scope: *mut *mut gpuheap_scope,
 ) -> gpuheap_status {
     enter("gpuheap_open_scope", || {
-        // SAFETY: `scope` is null or valid for a write.
-        unsafe { write(scope, "where the scope goes", std::ptr::null_mut()) }?;
-        // SAFETY: `heap` is null or from gpuheap_open.
-        unsafe { gpuheap_heap::get(heap) }?;
-        // SAFETY: `name` is null or a C string.
-        let name = unsafe { text(name, "the scope's name") }?.unwrap_or("");
+        write(scope, "where the scope goes", std::ptr::null_mut())?;
+        gpuheap_heap::get(heap)?;
+        let name = text(name, "the scope's name")?.unwrap_or("");
         if name.len() > 200 {
             return Err(Failure::refused(format!(
                 "the scope's name has {} bytes; at most 200 are shown",
@@ -42,8 +43,7 @@ pub unsafe extern "C" fn gpuheap_open_scope(
         }
         let opened = Scope::open(heap as usize, name);
         let opened = Box::into_raw(Box::new(gpuheap_scope(opened)));
-        // SAFETY: `scope` is not null by now, so it is valid for a write.
-        unsafe { write(scope, "where the scope goes", opened) }
+        write(scope, "where the scope goes", opened)
     })
 }
 
@@ -66,15 +66,8 @@ pub unsafe extern "C" fn gpuheap_close_scope(
     /// Size of the first version, which every program has at least.
     const FIRST: usize = offset_of!(gpuheap_scope_report, freed_at_end_bytes) + size_of::<u64>();
     enter("gpuheap_close_scope", || {
-        // SAFETY: `scope` is null or from gpuheap_open_scope, and not closed.
-        let Some(handle) = (unsafe { scope.as_ref() }) else { return Ok(()) };
-        let size = match report.is_null() {
-            true => None,
-            // SAFETY: `report` is not null, so its size is readable.
-            false => Some(unsafe {
-                size_of_result(report, FIRST, "figures of the scope", "gpuheap_scope_report")
-            }?),
-        };
+        let Some(handle) = scope.as_ref() else { return Ok(()) };
+        let size = size_of_optional(report, FIRST, "figures of the scope", "gpuheap_scope_report")?;
         if !handle.0.close() {
             return Err(Failure::refused(format!(
                 "the scope '{}' was opened by another thread; close it there",
@@ -82,15 +75,12 @@ pub unsafe extern "C" fn gpuheap_close_scope(
             )));
         }
         let closed = handle.0.clone();
-        // SAFETY: from gpuheap_open_scope, and closed once.
-        drop(unsafe { Box::from_raw(scope) });
-        // Before any lock is taken, because of forked children. SAFETY: a handle that was once
-        // opened is never freed.
-        let heap = unsafe { gpuheap_heap::get(closed.heap as *const gpuheap_heap) }?;
+        drop(Box::from_raw(scope));
+        // Before any lock is taken, because of forked children.
+        let heap = gpuheap_heap::get(closed.heap as *const gpuheap_heap)?;
         let freed = heap.free_scope(&closed);
         if let Some(size) = size {
-            // SAFETY: the structure has the size that it states.
-            unsafe { write_result(closed.report(), report, size) };
+            write_result(closed.report(), report, size);
         }
         freed
     })
@@ -103,8 +93,5 @@ pub unsafe extern "C" fn gpuheap_keep(
     heap: *mut gpuheap_heap,
     address: *mut c_void,
 ) -> gpuheap_status {
-    enter("gpuheap_keep", || {
-        // SAFETY: `heap` is null or from gpuheap_open.
-        unsafe { gpuheap_heap::get(heap) }?.keep(address)
-    })
+    enter("gpuheap_keep", || gpuheap_heap::get(heap)?.keep(address))
 }

@@ -1,6 +1,10 @@
 //! The C functions that list places of the program by structures. Their documentation becomes that
 //! of the header. What `calls.rs` says of pointers holds here too.
-#![allow(clippy::missing_safety_doc, reason = "see calls.rs")]
+#![allow(
+    clippy::missing_safety_doc,
+    unsafe_op_in_unsafe_fn,
+    reason = "the pointers are the caller's, under the preconditions of calls.rs"
+)]
 
 use std::ffi::c_char;
 use std::mem::{offset_of, size_of};
@@ -56,14 +60,11 @@ pub unsafe extern "C" fn gpuheap_list_leaks(
     count: *mut usize,
 ) -> gpuheap_status {
     enter("gpuheap_list_leaks", || {
-        // SAFETY: `sites` has a readable size, or no capacity. `heap` is null or from gpuheap_open.
-        unsafe {
-            let size = gpuheap_site::size_of(sites, capacity)?;
-            let leaks = gpuheap_heap::get(heap)?.heap().leaks()?;
-            let places = leaks.sites.iter().take(capacity).map(gpuheap_site::of_leak);
-            gpuheap_site::write(places, sites, size);
-            note(count, leaks.sites.len());
-        }
+        let size = gpuheap_site::size_of(sites, capacity)?;
+        let leaks = gpuheap_heap::get(heap)?.heap().leaks()?;
+        let places = leaks.sites.iter().take(capacity).map(gpuheap_site::of_leak);
+        gpuheap_site::write(places, sites, size);
+        note(count, leaks.sites.len());
         Ok(())
     })
 }
@@ -81,14 +82,11 @@ pub unsafe extern "C" fn gpuheap_list_growth(
     count: *mut usize,
 ) -> gpuheap_status {
     enter("gpuheap_list_growth", || {
-        // SAFETY: `sites` has a readable size, or no capacity. The snapshots are null or live.
-        unsafe {
-            let size = gpuheap_site::size_of(sites, capacity)?;
-            let change = gpuheap_snapshot::difference(earlier, later)?;
-            let places = change.changes.iter().take(capacity).map(gpuheap_site::of_change);
-            gpuheap_site::write(places, sites, size);
-            note(count, change.changes.len());
-        }
+        let size = gpuheap_site::size_of(sites, capacity)?;
+        let change = gpuheap_snapshot::difference(earlier, later)?;
+        let places = change.changes.iter().take(capacity).map(gpuheap_site::of_change);
+        gpuheap_site::write(places, sites, size);
+        note(count, change.changes.len());
         Ok(())
     })
 }
@@ -140,8 +138,7 @@ impl gpuheap_site {
         if capacity == 0 {
             return Ok(0);
         }
-        // SAFETY: the caller keeps this function's contract.
-        unsafe { size_of_result(sites, FIRST, "sites", "gpuheap_site") }
+        size_of_result(sites, FIRST, "sites", "gpuheap_site")
     }
 
     /// Writes structures of `size` bytes each.
@@ -151,8 +148,7 @@ impl gpuheap_site {
     /// `to` has room for as many.
     unsafe fn write(sites: impl Iterator<Item = gpuheap_site>, to: *mut gpuheap_site, size: usize) {
         for (at, site) in sites.enumerate() {
-            // SAFETY: the array has room for as many structures of that size.
-            unsafe { write_result(site, to.byte_add(at * size), size) };
+            write_result(site, to.byte_add(at * size), size);
         }
     }
 }

@@ -30,6 +30,24 @@ pub(crate) unsafe fn size_of_result<T>(
     Ok(size)
 }
 
+/// Reads the size as [`size_of_result`] does; `None` if the program wants no result.
+///
+/// # Safety
+///
+/// The contract of [`size_of_result`].
+pub(crate) unsafe fn size_of_optional<T>(
+    to: *const T,
+    first_version: usize,
+    what: &str,
+    name: &str,
+) -> Result<Option<usize>, Failure> {
+    if to.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the same pointer, under the same contract.
+    unsafe { size_of_result(to, first_version, what, name) }.map(Some)
+}
+
 /// Writes as many bytes of a result as the program has room for, and zeros to fields that the
 /// library does not know. The size that the program set stays.
 ///

@@ -1,13 +1,14 @@
 //! The program's streams, by handle.
 //!
-//! The driver is asked once which stream a handle means. One question is enough because the program
+//! The driver is queried once for the stream of a handle. One query is enough because the program
 //! announces the end of a stream: until then its handle means no other stream. If streams may end
-//! unannounced, the driver is asked at every use.
+//! unannounced, the driver is queried at every use.
 //!
 //! A thread's own default stream is in no table, because its handle means another stream on each
 //! thread. It is made anew at each use: this takes one driver call.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,6 +75,24 @@ impl Found {
     const NOTHING: Found = Found { version: 0, raw: CUstream::NULL, stream: ptr::null() };
 }
 
+/// Handle of a stream that lives while this is used.
+#[derive(Clone, Copy)]
+pub(crate) struct LiveStream(CUstream);
+
+impl LiveStream {
+    /// # Safety
+    ///
+    /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`], or of
+    /// [`Device::unannounced_stream`] if streams end unannounced, and no thread announces its end.
+    pub(crate) unsafe fn new(raw: *mut c_void) -> LiveStream {
+        LiveStream(CUstream(raw as usize))
+    }
+
+    pub(crate) fn raw(self) -> CUstream {
+        self.0
+    }
+}
+
 impl Streams {
     pub(crate) fn new(unannounced: bool) -> Streams {
         let version = Version(AtomicU64::new(unused()));
@@ -81,53 +100,42 @@ impl Streams {
     }
 
     /// Returns the stream of a handle.
-    ///
-    /// # Safety
-    ///
-    /// The caller keeps the contract of [`Device::foreign_stream`], or of
-    /// [`Device::unannounced_stream`] if streams end unannounced. The stream is not
-    /// [forgotten](Streams::forget) while the result is used.
     #[inline]
-    pub(crate) unsafe fn get(
+    pub(crate) fn get(
         &self,
         device: &Device,
         heap: &Heap,
-        raw: CUstream,
+        handle: LiveStream,
     ) -> Result<Given<'_>, Error> {
+        let LiveStream(raw) = handle;
         if raw == CUstream::PER_THREAD {
-            // SAFETY: a thread has this stream until it ends, which heaps notice by themselves.
+            // SAFETY: a thread has this stream until it ends, and heaps notice the end themselves.
             return unsafe { device.foreign_stream(raw) }.map(Given::Own);
         }
         if self.unannounced {
-            // SAFETY: the caller keeps this function's contract.
-            return unsafe { self.ask(device, heap, raw) };
+            return self.query(device, heap, handle);
         }
-        // SAFETY: the caller keeps this function's contract.
-        if let Some(found) = unsafe { self.lately(raw) } {
+        if let Some(found) = self.lately(handle) {
             return Ok(Given::Known(found));
         }
-        // SAFETY: the caller keeps this function's contract.
-        let found = match unsafe { self.search(device, raw) }? {
+        let found = match self.look_up(device, handle)? {
             Ok(found) => found,
             Err(in_capture) => return Ok(Given::Own(in_capture)),
         };
         FOUND.with(|recent| recent[place_of(raw)].set(found));
-        // SAFETY: just found, and the caller does not forget the stream while the result is used.
+        // SAFETY: `look_up` took the pointer from the table, and no thread announces the stream's
+        // end while the result is used.
         Ok(Given::Known(unsafe { &*found.stream }))
     }
 
     /// Returns the stream of a handle if this thread has found it lately. Never a thread's own
     /// default stream, nor one that may have ended unannounced.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`get`](Streams::get).
     #[inline]
-    pub(crate) unsafe fn lately(&self, raw: CUstream) -> Option<&Stream> {
+    pub(crate) fn lately(&self, LiveStream(raw): LiveStream) -> Option<&Stream> {
         let version = self.version.0.load(Ordering::Acquire);
         let found = FOUND.with(|found| found[place_of(raw)].get());
-        // SAFETY: the version shows that this table found the stream and has not forgotten it. The
-        // caller does not forget it while the result is used.
+        // SAFETY: the equal version shows that this table found the stream and still has it. No
+        // thread announces the end of a `LiveStream` while the result is used.
         (found.version == version && found.raw == raw).then(|| unsafe { &*found.stream })
     }
 
@@ -161,22 +169,18 @@ impl Streams {
         }
     }
 
-    /// Asks the driver which stream a handle means, and enters it in the table. A stream that is
+    /// Queries the driver for the stream of a handle, and enters it in the table. A stream that is
     /// named within a capture is returned as the inner error: the name ends with the capture.
-    ///
-    /// # Safety
-    ///
-    /// The caller keeps the contract of [`Device::foreign_stream`].
     #[cold]
-    unsafe fn search(
+    fn look_up(
         &self,
         device: &Device,
-        raw: CUstream,
+        LiveStream(raw): LiveStream,
     ) -> Result<Result<Found, Stream>, Error> {
         let mut known = self.lock();
         if !known.contains_key(&raw) {
             drop(known);
-            // SAFETY: the caller keeps this function's contract.
+            // SAFETY: a `LiveStream` satisfies this contract, because ends are announced here.
             let stream = unsafe { device.foreign_stream(raw) }?;
             if stream.is_of_capture() {
                 return Ok(Err(stream));
@@ -191,23 +195,24 @@ impl Streams {
     }
 
     /// Returns the stream of a handle whose stream may have changed unannounced.
-    ///
-    /// # Safety
-    ///
-    /// The caller keeps the contract of [`Device::unannounced_stream`].
-    unsafe fn ask(&self, device: &Device, heap: &Heap, raw: CUstream) -> Result<Given<'_>, Error> {
+    fn query(
+        &self,
+        device: &Device,
+        heap: &Heap,
+        LiveStream(raw): LiveStream,
+    ) -> Result<Given<'_>, Error> {
         let mut known = self.lock();
         if let Some(stream) = known.get(&raw).filter(|stream| !stream.is_retired()) {
             // A stream that is capturing a graph does not tell its id, and the question would break
             // the capture.
             if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
                 let stream = Arc::as_ptr(stream);
-                // SAFETY: the table keeps the stream until its handle means another one, and the
-                // caller keeps the stream alive.
+                // SAFETY: the table keeps the object until the handle means another stream, and this
+                // one is alive.
                 return Ok(Given::Known(unsafe { &*stream }));
             }
         }
-        // SAFETY: the caller keeps this function's contract.
+        // SAFETY: a `LiveStream` satisfies this contract, because ends are unannounced here.
         let fresh = unsafe { device.unannounced_stream(raw) }?;
         if fresh.is_of_capture() {
             return Ok(Given::Own(fresh));
@@ -219,8 +224,8 @@ impl Streams {
             Some(ended) => heap.retire(&ended)?,
             None => {}
         }
-        // SAFETY: the table keeps the stream until its handle means another one, and the caller
-        // keeps the stream alive.
+        // SAFETY: the table has just taken the object, and drops it only once the handle of this
+        // live stream means another one.
         Ok(Given::Known(unsafe { &*stream }))
     }
 

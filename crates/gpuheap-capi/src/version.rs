@@ -27,7 +27,7 @@ mod tests {
 
     /// The numbers are written out, because cbindgen reads no environment.
     #[test]
-    fn the_numbers_are_the_packages() {
+    fn version_numbers_equal_the_packages() {
         let numbers = [GPUHEAP_VERSION_MAJOR, GPUHEAP_VERSION_MINOR, GPUHEAP_VERSION_PATCH];
         assert_eq!(numbers.map(|number| number.to_string()).join("."), env!("CARGO_PKG_VERSION"));
     }

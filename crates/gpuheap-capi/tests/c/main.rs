@@ -51,7 +51,7 @@ gpuheap_allocate: out of GPU memory: 100.000 MiB requested, 38.000 MiB short, be
 larger than the limit; raise the limit by 38.000 MiB";
 
 #[test]
-fn the_example_runs_with_the_shared_library() {
+fn example_runs_with_shared_library() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile_example(&folder, &["-L", &text(built("")), "-lgpuheap_capi"]);
     // The program finds the library by its soname, not by the path that it was linked with.
@@ -61,7 +61,7 @@ fn the_example_runs_with_the_shared_library() {
 }
 
 #[test]
-fn the_example_runs_with_the_static_library() {
+fn example_runs_with_static_library() {
     let folder = tempfile::tempdir().unwrap();
     let libraries = [&text(built("libgpuheap_capi.a")), "-lpthread", "-ldl", "-lm"];
     let program = compile_example(&folder, &libraries);
@@ -69,7 +69,7 @@ fn the_example_runs_with_the_static_library() {
 }
 
 #[test]
-fn threads_of_c_free_what_others_allocated() {
+fn threads_free_each_others_memory() {
     each_prints(
         "threads.c",
         &["-std=c99", "-pthread"],
@@ -78,13 +78,13 @@ fn threads_of_c_free_what_others_allocated() {
 }
 
 #[test]
-fn attack_from_threads_and_a_child_and_at_exit_gets_a_status_and_a_text() {
+fn attack_from_c_gets_status_text() {
     each_prints("attack.c", &["-std=c99", "-pthread"], "attacked: 0 wrong\n");
 }
 
 /// The lines of the program, which its debug information says.
 #[test]
-fn places_that_allocated_are_structures() {
+fn allocating_places_fill_structures() {
     let expected = "none: 0\nplaces: 3\n\
         50000 bytes in 1, kind 0, at sites.cpp, 1, by a thread\n\
         1000 bytes in 1, kind 0, at sites.cpp, 1, by a thread\n\
@@ -97,7 +97,7 @@ fn places_that_allocated_are_structures() {
 }
 
 #[test]
-fn attack_through_the_header_of_cplusplus_throws_a_text() {
+fn attack_from_cplusplus_throws_text() {
     let expected = "allocate: 6, a text\nflush: 6, a text\ndevice: 6, a text\nfree: 6, a text\n\
         close scope: 6, a text\ncontainer: 6, a text, as bad_alloc\nmoved heap: 2, a text\n\
         statistics: 2, a text\nmoved to itself: 10\nonce: 0, twice: 3\nuntracked: 2, a text\n\
@@ -110,7 +110,7 @@ fn attack_through_the_header_of_cplusplus_throws_a_text() {
 
 /// The thread sanitizer sees the C program, and not the library, which it was not compiled with.
 #[test]
-fn threads_of_c_race_with_no_call() {
+fn threads_of_c_race_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let ignored = folder.path().join("ignored");
     std::fs::write(&ignored, "called_from_lib:libgpuheap_capi.so\n").unwrap();
@@ -123,7 +123,7 @@ fn threads_of_c_race_with_no_call() {
 }
 
 #[test]
-fn what_a_program_cannot_have_is_said_on_its_stderr() {
+fn example_prints_refusals_on_stderr() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile_example(&folder, &["-L", &text(built("")), "-lgpuheap_capi"]);
     let mut command = Command::new(program);
@@ -135,7 +135,7 @@ fn what_a_program_cannot_have_is_said_on_its_stderr() {
 }
 
 #[test]
-fn the_header_is_cplusplus_too() {
+fn c_header_compiles_as_cplusplus() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("program.cpp");
     // C++ sets members in its own way and uses a function declared in C.
@@ -180,7 +180,7 @@ fn headers_compile_in_every_standard() {
 }
 
 #[test]
-fn header_of_cplusplus_says_which_standard_it_needs() {
+fn cplusplus_header_names_its_standard() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("program.cpp");
     std::fs::write(&source, "#include <gpuheap.hpp>\n").unwrap();
@@ -214,7 +214,7 @@ thrown: 1
 ";
 
 #[test]
-fn owners_of_cplusplus_free_what_they_have() {
+fn owners_free_their_memory() {
     for flags in [&["-std=c++17"][..], &["-std=c++2b"], &["-std=c++17", "-fno-exceptions"]] {
         each_prints("owners.cpp", &[flags, &["-pthread"]].concat(), OWNERS);
     }
@@ -229,7 +229,7 @@ fn ended_owners_refuse_every_call() {
 }
 
 #[test]
-fn exceptions_of_callbacks_end_the_process() {
+fn callback_exceptions_end_the_process() {
     let source = "throws.cpp";
     for compiler in Language::of(source).compilers() {
         let folder = tempfile::tempdir().unwrap();
@@ -250,13 +250,13 @@ fn exceptions_of_callbacks_end_the_process() {
 
 /// Address sanitizer and leak sanitizer, over the owners and their moves.
 #[test]
-fn owners_of_cplusplus_are_clean_under_sanitizers() {
+fn owners_pass_sanitizers() {
     sanitized_prints("owners.cpp", OWNERS);
 }
 
 /// Standard containers in memory that the host and the device use, under the sanitizers too.
 #[test]
-fn containers_of_cplusplus_live_in_memory_of_a_heap() {
+fn containers_live_in_heap_memory() {
     let expected = "9999 100 long enough to be outside of the string itself\n\
         pinned: 1, device: 0\n\
         equal: 1 0\n\
@@ -271,7 +271,7 @@ fn containers_of_cplusplus_live_in_memory_of_a_heap() {
 
 /// The calls of Thrust and CCCL. Their own headers come in with `tests/cuda/run`.
 #[test]
-fn resources_of_cplusplus_allocate_and_free() {
+fn cuda_resources_allocate_and_free() {
     for flags in [&["-std=c++17"], &["-std=c++2b"]] {
         each_prints(
             "resources.cpp",
@@ -285,7 +285,7 @@ fn resources_of_cplusplus_allocate_and_free() {
 /// Programs on a machine of two devices: an emulated driver, which the library finds as it finds
 /// the real one.
 #[test]
-fn each_device_of_a_machine_has_a_heap() {
+fn each_device_has_a_heap() {
     let driver = library::folder(&[&library::LIBCUDA]);
     let machine = [
         ("GPUHEAP_EMULATED_DEVICE", "256MiB,1GiB"),
@@ -340,7 +340,7 @@ fn each_device_of_a_machine_has_a_heap() {
 
 /// The example runs only with PyTorch and a GPU, so here it is only compiled.
 #[test]
-fn the_allocator_for_pytorch_compiles() {
+fn pytorch_allocator_compiles() {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/torch_allocator.cpp");
     let libraries = ["-L", &text(built("")), "-lgpuheap_capi", "-Wl,--no-undefined"];
@@ -352,7 +352,7 @@ fn the_allocator_for_pytorch_compiles() {
 
 /// The shared library exports nothing but the interface.
 #[test]
-fn the_shared_library_exports_what_the_header_declares() {
+fn shared_library_exports_the_header() {
     let listed =
         run(Command::new("nm").args(["-D", "--defined-only"]).arg(built("libgpuheap_capi.so")));
     let exported: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').nth(2)).collect();

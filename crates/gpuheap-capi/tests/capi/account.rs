@@ -29,7 +29,7 @@ fn text(mut write: impl FnMut(*mut c_char, usize, *mut usize) -> Status) -> Stri
 }
 
 #[test]
-fn a_flush_gives_back_and_says_what_is_left() {
+fn flush_reports_freed_and_left_bytes() {
     let device = support::emulated(256 << 20, Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Split);
     let [stays, goes] =
@@ -37,27 +37,24 @@ fn a_flush_gives_back_and_says_what_is_left() {
     assert_eq!(client.free(goes), Status::Ok);
     let size = size_of::<gpuheap_flushed>();
     let mut flushed = gpuheap_flushed { size, ..Default::default() };
-    // SAFETY: the heap is open, the pointer valid.
-    assert_eq!(unsafe { gpuheap_flush(client.0, &mut flushed) }, Status::Ok);
+    assert_eq!(call!(gpuheap_flush(client.0, &mut flushed)), Status::Ok);
     assert_eq!((flushed.live, flushed.live_allocations), (3 << 20, 1));
     assert_eq!((flushed.given_back, flushed.device_total), (40 << 20, 256 << 20));
     assert_eq!((flushed.held, flushed.held_free, flushed.held_pieces), (20 << 20, 17 << 20, 1));
     assert!(flushed.device_free >= 200 << 20 && flushed.context_and_others == 0, "{flushed:?}");
-    // SAFETY: the heap is open; no figures are asked for.
-    assert_eq!(unsafe { gpuheap_flush(client.0, ptr::null_mut()) }, Status::Ok);
+    assert_eq!(call!(gpuheap_flush(client.0, ptr::null_mut())), Status::Ok);
     assert_eq!(client.free(stays), Status::Ok);
     client.assert_all_returned("a flush");
 }
 
 #[test]
-fn a_forecast_has_a_reason() {
+fn forecast_has_a_reason() {
     let device = support::emulated(64 << 20, Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let forecast = |bytes| {
         let mut fit = gpuheap_fit::Perhaps;
-        // SAFETY: the heap is open, the pointers valid.
-        let said = text(|buffer, capacity, length| unsafe {
-            gpuheap_would_fit(client.0, bytes, &mut fit, buffer, capacity, length)
+        let said = text(|buffer, capacity, length| {
+            call!(gpuheap_would_fit(client.0, bytes, &mut fit, buffer, capacity, length))
         });
         (fit, said)
     };
@@ -68,15 +65,14 @@ fn a_forecast_has_a_reason() {
 }
 
 #[test]
-fn what_is_outstanding_is_told_with_its_growth() {
+fn leaks_and_growth_are_reported() {
     let device = device(Schedule::Immediate);
     let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
     let client = Client(gpuheap_heap::new(&device, &heap));
     drop(heap);
     let take = || {
         let mut snapshot = ptr::null_mut();
-        // SAFETY: the heap is open, the pointer valid.
-        assert_eq!(unsafe { gpuheap_take_snapshot(client.0, &mut snapshot) }, Status::Ok);
+        assert_eq!(call!(gpuheap_take_snapshot(client.0, &mut snapshot)), Status::Ok);
         snapshot
     };
     let [old, new] = [1000, 30].map(|bytes| {
@@ -85,9 +81,8 @@ fn what_is_outstanding_is_told_with_its_growth() {
     });
     let mut count = 0;
     let leaks = |format, count: &mut u64| {
-        // SAFETY: the heap is open, the pointers valid.
-        text(|buffer, capacity, length| unsafe {
-            gpuheap_leaks(client.0, format, buffer, capacity, length, &mut *count)
+        text(|buffer, capacity, length| {
+            call!(gpuheap_leaks(client.0, format, buffer, capacity, length, &mut *count))
         })
     };
     assert!(leaks(TEXT, &mut count).contains("1.006 KiB"), "{}", leaks(TEXT, &mut count));
@@ -96,9 +91,8 @@ fn what_is_outstanding_is_told_with_its_growth() {
     let last = take();
     let mut growth = 0;
     let since = |earlier, format, growth: &mut i64| {
-        // SAFETY: the snapshots are there, the pointers valid.
-        text(|buffer, capacity, length| unsafe {
-            gpuheap_snapshot_difference(
+        text(|buffer, capacity, length| {
+            call!(gpuheap_snapshot_difference(
                 earlier,
                 last,
                 format,
@@ -106,7 +100,7 @@ fn what_is_outstanding_is_told_with_its_growth() {
                 capacity,
                 length,
                 &mut *growth,
-            )
+            ))
         })
     };
     assert!(since(new.0, JSON, &mut growth).contains("\"bytes\":30"));
@@ -120,18 +114,16 @@ fn what_is_outstanding_is_told_with_its_growth() {
     // The snapshots outlive the heap.
     since(old.0, TEXT, &mut growth);
     for snapshot in [old.0, new.0, last] {
-        // SAFETY: each is dropped once.
-        assert_eq!(unsafe { gpuheap_drop_snapshot(snapshot) }, Status::Ok);
+        assert_eq!(call!(gpuheap_drop_snapshot(snapshot)), Status::Ok);
     }
 }
 
 #[test]
-fn the_status_is_json_too() {
+fn status_is_json_too() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
-    // SAFETY: the heap is open, the pointers valid.
-    let status = text(|buffer, capacity, length| unsafe {
-        gpuheap_memory_status(client.0, JSON, buffer, capacity, length)
+    let status = text(|buffer, capacity, length| {
+        call!(gpuheap_memory_status(client.0, JSON, buffer, capacity, length))
     });
     assert!(status.starts_with('{') && status.contains("\"device\""), "{status}");
     client.assert_all_returned("status");
@@ -154,14 +146,13 @@ unsafe extern "C-unwind" fn give_spare_back(bytes: u64, data: *mut c_void) -> u6
 }
 
 #[test]
-fn the_program_is_asked_before_a_request_fails() {
+fn shortage_callback_saves_a_request() {
     let device = support::emulated(64 << 20, Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let memory = client.allocate(40 << 20, CUstream::NULL).unwrap();
     let spare = Spare { client, memory: Mutex::new(Some(memory)), asked_for: AtomicU64::new(0) };
     let data = (&raw const spare).cast_mut().cast::<c_void>();
-    // SAFETY: the heap is open, and `spare` outlives it.
-    let ask = |function| unsafe { gpuheap_on_shortage(client.0, function, data) };
+    let ask = |function| call!(gpuheap_on_shortage(client.0, function, data));
     assert_eq!(ask(Some(give_spare_back)), Status::Ok);
     let memory = client.allocate(50 << 20, CUstream::NULL).unwrap();
     assert!(spare.asked_for.load(Ordering::Relaxed) >= 26 << 20);
@@ -180,15 +171,14 @@ unsafe extern "C-unwind" fn note_end(ended: *const gpuheap_thread_end, data: *mu
 }
 
 #[test]
-fn the_end_of_a_thread_is_told_to_the_program() {
+fn thread_end_callback_gets_leaks() {
     let device = device(Schedule::Immediate);
     let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
     let client = Client(gpuheap_heap::new(&device, &heap));
     drop(heap);
     let list: Mutex<Vec<(String, u64, u64)>> = Mutex::default();
     let data = (&raw const list).cast_mut().cast::<c_void>();
-    // SAFETY: the heap is open, and the list outlives it.
-    assert_eq!(unsafe { gpuheap_on_thread_end(client.0, Some(note_end), data) }, Status::Ok);
+    assert_eq!(call!(gpuheap_on_thread_end(client.0, Some(note_end), data)), Status::Ok);
     let thread = std::thread::Builder::new().name("loader".into());
     let left = thread.spawn(move || client.allocate(1000, CUstream::NULL).unwrap());
     let left = left.unwrap().join().unwrap();

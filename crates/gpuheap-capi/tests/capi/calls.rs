@@ -15,7 +15,7 @@ use crate::support;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn what_is_allocated_and_freed_is_in_the_statistics() {
+fn statistics_count_allocations_and_frees() {
     for pool in PoolKind::ALL {
         let device = device(Schedule::Seeded(1));
         let client = Client::new(&device, pool);
@@ -32,10 +32,7 @@ fn what_is_allocated_and_freed_is_in_the_statistics() {
         assert!(now.reserved_peak >= now.reserved && now.driver_calls > 0, "{pool}: {now:?}");
 
         let mut bytes = 0;
-        // SAFETY: the heap is open, the pointer valid.
-        unsafe {
-            assert_eq!(gpuheap_allocation_size(client.0, two.address, &mut bytes), Status::Ok)
-        };
+        call!(assert_eq!(gpuheap_allocation_size(client.0, two.address, &mut bytes), Status::Ok));
         assert_eq!(bytes, 3 * MIB);
 
         assert_eq!(client.free(two), Status::Ok);
@@ -49,7 +46,7 @@ fn what_is_allocated_and_freed_is_in_the_statistics() {
 }
 
 #[test]
-fn no_bytes_are_a_null_that_needs_no_free() {
+fn zero_bytes_give_a_null() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let none = client.allocate(0, CUstream::NULL).unwrap();
@@ -61,7 +58,7 @@ fn no_bytes_are_a_null_that_needs_no_free() {
 }
 
 #[test]
-fn reclaim_says_what_went_back() {
+fn reclaim_returns_freed_bytes() {
     let device = device(Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Binned);
     for _ in 0..2 {
@@ -72,46 +69,40 @@ fn reclaim_says_what_went_back() {
     let other = client.allocate(8 * MIB, CUstream::NULL).unwrap();
     assert_eq!(client.free(other), Status::Ok);
     let mut back = 99;
-    // SAFETY: the heap is open, the pointers valid or null.
-    unsafe {
-        assert_eq!(gpuheap_reclaim(client.0, MIB, &mut back), Status::Ok);
-        assert_eq!(back, 8 * MIB, "the smallest that is enough");
-        assert_eq!(gpuheap_reclaim_all(client.0, &mut back), Status::Ok);
-        assert_eq!(back, 16 * MIB);
-        assert_eq!(gpuheap_reclaim(client.0, MIB, ptr::null_mut()), Status::Ok);
-        assert_eq!(gpuheap_reclaim_all(client.0, ptr::null_mut()), Status::Ok);
-    }
+    assert_eq!(call!(gpuheap_reclaim(client.0, MIB, &mut back)), Status::Ok);
+    assert_eq!(back, 8 * MIB, "the smallest that is enough");
+    assert_eq!(call!(gpuheap_reclaim_all(client.0, &mut back)), Status::Ok);
+    assert_eq!(back, 16 * MIB);
+    assert_eq!(call!(gpuheap_reclaim(client.0, MIB, ptr::null_mut())), Status::Ok);
+    assert_eq!(call!(gpuheap_reclaim_all(client.0, ptr::null_mut())), Status::Ok);
     assert_eq!(client.statistics().given_back, 24 * MIB);
     client.assert_all_returned("reclaim");
 }
 
 #[test]
-fn limits_hold_and_lowering_them_gives_back() {
+fn lowered_limits_return_cached_memory() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Binned);
     let cached = client.allocate(32 * MIB, CUstream::NULL).unwrap();
     assert_eq!(client.free(cached), Status::Ok);
     let mut back = 0;
-    // SAFETY: the heap is open, the pointer valid.
-    unsafe {
-        assert_eq!(gpuheap_set_limits(client.0, 8 * MIB, 16 * MIB, &mut back), Status::Ok);
-        assert_eq!(back, 32 * MIB);
-        assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
-        let error = last_error();
-        assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32.000 MiB"), "{error}");
-        // The text names the options of this interface.
-        let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
-        assert!(error.contains(knobs) && !error.contains("::"), "{error}");
-        // Removes the limits.
-        assert_eq!(gpuheap_set_limits(client.0, 0, 0, ptr::null_mut()), Status::Ok);
-    }
+    assert_eq!(call!(gpuheap_set_limits(client.0, 8 * MIB, 16 * MIB, &mut back)), Status::Ok);
+    assert_eq!(back, 32 * MIB);
+    assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
+    let error = last_error();
+    assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32.000 MiB"), "{error}");
+    // The text names the options of this interface.
+    let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
+    assert!(error.contains(knobs) && !error.contains("::"), "{error}");
+    // Removes the limits.
+    assert_eq!(call!(gpuheap_set_limits(client.0, 0, 0, ptr::null_mut())), Status::Ok);
     let memory = client.allocate(32 * MIB, CUstream::NULL).unwrap();
     assert_eq!(client.free(memory), Status::Ok);
     client.assert_all_returned("limits");
 }
 
 #[test]
-fn limits_that_are_refused_change_nothing() {
+fn refused_limits_change_nothing() {
     for pool in [PoolKind::None, PoolKind::Driver, PoolKind::Split] {
         let device = device(Schedule::Immediate);
         let heap = Heap::builder(&device).pool(pool).hard_limit(64 * MIB).build().unwrap();
@@ -119,8 +110,7 @@ fn limits_that_are_refused_change_nothing() {
         let before = heap.limits();
         let (soft, hard) = if pool == PoolKind::Driver { (8, 512) } else { (9, 8) };
         // SAFETY: the heap is open.
-        let status =
-            unsafe { gpuheap_set_limits(client.0, soft * MIB, hard * MIB, ptr::null_mut()) };
+        let status = call!(gpuheap_set_limits(client.0, soft * MIB, hard * MIB, ptr::null_mut()));
         assert_eq!((status, heap.limits()), (Status::Refused, before), "{pool}: {}", last_error());
         assert_eq!(client.allocate(100 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
         drop(heap);
@@ -129,7 +119,7 @@ fn limits_that_are_refused_change_nothing() {
 }
 
 #[test]
-fn the_status_text_is_cut_where_the_buffer_ends() {
+fn status_text_is_cut_to_buffer() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let whole = client.inside().1.memory_status().unwrap().to_string();
@@ -137,8 +127,7 @@ fn the_status_text_is_cut_where_the_buffer_ends() {
         let mut buffer = vec![b'#'; whole.len() + 20];
         let mut length = 0;
         let pointer = buffer.as_mut_ptr().cast::<c_char>();
-        // SAFETY: the heap is open; the buffer has more bytes than the capacity.
-        let status = unsafe { gpuheap_memory_status(client.0, 0, pointer, capacity, &mut length) };
+        let status = call!(gpuheap_memory_status(client.0, 0, pointer, capacity, &mut length));
         assert_eq!((status, length), (Status::Ok, whole.len()));
         assert!(buffer[capacity..].iter().all(|byte| *byte == b'#'), "written past {capacity}");
         buffer
@@ -149,18 +138,15 @@ fn the_status_text_is_cut_where_the_buffer_ends() {
         assert_eq!(text, &whole[..whole.len().min(capacity - 1)]);
     }
     read(0);
-    // SAFETY: no buffer is needed for no capacity.
-    unsafe {
-        assert_eq!(
-            gpuheap_memory_status(client.0, 0, ptr::null_mut(), 0, ptr::null_mut()),
-            Status::Ok
-        );
-    }
+    assert_eq!(
+        call!(gpuheap_memory_status(client.0, 0, ptr::null_mut(), 0, ptr::null_mut())),
+        Status::Ok
+    );
     client.assert_all_returned("status");
 }
 
 #[test]
-fn options_choose_what_the_heap_is_made_of() {
+fn options_choose_pool_and_limits() {
     let name = std::env::var("GPUHEAP_TEST_DEVICE").unwrap_or_else(|_| "emulated:1GiB".to_owned());
     let name = std::ffi::CString::new(name).unwrap();
     let options = gpuheap_options {
@@ -177,8 +163,7 @@ fn options_choose_what_the_heap_is_made_of() {
         slack: 0.0,
     };
     let mut heap = ptr::null_mut();
-    // SAFETY: all pointers are valid, the options say their size.
-    assert_eq!(unsafe { gpuheap_open(name.as_ptr(), &options, &mut heap) }, Status::Ok);
+    assert_eq!(call!(gpuheap_open(name.as_ptr(), &options, &mut heap)), Status::Ok);
     let client = Client(heap);
     let inside = client.inside().1;
     assert_eq!(inside.pool(), PoolKind::Binned);
@@ -199,8 +184,7 @@ fn options_choose_what_the_heap_is_made_of() {
             slack,
             ..options
         };
-        // SAFETY: all pointers are valid, the options say their size.
-        assert_eq!(unsafe { gpuheap_open(name.as_ptr(), &options, &mut heap) }, Status::Ok);
+        assert_eq!(call!(gpuheap_open(name.as_ptr(), &options, &mut heap)), Status::Ok);
         let client = Client(heap);
         let inside = client.inside().1;
         let mut blocks: Vec<_> =
@@ -219,37 +203,37 @@ fn options_choose_what_the_heap_is_made_of() {
     }
 
     // Null options, and options of a newer program that uses nothing new.
-    let mut newer = MaybeUninit::<[gpuheap_options; 2]>::zeroed();
-    // SAFETY: all pointers are valid, and all zeros are valid options.
-    unsafe {
-        assert_eq!(gpuheap_open(name.as_ptr(), ptr::null(), &mut heap), Status::Ok);
-        assert_eq!(gpuheap_close(heap), Status::Ok);
-        (*newer.as_mut_ptr())[0].size = 2 * size_of::<gpuheap_options>();
-        assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Ok);
-        assert_eq!(gpuheap_close(heap), Status::Ok);
-        // The newer program sets a field that this library does not know.
-        (*newer.as_mut_ptr())[1].unannounced_streams = 1;
-        assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Refused);
-    }
+    // SAFETY: options of zeros are valid.
+    let mut newer = unsafe { MaybeUninit::<[gpuheap_options; 2]>::zeroed().assume_init() };
+    assert_eq!(call!(gpuheap_open(name.as_ptr(), ptr::null(), &mut heap)), Status::Ok);
+    assert_eq!(call!(gpuheap_close(heap)), Status::Ok);
+    newer[0].size = 2 * size_of::<gpuheap_options>();
+    assert_eq!(call!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap)), Status::Ok);
+    assert_eq!(call!(gpuheap_close(heap)), Status::Ok);
+    // The newer program sets a field that this library does not know.
+    newer[1].unannounced_streams = 1;
+    assert_eq!(
+        call!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap)),
+        Status::Refused
+    );
     assert!(heap.is_null());
     assert!(last_error().contains("others are set"), "{}", last_error());
 }
 
 #[test]
-fn a_newer_program_gets_zeros_for_what_the_library_does_not_know() {
+fn newer_program_gets_zeroed_fields() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let size = 2 * size_of::<gpuheap_statistics>();
     let mut both = [gpuheap_statistics { live: 77, size, ..Default::default() }; 2];
-    // SAFETY: the heap is open, and there are as many bytes as the size says.
-    assert_eq!(unsafe { gpuheap_get_statistics(client.0, both.as_mut_ptr()) }, Status::Ok);
+    assert_eq!(call!(gpuheap_get_statistics(client.0, both.as_mut_ptr())), Status::Ok);
     assert_eq!(both[0], gpuheap_statistics { size, ..client.statistics() });
     assert_eq!(both[1], gpuheap_statistics::default());
     client.assert_all_returned("statistics");
 }
 
 #[test]
-fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
+fn closing_frees_live_memory() {
     let schedules = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(4)];
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| schedules.map(|s| (pool, s)))
     {
@@ -272,8 +256,7 @@ fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
             calls.map(count)
         };
         let before = touched();
-        // SAFETY: the heap is open, and no thread uses it any more.
-        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{}", last_error());
+        assert_eq!(call!(gpuheap_close(client.0)), Status::Ok, "{}", last_error());
         assert_eq!(touched(), before, "{pool}: a stream that is gone was used");
         device.synchronize().unwrap();
         if let Some(emulator) = device.emulator() {
@@ -284,7 +267,7 @@ fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
 }
 
 #[test]
-fn the_version_is_the_packages() {
+fn version_equals_the_packages() {
     // SAFETY: never null.
     let version = unsafe { CStr::from_ptr(gpuheap_version()) };
     assert_eq!(version.to_str().unwrap(), env!("CARGO_PKG_VERSION"));

@@ -1,6 +1,7 @@
 //! A C program as seen by the functions.
 
 use std::ffi::{CStr, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use gpuheap::emu::Schedule;
@@ -51,8 +52,7 @@ impl Client {
 
     pub(crate) fn allocate(&self, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
         let mut address = ptr::without_provenance_mut(1);
-        // SAFETY: the heap is open, the stream alive, the pointer valid.
-        let status = unsafe { gpuheap_allocate(self.0, bytes, handle(stream), &mut address) };
+        let status = call!(gpuheap_allocate(self.0, bytes, handle(stream), &mut address));
         match status {
             Status::Ok => Ok(Memory { address, bytes }),
             status => {
@@ -63,25 +63,21 @@ impl Client {
     }
 
     pub(crate) fn free(&self, memory: Memory) -> Status {
-        // SAFETY: the heap is open.
-        unsafe { gpuheap_free(self.0, memory.address) }
+        call!(gpuheap_free(self.0, memory.address))
     }
 
     pub(crate) fn free_on(&self, memory: Memory, stream: CUstream) -> Status {
-        // SAFETY: the heap is open, the stream alive.
-        unsafe { gpuheap_free_on(self.0, memory.address, handle(stream)) }
+        call!(gpuheap_free_on(self.0, memory.address, handle(stream)))
     }
 
     pub(crate) fn stream_ended(&self, stream: CUstream) -> Status {
-        // SAFETY: the heap is open.
-        unsafe { gpuheap_stream_ended(self.0, handle(stream)) }
+        call!(gpuheap_stream_ended(self.0, handle(stream)))
     }
 
     pub(crate) fn statistics(&self) -> gpuheap_statistics {
         let size = size_of::<gpuheap_statistics>();
         let mut now = gpuheap_statistics { size, ..Default::default() };
-        // SAFETY: the heap is open, the pointer valid.
-        assert_eq!(unsafe { gpuheap_get_statistics(self.0, &mut now) }, Status::Ok);
+        assert_eq!(call!(gpuheap_get_statistics(self.0, &mut now)), Status::Ok);
         now
     }
 
@@ -91,8 +87,7 @@ impl Client {
         let (device, heap) = self.inside();
         support::assert_memory_returned(&device, &heap, what);
         drop(heap);
-        // SAFETY: the heap is open, and no thread uses it any more.
-        assert_eq!(unsafe { gpuheap_close(self.0) }, Status::Ok, "{what}");
+        assert_eq!(call!(gpuheap_close(self.0)), Status::Ok, "{what}");
         if let Some(emulator) = device.emulator() {
             let used = emulator.usage(device.ordinal());
             assert_eq!((used.plain, used.pools), (0, 0), "{what}");
@@ -130,6 +125,14 @@ impl Memory {
 
 pub(crate) fn handle(stream: CUstream) -> *mut c_void {
     stream.0 as *mut c_void
+}
+
+/// Returns room for a structure of the interface, with its size set.
+pub(crate) fn sized_room<T>() -> MaybeUninit<T> {
+    let mut room = MaybeUninit::<T>::zeroed();
+    // SAFETY: each of these structures begins with its size.
+    unsafe { room.as_mut_ptr().cast::<usize>().write(size_of::<T>()) };
+    room
 }
 
 pub(crate) fn last_error() -> String {

@@ -62,7 +62,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 }
 
 #[test]
-fn a_failure_of_any_one_call_is_a_status_or_is_made_good() {
+fn any_failed_call_gives_a_status() {
     for pool in PoolKind::ALL {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run(pool, 0, code).0, "{pool}: {}", last_error());
@@ -115,8 +115,7 @@ fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let got_there = emulator.calls() - start >= nth;
     emulator.set_faults(FaultPlan::default());
     destroy_stream(&device, streams[1]);
-    // SAFETY: the heap is open, and no thread uses it any more.
-    assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{what}: {}", last_error());
+    assert_eq!(call!(gpuheap_close(client.0)), Status::Ok, "{what}: {}", last_error());
     let used = emulator.usage(0);
     assert_eq!((used.plain, used.pools), (0, 0), "{what}");
     assert_no_findings(&device, &what);
@@ -124,7 +123,7 @@ fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 }
 
 #[test]
-fn a_failure_of_any_one_call_is_no_harm_where_streams_end_unannounced() {
+fn unannounced_streams_survive_any_failed_call() {
     for pool in PoolKind::ALL {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run_unannounced(pool, 0, code).0, "{pool}: {}", last_error());
@@ -135,7 +134,7 @@ fn a_failure_of_any_one_call_is_no_harm_where_streams_end_unannounced() {
 }
 
 #[test]
-fn closing_says_what_failed_and_closes_all_the_same() {
+fn failed_close_still_closes() {
     for pool in PoolKind::ALL {
         let device = emulated(96 << 20, Schedule::Seeded(2));
         let emulator = device.emulator().unwrap();
@@ -143,8 +142,7 @@ fn closing_says_what_failed_and_closes_all_the_same() {
         client.allocate(30 << 20, CUstream::NULL).unwrap().fill(&device, 1, CUstream::NULL);
         let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_UNKNOWN);
         emulator.set_faults(FaultPlan::new([fault]));
-        // SAFETY: the heap is open, and no thread uses it any more.
-        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Driver, "{pool}");
+        assert_eq!(call!(gpuheap_close(client.0)), Status::Driver, "{pool}");
         assert!(last_error().contains("cuCtxSynchronize"), "{}", last_error());
         emulator.set_faults(FaultPlan::default());
         device.synchronize().unwrap();

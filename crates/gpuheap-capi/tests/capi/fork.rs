@@ -7,11 +7,11 @@ use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
 use gpuheap_driver::CUstream;
 
+use crate::all_functions::call_each;
 use crate::client::{Client, Status, device, last_error};
-use crate::every::call_each;
 
 #[test]
-fn a_forked_child_gets_a_status() {
+fn forked_child_gets_a_status() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
@@ -43,8 +43,7 @@ fn child(client: Client, memory: crate::client::Memory) -> i32 {
     if !last_error().contains("exec") {
         return 101;
     }
-    // SAFETY: the parent has the heap; this is a forked child.
-    let called = unsafe { call_each(client.0, memory.address) };
+    let called = call!(call_each(client.0, memory.address));
     let wrong = called.iter().position(|(_, status)| *status != Status::Gone);
     wrong.map_or(0, |at| 1 + at as i32)
 }

@@ -19,8 +19,7 @@ const REGISTERED: u32 = gpuheap_kind::Registered as u32;
 fn allocate(client: &Client, kind: u32, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
     let mut address = ptr::without_provenance_mut(1);
     // SAFETY: the heap is open, the stream alive, the pointer valid.
-    let status =
-        unsafe { gpuheap_allocate_kind(client.0, kind, bytes, handle(stream), &mut address) };
+    let status = call!(gpuheap_allocate_kind(client.0, kind, bytes, handle(stream), &mut address));
     match status {
         Status::Ok => Ok(Memory { address, bytes }),
         status => {
@@ -31,15 +30,13 @@ fn allocate(client: &Client, kind: u32, bytes: u64, stream: CUstream) -> Result<
 }
 
 fn wait_for(client: &Client, stream: CUstream) -> Status {
-    // SAFETY: the heap is open, the stream alive.
-    unsafe { gpuheap_wait_for_stream(client.0, handle(stream)) }
+    call!(gpuheap_wait_for_stream(client.0, handle(stream)))
 }
 
 fn live(client: &Client, kind: u32) -> u64 {
     let mut now =
         gpuheap_statistics { size: size_of::<gpuheap_statistics>(), ..Default::default() };
-    // SAFETY: the heap is open, the pointer valid.
-    let status = unsafe { gpuheap_get_kind_statistics(client.0, kind, &mut now) };
+    let status = call!(gpuheap_get_kind_statistics(client.0, kind, &mut now));
     assert_eq!(status, Status::Ok, "{}", last_error());
     now.live
 }
@@ -52,7 +49,7 @@ fn bytes(memory: Memory) -> &'static mut [u8] {
 
 /// A fill before the free runs late. Without the wait it would overwrite what the host wrote.
 #[test]
-fn host_uses_memory_once_its_stream_was_waited_for() {
+fn host_waits_before_using_memory() {
     for kind in [UNIFIED, PINNED] {
         let device = emulated(64 << 20, Schedule::OnDemand);
         let client = Client::new(&device, PoolKind::Split);
@@ -77,7 +74,7 @@ fn host_uses_memory_once_its_stream_was_waited_for() {
 }
 
 #[test]
-fn memory_of_each_kind_is_freed_as_device_memory_is() {
+fn each_kind_frees_in_order() {
     let device = emulated(64 << 20, Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Stitched);
     let [home, other] = [(); 2].map(|()| make_stream(&device));
@@ -86,59 +83,49 @@ fn memory_of_each_kind_is_freed_as_device_memory_is() {
         crate::client::order(&device, home, other);
         assert_eq!(client.free_on(on_other, other), Status::Ok);
         let used = allocate(&client, kind, 1000, home).unwrap();
-        // SAFETY: the heap is open, the stream alive, the scope pointer valid.
-        unsafe {
-            assert_eq!(gpuheap_used_on(client.0, used.address, handle(other)), Status::Ok);
-            assert_eq!(client.free(used), Status::Ok);
-            let mut scope = ptr::null_mut();
-            assert_eq!(gpuheap_open_scope(client.0, ptr::null(), &mut scope), Status::Ok);
-            allocate(&client, kind, 2000, home).unwrap();
-            assert_eq!(gpuheap_close_scope(scope, ptr::null_mut()), Status::Ok);
-        }
+        assert_eq!(call!(gpuheap_used_on(client.0, used.address, handle(other))), Status::Ok);
+        assert_eq!(client.free(used), Status::Ok);
+        let mut scope = ptr::null_mut();
+        assert_eq!(call!(gpuheap_open_scope(client.0, ptr::null(), &mut scope)), Status::Ok);
+        allocate(&client, kind, 2000, home).unwrap();
+        assert_eq!(call!(gpuheap_close_scope(scope, ptr::null_mut())), Status::Ok);
         assert_eq!(live(&client, kind), 0, "{kind}");
     }
     // Live memory goes with the heap.
     allocate(&client, PINNED, 1000, home).unwrap();
-    // SAFETY: no thread uses the heap any more.
-    assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
+    assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
     assert_no_findings(&device, "kinds");
 }
 
 /// A fill of the device runs late, and is done once the memory is unregistered.
 #[test]
-fn memory_of_the_program_is_registered_until_its_work_is_done() {
+fn registered_memory_outlasts_its_work() {
     let device = emulated(64 << 20, Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Split);
     let stream = make_stream(&device);
     let mut own = vec![1_u8; 10_000];
     let (memory, mut address) = (own.as_mut_ptr().cast(), ptr::null_mut());
-    // SAFETY: the heap is open, and the memory stays in place.
-    unsafe {
-        assert_eq!(gpuheap_register(client.0, memory, 10_000, &mut address), Status::Ok);
-        assert_eq!(live(&client, REGISTERED), 10_000);
-        assert_eq!(gpuheap_register(client.0, memory, 10_000, ptr::null_mut()), Status::Driver);
-        Memory { address, bytes: 10_000 }.fill(&device, 7, stream);
-        assert_eq!(gpuheap_unregister(client.0, memory), Status::Ok, "{}", last_error());
-        assert_eq!(gpuheap_unregister(client.0, memory), Status::UnknownAddress);
-        assert_eq!(live(&client, REGISTERED), 0);
-    }
+    assert_eq!(call!(gpuheap_register(client.0, memory, 10_000, &mut address)), Status::Ok);
+    assert_eq!(live(&client, REGISTERED), 10_000);
+    assert_eq!(call!(gpuheap_register(client.0, memory, 10_000, ptr::null_mut())), Status::Driver);
+    Memory { address, bytes: 10_000 }.fill(&device, 7, stream);
+    assert_eq!(call!(gpuheap_unregister(client.0, memory)), Status::Ok, "{}", last_error());
+    assert_eq!(call!(gpuheap_unregister(client.0, memory)), Status::UnknownAddress);
+    assert_eq!(live(&client, REGISTERED), 0);
     assert!(own.iter().all(|byte| *byte == 7));
-    // SAFETY: the heap is open, and the memory stays in place.
-    unsafe {
-        for (memory, bytes) in [(ptr::null_mut(), 1), (memory, 0)] {
-            assert_eq!(gpuheap_register(client.0, memory, bytes, ptr::null_mut()), Status::Refused);
-        }
-        // Unlocked by the close.
-        assert_eq!(gpuheap_register(client.0, memory, 100, ptr::null_mut()), Status::Ok);
-        assert_eq!(gpuheap_close(client.0), Status::Ok);
+    for (memory, bytes) in [(ptr::null_mut(), 1), (memory, 0)] {
+        assert_eq!(
+            call!(gpuheap_register(client.0, memory, bytes, ptr::null_mut())),
+            Status::Refused
+        );
     }
+    // Unlocked by the close.
+    assert_eq!(call!(gpuheap_register(client.0, memory, 100, ptr::null_mut())), Status::Ok);
+    assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
     assert_no_findings(&device, "registered");
     let other = Client::new(&device, PoolKind::Split);
-    // SAFETY: the heap is open, and the memory stays in place.
-    unsafe {
-        assert_eq!(gpuheap_register(other.0, memory, 100, ptr::null_mut()), Status::Ok);
-        assert_eq!(gpuheap_close(other.0), Status::Ok);
-    }
+    assert_eq!(call!(gpuheap_register(other.0, memory, 100, ptr::null_mut())), Status::Ok);
+    assert_eq!(call!(gpuheap_close(other.0)), Status::Ok);
 }
 
 #[test]
@@ -153,17 +140,14 @@ fn other_kinds_are_refused() {
         "{}",
         last_error()
     );
-    // SAFETY: null pointers are refused.
-    unsafe {
-        let nowhere: *mut *mut c_void = ptr::null_mut();
-        assert_eq!(
-            gpuheap_allocate_kind(client.0, 1, 1, ptr::null_mut(), nowhere),
-            Status::Refused
-        );
-        assert_eq!(gpuheap_get_kind_statistics(client.0, 1, ptr::null_mut()), Status::Refused);
-        assert_eq!(gpuheap_wait_for_stream(ptr::null_mut(), ptr::null_mut()), Status::Refused);
-        assert_eq!(gpuheap_reset_device(ptr::null_mut()), Status::Refused);
-    }
+    let nowhere: *mut *mut c_void = ptr::null_mut();
+    assert_eq!(
+        call!(gpuheap_allocate_kind(client.0, 1, 1, ptr::null_mut(), nowhere)),
+        Status::Refused
+    );
+    assert_eq!(call!(gpuheap_get_kind_statistics(client.0, 1, ptr::null_mut())), Status::Refused);
+    assert_eq!(call!(gpuheap_wait_for_stream(ptr::null_mut(), ptr::null_mut())), Status::Refused);
+    assert_eq!(call!(gpuheap_reset_device(ptr::null_mut())), Status::Refused);
     assert_eq!(
         allocate(&client, PINNED, u64::MAX, CUstream::NULL).unwrap_err(),
         Status::OutOfMemory
@@ -174,21 +158,18 @@ fn other_kinds_are_refused() {
 }
 
 #[test]
-fn reset_ends_the_device_with_all_of_its_heaps() {
+fn reset_ends_all_heaps() {
     let device = emulated(64 << 20, Schedule::OnDemand);
     let [client, other] = [(); 2].map(|()| Client::new(&device, PoolKind::Split));
     let stream = make_stream(&device);
     let memory = client.allocate(1 << 20, stream).unwrap();
     memory.fill(&device, 1, stream);
     allocate(&other, PINNED, 1 << 20, stream).unwrap();
-    // SAFETY: nothing of the device is used afterwards.
-    unsafe {
-        assert_eq!(gpuheap_reset_device(client.0), Status::Ok, "{}", last_error());
-        assert_eq!(gpuheap_reset_device(client.0), Status::Gone);
-        assert_eq!(client.free(memory), Status::Gone);
-        assert_eq!(other.allocate(1000, CUstream::NULL).unwrap_err(), Status::Gone);
-        gpuheap_close(other.0);
-    }
+    assert_eq!(call!(gpuheap_reset_device(client.0)), Status::Ok, "{}", last_error());
+    assert_eq!(call!(gpuheap_reset_device(client.0)), Status::Gone);
+    assert_eq!(client.free(memory), Status::Gone);
+    assert_eq!(other.allocate(1000, CUstream::NULL).unwrap_err(), Status::Gone);
+    call!(gpuheap_close(other.0));
     let emulator = device.emulator().unwrap();
     assert_eq!(emulator.usage(device.ordinal()).plain, 0);
 }
@@ -212,13 +193,10 @@ fn run(nth: u64, code: CUresult) -> (bool, bool) {
             }
         }
         let memory = own.as_mut_ptr().cast();
-        // SAFETY: the heap is open, and the memory stays in place.
-        unsafe {
-            match gpuheap_register(client.0, memory, 1000, ptr::null_mut()) {
-                Status::Ok => is_stuck = gpuheap_unregister(client.0, memory) != Status::Ok,
-                _ => failed = true,
-            }
-        }
+        call!(match gpuheap_register(client.0, memory, 1000, ptr::null_mut()) {
+            Status::Ok => is_stuck = gpuheap_unregister(client.0, memory) != Status::Ok,
+            _ => failed = true,
+        })
     });
     failed |= is_stuck;
     emulator.set_faults(FaultPlan::default());
@@ -233,8 +211,7 @@ fn run(nth: u64, code: CUresult) -> (bool, bool) {
     if is_stuck {
         // Never freed, as the status says.
         std::mem::forget(own);
-        // SAFETY: no thread uses the heap any more.
-        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
+        assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
     } else {
         client.assert_all_returned(&format!("{code:?} at call {nth}"));
     }
@@ -242,7 +219,7 @@ fn run(nth: u64, code: CUresult) -> (bool, bool) {
 }
 
 #[test]
-fn failure_of_any_one_call_loses_nothing() {
+fn any_failed_call_loses_nothing() {
     for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
         assert!(!run(0, code).0, "{}", last_error());
         let (failed, made_good) = fail_each_call(|nth| run(nth, code));

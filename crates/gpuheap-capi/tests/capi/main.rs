@@ -3,17 +3,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+/// Calls functions of the interface.
+macro_rules! call {
+    ($($call:tt)*) => {
+        // SAFETY: tests pass null or pointers to variables of theirs, with the sizes that these
+        // have, and streams that live through the call. Heaps and scopes are from this library, and
+        // no other thread uses one that the call ends.
+        unsafe { $($call)* }
+    };
+}
+
 mod account;
-mod blocks;
+mod all_functions;
 mod calls;
 mod client;
 mod closing;
-mod every;
 #[path = "../../../gpuheap/tests/heap/failing.rs"]
 mod failing;
 mod faults;
 mod fork;
 mod kinds;
+mod memory_use;
+mod planted_bugs;
 mod refusals;
 mod scopes;
 mod streams;
@@ -22,4 +33,3 @@ mod streams;
 mod support;
 mod sweep;
 mod threads;
-mod uses;

@@ -8,8 +8,8 @@ use gpuheap::{Device, PoolKind};
 use gpuheap_capi::*;
 use gpuheap_driver::{CUcontext, CUstream, check};
 
+use crate::all_functions::call_each;
 use crate::client::{Client, Memory, Status, device, last_error, make_stream};
-use crate::every::call_each;
 
 fn assert_says(status: Status, expected: Status, text: &str) {
     let said = last_error();
@@ -25,91 +25,104 @@ fn null_pointers_are_refused() {
     let (mut address, mut bytes, mut length) = (ptr::null_mut(), 0, 0);
     let mut statistics = client.statistics();
     let start = c"emulated:1GiB".as_ptr();
-    // SAFETY: the heap is open; every pointer is valid or null.
-    unsafe {
-        let refused = |status, text: &str| assert_says(status, Status::Refused, text);
-        refused(gpuheap_open(start, ptr::null(), ptr::null_mut()), "where the heap goes is a null");
-        refused(gpuheap_allocate(none, 1, ptr::null_mut(), &mut address), "the heap is a null");
-        refused(gpuheap_allocate(heap, 1, ptr::null_mut(), ptr::null_mut()), "the address goes is");
-        refused(gpuheap_free(none, ptr::null_mut()), "the heap is a null");
-        refused(gpuheap_free_on(none, ptr::null_mut(), ptr::null_mut()), "the heap is a null");
-        refused(gpuheap_stream_ended(none, ptr::null_mut()), "the heap is a null");
-        refused(gpuheap_allocation_size(none, ptr::null_mut(), &mut bytes), "the heap is a null");
-        refused(
-            gpuheap_allocation_size(heap, ptr::null_mut(), ptr::null_mut()),
-            "the size goes is",
-        );
-        refused(gpuheap_reclaim(none, 1, &mut bytes), "the heap is a null");
-        refused(gpuheap_reclaim_all(none, &mut bytes), "the heap is a null");
-        refused(gpuheap_set_limits(none, 1, 2, &mut bytes), "the heap is a null");
-        refused(gpuheap_get_statistics(none, &mut statistics), "the heap is a null");
-        refused(gpuheap_get_statistics(heap, ptr::null_mut()), "the statistics go is a null");
-        let nowhere = ptr::null_mut::<c_char>();
-        refused(gpuheap_memory_status(none, 0, nowhere, 0, &mut length), "the heap is a null");
-        refused(gpuheap_memory_status(heap, 0, nowhere, 1, &mut length), "the buffer is a null");
-        refused(gpuheap_memory_status(heap, 2, nowhere, 0, &mut length), "the format is 2");
-        let (mut flushed, mut fit) = (gpuheap_flushed::default(), gpuheap_fit::No);
-        refused(gpuheap_flush(none, ptr::null_mut()), "the heap is a null");
-        refused(gpuheap_flush(heap, &mut flushed), "the figures of the flush have a size of 0");
-        let long = &mut length;
-        refused(gpuheap_would_fit(none, 1, &mut fit, nowhere, 0, long), "the heap is a null");
-        refused(gpuheap_would_fit(heap, 1, ptr::null_mut(), nowhere, 0, long), "the forecast goes");
-        refused(gpuheap_would_fit(heap, 1, &mut fit, nowhere, 1, long), "the buffer is a null");
-        refused(gpuheap_leaks(none, 0, nowhere, 0, long, &mut bytes), "the heap is a null");
-        refused(gpuheap_leaks(heap, 0, nowhere, 0, long, &mut bytes), "gpuheap_options.tracking");
-        let (mut snapshot, no_snapshot) = (ptr::null_mut(), ptr::null_mut());
-        refused(gpuheap_take_snapshot(none, &mut snapshot), "the heap is a null");
-        refused(gpuheap_take_snapshot(heap, ptr::null_mut()), "the snapshot goes is a null");
-        refused(gpuheap_take_snapshot(heap, &mut snapshot), "gpuheap_options.tracking");
-        assert!(snapshot.is_null());
-        refused(
-            gpuheap_snapshot_difference(
-                no_snapshot,
-                no_snapshot,
-                0,
-                nowhere,
-                0,
-                long,
-                ptr::null_mut(),
-            ),
-            "a snapshot is a null",
-        );
-        assert_eq!(gpuheap_drop_snapshot(no_snapshot), Status::Ok, "as free of a null");
-        let null = ptr::null_mut();
-        refused(gpuheap_used_on(none, null, null), "the heap is a null");
-        refused(gpuheap_fill(none, null, 0, 1, 0, null), "the heap is a null");
-        refused(gpuheap_wait(none), "the heap is a null");
-        refused(gpuheap_allocate_batch(none, 1, &1, null, &mut address), "the heap is a null");
-        refused(gpuheap_allocate_batch(heap, 1, ptr::null(), null, &mut address), "is a null");
-        refused(gpuheap_allocate_batch(heap, 1, &1, null, ptr::null_mut()), "is a null");
-        refused(gpuheap_free_batch(none, 1, &null), "the heap is a null");
-        refused(gpuheap_free_batch(heap, 1, ptr::null()), "the addresses are a null");
-        let mut scope = ptr::null_mut();
-        refused(gpuheap_open_scope(none, ptr::null(), &mut scope), "the heap is a null");
-        refused(gpuheap_open_scope(heap, ptr::null(), ptr::null_mut()), "the scope goes is a null");
-        refused(gpuheap_keep(none, null), "the heap is a null");
-        assert_eq!(gpuheap_close_scope(ptr::null_mut(), ptr::null_mut()), Status::Ok);
-        refused(gpuheap_on_shortage(none, None, null), "the heap is a null");
-        refused(gpuheap_on_thread_end(none, None, null), "the heap is a null");
-        refused(gpuheap_on_thread_end(heap, None, null), "the end of a thread is a null");
-        assert_eq!(gpuheap_close(none), Status::Ok, "as free of a null");
-    }
+    let refused = |status, text: &str| assert_says(status, Status::Refused, text);
+    refused(
+        call!(gpuheap_open(start, ptr::null(), ptr::null_mut())),
+        "where the heap goes is a null",
+    );
+    refused(call!(gpuheap_allocate(none, 1, ptr::null_mut(), &mut address)), "the heap is a null");
+    refused(
+        call!(gpuheap_allocate(heap, 1, ptr::null_mut(), ptr::null_mut())),
+        "the address goes is",
+    );
+    refused(call!(gpuheap_free(none, ptr::null_mut())), "the heap is a null");
+    refused(call!(gpuheap_free_on(none, ptr::null_mut(), ptr::null_mut())), "the heap is a null");
+    refused(call!(gpuheap_stream_ended(none, ptr::null_mut())), "the heap is a null");
+    refused(
+        call!(gpuheap_allocation_size(none, ptr::null_mut(), &mut bytes)),
+        "the heap is a null",
+    );
+    refused(
+        call!(gpuheap_allocation_size(heap, ptr::null_mut(), ptr::null_mut())),
+        "the size goes is",
+    );
+    refused(call!(gpuheap_reclaim(none, 1, &mut bytes)), "the heap is a null");
+    refused(call!(gpuheap_reclaim_all(none, &mut bytes)), "the heap is a null");
+    refused(call!(gpuheap_set_limits(none, 1, 2, &mut bytes)), "the heap is a null");
+    refused(call!(gpuheap_get_statistics(none, &mut statistics)), "the heap is a null");
+    refused(call!(gpuheap_get_statistics(heap, ptr::null_mut())), "the statistics go is a null");
+    let nowhere = ptr::null_mut::<c_char>();
+    refused(call!(gpuheap_memory_status(none, 0, nowhere, 0, &mut length)), "the heap is a null");
+    refused(call!(gpuheap_memory_status(heap, 0, nowhere, 1, &mut length)), "the buffer is a null");
+    refused(call!(gpuheap_memory_status(heap, 2, nowhere, 0, &mut length)), "the format is 2");
+    let (mut flushed, mut fit) = (gpuheap_flushed::default(), gpuheap_fit::No);
+    refused(call!(gpuheap_flush(none, ptr::null_mut())), "the heap is a null");
+    refused(call!(gpuheap_flush(heap, &mut flushed)), "the figures of the flush have a size of 0");
+    let long = &mut length;
+    refused(call!(gpuheap_would_fit(none, 1, &mut fit, nowhere, 0, long)), "the heap is a null");
+    refused(
+        call!(gpuheap_would_fit(heap, 1, ptr::null_mut(), nowhere, 0, long)),
+        "the forecast goes",
+    );
+    refused(call!(gpuheap_would_fit(heap, 1, &mut fit, nowhere, 1, long)), "the buffer is a null");
+    refused(call!(gpuheap_leaks(none, 0, nowhere, 0, long, &mut bytes)), "the heap is a null");
+    refused(
+        call!(gpuheap_leaks(heap, 0, nowhere, 0, long, &mut bytes)),
+        "gpuheap_options.tracking",
+    );
+    let (mut snapshot, no_snapshot) = (ptr::null_mut(), ptr::null_mut());
+    refused(call!(gpuheap_take_snapshot(none, &mut snapshot)), "the heap is a null");
+    refused(call!(gpuheap_take_snapshot(heap, ptr::null_mut())), "the snapshot goes is a null");
+    refused(call!(gpuheap_take_snapshot(heap, &mut snapshot)), "gpuheap_options.tracking");
+    assert!(snapshot.is_null());
+    refused(
+        call!(gpuheap_snapshot_difference(
+            no_snapshot,
+            no_snapshot,
+            0,
+            nowhere,
+            0,
+            long,
+            ptr::null_mut(),
+        )),
+        "a snapshot is a null",
+    );
+    assert_eq!(call!(gpuheap_drop_snapshot(no_snapshot)), Status::Ok, "as free of a null");
+    let null = ptr::null_mut();
+    refused(call!(gpuheap_used_on(none, null, null)), "the heap is a null");
+    refused(call!(gpuheap_fill(none, null, 0, 1, 0, null)), "the heap is a null");
+    refused(call!(gpuheap_wait(none)), "the heap is a null");
+    refused(call!(gpuheap_allocate_batch(none, 1, &1, null, &mut address)), "the heap is a null");
+    refused(call!(gpuheap_allocate_batch(heap, 1, ptr::null(), null, &mut address)), "is a null");
+    refused(call!(gpuheap_allocate_batch(heap, 1, &1, null, ptr::null_mut())), "is a null");
+    refused(call!(gpuheap_free_batch(none, 1, &null)), "the heap is a null");
+    refused(call!(gpuheap_free_batch(heap, 1, ptr::null())), "the addresses are a null");
+    let mut scope = ptr::null_mut();
+    refused(call!(gpuheap_open_scope(none, ptr::null(), &mut scope)), "the heap is a null");
+    refused(
+        call!(gpuheap_open_scope(heap, ptr::null(), ptr::null_mut())),
+        "the scope goes is a null",
+    );
+    refused(call!(gpuheap_keep(none, null)), "the heap is a null");
+    assert_eq!(call!(gpuheap_close_scope(ptr::null_mut(), ptr::null_mut())), Status::Ok);
+    refused(call!(gpuheap_on_shortage(none, None, null)), "the heap is a null");
+    refused(call!(gpuheap_on_thread_end(none, None, null)), "the heap is a null");
+    refused(call!(gpuheap_on_thread_end(heap, None, null)), "the end of a thread is a null");
+    assert_eq!(call!(gpuheap_close(none)), Status::Ok, "as free of a null");
     assert_eq!(client.statistics().allocations, 0);
     client.assert_all_returned("null pointers");
 }
 
 #[test]
-fn a_heap_that_was_closed_is_refused() {
+fn closed_heap_is_refused() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let memory = client.allocate(1000, CUstream::NULL).unwrap();
     let heap = client.0;
-    // SAFETY: no other thread uses the heap.
-    assert_eq!(unsafe { gpuheap_close(heap) }, Status::Ok);
+    assert_eq!(call!(gpuheap_close(heap)), Status::Ok);
     // Another heap may get the memory of the closed one.
     let another = Client::new(&device, PoolKind::Split);
-    // SAFETY: a handle that was once opened may be passed.
-    for (name, status) in unsafe { call_each(heap, memory.address) } {
+    for (name, status) in call!(call_each(heap, memory.address)) {
         assert_eq!(status, Status::Gone, "{name}");
         assert!(last_error().starts_with("gpuheap_close: the heap was closed"), "{}", last_error());
     }
@@ -117,7 +130,7 @@ fn a_heap_that_was_closed_is_refused() {
 }
 
 #[test]
-fn names_sizes_and_switches_that_mean_nothing_are_refused() {
+fn invalid_options_are_refused() {
     let zeroed = || gpuheap_options {
         size: size_of::<gpuheap_options>(),
         pool: ptr::null(),
@@ -133,8 +146,7 @@ fn names_sizes_and_switches_that_mean_nothing_are_refused() {
     };
     let open = |device: &CStr, options: gpuheap_options| {
         let mut heap = ptr::without_provenance_mut(1);
-        // SAFETY: all pointers are valid.
-        let status = unsafe { gpuheap_open(device.as_ptr(), &options, &mut heap) };
+        let status = call!(gpuheap_open(device.as_ptr(), &options, &mut heap));
         assert!(heap.is_null());
         status
     };
@@ -159,22 +171,19 @@ fn names_sizes_and_switches_that_mean_nothing_are_refused() {
     let client = Client::new(&device, PoolKind::Split);
     for size in [0, size_of::<usize>()] {
         let mut statistics = gpuheap_statistics { size, ..Default::default() };
-        // SAFETY: the heap is open, the pointer valid.
-        let status = unsafe { gpuheap_get_statistics(client.0, &mut statistics) };
+        let status = call!(gpuheap_get_statistics(client.0, &mut statistics));
         assert_says(status, Status::Refused, "sizeof(gpuheap_statistics)");
         assert_eq!(statistics, gpuheap_statistics { size, ..Default::default() });
     }
-    // SAFETY: the heap is open.
-    let status = unsafe { gpuheap_set_limits(client.0, 2, 1, ptr::null_mut()) };
+    let status = call!(gpuheap_set_limits(client.0, 2, 1, ptr::null_mut()));
     assert_says(status, Status::Refused, "the soft limit");
     client.assert_all_returned("refusals");
 }
 
 #[test]
-fn a_device_that_is_not_there_is_unavailable() {
+fn missing_device_is_unavailable() {
     let mut heap = ptr::null_mut();
-    // SAFETY: all pointers are valid.
-    let status = unsafe { gpuheap_open(c"cuda:4711".as_ptr(), ptr::null(), &mut heap) };
+    let status = call!(gpuheap_open(c"cuda:4711".as_ptr(), ptr::null(), &mut heap));
     assert!(heap.is_null());
     // Without a driver the machine lacks the device. With a driver, the device's number is unknown.
     assert!(matches!(status, Status::Unavailable | Status::Driver | Status::Refused), "{status:?}");
@@ -185,7 +194,7 @@ fn a_device_that_is_not_there_is_unavailable() {
 }
 
 #[test]
-fn an_address_is_freed_once_and_by_its_own_heap() {
+fn address_is_freed_once() {
     let device = device(Schedule::Seeded(3));
     let (client, other) =
         (Client::new(&device, PoolKind::Split), Client::new(&device, PoolKind::None));
@@ -201,11 +210,8 @@ fn an_address_is_freed_once_and_by_its_own_heap() {
     }
     unknown(other.free(memory));
     unknown(client.free(inside));
-    // SAFETY: the heap is open, the pointer valid.
-    unsafe {
-        unknown(gpuheap_allocation_size(client.0, inside.address, &mut bytes));
-        unknown(gpuheap_allocation_size(client.0, ptr::null_mut(), &mut bytes));
-    }
+    unknown(call!(gpuheap_allocation_size(client.0, inside.address, &mut bytes)));
+    unknown(call!(gpuheap_allocation_size(client.0, ptr::null_mut(), &mut bytes)));
     assert_eq!(bytes, 5);
     assert_eq!(client.free_on(memory, stream), Status::Ok);
     unknown(client.free(memory));
@@ -216,7 +222,7 @@ fn an_address_is_freed_once_and_by_its_own_heap() {
 }
 
 #[test]
-fn a_stream_of_another_context_is_refused() {
+fn stream_of_another_context_is_refused() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();

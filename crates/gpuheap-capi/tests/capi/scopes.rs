@@ -13,8 +13,7 @@ struct Scope(*mut gpuheap_scope);
 
 fn open(client: &Client) -> Scope {
     let mut scope = ptr::null_mut();
-    // SAFETY: the heap is open, the pointers valid.
-    let opened = unsafe { gpuheap_open_scope(client.0, c"a scope".as_ptr(), &mut scope) };
+    let opened = call!(gpuheap_open_scope(client.0, c"a scope".as_ptr(), &mut scope));
     assert_eq!(opened, Status::Ok);
     Scope(scope)
 }
@@ -23,14 +22,13 @@ impl Scope {
     fn close(self) -> gpuheap_scope_report {
         let size = size_of::<gpuheap_scope_report>();
         let mut report = gpuheap_scope_report { size, ..Default::default() };
-        // SAFETY: the scope is open, the pointer valid.
-        assert_eq!(unsafe { gpuheap_close_scope(self.0, &mut report) }, Status::Ok);
+        assert_eq!(call!(gpuheap_close_scope(self.0, &mut report)), Status::Ok);
         report
     }
 }
 
 #[test]
-fn what_was_allocated_inside_ends_with_the_scope() {
+fn scope_end_frees_its_memory() {
     let device = device(Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Split);
     let before = client.allocate(10, CUstream::NULL).unwrap();
@@ -38,10 +36,8 @@ fn what_was_allocated_inside_ends_with_the_scope() {
     let [freed, left, kept] =
         [100, 1000, 10_000].map(|bytes| client.allocate(bytes, CUstream::NULL).unwrap());
     assert_eq!(client.free(freed), Status::Ok);
-    // SAFETY: the heap is open.
-    assert_eq!(unsafe { gpuheap_keep(client.0, kept.address) }, Status::Ok);
-    // SAFETY: the heap is open.
-    assert_eq!(unsafe { gpuheap_keep(client.0, before.address) }, Status::Ok, "of no scope");
+    assert_eq!(call!(gpuheap_keep(client.0, kept.address)), Status::Ok);
+    assert_eq!(call!(gpuheap_keep(client.0, before.address)), Status::Ok, "of no scope");
     // An address that is used again belongs to the new allocation.
     let again = client.allocate(100, CUstream::NULL).unwrap();
     assert_eq!(again.address, freed.address);
@@ -58,7 +54,7 @@ fn what_was_allocated_inside_ends_with_the_scope() {
 }
 
 #[test]
-fn scopes_end_in_any_order_and_are_of_one_thread_and_heap() {
+fn scopes_end_in_any_order() {
     let [client, another] =
         [(); 2].map(|()| Client::new(&device(Schedule::Immediate), PoolKind::Split));
     let outer = open(&client);
@@ -82,14 +78,13 @@ fn scopes_end_in_any_order_and_are_of_one_thread_and_heap() {
 }
 
 #[test]
-fn a_scope_of_another_thread_is_refused() {
+fn scope_of_another_thread_is_refused() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let scope = open(&client);
     let address = scope.0 as usize;
     std::thread::spawn(move || {
-        // SAFETY: the scope is open.
-        let closed = unsafe { gpuheap_close_scope(address as *mut gpuheap_scope, ptr::null_mut()) };
+        let closed = call!(gpuheap_close_scope(address as *mut gpuheap_scope, ptr::null_mut()));
         assert_eq!(closed, Status::Refused);
         assert!(
             last_error().contains("'a scope' was opened by another thread"),
@@ -105,7 +100,7 @@ fn a_scope_of_another_thread_is_refused() {
 
 /// Under the checks: another thread frees what the scope is about to free, and allocates again.
 #[test]
-fn a_scope_ends_while_other_threads_free_its_memory() {
+fn scope_ends_amid_remote_frees() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     for _ in 0..200 {
@@ -132,13 +127,11 @@ fn a_scope_ends_while_other_threads_free_its_memory() {
 }
 
 #[test]
-fn a_scope_outlives_its_heap() {
+fn scope_outlives_its_heap() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let scope = open(&client);
     client.allocate(1000, CUstream::NULL).unwrap();
-    // SAFETY: the heap is open, and no other thread uses it.
-    assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
-    // SAFETY: the scope is open.
-    assert_eq!(unsafe { gpuheap_close_scope(scope.0, ptr::null_mut()) }, Status::Gone);
+    assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
+    assert_eq!(call!(gpuheap_close_scope(scope.0, ptr::null_mut())), Status::Gone);
 }

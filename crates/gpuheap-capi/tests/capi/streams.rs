@@ -12,7 +12,7 @@ const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Sched
 
 /// The emulator's device is so small that the second block must reuse the memory of the first.
 #[test]
-fn memory_of_a_stream_that_ended_is_used_on_others_in_order() {
+fn ended_streams_memory_is_reused_safely() {
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)))
     {
         let device = crate::support::device(64 << 20, schedule);
@@ -43,7 +43,7 @@ fn memory_of_a_stream_that_ended_is_used_on_others_in_order() {
 
 /// The header's promise for captures: the calls are no part of the graph and do not break it.
 #[test]
-fn memory_is_had_and_freed_on_a_stream_that_is_captured() {
+fn capturing_stream_allocates_and_frees() {
     let pools = PoolKind::ALL.into_iter();
     for pool in pools.filter(|pool| *pool != PoolKind::Driver) {
         for unannounced in [false, true] {
@@ -98,7 +98,7 @@ fn memory_is_had_and_freed_on_a_stream_that_is_captured() {
 }
 
 #[test]
-fn memory_crosses_between_streams_in_order() {
+fn memory_crosses_streams_in_order() {
     for pool in PoolKind::ALL {
         let device = crate::support::device(64 << 20, Schedule::Seeded(8));
         let client = Client::new(&device, pool);
@@ -119,7 +119,7 @@ fn memory_crosses_between_streams_in_order() {
 /// After the announcement the heap does not touch the stream. On the emulator, a call with a stale
 /// handle fails and is a finding.
 #[test]
-fn every_use_of_a_heap_goes_on_after_its_streams_ended() {
+fn heap_works_after_streams_ended() {
     for pool in PoolKind::ALL {
         let device = device(Schedule::OnDemand);
         let client = Client::new(&device, pool);
@@ -151,7 +151,7 @@ fn every_use_of_a_heap_goes_on_after_its_streams_ended() {
 }
 
 #[test]
-fn the_end_of_streams_that_do_not_matter_changes_nothing() {
+fn unknown_stream_end_changes_nothing() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let unseen = make_stream(&device);
@@ -165,7 +165,7 @@ fn the_end_of_streams_that_do_not_matter_changes_nothing() {
 
 /// The emulator's device is so small that each thread reuses the memory of the one before.
 #[test]
-fn a_threads_own_default_stream_is_another_one_on_each_thread() {
+fn per_thread_stream_differs_by_thread() {
     let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
     for ((pool, schedule), unannounced) in cases.flat_map(|case| [(case, false), (case, true)]) {
         let device = crate::support::device(72 << 20, schedule);
@@ -200,7 +200,7 @@ fn a_threads_own_default_stream_is_another_one_on_each_thread() {
 /// Memory of a stream that ended unannounced goes to other streams. The emulator's device is so
 /// small that they must reuse that memory.
 #[test]
-fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
+fn unannounced_streams_may_end() {
     let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
     for ((pool, schedule), zero) in cases.flat_map(|case| [(case, false), (case, true)]) {
         let device = crate::support::device(72 << 20, schedule);
@@ -244,7 +244,7 @@ fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
 
 /// Every handle means a different stream later, and yet another one in a different heap.
 #[test]
-fn one_thread_may_use_many_heaps_and_streams() {
+fn thread_uses_many_heaps_and_streams() {
     let devices = [emulated(1 << 30, Schedule::Seeded(3)), emulated(1 << 30, Schedule::Seeded(4))];
     let heaps: Vec<Vec<Client>> = devices
         .iter()
@@ -276,7 +276,7 @@ fn one_thread_may_use_many_heaps_and_streams() {
 
 /// A Rust program that shares the heap may retire all its streams while C still uses them.
 #[test]
-fn a_stream_that_was_retired_beside_c_is_made_anew_with_one_question() {
+fn retired_stream_is_queried_once() {
     for unannounced in [false, true] {
         let device = emulated(1 << 30, Schedule::OnDemand);
         let heap = Heap::builder(&device).without_environment().build().unwrap();
@@ -298,7 +298,7 @@ fn a_stream_that_was_retired_beside_c_is_made_anew_with_one_question() {
 
 /// Reason for the announcement: without it the heap queries a stream that no longer exists.
 #[test]
-fn a_stream_that_ends_in_silence_is_missed() {
+fn unannounced_stream_end_is_found() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Split);
     let stream = make_stream(&device);

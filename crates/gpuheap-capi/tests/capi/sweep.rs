@@ -9,7 +9,7 @@ use gpuheap::emu::Schedule;
 use gpuheap_capi::*;
 use gpuheap_driver::{CUresult, CUstream};
 
-use crate::client::{Client, Status, destroy_stream, handle, last_error, make_stream};
+use crate::client::{Client, Status, destroy_stream, handle, last_error, make_stream, sized_room};
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::emulated;
 
@@ -38,46 +38,43 @@ impl Calls {
 fn program(client: &Client, home: CUstream, other: CUstream, calls: &mut Calls) {
     let heap = client.0;
     let home = handle(home);
-    // SAFETY: the heap is open, the streams are alive and the pointers valid.
-    unsafe {
-        let mut addresses = [ptr::null_mut::<c_void>(); 3];
-        let sizes = [1000, ON_TWO_STREAMS, 5 << 20];
-        let all = gpuheap_allocate_batch(heap, 3, sizes.as_ptr(), home, addresses.as_mut_ptr());
-        if calls.note(all) == Status::Ok {
-            calls.note(gpuheap_fill(heap, addresses[1], 512, 1 << 20, 7, home));
-            calls.note(gpuheap_used_on(heap, addresses[1], handle(other)));
-            calls.note(gpuheap_wait_for_stream(heap, home));
-        } else {
-            assert!(addresses.iter().all(|address| address.is_null()), "{}", calls.what);
-        }
-        let (mut fit, mut length) = (gpuheap_fit::No, 0);
-        calls.note(gpuheap_would_fit(heap, 1 << 20, &mut fit, ptr::null_mut(), 0, &mut length));
-        for format in [gpuheap_format::Text, gpuheap_format::Json] {
-            let no_text = ptr::null_mut();
-            calls.note(gpuheap_memory_status(heap, format as u32, no_text, 0, &mut length));
-        }
-        let mut scope = ptr::null_mut();
-        calls.note(gpuheap_open_scope(heap, c"a scope".as_ptr(), &mut scope));
-        let mut inside = ptr::null_mut();
-        for kind in [gpuheap_kind::Device, gpuheap_kind::Pinned] {
-            calls.note(gpuheap_allocate_kind(heap, kind as u32, 2000, home, &mut inside));
-        }
-        if !inside.is_null() {
-            let mut bytes = 0;
-            calls.note(gpuheap_keep(heap, inside));
-            calls.note(gpuheap_allocation_size(heap, inside, &mut bytes));
-            calls.note(gpuheap_free(heap, inside));
-        }
-        calls.note(gpuheap_free_batch(heap, 3, addresses.as_ptr()));
-        // The scope is closed, whatever fails.
-        calls.note(gpuheap_close_scope(scope, ptr::null_mut()));
-        calls.note(gpuheap_set_limits(heap, 64 << 20, 90 << 20, ptr::null_mut()));
-        account(client, calls);
-        calls.note(gpuheap_reclaim(heap, 1 << 20, ptr::null_mut()));
-        calls.note(gpuheap_reclaim_all(heap, ptr::null_mut()));
-        calls.note(gpuheap_flush(heap, ptr::null_mut()));
-        calls.note(gpuheap_wait(heap));
+    let mut addresses = [ptr::null_mut::<c_void>(); 3];
+    let sizes = [1000, ON_TWO_STREAMS, 5 << 20];
+    let all = call!(gpuheap_allocate_batch(heap, 3, sizes.as_ptr(), home, addresses.as_mut_ptr()));
+    if calls.note(all) == Status::Ok {
+        calls.note(call!(gpuheap_fill(heap, addresses[1], 512, 1 << 20, 7, home)));
+        calls.note(call!(gpuheap_used_on(heap, addresses[1], handle(other))));
+        calls.note(call!(gpuheap_wait_for_stream(heap, home)));
+    } else {
+        assert!(addresses.iter().all(|address| address.is_null()), "{}", calls.what);
     }
+    let (mut fit, mut length) = (gpuheap_fit::No, 0);
+    calls.note(call!(gpuheap_would_fit(heap, 1 << 20, &mut fit, ptr::null_mut(), 0, &mut length)));
+    for format in [gpuheap_format::Text, gpuheap_format::Json] {
+        let no_text = ptr::null_mut();
+        calls.note(call!(gpuheap_memory_status(heap, format as u32, no_text, 0, &mut length)));
+    }
+    let mut scope = ptr::null_mut();
+    calls.note(call!(gpuheap_open_scope(heap, c"a scope".as_ptr(), &mut scope)));
+    let mut inside = ptr::null_mut();
+    for kind in [gpuheap_kind::Device, gpuheap_kind::Pinned] {
+        calls.note(call!(gpuheap_allocate_kind(heap, kind as u32, 2000, home, &mut inside)));
+    }
+    if !inside.is_null() {
+        let mut bytes = 0;
+        calls.note(call!(gpuheap_keep(heap, inside)));
+        calls.note(call!(gpuheap_allocation_size(heap, inside, &mut bytes)));
+        calls.note(call!(gpuheap_free(heap, inside)));
+    }
+    calls.note(call!(gpuheap_free_batch(heap, 3, addresses.as_ptr())));
+    // The scope is closed, whatever fails.
+    calls.note(call!(gpuheap_close_scope(scope, ptr::null_mut())));
+    calls.note(call!(gpuheap_set_limits(heap, 64 << 20, 90 << 20, ptr::null_mut())));
+    account(client, calls);
+    calls.note(call!(gpuheap_reclaim(heap, 1 << 20, ptr::null_mut())));
+    calls.note(call!(gpuheap_reclaim_all(heap, ptr::null_mut())));
+    calls.note(call!(gpuheap_flush(heap, ptr::null_mut())));
+    calls.note(call!(gpuheap_wait(heap)));
 }
 
 /// Calls the functions that say what is outstanding.
@@ -86,27 +83,27 @@ fn account(client: &Client, calls: &mut Calls) {
     let no_text = ptr::null_mut();
     let mut statistics =
         gpuheap_statistics { size: size_of::<gpuheap_statistics>(), ..Default::default() };
-    let mut device = std::mem::MaybeUninit::<gpuheap_device>::zeroed();
-    // SAFETY: the heap is open and the pointers are valid.
-    unsafe {
-        (&raw mut (*device.as_mut_ptr()).size).write(size_of::<gpuheap_device>());
-        calls.note(gpuheap_get_heap_device(heap, device.as_mut_ptr()));
-        calls.note(gpuheap_get_kind_statistics(heap, gpuheap_kind::Pinned as u32, &mut statistics));
-        calls.note(gpuheap_leaks(heap, 0, no_text, 0, &mut length, ptr::null_mut()));
-        let mut snapshots = [ptr::null_mut(); 2];
-        for snapshot in &mut snapshots {
-            calls.note(gpuheap_take_snapshot(heap, snapshot));
-        }
-        let [earlier, later] = snapshots;
-        let mut growth = 0;
-        let difference =
-            gpuheap_snapshot_difference(earlier, later, 0, no_text, 0, &mut length, &mut growth);
-        calls.note(difference);
-        calls.note(gpuheap_list_leaks(heap, ptr::null_mut(), 0, &mut length));
-        calls.note(gpuheap_list_growth(earlier, later, ptr::null_mut(), 0, &mut length));
-        for snapshot in snapshots {
-            calls.note(gpuheap_drop_snapshot(snapshot));
-        }
+    let mut device = sized_room::<gpuheap_device>();
+    calls.note(call!(gpuheap_get_heap_device(heap, device.as_mut_ptr())));
+    calls.note(call!(gpuheap_get_kind_statistics(
+        heap,
+        gpuheap_kind::Pinned as u32,
+        &mut statistics
+    )));
+    calls.note(call!(gpuheap_leaks(heap, 0, no_text, 0, &mut length, ptr::null_mut())));
+    let mut snapshots = [ptr::null_mut(); 2];
+    for snapshot in &mut snapshots {
+        calls.note(call!(gpuheap_take_snapshot(heap, snapshot)));
+    }
+    let [earlier, later] = snapshots;
+    let mut growth = 0;
+    let difference =
+        call!(gpuheap_snapshot_difference(earlier, later, 0, no_text, 0, &mut length, &mut growth));
+    calls.note(difference);
+    calls.note(call!(gpuheap_list_leaks(heap, ptr::null_mut(), 0, &mut length)));
+    calls.note(call!(gpuheap_list_growth(earlier, later, ptr::null_mut(), 0, &mut length)));
+    for snapshot in snapshots {
+        calls.note(call!(gpuheap_drop_snapshot(snapshot)));
     }
 }
 
@@ -135,8 +132,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
         client.assert_all_returned(&what);
     } else {
         assert_eq!((now.live, now.live_allocations), (ON_TWO_STREAMS, 1), "{what}: {now:?}");
-        // SAFETY: no thread uses the heap any more.
-        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{what}: {}", last_error());
+        assert_eq!(call!(gpuheap_close(client.0)), Status::Ok, "{what}: {}", last_error());
         let used = emulator.usage(0);
         assert_eq!((used.plain, used.pools), (0, 0), "{what}");
     }
@@ -144,7 +140,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 }
 
 #[test]
-fn failure_of_any_one_call_of_the_interface_is_a_status_or_made_good() {
+fn any_failed_call_gives_status() {
     for pool in PoolKind::ALL {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run(pool, 0, code).0, "{pool}: {}", last_error());
@@ -161,20 +157,17 @@ fn run_reset(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let client = Client::new(&device, pool);
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
     memory.fill(&device, 1, CUstream::NULL);
-    let (status, got_there) = with_failing_call(&emulator, nth, code, || {
-        // SAFETY: nothing of the device is used afterwards.
-        unsafe { gpuheap_reset_device(client.0) }
-    });
+    let (status, got_there) =
+        with_failing_call(&emulator, nth, code, || call!(gpuheap_reset_device(client.0)));
     let what = format!("{pool}, {code:?} at call {nth}");
     assert!(status == Status::Ok || !last_error().is_empty(), "{what}");
     assert_eq!(client.free(memory), Status::Gone, "{what}");
-    // SAFETY: a handle that was once opened may be passed.
-    assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Gone, "{what}");
+    assert_eq!(call!(gpuheap_close(client.0)), Status::Gone, "{what}");
     (status != Status::Ok, got_there)
 }
 
 #[test]
-fn failure_of_any_one_call_of_a_reset_closes_the_heap() {
+fn failed_reset_closes_the_heap() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run_reset(pool, 0, code).0, "{pool}: {}", last_error());

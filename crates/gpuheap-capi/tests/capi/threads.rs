@@ -14,7 +14,7 @@ const THREADS: usize = 16;
 /// Each thread allocates on its own stream and passes every other block to its neighbour. The
 /// neighbour frees the block in the order of the stream that it was allocated on.
 #[test]
-fn threads_free_what_others_allocated() {
+fn threads_free_each_others_memory() {
     for pool in PoolKind::ALL {
         let device = device(Schedule::Seeded(9));
         let client = Client::new(&device, pool);
@@ -58,7 +58,7 @@ fn threads_free_what_others_allocated() {
 /// Streams come and go on every thread while other threads use theirs. All along, addresses that
 /// the heap does not own are tried.
 #[test]
-fn threads_end_streams_under_each_other() {
+fn threads_end_shared_streams() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::None] {
         let device = device(Schedule::Seeded(6));
         let client = Client::new(&device, pool);

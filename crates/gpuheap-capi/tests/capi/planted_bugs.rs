@@ -51,7 +51,7 @@ impl Program<'_> {
 }
 
 #[test]
-fn planted_bugs_in_memory_that_c_holds_are_found() {
+fn planted_bugs_are_found() {
     // With any other pool, a block is the driver's own allocation, and a write beyond it fails.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let clean = found(pool, |program| {

@@ -11,27 +11,27 @@ use crate::scope::Scope;
 /// The scopes and streams of a heap's allocations, by address. While no allocation has any, an
 /// allocation and a free pay the load of a number.
 #[derive(Default)]
-pub(crate) struct Rests {
+pub(crate) struct SideTable {
     count: AtomicUsize,
-    by_address: Mutex<FxHashMap<u64, Rest>>,
+    by_address: Mutex<FxHashMap<u64, SideEntry>>,
 }
 
 /// The scope and the streams of one allocation.
 #[derive(Default)]
-pub(crate) struct Rest {
+pub(crate) struct SideEntry {
     /// The open scope in which it was allocated.
     pub(crate) scope: Option<Arc<Scope>>,
     /// Streams behind whose work the free comes too.
     also_on: Vec<Stream>,
 }
 
-impl Rests {
+impl SideTable {
     /// Changes what an allocation has. No thread frees it meanwhile.
-    pub(crate) fn change(&self, address: u64, change: impl FnOnce(&mut Rest)) {
-        let mut rests = self.lock();
-        let before = rests.len();
-        change(rests.entry(address).or_default());
-        self.count.fetch_add(rests.len() - before, Ordering::Relaxed);
+    pub(crate) fn change(&self, address: u64, change: impl FnOnce(&mut SideEntry)) {
+        let mut entries = self.lock();
+        let before = entries.len();
+        change(entries.entry(address).or_default());
+        self.count.fetch_add(entries.len() - before, Ordering::Relaxed);
     }
 
     /// Returns `true` if no allocation that the calling thread may free has a scope or a stream.
@@ -44,26 +44,26 @@ impl Rests {
 
     /// Takes what an allocation has, which its thread is about to free. It leaves its scope.
     #[inline]
-    pub(crate) fn take(&self, address: u64) -> Option<Rest> {
+    pub(crate) fn take(&self, address: u64) -> Option<SideEntry> {
         if self.is_empty() { None } else { self.take_listed(address) }
     }
 
     #[cold]
-    fn take_listed(&self, address: u64) -> Option<Rest> {
-        let rest = self.lock().remove(&address)?;
+    fn take_listed(&self, address: u64) -> Option<SideEntry> {
+        let entry = self.lock().remove(&address)?;
         self.count.fetch_sub(1, Ordering::Relaxed);
-        if let Some(scope) = &rest.scope {
+        if let Some(scope) = &entry.scope {
             scope.leave(address);
         }
-        Some(rest)
+        Some(entry)
     }
 
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Rest>> {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, SideEntry>> {
         self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Rest {
+impl SideEntry {
     /// Puts the free behind the work of `stream`, as of the free.
     pub(crate) fn use_on(&mut self, stream: &Stream) {
         let is_it = |known: &Stream| known.id() == stream.id() && !known.is_retired();

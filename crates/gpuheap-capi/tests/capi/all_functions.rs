@@ -6,7 +6,7 @@ use std::ptr;
 
 use gpuheap_capi::*;
 
-use crate::client::Status;
+use crate::client::{Status, sized_room};
 
 /// Names the calls, and makes them.
 macro_rules! named {
@@ -35,9 +35,7 @@ pub(crate) unsafe fn call_each(
     let mut flushed = gpuheap_flushed { size, ..Default::default() };
     let size = size_of::<gpuheap_statistics>();
     let mut statistics = gpuheap_statistics { size, ..Default::default() };
-    let mut device = std::mem::MaybeUninit::<gpuheap_device>::zeroed();
-    // SAFETY: the pointer is valid for the write of the first field.
-    unsafe { (&raw mut (*device.as_mut_ptr()).size).write(size_of::<gpuheap_device>()) };
+    let mut device = sized_room::<gpuheap_device>();
     named! {
         gpuheap_flush(heap, &mut flushed);
         gpuheap_would_fit(heap, 1, &mut fit, text, 0, &mut length);
@@ -98,9 +96,8 @@ fn declared() -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn every_function_that_takes_a_heap_is_called() {
-    // SAFETY: null pointers are refused.
-    let called = unsafe { call_each(ptr::null_mut(), ptr::without_provenance_mut(512)) };
+fn every_heap_function_is_called() {
+    let called = call!(call_each(ptr::null_mut(), ptr::without_provenance_mut(512)));
     for (name, status) in &called {
         let expected = if *name == "gpuheap_close" { Status::Ok } else { Status::Refused };
         assert_eq!(*status, expected, "{name} of a null heap");

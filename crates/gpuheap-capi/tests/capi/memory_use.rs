@@ -15,14 +15,13 @@ use crate::client::{
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(7)];
 
 fn use_on(client: &Client, memory: Memory, stream: CUstream) -> Status {
-    // SAFETY: the heap is open, the stream alive.
-    unsafe { gpuheap_used_on(client.0, memory.address, handle(stream)) }
+    call!(gpuheap_used_on(client.0, memory.address, handle(stream)))
 }
 
 /// The emulator's checks report a reuse that is not ordered behind a use. The device is so small
 /// that each block reuses the memory of the one before.
 #[test]
-fn a_free_comes_behind_all_streams_that_were_named() {
+fn free_waits_for_named_streams() {
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)))
     {
         let device = crate::support::device(64 << 20, schedule);
@@ -54,7 +53,7 @@ fn a_free_comes_behind_all_streams_that_were_named() {
 }
 
 #[test]
-fn a_free_waits_for_a_named_stream_that_ended() {
+fn free_waits_for_ended_stream() {
     let device = crate::support::device(64 << 20, Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Split);
     let [home, user, next] = [(); 3].map(|()| make_stream(&device));
@@ -72,13 +71,12 @@ fn a_free_waits_for_a_named_stream_that_ended() {
 }
 
 #[test]
-fn a_fill_stays_inside_its_allocation() {
+fn fill_stays_inside_its_allocation() {
     let device = device(Schedule::OnDemand);
     let client = Client::new(&device, PoolKind::Split);
     let memory = client.allocate(1000, CUstream::NULL).unwrap();
-    // SAFETY: the heap is open, the stream alive.
-    let fill = |offset, bytes, value| unsafe {
-        gpuheap_fill(client.0, memory.address, offset, bytes, value, ptr::null_mut())
+    let fill = |offset, bytes, value| {
+        call!(gpuheap_fill(client.0, memory.address, offset, bytes, value, ptr::null_mut()))
     };
     assert_eq!(
         (fill(0, 1000, 0x1_07), fill(10, 5, 9), fill(1000, 0, 1)),
@@ -88,8 +86,7 @@ fn a_fill_stays_inside_its_allocation() {
         assert_eq!(fill(offset, bytes, 1), Status::Refused);
         assert!(last_error().contains("which has 1000 bytes"), "{}", last_error());
     }
-    // SAFETY: the heap is open.
-    assert_eq!(unsafe { gpuheap_wait(client.0) }, Status::Ok);
+    assert_eq!(call!(gpuheap_wait(client.0)), Status::Ok);
     let mut read = [0_u8; 1000];
     let copied = device.with_current(|driver| {
         // SAFETY: the memory is live, and as large as the array.
@@ -100,28 +97,24 @@ fn a_fill_stays_inside_its_allocation() {
         (0..1000).map(|at| if (10..15).contains(&at) { 9 } else { 7 }).collect();
     assert_eq!(read.as_slice(), expected);
     assert_eq!(client.free(memory), Status::Ok);
-    // SAFETY: the heap is open, the stream alive.
-    let gone = unsafe { gpuheap_fill(client.0, memory.address, 0, 1, 0, ptr::null_mut()) };
+    let gone = call!(gpuheap_fill(client.0, memory.address, 0, 1, 0, ptr::null_mut()));
     assert_eq!(gone, Status::UnknownAddress);
     client.assert_all_returned("a fill");
 }
 
 #[test]
-fn a_batch_comes_whole_or_not_at_all() {
+fn batch_comes_whole_or_empty() {
     let device = crate::support::emulated(64 << 20, Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
     let mut addresses: [*mut c_void; 4] = [ptr::without_provenance_mut(1); 4];
     let batch = |bytes: [u64; 4], addresses: &mut [*mut c_void; 4]| {
-        // SAFETY: the heap is open, the stream alive, both arrays have four elements.
-        unsafe {
-            gpuheap_allocate_batch(
-                client.0,
-                4,
-                bytes.as_ptr(),
-                ptr::null_mut(),
-                addresses.as_mut_ptr(),
-            )
-        }
+        call!(gpuheap_allocate_batch(
+            client.0,
+            4,
+            bytes.as_ptr(),
+            ptr::null_mut(),
+            addresses.as_mut_ptr(),
+        ))
     };
     assert_eq!(batch([1000, 0, 5 << 20, 1 << 30], &mut addresses), Status::OutOfMemory);
     assert_eq!(addresses, [ptr::null_mut(); 4]);
@@ -131,8 +124,7 @@ fn a_batch_comes_whole_or_not_at_all() {
     assert_eq!(client.statistics().live, 1000 + (5 << 20) + 7);
     // One that is not the heap's does not keep the others.
     let given = [addresses[0], ptr::without_provenance_mut(512), addresses[2], addresses[3]];
-    // SAFETY: the heap is open, the array has four elements.
-    let free = || unsafe { gpuheap_free_batch(client.0, 4, given.as_ptr()) };
+    let free = || call!(gpuheap_free_batch(client.0, 4, given.as_ptr()));
     assert_eq!(free(), Status::UnknownAddress);
     assert!(last_error().contains("begins at 0x200"), "{}", last_error());
     assert_eq!((client.statistics().live, free()), (0, Status::UnknownAddress));
