@@ -1,8 +1,8 @@
 // gpuheap: GPU memory that can be accounted for, and that comes back.
 //
-// The C++ interface, C++17: owners over the C interface (gpuheap.h), in this header alone. Link the C
-// library; no other library and no CUDA header is needed. A stream is a cudaStream_t or a CUstream,
-// passed as it is.
+// The C++ interface, C++17: owners over the C interface (gpuheap.h), in this header alone. Link the
+// C library; no other library and no CUDA header is needed. A stream is a cudaStream_t or a
+// CUstream, passed as it is.
 //
 //     gpuheap::heap heap("cuda:0");
 //     gpuheap::buffer<float> numbers = heap.allocate<float>(1000, stream);
@@ -10,8 +10,9 @@
 //     // freed here, in the order of the stream; nothing waits
 //
 // Each operation has two forms: one that throws gpuheap::error, and one that begins with try_ and
-// returns a gpuheap::result. With GPUHEAP_NO_EXCEPTIONS defined, or where the compiler has exceptions
-// off, only the second is there. Destructors never throw. Every function may be called from any thread.
+// returns a gpuheap::result. With GPUHEAP_NO_EXCEPTIONS defined, or where the compiler has
+// exceptions off, only the second is there. Destructors never throw. Every function may be called
+// from any thread.
 
 #ifndef GPUHEAP_HPP
 #define GPUHEAP_HPP
@@ -45,7 +46,8 @@
 #endif
 #endif
 
-// Thrust and CCCL, where they are: for CUDA compilers, and where GPUHEAP_WITH_CUDA is defined before.
+// Thrust and CCCL, where they are: for CUDA compilers, and where GPUHEAP_WITH_CUDA is defined
+// before.
 #if !defined(GPUHEAP_NO_EXCEPTIONS) && (defined(__CUDACC__) || defined(GPUHEAP_WITH_CUDA))
 #if __has_include(<thrust/device_ptr.h>)
 #include <thrust/device_ptr.h>
@@ -196,7 +198,8 @@ result<std::string> text(Write write) {
   return text;
 }
 
-// Asks for the number of places, then for the places. It is asked again if there are more meanwhile.
+// Asks for the number of places, then for the places. It is asked again if there are more
+// meanwhile.
 template <class List>
 result<std::vector<gpuheap_site>> sites(List list) {
   std::vector<gpuheap_site> sites;
@@ -216,8 +219,9 @@ result<std::vector<gpuheap_site>> sites(List list) {
 
 // Memory for elements of a type, owned by one: on the device, unless it was allocated as another
 // kind. Freed in the order of its stream and of all streams that used_on() named, when it ends.
-// Nothing is constructed: the elements are bytes. If the buffer was freed, released or moved from, every
-// call but data(), size() and release() fails and says so. A buffer of no elements is not an error.
+// Nothing is constructed: the elements are bytes. If the buffer was freed, released or moved from,
+// every call but data(), size() and release() fails and says so. A buffer of no elements is not an
+// error.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
@@ -312,8 +316,8 @@ class buffer {
 };
 
 // Memory of the program, page-locked for the device of a heap until the end of this owner, which
-// waits for the device's work. The memory outlives this owner. Elements of the host; the device uses
-// them by device_data().
+// waits for the device's work. The memory outlives this owner. Elements of the host; the device
+// uses them by device_data().
 template <class T>
 class registered {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
@@ -385,8 +389,8 @@ class registered {
   detail::without without_ = detail::without::elements;
 };
 
-// Describes the devices that a heap can be opened on: the real ones, then one emulated device. Makes
-// no context. gpuheap::heap(devices()[1].name) opens a heap on the second.
+// Describes the devices that a heap can be opened on: the real ones, then one emulated device.
+// Makes no context. gpuheap::heap(devices()[1].name) opens a heap on the second.
 inline result<std::vector<gpuheap_device>> try_devices() {
   std::size_t count = 0;
   gpuheap_status status = gpuheap_count_devices(&count);
@@ -695,8 +699,8 @@ class heap {
 #ifdef GPUHEAP_HAS_MEMORY_RESOURCE
 // Unified or pinned memory of a heap for std::pmr containers, which the host fills and the device
 // reads. The container's memory is freed in the order of the resource's stream and of those that
-// used_on() named for it. An allocation waits for the work of the resource's stream, so that the host
-// may use the memory at once: take a stream for it that has little work. The heap outlives it.
+// used_on() named for it. An allocation waits for the work of the resource's stream, so that the
+// host may use the memory at once: take a stream for it that has little work. The heap outlives it.
 class memory_resource : public std::pmr::memory_resource {
  public:
   explicit memory_resource(heap &of, gpuheap_kind kind = GPUHEAP_KIND_PINNED,
@@ -748,9 +752,9 @@ class memory_resource : public std::pmr::memory_resource {
 #endif
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
-// Allocator of device memory in the order of a stream, with plain pointers. Thrust takes one for the
-// memory of its algorithms: thrust::cuda::par(gpuheap::stream_allocator<char>(heap, stream)).on(stream).
-// The heap outlives it.
+// Allocator of device memory in the order of a stream, with plain pointers. Thrust takes one for
+// the memory of its algorithms: thrust::cuda::par(gpuheap::stream_allocator<char>(heap,
+// stream)).on(stream). The heap outlives it.
 template <class T>
 class stream_allocator {
  public:
@@ -792,8 +796,8 @@ class stream_allocator {
 };
 
 #ifdef GPUHEAP_HAS_THRUST
-// Allocator for thrust::device_vector, in the order of a stream: the one on which the vector is used.
-// The heap outlives the vector.
+// Allocator for thrust::device_vector, in the order of a stream: the one on which the vector is
+// used. The heap outlives the vector.
 template <class T>
 class thrust_allocator {
  public:
@@ -862,8 +866,8 @@ class device_resource {
     (void)gpuheap_free_on(heap_, data, stream.get());
   }
 
-  // In the order of no stream: waits for the default stream, so that all streams may use the memory.
-  // The free waits for the device.
+  // In the order of no stream: waits for the default stream, so that all streams may use the
+  // memory. The free waits for the device.
   void *allocate_sync(std::size_t bytes, std::size_t align = alignment) {
     void *data = make(bytes, align, nullptr);
     gpuheap_status status = gpuheap_wait_for_stream(heap_, nullptr);

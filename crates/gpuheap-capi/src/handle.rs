@@ -156,8 +156,8 @@ impl gpuheap_heap {
     ///
     /// The contract of [`close`](gpuheap_heap::close) and of [`Device::reset`].
     pub(crate) unsafe fn reset(heap: *mut gpuheap_heap) -> Result<(), Failure> {
-        // SAFETY: `heap` may be closed before, and no other thread uses it or its device. All users of
-        // the device's memory have ended, as `Device::reset` requires.
+        // SAFETY: `heap` may be closed before, and no other thread uses it or its device. All users
+        // of the device's memory have ended, as `Device::reset` requires.
         let (open, reset) = unsafe {
             gpuheap_heap::get(heap)?;
             let Some(open) = gpuheap_heap::take(heap)? else { return Ok(()) };

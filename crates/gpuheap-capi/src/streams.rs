@@ -82,8 +82,9 @@ pub(crate) struct LiveStream(CUstream);
 impl LiveStream {
     /// # Safety
     ///
-    /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`], or of
-    /// [`Device::unannounced_stream`] if streams end unannounced, and no thread announces its end.
+    /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`], or
+    /// of [`Device::unannounced_stream`] if streams end unannounced, and no thread announces its
+    /// end.
     pub(crate) unsafe fn new(raw: *mut c_void) -> LiveStream {
         LiveStream(CUstream(raw as usize))
     }
@@ -207,8 +208,8 @@ impl Streams {
             // the capture.
             if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
                 let stream = Arc::as_ptr(stream);
-                // SAFETY: the table keeps the object until the handle means another stream, and this
-                // one is alive.
+                // SAFETY: the table keeps the object until the handle means another stream, and
+                // this one is alive.
                 return Ok(Given::Known(unsafe { &*stream }));
             }
         }

@@ -438,7 +438,8 @@ pub(crate) struct Meter {
 
 #[pymethods]
 impl Meter {
-    /// Returns live bytes before, live bytes now and the peak of live bytes since the meter was made.
+    /// Returns live bytes before, live bytes now and the peak of live bytes since the meter was
+    /// made.
     fn read(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let reading = call(py, || self.inner.read())?;
         Ok((reading.live_before, reading.live, reading.live_peak))

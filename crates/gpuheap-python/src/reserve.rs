@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 
 use crate::failure::refused;
 
-/// Sizes in bytes of the parts of the reserve. The first serves requests of at most [`SMALL`] bytes.
-/// Each of the others serves one larger request, such as the growth of a table. Parts are never
-/// touched, so they take addresses and no pages.
+/// Sizes in bytes of the parts of the reserve. The first serves requests of at most [`SMALL`]
+/// bytes. Each of the others serves one larger request, such as the growth of a table. Parts are
+/// never touched, so they take addresses and no pages.
 const SIZES: [usize; 6] = [256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
 
 /// Bytes of the largest request that the first part serves.
@@ -60,8 +60,8 @@ fn layout(size: usize) -> Layout {
 }
 
 impl Reserving {
-    /// Holds back the parts for which the host has memory. Returns whether they suffice for the next
-    /// growth of the largest table, which doubles it.
+    /// Holds back the parts for which the host has memory. Returns whether they suffice for the
+    /// next growth of the largest table, which doubles it.
     ///
     /// Larger parts are not required: memory that was freed in pieces may have no 16 MiB in a row,
     /// however much of it is free.

@@ -62,8 +62,8 @@ pub(crate) fn _scope_keep(
     Ok(())
 }
 
-/// Returns the bytes that outlive a scope of a heap, without the memory that was kept. An open scope
-/// inside it may still free its own.
+/// Returns the bytes that outlive a scope of a heap, without the memory that was kept. An open
+/// scope inside it may still free its own.
 #[pyfunction]
 pub(crate) fn _scope_stayed(py: Python<'_>, heap: &Heap, account: &Account) -> PyResult<u64> {
     let places = lock(&account.counts.kept).places(py);

@@ -1,4 +1,5 @@
-// The functions that PyTorch calls whose interface is C++: allocation, and the pools of CUDA graphs.
+// The functions that PyTorch calls whose interface is C++: allocation, and the pools of CUDA
+// graphs.
 //
 // Out of memory is a C++ exception there: a null pointer
 // would become a tensor at address 0. The text begins as PyTorch's own, by which Accelerate and
@@ -25,8 +26,8 @@
 
 extern "C" {
 
-// In torch.rs. Writes why it failed, with a null at its end, if it returns null for more than no bytes.
-// `pool` is null or has two numbers.
+// In torch.rs. Writes why it failed, with a null at its end, if it returns null for more than no
+// bytes. `pool` is null or has two numbers.
 void *gpuheap_torch_allocate(std::ptrdiff_t bytes, int device, void *stream,
                              const std::uint64_t *pool, char *text, std::size_t room);
 void gpuheap_torch_pool_began(int device, std::uint64_t first, std::uint64_t second);

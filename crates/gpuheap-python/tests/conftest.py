@@ -18,7 +18,8 @@ def heap():
 
 @pytest.fixture
 def driver_heap():
-    """A heap of the machine's driver: the emulated one, or a GPU's. Its memory is free at the end."""
+    """A heap of the machine's driver: the emulated one, or a GPU's. Its memory is free at the
+    end."""
     needs_driver()
     heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
     yield heap

@@ -18,8 +18,8 @@ def needs_driver(*modules):
 
 
 def in_threads(*works):
-    """Runs each on a thread of its own, to its end. Returns the answers; raises the first error, which
-    would end nothing but its thread."""
+    """Runs each on a thread of its own, to its end. Returns the answers; raises the first error,
+    which would end nothing but its thread."""
     answers, errors = [None] * len(works), []
 
     def run(at):

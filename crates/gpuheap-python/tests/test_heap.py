@@ -400,7 +400,8 @@ def test_one_allocation_is_one(heap):
 
 
 def test_lines_of_cells_that_were_replaced(heap):
-    # A notebook compiles each cell anew. What a cell holds keeps its line; the cells themselves end.
+    # A notebook compiles each cell anew. What a cell holds keeps its line; the cells themselves
+    # end.
     kept, gone = [], []
     for number in range(2000):
         text = f"\nkept.append(heap.alloc({number + 1}))" if number % 500 == 0 else "heap.alloc(1)"
@@ -488,7 +489,8 @@ print(caught[0].message)
 
 
 def run(program, **settings):
-    """Runs a program in a process with these settings of the environment. Returns what it prints."""
+    """Runs a program in a process with these settings of the environment. Returns what it
+    prints."""
     environment = {**os.environ, **settings}
     environment = {name: value for name, value in environment.items() if value is not None}
     done = subprocess.run(

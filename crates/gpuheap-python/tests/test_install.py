@@ -1,4 +1,5 @@
-"""`gpuheap.install`, and the share of JAX. Each program is a process: libraries take one allocator."""
+"""`gpuheap.install`, and the share of JAX. Each program is a process: libraries take one
+allocator."""
 
 import importlib.util
 import os

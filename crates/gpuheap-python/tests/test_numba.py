@@ -1,5 +1,5 @@
-"""Numba, unmodified from its wheel, with memory from a heap. Each program is a process: Numba takes one
-manager."""
+"""Numba, unmodified from its wheel, with memory from a heap. Each program is a process: Numba takes
+one manager."""
 
 import subprocess
 import sys

@@ -1,7 +1,8 @@
 """The Python blocks of docs/python.md and the READMEs, on the emulated device.
 
-The blocks between two headings are one program, `program.py`. A block of text right behind one is what it
-prints; `...` stands for anything, and lines may be broken elsewhere. A comment before a block says more:
+The blocks between two headings are one program, `program.py`. A block of text right behind one is
+what it prints; `...` stands for anything, and lines may be broken elsewhere. A comment before a
+block says more:
 
 * `<!-- not run: why -->`: only the names of gpuheap in it are looked up.
 * `<!-- needs numba_cuda -->`: run if the module is there.

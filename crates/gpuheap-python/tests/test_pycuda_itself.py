@@ -1,5 +1,5 @@
-"""PyCUDA, built from its source, on the emulated driver. Each program is a process: a context of PyCUDA
-lasts as long."""
+"""PyCUDA, built from its source, on the emulated driver. Each program is a process: a context of
+PyCUDA lasts as long."""
 
 import subprocess
 import sys

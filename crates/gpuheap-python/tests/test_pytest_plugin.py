@@ -7,7 +7,8 @@ import pytest
 
 import gpuheap
 
-# Pytester forgets modules that were imported first inside it; the package would then be there twice.
+# Pytester forgets modules that were imported first inside it; the package would then be there
+# twice.
 import gpuheap._meter
 import gpuheap._scopes
 

@@ -23,8 +23,8 @@ def test_memory_comes_and_goes(heap):
 
 
 def test_the_heap_gets_numbers_of_streams(heap):
-    """RMM makes an object for each call, and the stream outlives it: held as an object, the heap would
-    take its end for the stream's."""
+    """RMM makes an object for each call, and the stream outlives it: held as an object, the heap
+    would take its end for the stream's."""
     seen = []
 
     class Spy:

@@ -30,7 +30,8 @@ def leaks_are_errors():
 
 
 def library(name="gpuheap.cupy"):
-    """A module that requests memory as that of a hook does: what it hands out is not the program's."""
+    """A module that requests memory as that of a hook does: what it hands out is not the
+    program's."""
     module = types.ModuleType(name)
     exec("def empty(heap, nbytes): return heap.alloc(nbytes)", module.__dict__)
     return module

@@ -17,7 +17,8 @@ PACKAGE = Path(gpuheap.__file__).parent
 
 @pytest.fixture
 def mypy(tmp_path):
-    """Runs a module of mypy where the package stands alone: mypy refuses a folder of installed packages."""
+    """Runs a module of mypy where the package stands alone: mypy refuses a folder of installed
+    packages."""
     pytest.importorskip("mypy")
     (tmp_path / "gpuheap").symlink_to(PACKAGE)
     (tmp_path / "mypy.ini").write_text("[mypy]\nignore_missing_imports = True\n")

@@ -250,7 +250,8 @@ assert changed == [] and gpuheap.torch.install(first) is first
 
 @pytest.fixture
 def captures(tmp_path):
-    """Begins of a program that captures graphs as PyTorch does: a pool has a filter of streams, in C++."""
+    """Begins of a program that captures graphs as PyTorch does: a pool has a filter of streams, in
+    C++."""
     if not shutil.which("g++"):
         pytest.skip("no g++")
     (tmp_path / "pools.cpp").write_text("""
@@ -408,8 +409,8 @@ assert live() == MIB
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_waits_for_no_lock_of_another_thread():
-    # Threads of PyTorch free without the interpreter's lock, so a fork meets a table that is locked.
-    # A child that waits for it is ended by its alarm.
+    # Threads of PyTorch free without the interpreter's lock, so a fork meets a table that is
+    # locked. A child that waits for it is ended by its alarm.
     run("""
 import os, signal, warnings
 warnings.simplefilter("ignore")

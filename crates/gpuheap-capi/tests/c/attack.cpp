@@ -1,5 +1,5 @@
-// What attack.c does, through the C++ header: failures are thrown with a text, destructors throw nothing.
-// Each line printed is an assertion of the test.
+// What attack.c does, through the C++ header: failures are thrown with a text, destructors throw
+// nothing. Each line printed is an assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Several devices, and memory of the program that one of them uses: each line printed is an assertion of
-// the test.
+// Several devices, and memory of the program that one of them uses: each line printed is an
+// assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Allocators and resources for Thrust and CCCL, without their headers: each line printed is an assertion
-// of the test.
+// Allocators and resources for Thrust and CCCL, without their headers: each line printed is an
+// assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>

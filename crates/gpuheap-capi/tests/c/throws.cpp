@@ -1,5 +1,5 @@
-// A function of the program that throws: the argument says which. The process ends with a text, and nothing
-// is printed after the call.
+// A function of the program that throws: the argument says which. The process ends with a text, and
+// nothing is printed after the call.
 #include <gpuheap.hpp>
 
 #include <cstdio>

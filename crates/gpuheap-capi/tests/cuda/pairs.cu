@@ -1,5 +1,6 @@
-// Nanoseconds of an allocation and its free: the CUDA runtime's, and a heap's through C and through C++.
-// tests/cuda/run compiles it. benches/pairs.rs has those in Rust. The device is that of GPUHEAP_DEVICE.
+// Nanoseconds of an allocation and its free: the CUDA runtime's, and a heap's through C and through
+// C++. tests/cuda/run compiles it. benches/pairs.rs has those in Rust. The device is that of
+// GPUHEAP_DEVICE.
 #include <gpuheap.hpp>
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// Thrust and CCCL over a heap, on a GPU; tests/cuda/run compiles it. Each line printed is an assertion.
+// Thrust and CCCL over a heap, on a GPU; tests/cuda/run compiles it. Each line printed is an
+// assertion.
 #define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
 #include <gpuheap.hpp>
 

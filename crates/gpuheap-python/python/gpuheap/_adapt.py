@@ -19,8 +19,8 @@ def adapt(heap: Heap, structure: Any, narrow: bool = False) -> Any:
 
 
 def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Array]]:
-    """Returns the adapted structure, and the arrays that were uploaded for it. Device arrays of the caller
-    in the structure are not among them."""
+    """Returns the adapted structure, and the arrays that were uploaded for it. Device arrays of the
+    caller in the structure are not among them."""
     made: list[Array] = []
 
     def upload(leaf: Any) -> Any:
@@ -46,8 +46,8 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Ar
 def host(structure: Any) -> Any:
     """Moves a structure back to the host: the inverse of `Heap.adapt`.
 
-    Each `gpuheap.Array` becomes an array of NumPy, or nested lists if NumPy is not installed. Everything
-    else stays. Waits for the work on the arrays.
+    Each `gpuheap.Array` becomes an array of NumPy, or nested lists if NumPy is not installed.
+    Everything else stays. Waits for the work on the arrays.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -71,8 +71,9 @@ def host(structure: Any) -> Any:
 
 
 def walk(structure: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Rebuilds dicts, lists, tuples, named tuples and dataclasses with their leaves replaced. An object that
-    occurs twice is replaced once. Does not recurse, so that structures may be of any depth."""
+    """Rebuilds dicts, lists, tuples, named tuples and dataclasses with their leaves replaced. An
+    object that occurs twice is replaced once. Does not recurse, so that structures may be of any
+    depth."""
     return Walk(leaf).rebuilt(structure)
 
 
@@ -105,14 +106,15 @@ class Step(NamedTuple):
 
 
 class Walk:
-    """State of a walk. An object and not nested functions: those would refer to each other, and keep arrays
-    until the collector runs."""
+    """State of a walk. An object and not nested functions: those would refer to each other, and
+    keep arrays until the collector runs."""
 
     def __init__(self, leaf: Callable[[Any], Any]) -> None:
         self.leaf = leaf
         # Each object with what replaces it, by its identity.
         self.done: dict[int, tuple[Any, Any]] = {}
-        # Containers whose parts are being replaced, the outermost first. They live as long as the structure.
+        # Containers whose parts are being replaced, the outermost first. They live as long as the
+        # structure.
         self.open: list[Open] = []
         self.open_numbers: set[int] = set()
         # How the innermost open container names the part that is looked at.
@@ -139,8 +141,8 @@ class Walk:
             raise
 
     def begin(self, part: Any) -> tuple[bool, Any]:
-        """Replaces a part at once, or opens it if it is a container. Returns whether it is replaced, and by
-        what."""
+        """Replaces a part at once, or opens it if it is a container. Returns whether it is
+        replaced, and by what."""
         key = id(part)
         if key in self.done:
             return True, self.done[key][1]
@@ -204,8 +206,8 @@ def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
         return with_fields(part, named)
     if kind is dict:
         return named
-    # Other kinds of dict (ordered, with defaults, counters) keep their settings. Their own `update` may mean
-    # something else: that of a counter adds.
+    # Other kinds of dict (ordered, with defaults, counters) keep their settings. Their own `update`
+    # may mean something else: that of a counter adds.
     import copy
 
     same = copy.copy(part)
@@ -215,7 +217,8 @@ def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
 
 
 def with_fields(part: Any, fields: dict[str, Any]) -> Any:
-    """Copies a dataclass with other values. Its `__init__` does not run, for it may reject device arrays."""
+    """Copies a dataclass with other values. Its `__init__` does not run, for it may reject device
+    arrays."""
     import copy
 
     same = copy.copy(part)
@@ -225,8 +228,8 @@ def with_fields(part: Any, fields: dict[str, Any]) -> Any:
 
 
 def is_host_array(part: Any) -> bool:
-    """Returns `True` for what becomes a device array: objects with the buffer protocol, but for `bytes` and
-    NumPy's numbers, which are values as texts and numbers are."""
+    """Returns `True` for what becomes a device array: objects with the buffer protocol, but for
+    `bytes` and NumPy's numbers, which are values as texts and numbers are."""
     if isinstance(part, (bytes, str, int, float, complex, type(None), Array)):
         return False
     numpy = sys.modules.get("numpy")
@@ -252,7 +255,8 @@ _COLUMNS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__", "__array
 
 
 def refuse_table(part: Any) -> None:
-    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow, which has no buffer."""
+    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow, which has no
+    buffer."""
     for base in type(part).__mro__:
         library = base.__module__.partition(".")[0]
         if library in _TABLES and any(hasattr(base, name) for name in _COLUMNS):

@@ -18,13 +18,14 @@ def batches(
 ) -> RowBatches | ItemBatches:
     """Uploads data in batches, each freed before the next.
 
-    An array (an object with the buffer protocol) or a tuple of arrays with equally many rows is cut into
-    ranges of rows: a batch takes at most `fraction` of the memory that the heap may still have. If memory
-    runs out all the same, the batch and all later ones have half the rows. The items of any other iterable
-    are adapted one after another, as `Heap.adapt` does. With `narrow`, float64 becomes float32.
+    An array (an object with the buffer protocol) or a tuple of arrays with equally many rows is cut
+    into ranges of rows: a batch takes at most `fraction` of the memory that the heap may still
+    have. If memory runs out all the same, the batch and all later ones have half the rows. The
+    items of any other iterable are adapted one after another, as `Heap.adapt` does. With `narrow`,
+    float64 becomes float32.
 
-    Without `heap`, the default heap is used. The loop's variable is an error once the next batch's turn has
-    come; `batches.keep(batch)` takes a batch out of its turn.
+    Without `heap`, the default heap is used. The loop's variable is an error once the next batch's
+    turn has come; `batches.keep(batch)` takes a batch out of its turn.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB", limit="16MiB")
@@ -53,8 +54,8 @@ def batches(
 
 
 class Batches(Iterator[Any]):
-    """An iterator of batches. The memory of a batch is freed when the next is asked for, and at the end of
-    the loop or of a `with` block."""
+    """An iterator of batches. The memory of a batch is freed when the next is asked for, and at the
+    end of the loop or of a `with` block."""
 
     def __init__(self, heap: Heap, narrow: bool) -> None:
         self._heap = heap
@@ -62,15 +63,15 @@ class Batches(Iterator[Any]):
         self._current: list[Array] = []
 
     def keep(self, batch: Any) -> Any:
-        """Takes the arrays of the current batch out of its turn: they live on, also those that `batch` has parts
-        of alone. Returns the batch."""
+        """Takes the arrays of the current batch out of its turn: they live on, also those that
+        `batch` has parts of alone. Returns the batch."""
         kept = {array._memory.id for array in arrays(batch)}
         self._current = [array for array in self._current if array._memory.id not in kept]
         return batch
 
     def close(self) -> None:
-        """Frees the current batch. A loop that was left calls this by the end of the `with` block, or when
-        the batches are collected."""
+        """Frees the current batch. A loop that was left calls this by the end of the `with` block,
+        or when the batches are collected."""
         current, self._current = self._current, []
         for array in current:
             array.free()
@@ -153,8 +154,9 @@ class RowBatches(Batches):
         raise StopIteration
 
     def halve(self) -> None:
-        """Frees the current batch, for work on it that ran out of memory. Its rows come again, in batches of
-        half as many, as do all later rows. Raises `ValueError` for a batch of one row."""
+        """Frees the current batch, for work on it that ran out of memory. Its rows come again, in
+        batches of half as many, as do all later rows. Raises `ValueError` for a batch of one
+        row."""
         if len(self.rows) <= 1:
             raise ValueError(
                 f"a batch of {len(self.rows)} rows cannot be halved; free other memory first"
@@ -177,7 +179,8 @@ def arrays(structure: Any) -> list[Array]:
 
 
 def room(heap: Heap) -> int:
-    """Returns the bytes that the heap may still hand out: the most for which `would_fit` does not say no."""
+    """Returns the bytes that the heap may still hand out: the most for which `would_fit` does not
+    say no."""
     low, high = 0, heap.device.total_memory
     while high - low > 1 << 20:
         middle = (low + high) // 2

@@ -18,12 +18,12 @@ class OutOfMemory(Error, MemoryError):
 
     The attributes are the figures after the last attempt, in bytes: `requested`, `live`, `cached`,
     `largest_cached_block`, `largest_stitchable`, `pending`, `reserved`, `limit`, `device`,
-    `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`, and `cause`, one word. `tried` has
-    the reclaim steps with what each gave back. `figures` has all of them. The error holds no memory
-    and no frames.
+    `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`, and
+    `cause`, one word. `tried` has the reclaim steps with what each gave back. `figures` has all of
+    them. The error holds no memory and no frames.
 
-    A request beyond the limit of a scope has the cause `"scope"` and the attributes `scope` (its name),
-    `requested`, `live`, `limit` and `short_by`.
+    A request beyond the limit of a scope has the cause `"scope"` and the attributes `scope` (its
+    name), `requested`, `live`, `limit` and `short_by`.
     """
 
     kind = "OutOfMemory"

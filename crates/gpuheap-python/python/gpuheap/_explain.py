@@ -1,4 +1,5 @@
-"""Explanations of out-of-memory errors, and replays of recorded programs: the command's, as objects."""
+"""Explanations of out-of-memory errors, and replays of recorded programs: the command's, as
+objects."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Explained = tuple[str, str, list[tuple[str, int]], str, bool, str]
 
 
 class Explanation:
-    """An out-of-memory error: its cause, the figures behind it, and the one thing to do first. `str()` has
-    all of it."""
+    """An out-of-memory error: its cause, the figures behind it, and the one thing to do first.
+    `str()` has all of it."""
 
     def __init__(self, explained: Explained) -> None:
         #: Program whose error it is: `"PyTorch"`.
@@ -46,9 +47,10 @@ class Explanation:
 def explain(error: BaseException | str | None = None) -> Explanation | None:
     """Explains an out-of-memory error of PyTorch, CuPy, RMM, cuDF, Numba, JAX, PyCUDA or gpuheap.
 
-    Takes the exception, or a text with the error somewhere in it, such as a log. Without an argument it
-    explains the last error that nobody caught. Of an exception the causes are looked at too. `None` if no
-    known out-of-memory error is in it. The rules are those of the command `gpuheap explain`.
+    Takes the exception, or a text with the error somewhere in it, such as a log. Without an
+    argument it explains the last error that nobody caught. Of an exception the causes are looked at
+    too. `None` if no known out-of-memory error is in it. The rules are those of the command
+    `gpuheap explain`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
@@ -97,7 +99,8 @@ def _of_scope(figures: dict[str, Any]) -> Explained:
 
 
 def _text(error: BaseException) -> str:
-    """An exception as its traceback ends, without its causes: `traceback` reads those at each call."""
+    """An exception as its traceback ends, without its causes: `traceback` reads those at each
+    call."""
     kind = type(error)
     name = (
         kind.__qualname__
@@ -131,7 +134,8 @@ class Replay:
     """The verdict on the traces of a file. `str()` has what the command prints."""
 
     def __init__(self, figures: str, text: str) -> None:
-        #: One dictionary for each trace, as `gpuheap replay --json` prints it (docs/replay.schema.json).
+        #: One dictionary for each trace, as `gpuheap replay --json` prints it
+        #: (docs/replay.schema.json).
         self.traces: list[dict[str, Any]] = json.loads(figures)
         self._text = text
 
@@ -160,11 +164,12 @@ def replay(
     find_minimum: bool = False,
     recorded_only: bool = False,
 ) -> Replay:
-    """Replays a PyTorch snapshot or an RMM log through models of allocators, without a GPU: would the program
-    have got through, with which setting, on which card. The arguments are those of `gpuheap replay`.
+    """Replays a PyTorch snapshot or an RMM log through models of allocators, without a GPU: would
+    the program have got through, with which setting, on which card. The arguments are those of
+    `gpuheap replay`.
 
-    Blocks until it is done, a second for some million events. Raises `OSError` if there is no such file, and
-    `ValueError` if it is no trace, or an argument is wrong.
+    Blocks until it is done, a second for some million events. Raises `OSError` if there is no such
+    file, and `ValueError` if it is no trace, or an argument is wrong.
     """
     figures, text = _gpuheap._replay(
         fspath(path),

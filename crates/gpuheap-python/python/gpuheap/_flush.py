@@ -1,4 +1,5 @@
-"""Flushes that release what only a traceback, a dead thread's frame or a notebook's output keeps."""
+"""Flushes that release what only a traceback, a dead thread's frame or a notebook's output
+keeps."""
 
 from __future__ import annotations
 
@@ -17,13 +18,15 @@ _LAST = ("last_exc", "last_value", "last_type", "last_traceback")
 
 
 def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
-    """Collects Python's garbage, and gives all cached memory of the default heap back to the driver.
+    """Collects Python's garbage, and gives all cached memory of the default heap back to the
+    driver.
 
-    With `tracebacks` it first releases what an error left behind, and no code needs: `sys.last_exc`,
-    `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the locals of threads that
-    ended, where the traceback of an exception keeps them. The exceptions themselves stay, with their
-    text and lines. With `outputs` it also empties IPython's `Out`, `_`, `__`, `___` and `_1`, `_2`...
-    A frame that runs, or that a generator will go on with, is never touched.
+    With `tracebacks` it first releases what an error left behind, and no code needs:
+    `sys.last_exc`, `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the
+    locals of threads that ended, where the traceback of an exception keeps them. The exceptions
+    themselves stay, with their text and lines. With `outputs` it also empties IPython's `Out`, `_`,
+    `__`, `___` and `_1`, `_2`... A frame that runs, or that a generator will go on with, is never
+    touched.
 
     `released` of the report says what each gave, in bytes. Waits for frees in flight.
     """

@@ -17,8 +17,8 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def running_frames() -> list[tuple[int, types.FrameType]]:
-    """Frames that run now, the innermost of each thread first, with the thread's number. Frames of this
-    package are left out."""
+    """Frames that run now, the innermost of each thread first, with the thread's number. Frames of
+    this package are left out."""
     found = []
     innermost = sys._current_frames()
     while innermost:
@@ -44,15 +44,15 @@ def local_values(frame: types.FrameType) -> list[Any]:
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:
-    """A copy of a frame's locals: another thread may change them meanwhile. Empty for the body of a class that
-    has them in a table of its own."""
+    """A copy of a frame's locals: another thread may change them meanwhile. Empty for the body of a
+    class that has them in a table of its own."""
     values = frame.f_locals
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         named = _plain.items(values) if _plain.is_a(values, dict) else []
         return {name: value for name, value in named if type(name) is str}
     found = dict(values)
-    # Until Python 3.13 a function's frame keeps the dictionary that it made for us, and with it all that
-    # its locals are now. It is emptied, unless `locals()` or a debugger has it too.
+    # Until Python 3.13 a function's frame keeps the dictionary that it made for us, and with it all
+    # that its locals are now. It is emptied, unless `locals()` or a debugger has it too.
     if sys.version_info < (3, 13) and sys.gettrace() is None and sys.getrefcount(values) <= 3:
         values.clear()
     return found
@@ -111,8 +111,9 @@ def is_suspended(frame: types.FrameType) -> bool:
 
 
 def resumable_on_stack() -> list[weakref.ref[Any]]:
-    """Weak references to the generators and coroutines that run on this thread, the innermost first. Those that
-    `contextlib` or pytest drive are left out: they are suspended for the code that runs inside their block."""
+    """Weak references to the generators and coroutines that run on this thread, the innermost
+    first. Those that `contextlib` or pytest drive are left out: they are suspended for the code
+    that runs inside their block."""
     found = []
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
@@ -136,7 +137,8 @@ def _is_driver(frame: types.FrameType) -> bool:
 
 
 def _opener(frame: types.FrameType) -> Any:
-    """The generator or the coroutine that a frame is of; `None` if the interpreter does not show it."""
+    """The generator or the coroutine that a frame is of; `None` if the interpreter does not show
+    it."""
     if sys.version_info >= (3, 14):
         return frame.f_generator
     try:

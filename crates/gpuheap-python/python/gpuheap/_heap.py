@@ -132,17 +132,18 @@ class Heap(_gpuheap.Heap):
         return Status(json.loads(figures), text)
 
     def flush(self) -> FlushReport:
-        """Gives all cached memory back to the driver, and says what stayed. Waits for frees in flight."""
+        """Gives all cached memory back to the driver, and says what stayed. Waits for frees in
+        flight."""
         import json
 
         figures, text = self._flush()
         return FlushReport(json.loads(figures), text)
 
     def adapt(self, structure: Any, narrow: bool = False) -> Any:
-        """Moves the arrays inside a structure to the device, and keeps the rest: dicts, lists, tuples, named
-        tuples and dataclasses are rebuilt. Arrays are objects with the buffer protocol (NumPy's arrays,
-        `array.array`, `memoryview`); numbers, texts and `bytes` stay. With `narrow`, float64 becomes
-        float32. `gpuheap.host` moves a structure back."""
+        """Moves the arrays inside a structure to the device, and keeps the rest: dicts, lists,
+        tuples, named tuples and dataclasses are rebuilt. Arrays are objects with the buffer
+        protocol (NumPy's arrays, `array.array`, `memoryview`); numbers, texts and `bytes` stay.
+        With `narrow`, float64 becomes float32. `gpuheap.host` moves a structure back."""
         from gpuheap._adapt import adapt
 
         return adapt(self, structure, narrow)
@@ -152,8 +153,8 @@ class Heap(_gpuheap.Heap):
         return Leaks(Line(*line) for line in self._outstanding())
 
     def held(self) -> list[Held]:
-        """Every outstanding allocation with who holds it, most bytes first. Needs `track="lines"`. Looks at
-        every object of the program: for questions, and not for loops.
+        """Every outstanding allocation with who holds it, most bytes first. Needs `track="lines"`.
+        Looks at every object of the program: for questions, and not for loops.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
@@ -189,16 +190,17 @@ class Heap(_gpuheap.Heap):
     ) -> Scope:
         """Opens a scope: `with heap.scope("load", limit="6 GiB"):`, or a decorator.
 
-        Buffers that the code inside requests are freed at its end, in the order of their streams, also after
-        an exception. `Scope.keep` excepts one, and so does the return from a decorated function. An object of
-        a library is not torn away: the scope reports those that stayed. The code inside is that which the block
-        calls. Other threads and asyncio tasks that are started in it are outside, and so is the code that runs
-        while a generator that opened the scope is suspended.
+        Buffers that the code inside requests are freed at its end, in the order of their streams,
+        also after an exception. `Scope.keep` excepts one, and so does the return from a decorated
+        function. An object of a library is not torn away: the scope reports those that stayed. The
+        code inside is that which the block calls. Other threads and asyncio tasks that are started
+        in it are outside, and so is the code that runs while a generator that opened the scope is
+        suspended.
 
-        `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it raises
-        `gpuheap.OutOfMemory`, which names the scope. It counts what Python code requests from the heap,
-        itself or through CuPy, Numba, cuda.core and PyCUDA. What RMM and PyTorch request is under
-        the limit of the heap alone: no Python may run below them.
+        `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it
+        raises `gpuheap.OutOfMemory`, which names the scope. It counts what Python code requests
+        from the heap, itself or through CuPy, Numba, cuda.core and PyCUDA. What RMM and PyTorch
+        request is under the limit of the heap alone: no Python may run below them.
 
         `on_leak` says what happens if memory stays: `"warn"` (a `gpuheap.LeakWarning`), `"raise"`
         (`gpuheap.Leaked`), `"ignore"`, or a function that gets the scope. If the scope ends by an
@@ -233,8 +235,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_heap() -> Heap:
-    """The heap that `gpuheap.status()`, `gpuheap.flush()` and the modules of libraries use: the one of
-    `set_default_heap` or `install`, else one of the first device, with the settings of the environment."""
+    """The heap that `gpuheap.status()`, `gpuheap.flush()` and the modules of libraries use: the one
+    of `set_default_heap` or `install`, else one of the first device, with the settings of the
+    environment."""
     global _default
     with _default_lock:
         if _default is None:

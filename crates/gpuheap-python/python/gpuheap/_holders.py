@@ -17,18 +17,20 @@ from gpuheap import _frames, _plain
 from gpuheap._heap import Heap, size
 from gpuheap._objects import memory_objects, memory_of
 
-# Objects and levels that a search looks at. A program of a million objects is searched in about a second.
+# Objects and levels that a search looks at. A program of a million objects is searched in about a
+# second.
 _MOST_OBJECTS = 20_000
 _MOST_LEVELS = 32
 _MOST_HOLDERS = 8
 
-# Objects above which the objects that refer to them are found by a pass over all objects: the collector
-# compares each reference with each of the objects.
+# Objects above which the objects that refer to them are found by a pass over all objects: the
+# collector compares each reference with each of the objects.
 _FEW = 16
 _CHUNK = 200
 
-# Searches of several threads take turns: each would find what the others hold. A search that lasts this many
-# seconds, in code of the program that it asked for an address, does not keep the others waiting.
+# Searches of several threads take turns: each would find what the others hold. A search that lasts
+# this many seconds, in code of the program that it asked for an address, does not keep the others
+# waiting.
 _turn = threading.RLock()
 _MOST_SECONDS = 30
 
@@ -55,8 +57,8 @@ def _in_turn() -> Iterator[None]:
 class Holder(NamedTuple):
     """A name that keeps an object alive. Holds no object itself.
 
-    `kind` is `"local"`, `"global"`, `"class"`, `"output"` (IPython's), `"traceback"` (an exception that is
-    kept), `"thread"`, `"cycle"` (waits for the collector) or `"unknown"`.
+    `kind` is `"local"`, `"global"`, `"class"`, `"output"` (IPython's), `"traceback"` (an exception
+    that is kept), `"thread"`, `"cycle"` (waits for the collector) or `"unknown"`.
     """
 
     kind: str
@@ -93,8 +95,8 @@ class Held(NamedTuple):
 def holders(obj: Any) -> list[Holder]:
     """Says who holds an object: a buffer, an array or any other.
 
-    Walks from the object to the names that reach it. Takes as long as Python's collector for each level
-    between them, so it is for questions and not for loops. Nothing is changed.
+    Walks from the object to the names that reach it. Takes as long as Python's collector for each
+    level between them, so it is for questions and not for loops. Nothing is changed.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -134,7 +136,8 @@ def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
 
 
 def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
-    """Who holds an object whose memory is in each of some ranges, which do not overlap: address and bytes."""
+    """Who holds an object whose memory is in each of some ranges, which do not overlap: address and
+    bytes."""
     starts = sorted(ranges)
     with _in_turn():
         inside: dict[int, list[int]] = {}
@@ -171,8 +174,9 @@ def _without_parts(found: list[Holder]) -> list[Holder]:
 class _Search:
     """What refers to some objects, level by level up to names.
 
-    `nodes` has the objects by number, and `above` the numbers of those that refer to each. These and the
-    list of the current level are the only containers of objects here, and no result of the walk.
+    `nodes` has the objects by number, and `above` the numbers of those that refer to each. These
+    and the list of the current level are the only containers of objects here, and no result of the
+    walk.
     """
 
     def __init__(self, targets: list[Any]) -> None:
@@ -181,7 +185,8 @@ class _Search:
         self.is_complete = True
         #: Names of the parts of large containers, by the numbers of container and part.
         self.steps: dict[int, dict[int, str]] = {}
-        # A module may have a second name: multiprocessing's __mp_main__ is __main__. The first name counts.
+        # A module may have a second name: multiprocessing's __mp_main__ is __main__. The first name
+        # counts.
         self.modules: dict[int, str] = {}
         for name, module in _plain.items(sys.modules):
             variables = _plain.variables(module)
@@ -368,7 +373,8 @@ class _Search:
 
     def _cycle(self, target: int) -> list[int]:
         """Objects above one that refer to each other in a circle."""
-        # No function that calls itself: it would refer to itself, and keep this object until the collector runs.
+        # No function that calls itself: it would refer to itself, and keep this object until the
+        # collector runs.
         way, left = [target], [iter(self.above.get(target, ()))]
         done: set[int] = set()
         while way:
@@ -435,7 +441,8 @@ def len_of(node: Any) -> int:
 
 
 def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
-    """Objects that refer to one of a level. Notes in `ours` what the search itself holds them by."""
+    """Objects that refer to one of a level. Notes in `ours` what the search itself holds them
+    by."""
     if len(level) <= _FEW:
         # Python 3.13 shows the tuple of the call's arguments as a referrer.
         arguments = tuple(level)
@@ -454,7 +461,8 @@ def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]
 
 
 def vars_of_module(frame: types.FrameType) -> int:
-    """The number of a frame's variables if they are those of a module, which are globals; else 0."""
+    """The number of a frame's variables if they are those of a module, which are globals; else
+    0."""
     return id(frame.f_globals) if frame.f_code.co_name == "<module>" else 0
 
 

@@ -33,9 +33,9 @@ class Installed:
         self._undos: list[tuple[str, Undo | None]] = []
 
     def undo(self) -> dict[str, str]:
-        """Puts back what was there before, the last one first, and the default heap. Memory that libraries
-        hold stays valid. Returns the libraries that keep the heap, with the reason. A second call does
-        nothing."""
+        """Puts back what was there before, the last one first, and the default heap. Memory that
+        libraries hold stays valid. Returns the libraries that keep the heap, with the reason. A
+        second call does nothing."""
         global _current
         if _current is not self:
             return {}
@@ -81,14 +81,14 @@ def install(
     device: Any = None,
     **settings: Any,
 ) -> Installed:
-    """Makes one heap serve the libraries of the process, and makes it the default heap. Call it before
-    anything uses the GPU.
+    """Makes one heap serve the libraries of the process, and makes it the default heap. Call it
+    before anything uses the GPU.
 
     The heap is `heap`, or a new one of `device` with `limit` and the `settings` of `gpuheap.Heap`.
-    `libraries` is `"auto"`, which are those that are installed, or names: `cuda.core`, `cupy`, `jax`,
-    `numba`, `pycuda`, `rmm`, `torch`. They are imported. A library that cannot be served does not stop the
-    others: print the result to see what was done for each, and why not. A second call with the same arguments
-    returns the first result; `gpuheap.installed()` has it too.
+    `libraries` is `"auto"`, which are those that are installed, or names: `cuda.core`, `cupy`,
+    `jax`, `numba`, `pycuda`, `rmm`, `torch`. They are imported. A library that cannot be served
+    does not stop the others: print the result to see what was done for each, and why not. A second
+    call with the same arguments returns the first result; `gpuheap.installed()` has it too.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")

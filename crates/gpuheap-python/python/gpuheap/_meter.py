@@ -12,13 +12,13 @@ from gpuheap._heap import Line, size
 class Reading(NamedTuple):
     """GPU memory since a meter was made. From `Meter.read()`. Bytes."""
 
-    #: Most that was live at once, above what was live at the start. Of several allocators, the sum of
-    #: their peaks.
+    #: Most that was live at once, above what was live at the start. Of several allocators, the sum
+    #: of their peaks.
     peak: int
     #: Live now, above what was live at the start; 0 if less is live.
     kept: int
-    #: Lines that hold more or less than at the start, the largest growth first. Counts and bytes are
-    #: the differences. Needs a heap with `track="lines"`.
+    #: Lines that hold more or less than at the start, the largest growth first. Counts and bytes
+    #: are the differences. Needs a heap with `track="lines"`.
     lines: list[Line]
 
     def __str__(self) -> str:
@@ -64,8 +64,8 @@ class Meter:
 
 
 def meter() -> Meter:
-    """Begins to measure the default heap and PyTorch's own allocator. Opens no device and imports no
-    library. PyTorch's own peak statistic begins anew.
+    """Begins to measure the default heap and PyTorch's own allocator. Opens no device and imports
+    no library. PyTorch's own peak statistic begins anew.
 
     >>> import gpuheap
     >>> before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB"))
@@ -114,8 +114,8 @@ def _torch_live() -> dict[int, int]:
 
 
 def _torch_devices() -> list[tuple[int, Any]]:
-    """The devices that PyTorch's own allocator is in use on. None if a heap took its place: then it is the
-    heap that counts."""
+    """The devices that PyTorch's own allocator is in use on. None if a heap took its place: then it
+    is the heap that counts."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     try:

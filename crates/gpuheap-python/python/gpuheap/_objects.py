@@ -14,8 +14,8 @@ _CHUNK = 500
 
 
 def memory_of(holder: Any) -> tuple[int, int] | None:
-    """Address and bytes of the device memory that an object holds; `None` if it holds none. Runs code of the
-    object's class alone that says where its memory is."""
+    """Address and bytes of the device memory that an object holds; `None` if it holds none. Runs
+    code of the object's class alone that says where its memory is."""
     try:
         return _memory_of(holder, type(holder))
     except KeyboardInterrupt:
@@ -47,8 +47,8 @@ def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
 
 
 def memory_objects() -> list[Any]:
-    """All objects that may hold device memory, as far as Python's collector knows them or what refers to
-    them. Looks at every object of the program, and runs no code of it."""
+    """All objects that may hold device memory, as far as Python's collector knows them or what
+    refers to them. Looks at every object of the program, and runs no code of it."""
     found: dict[int, Any] = {}
     look = _Look(found)
     everything = gc.get_objects()
@@ -65,7 +65,8 @@ def memory_objects() -> list[Any]:
 
 
 class _Look:
-    """A look at many objects. It lasts as long as one search: to remember a class is to keep it alive."""
+    """A look at many objects. It lasts as long as one search: to remember a class is to keep it
+    alive."""
 
     def __init__(self, found: dict[int, Any]) -> None:
         self.found = found
@@ -103,8 +104,8 @@ def _is_of_cuda_core(kind: type) -> bool:
 
 
 def _is_of_pycuda(kind: type) -> bool:
-    """Returns `True` for the pointers that PyCUDA's arrays have of gpuheap. The collector does not know them, so
-    that a search from the buffer inside ends at them."""
+    """Returns `True` for the pointers that PyCUDA's arrays have of gpuheap. The collector does not
+    know them, so that a search from the buffer inside ends at them."""
     return _plain.module_of(kind) == "gpuheap.pycuda"
 
 

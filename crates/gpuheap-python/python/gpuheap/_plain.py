@@ -1,5 +1,5 @@
-"""Objects, looked at without code of their classes: a search meets every object of the program, also those whose
-attributes load a module, fail, or are made up by a metaclass."""
+"""Objects, looked at without code of their classes: a search meets every object of the program,
+also those whose attributes load a module, fail, or are made up by a metaclass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _MOST_TRIES = 1000
 
 
 def is_a(node: Any, kind: type) -> bool:
-    """Returns `True` for an object of a class or of one below it. `isinstance` also asks the object."""
+    """Returns `True` for an object of a class or of one below it. `isinstance` also asks the
+    object."""
     return issubclass(type(node), kind)
 
 
@@ -52,7 +53,8 @@ def variables(node: Any) -> dict[Any, Any] | None:
 
 
 def items(table: Any) -> list[tuple[Any, Any]]:
-    """The items of a dictionary, or of what a class defines. No copy as a dictionary: keys would be compared."""
+    """The items of a dictionary, or of what a class defines. No copy as a dictionary: keys would be
+    compared."""
     for _ in range(_MOST_TRIES):
         try:
             return list(

@@ -30,8 +30,8 @@ _MOST = 100_000
 
 
 def memory_in(result: Any) -> Iterator[Any]:
-    """The buffers and arrays in a value: itself, in lists, tuples, sets and dictionaries, and in the attributes
-    of objects, dataclasses among them."""
+    """The buffers and arrays in a value: itself, in lists, tuples, sets and dictionaries, and in
+    the attributes of objects, dataclasses among them."""
     seen: set[int] = set()
     # The objects themselves are kept: a number would be another object's by then.
     left, kept = [result], []

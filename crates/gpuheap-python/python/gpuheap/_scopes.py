@@ -19,7 +19,8 @@ from gpuheap._heap import Heap, default_heap, size
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The latest open scope of a context. The extension module reads it, and looks which one governs the calling code.
+# The latest open scope of a context. The extension module reads it, and looks which one governs the
+# calling code.
 current: ContextVar[_gpuheap._Account | None] = ContextVar("gpuheap_scope", default=None)
 
 _ON_LEAK = ("warn", "raise", "ignore")
@@ -51,7 +52,8 @@ class Leak(NamedTuple):
 
 
 def _place_of(buffer: Any) -> tuple[int, int] | None:
-    """Address and bytes of a buffer, an array or a library's object; `None` for memory of the host."""
+    """Address and bytes of a buffer, an array or a library's object; `None` for memory of the
+    host."""
     if isinstance(buffer, _gpuheap.HostBuffer):
         return None
     if isinstance(buffer, _gpuheap.Array):
@@ -70,8 +72,8 @@ def _place_of(buffer: Any) -> tuple[int, int] | None:
 
 
 class _Failures:
-    """What failed at the end of a scope: told once the end has done all the rest. A context manager that
-    keeps the exception of each step."""
+    """What failed at the end of a scope: told once the end has done all the rest. A context manager
+    that keeps the exception of each step."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -86,11 +88,12 @@ class _Failures:
         return True
 
     def tell(self, body: BaseException | None) -> None:
-        """Raises the first failure, with notes of the others. If the body of the scope raised an exception,
-        that one gets the notes instead, unless the end was interrupted."""
+        """Raises the first failure, with notes of the others. If the body of the scope raised an
+        exception, that one gets the notes instead, unless the end was interrupted."""
         if not self._kept:
             return
-        # An interrupt comes first. The list is emptied: exceptions hold the frames that they passed.
+        # An interrupt comes first. The list is emptied: exceptions hold the frames that they
+        # passed.
         kept, self._kept = sorted(self._kept, key=lambda error: isinstance(error, Exception)), []
         raised = body if body is not None and isinstance(kept[0], Exception) else kept.pop(0)
         where = f"the end of scope {self._scope.name!r} also failed"
@@ -107,8 +110,8 @@ class _Failures:
 class Scope:
     """A section of a program. From `Heap.scope`, `gpuheap.scope` and `gpuheap.thread_scope`.
 
-    A context manager, and a decorator of functions and async functions; a decorated function opens a
-    scope of its own for each call.
+    A context manager, and a decorator of functions and async functions; a decorated function opens
+    a scope of its own for each call.
     """
 
     def __init__(
@@ -142,7 +145,8 @@ class Scope:
 
     @property
     def live(self) -> int:
-        """Bytes that were requested inside and are live. Memory of other threads and tasks is not in it."""
+        """Bytes that were requested inside and are live. Memory of other threads and tasks is not
+        in it."""
         return self._opened().live
 
     @property
@@ -151,9 +155,9 @@ class Scope:
         return self._opened().peak
 
     def keep(self, buffer: Any) -> Any:
-        """Has a buffer outlive the scope, and returns it. The scope around, if there is one, frees it at
-        its own end. Of an array its whole memory is kept, also if a part of it is passed. An object of a
-        library can be kept too: it is not reported.
+        """Has a buffer outlive the scope, and returns it. The scope around, if there is one, frees
+        it at its own end. Of an array its whole memory is kept, also if a part of it is passed. An
+        object of a library can be kept too: it is not reported.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -194,8 +198,9 @@ class Scope:
         account = self._opened()
         account.close()
         _open.pop(account.number, None)
-        # A framework may enter the scope in one context and leave it in another, and a program may leave it
-        # before a scope inside it. The scope that is current then stays, and passes over this one.
+        # A framework may enter the scope in one context and leave it in another, and a program may
+        # leave it before a scope inside it. The scope that is current then stays, and passes over
+        # this one.
         if current.get() is account:
             current.set(account.before)
         failures = _Failures(self)
@@ -336,8 +341,8 @@ def scope(
 
 
 def current_scope() -> Scope:
-    """The innermost open scope that governs the calling code. A decorated function reaches its own scope by it.
-    Outside of all scopes it raises `gpuheap.BadInput`.
+    """The innermost open scope that governs the calling code. A decorated function reaches its own
+    scope by it. Outside of all scopes it raises `gpuheap.BadInput`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -397,7 +402,8 @@ def thread_scope(
 
 
 def _is_read(buffer: Any) -> bool:
-    """Returns whether an array that was made by the CUDA array interface may refer to the buffer: it holds
-    the object, and knows nothing of `free`. An exposed object that still lives has a holder, and which
-    one that is cannot be told: the interface has no end, and counts of references differ by version."""
+    """Returns whether an array that was made by the CUDA array interface may refer to the buffer:
+    it holds the object, and knows nothing of `free`. An exposed object that still lives has a
+    holder, and which one that is cannot be told: the interface has no end, and counts of references
+    differ by version."""
     return getattr(buffer, "_exposed", False)

@@ -27,8 +27,8 @@ _before: list[Any] = []
 
 
 class Allocator:
-    """What `cupy.cuda.set_allocator` takes. Memory is freed in the order of the stream that was current
-    when it was allocated."""
+    """What `cupy.cuda.set_allocator` takes. Memory is freed in the order of the stream that was
+    current when it was allocated."""
 
     def __init__(self, heap: _heap.Heap) -> None:
         from cupy.cuda import get_current_stream
@@ -84,8 +84,8 @@ class _Pinned:
 
 
 def install(heap: _heap.Heap | None = None) -> Allocator:
-    """Makes CuPy take its memory from `heap`, or from the default heap. Arrays that CuPy has keep their
-    own. `uninstall` puts back the allocators from before."""
+    """Makes CuPy take its memory from `heap`, or from the default heap. Arrays that CuPy has keep
+    their own. `uninstall` puts back the allocators from before."""
     import cupy
 
     made = Allocator(_heap.default_heap() if heap is None else heap)
@@ -98,9 +98,9 @@ def install(heap: _heap.Heap | None = None) -> Allocator:
 
 
 def uninstall() -> None:
-    """Puts back the allocator of device memory from before `install`, and CuPy's own pool of pinned memory:
-    CuPy does not tell which allocator of that was there. Arrays from the heap stay valid. Does nothing if
-    another allocator was set since."""
+    """Puts back the allocator of device memory from before `install`, and CuPy's own pool of pinned
+    memory: CuPy does not tell which allocator of that was there. Arrays from the heap stay valid.
+    Does nothing if another allocator was set since."""
     import cupy
 
     if not _before or not isinstance(cupy.cuda.get_allocator(), Allocator):

@@ -2,9 +2,9 @@
 
     python -m gpuheap emulate --device rtx4090 --checks -- python script.py
 
-What uses the driver's own interface runs: cuda.core, Numba's memory, PyCUDA's memory, this package. What
-brings NVIDIA's runtime with it does not: PyTorch (which `gpuheap dry-run` runs), CuPy, RMM. Kernels of others
-do not run either.
+What uses the driver's own interface runs: cuda.core, Numba's memory, PyCUDA's memory, this package.
+What brings NVIDIA's runtime with it does not: PyTorch (which `gpuheap dry-run` runs), CuPy, RMM.
+Kernels of others do not run either.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def environment(
 ) -> dict[str, str]:
     """The environment in which a program finds the emulated driver.
 
-    `device` is a profile or bytes (`"rtx4090"`, `"16GiB"`), several with commas between them. `schedule`
-    says when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`, `"lag:1000"`. With `checks`
-    each misuse of memory is a line on stderr.
+    `device` is a profile or bytes (`"rtx4090"`, `"16GiB"`), several with commas between them.
+    `schedule` says when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`,
+    `"lag:1000"`. With `checks` each misuse of memory is a line on stderr.
     """
     made = dict(os.environ if base is None else base)
     paths = [str(library().parent)]

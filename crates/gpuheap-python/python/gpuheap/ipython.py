@@ -26,8 +26,8 @@ class GpuMagics(Magics):
     def gpumem(self, line: str, cell: str) -> None:
         """Runs the cell, and prints its peak of GPU memory and what it kept, by line.
 
-        Counts the default heap, with all libraries that `gpuheap.install()` hooked, and PyTorch's own
-        allocator. A heap with `track="lines"` names the lines.
+        Counts the default heap, with all libraries that `gpuheap.install()` hooked, and PyTorch's
+        own allocator. A heap with `track="lines"` names the lines.
         """
         measured = meter()
         try:
@@ -41,8 +41,8 @@ class GpuMagics(Magics):
     )
     @line_magic
     def gpuflush(self, line: str) -> FlushReport:
-        """Releases what the last error and threads that ended left behind, collects garbage, gives cached
-        memory back, and shows what each gave."""
+        """Releases what the last error and threads that ended left behind, collects garbage, gives
+        cached memory back, and shows what each gave."""
         arguments = parse_argstring(self.gpuflush, line)  # type: ignore[no-untyped-call]
         return flush(tracebacks=True, outputs=arguments.outputs)
 

@@ -28,9 +28,9 @@ PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 def configure(
     fraction: float | None = None, *, preallocate: bool = False, heap: _heap.Heap | None = None
 ) -> Callable[[], None]:
-    """Sets the share of the device's memory that JAX takes at most, by the variables of the environment that
-    it reads when it opens the GPU. Without `fraction` it is what the limit of `heap` (or of the default heap)
-    leaves. Returns a function that puts the variables back.
+    """Sets the share of the device's memory that JAX takes at most, by the variables of the
+    environment that it reads when it opens the GPU. Without `fraction` it is what the limit of
+    `heap` (or of the default heap) leaves. Returns a function that puts the variables back.
 
     Raises `gpuheap.BadInput` if JAX has opened the GPU already.
 

@@ -9,9 +9,9 @@ or in the program, before its first use of the GPU:
     import gpuheap.numba
     gpuheap.numba.install()
 
-Numba names no stream when it allocates. Memory is ordered on the legacy default stream, as Numba's own
-streams are; order other streams yourself. What a thread drops is free at once, and not at Numba's next
-cleanup.
+Numba names no stream when it allocates. Memory is ordered on the legacy default stream, as Numba's
+own streams are; order other streams yourself. What a thread drops is free at once, and not at
+Numba's next cleanup.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from gpuheap._errors import BadInput
 
 
 def install(heap: _heap.Heap | None = None) -> None:
-    """Makes Numba take device memory from `heap`, or from the default heap; on another device than that one's,
-    from a heap for each device. Call it before Numba made a context: afterwards Numba refuses."""
+    """Makes Numba take device memory from `heap`, or from the default heap; on another device than
+    that one's, from a heap for each device. Call it before Numba made a context: afterwards Numba
+    refuses."""
     global _heap_given
     from numba.cuda.cudadrv import devices, driver
 
@@ -106,7 +107,8 @@ class HeapManager(HostOnlyCUDAMemoryManager):
 
 
 class _Freer:
-    """Frees an address when Numba's finalizer calls it. Small: Numba makes one for each allocation."""
+    """Frees an address when Numba's finalizer calls it. Small: Numba makes one for each
+    allocation."""
 
     __slots__ = ("address", "heap")
 

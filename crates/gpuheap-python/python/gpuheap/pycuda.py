@@ -5,11 +5,12 @@
     allocator = gpuheap.pycuda.allocator()
     array = pycuda.gpuarray.zeros(1000, "f4", allocator=allocator)
 
-What a thread allocates is freed from any thread, with or without a context: no "device_allocation in
-out-of-thread context could not be cleaned up".
+What a thread allocates is freed from any thread, with or without a context: no "device_allocation
+in out-of-thread context could not be cleaned up".
 
-`pycuda.autoinit` makes a context of its own, and memory of the device's primary context, which gpuheap and
-the CUDA runtime use, is not valid there. `allocator()` then raises, and names `pycuda.autoprimaryctx`.
+`pycuda.autoinit` makes a context of its own, and memory of the device's primary context, which
+gpuheap and the CUDA runtime use, is not valid there. `allocator()` then raises, and names
+`pycuda.autoprimaryctx`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def allocator(heap: _heap.Heap | None = None) -> Callable[[int], Any]:
-    """A callable for `allocator=` of PyCUDA's arrays: takes bytes, returns a pointer that owns its memory.
-    Memory is ordered on the legacy default stream."""
+    """A callable for `allocator=` of PyCUDA's arrays: takes bytes, returns a pointer that owns its
+    memory. Memory is ordered on the legacy default stream."""
     from pycuda import driver
 
     of = _heap.default_heap() if heap is None else heap

@@ -7,8 +7,9 @@
     pytest --gpuheap                         # peaks of all tests, in the summary
     pytest --gpuheap-device emulated:16GiB   # the device of the fixture `gpu_heap`
 
-Counted is what the default heap has live, and with it all libraries that `gpuheap.install()` hooked, and
-PyTorch's own allocator. Both limits are of the test's call, above what its fixtures have live.
+Counted is what the default heap has live, and with it all libraries that `gpuheap.install()`
+hooked, and PyTorch's own allocator. Both limits are of the test's call, above what its fixtures
+have live.
 
 Pytest loads this module in every run. It imports nothing of the package until a test asks for it.
 """
@@ -52,7 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.pluginmanager.register(_measuring(), "gpuheap-measuring")
     except TypeError:
-        # Older ones know no `wrapper`. A run that asks for nothing of gpuheap goes on as without it.
+        # Older ones know no `wrapper`. A run that asks for nothing of gpuheap goes on as without
+        # it.
         config.pluginmanager.register(_TooOld(), "gpuheap-measuring")
     if config.getoption("gpuheap") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Summary(), "gpuheap-summary")
@@ -68,8 +70,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The default heap; one that records lines, of the device of `--gpuheap-device`, if there is none yet.
-    Buffers that the test requests from it are freed at the test's end."""
+    """The default heap; one that records lines, of the device of `--gpuheap-device`, if there is
+    none yet. Buffers that the test requests from it are freed at the test's end."""
     import gpuheap
     from gpuheap._heap import peek_default_heap
 
@@ -140,7 +142,8 @@ class _TooOld:
 
 
 class _Summary:
-    """The tests' peaks. With xdist the workers' reports bring the figures, as properties of each test."""
+    """The tests' peaks. With xdist the workers' reports bring the figures, as properties of each
+    test."""
 
     def __init__(self) -> None:
         self.figures: dict[str, tuple[int, int]] = {}

@@ -3,9 +3,9 @@
     import gpuheap.rmm
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
 
-RMM calls Python for each allocation and each free, under the interpreter's lock: one to two microseconds a
-pair, half of them RMM's own way to Python, and one thread at a time. No collection of garbage runs inside RMM's
-calls, because RMM may hold locks of its own.
+RMM calls Python for each allocation and each free, under the interpreter's lock: one to two
+microseconds a pair, half of them RMM's own way to Python, and one thread at a time. No collection
+of garbage runs inside RMM's calls, because RMM may hold locks of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def resource(heap: _heap.Heap | None = None) -> Any:
-    """An `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors go around it."""
+    """An `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors go around
+    it."""
     import rmm
     from rmm.mr import CallbackMemoryResource
     from rmm.pylibrmm.stream import Stream
@@ -32,7 +33,8 @@ def resource(heap: _heap.Heap | None = None) -> Any:
     heap = _heap.default_heap() if heap is None else heap
     allocate, free = heap._allocate_address, heap._free_address
 
-    # RMM makes an object for each call. It does not keep the stream alive, so the heap gets the number.
+    # RMM makes an object for each call. It does not keep the stream alive, so the heap gets the
+    # number.
     def deallocate(address: int, nbytes: int, stream) -> None:
         free(address, stream.__cuda_stream__()[1])
 
@@ -46,8 +48,8 @@ _installed = None
 
 
 def install(heap: _heap.Heap | None = None) -> Any:
-    """Makes `resource(heap)` RMM's resource for the heap's device, and returns it. Install it before
-    cuDF's spilling and before adaptors, so that they go around it."""
+    """Makes `resource(heap)` RMM's resource for the heap's device, and returns it. Install it
+    before cuDF's spilling and before adaptors, so that they go around it."""
     import rmm
 
     global _installed
@@ -68,7 +70,8 @@ def install(heap: _heap.Heap | None = None) -> Any:
 
 
 def _check_runs(rmm: Any) -> None:
-    """Refuses an RMM that cannot allocate: it needs CUDA's runtime, which finds no GPU under an emulated driver."""
+    """Refuses an RMM that cannot allocate: it needs CUDA's runtime, which finds no GPU under an
+    emulated driver."""
     try:
         rmm.DeviceBuffer(size=1)
     except Exception as error:
@@ -78,8 +81,8 @@ def _check_runs(rmm: Any) -> None:
 
 
 def uninstall() -> None:
-    """Puts back the resource from before `install`, unless RMM has another one by now. What was allocated
-    stays valid."""
+    """Puts back the resource from before `install`, unless RMM has another one by now. What was
+    allocated stays valid."""
     import rmm
 
     if _installed is not None:

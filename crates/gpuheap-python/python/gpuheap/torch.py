@@ -5,17 +5,19 @@
     ...
     gpuheap.torch.max_memory_allocated()
 
-PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise afterwards: PyTorch keeps none
-for another allocator. The functions here take their place. `torch.cuda.MemPool`, `torch.compile` with
-`mode="reduce-overhead"` and tensors shared between processes do not work either; for those leave PyTorch's allocator
-in place, and let `pool()` give it segments from the heap.
+PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise afterwards: PyTorch
+keeps none for another allocator. The functions here take their place. `torch.cuda.MemPool`,
+`torch.compile` with `mode="reduce-overhead"` and tensors shared between processes do not work
+either; for those leave PyTorch's allocator in place, and let `pool()` give it segments from the
+heap.
 
-CUDA graphs work (`torch.cuda.graph`, `make_graphed_callables`; tried with PyTorch 2.11). Memory that a capture allocated
-serves that graph's pool alone until the graph is deleted, and counts as live until then.
+CUDA graphs work (`torch.cuda.graph`, `make_graphed_callables`; tried with PyTorch 2.11). Memory
+that a capture allocated serves that graph's pool alone until the graph is deleted, and counts as
+live until then.
 
-Running out of memory raises `torch.OutOfMemoryError`, whose text begins with "CUDA out of memory.", by which
-Accelerate and Lightning recognise it. `gpuheap.explain` reads it. Wheels of PyTorch before 2.7, which have an older
-C++ interface, get a `RuntimeError` with that text.
+Running out of memory raises `torch.OutOfMemoryError`, whose text begins with "CUDA out of memory.",
+by which Accelerate and Lightning recognise it. `gpuheap.explain` reads it. Wheels of PyTorch before
+2.7, which have an older C++ interface, get a `RuntimeError` with that text.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ _served: dict[int, _heap.Heap] = {}
 def install(
     heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
 ) -> _heap.Heap:
-    """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`. Returns
-    the heap. It cannot be undone, and has to come before PyTorch's first allocation.
+    """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`.
+    Returns the heap. It cannot be undone, and has to come before PyTorch's first allocation.
 
-    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heap. Only the heap's
-    device is served.
+    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heap. Only the
+    heap's device is served.
     """
     import torch
 
@@ -92,12 +94,14 @@ def install(
 def pool(
     heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
 ) -> Any:
-    """A `torch.cuda.MemPool` whose segments come from `heap`: PyTorch's allocator and its statistics stay.
+    """A `torch.cuda.MemPool` whose segments come from `heap`: PyTorch's allocator and its
+    statistics stay.
 
         with torch.cuda.use_mem_pool(gpuheap.torch.pool(limit="4GiB")):
             model = load()
 
-    PyTorch does not retry after it ran out of memory inside such a pool, and routes the current thread alone.
+    PyTorch does not retry after it ran out of memory inside such a pool, and routes the current
+    thread alone.
     """
     import torch
 
