@@ -4,7 +4,7 @@
 //!
 //! * `pair`: an allocation that hits and its free, with a stream for each thread;
 //! * `live`: each thread exchanges a random one of 1,000 live blocks for one of another size;
-//! * `passed`: what one thread allocates is freed by another.
+//! * `passed`: one thread allocates, another frees.
 //!
 //! Prints nanoseconds per pair and thread, and millions of pairs per second of all threads.
 

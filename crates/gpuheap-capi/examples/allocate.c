@@ -1,4 +1,4 @@
-/* A heap's life in C: open, allocate, free, look, run into the limit, give back, close.
+/* A heap's life in C: open, allocate, free, read the figures, exceed the limit, reclaim, close.
  *
  *     cc -std=c99 allocate.c -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi
  *
@@ -53,7 +53,7 @@ int main(void) {
   check(gpuheap_free(heap, large));
   show(heap, "freed");
 
-  /* A failed call returns a status, and a text that says what to do. */
+  /* A failed call returns a status, and a text with a remedy. */
   if (gpuheap_free(heap, large) == GPUHEAP_STATUS_UNKNOWN_ADDRESS)
     printf("a second free is refused\n");
   if (gpuheap_allocate(heap, 100 * MIB, NULL, &too_large) == GPUHEAP_STATUS_OUT_OF_MEMORY)
@@ -64,7 +64,7 @@ int main(void) {
   check(gpuheap_reclaim_all(heap, &bytes));
   printf("something went back: %s\n", bytes > 0 ? "yes" : "no");
 
-  /* The first call asks for the length of the text, as with snprintf. */
+  /* The first call reads the length of the text, as with snprintf. */
   check(gpuheap_memory_status(heap, GPUHEAP_FORMAT_TEXT, NULL, 0, &length));
   text = malloc(length + 1);
   if (text == NULL) return 1;

@@ -1,7 +1,7 @@
 /* gpuheap as PyTorch's allocator: a heap for each device, made at its first use.
  *
- *     c++ -shared -fPIC -O2 torch_allocator.cpp -o libtorch_gpuheap.so -I crates/gpuheap-capi/include \
- *         -L target/release -lgpuheap_capi -Wl,-rpath,$PWD/target/release
+ *     c++ -shared -fPIC -O2 torch_allocator.cpp -o libtorch_gpuheap.so \
+ *         -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi -Wl,-rpath,$PWD/target/release
  *
  *     import ctypes, torch
  *     library = "./libtorch_gpuheap.so"
@@ -46,8 +46,7 @@ extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
   return address;
 }
 
-// Frees on the allocating stream, which is the one that PyTorch passes, and behind the streams that
-// used_on named.
+// Frees on the allocating stream, passed by PyTorch, and after the streams that used_on named.
 extern "C" void release(void *address, ssize_t, int device, void *) {
   // Called in a destructor, so it must not throw. A forked worker has nothing to free.
   gpuheap_status status = gpuheap_free(heap_of(device), address);
@@ -55,7 +54,7 @@ extern "C" void release(void *address, ssize_t, int device, void *) {
     std::fprintf(stderr, "%s\n", gpuheap_last_error());
 }
 
-// Tensor.record_stream, which does not name the device: the heap that has the memory knows it.
+// Tensor.record_stream. It does not name the device: the heap that has the memory is searched for.
 extern "C" void used_on(void *address, void *stream) {
   for (auto &each : heaps) {
     gpuheap_heap *heap = each.load(std::memory_order_acquire);
@@ -64,7 +63,7 @@ extern "C" void used_on(void *address, void *stream) {
   throw std::runtime_error("no heap has memory that was used on another stream");
 }
 
-// The most bytes of a device that were live at once, as requested.
+// Most bytes of a device that were live at once, as requested.
 extern "C" uint64_t live_peak(int device) {
   gpuheap_statistics statistics = {};
   statistics.size = sizeof statistics;

@@ -7,16 +7,16 @@
  * (cudaLaunchHostFunc): the heap may be waiting for that stream. Close every heap before the
  * device is reset. No function ends the process, unless the host is out of memory. Every function
  * that can fail returns a gpuheap_status. With any status other than GPUHEAP_STATUS_OK,
- * gpuheap_last_error() says what failed, where, the numbers and what to do.
+ * gpuheap_last_error() returns a text: the failed call, the place, the numbers and a remedy.
  *
  * Graph capture: a stream that is being captured may allocate and free. The calls are no part of
  * the graph, and do not break the capture unless their documentation says so. Memory that is freed
- * in the capture goes round in it. If the heap knew the stream before, other streams get that
- * memory after the capture. If it did not, or if streams end unannounced, the memory is kept for
- * the graph until the graph, its executable graphs and their launches have ended. Keep the memory
- * that a graph uses for as long as the graph may run. Fills for zero_on_alloc or zero_on_free become part
- * of the graph. If a request of a captured stream needs a wait, it fails. The pool "driver" serves
- * no captured stream.
+ * in the capture serves later requests of the capture. If the heap knew the stream before, other
+ * streams get that memory after the capture. Otherwise, or if streams end unannounced, the memory
+ * is kept for the graph until the graph, its executable graphs and their launches have ended. Keep
+ * the memory that a graph uses for as long as the graph may run. Fills for zero_on_alloc or
+ * zero_on_free become part of the graph. If a request of a captured stream needs a wait, it fails.
+ * The pool "driver" serves no captured stream.
  */
 
 #ifndef GPUHEAP_H
@@ -79,11 +79,11 @@ typedef enum gpuheap_format {
 
 // Kind of memory.
 typedef enum gpuheap_kind {
-  // Device memory, which the host reaches by copies.
+  // Device memory. The host reaches it by copies.
   GPUHEAP_KIND_DEVICE = 0,
   // Managed memory (cudaMallocManaged): the driver moves its pages to where they are used.
   GPUHEAP_KIND_UNIFIED = 1,
-  // Page-locked host memory (cudaMallocHost), which the device uses by the same address.
+  // Page-locked host memory (cudaMallocHost). The device uses it by the same address.
   GPUHEAP_KIND_PINNED = 2,
   // Memory of the program that gpuheap_register page-locked. It is not allocated, and has
   // statistics alone.
@@ -113,12 +113,12 @@ typedef struct gpuheap_flushed {
   uint64_t live;
   // Number of live allocations.
   uint64_t live_allocations;
-  // Free bytes that could not be returned: those of held_free, and those that a graph capture, a
-  // failed call or the driver's own pool keeps.
+  // Free bytes that could not be returned: held_free, and bytes that a graph capture, a failed
+  // call or the driver's own pool keeps.
   uint64_t still_cached;
   // Bytes in other heaps of this process on the device.
   uint64_t other_heaps;
-  // Free bytes of them, which a flush of those heaps returns.
+  // Free bytes of them. A flush of those heaps returns these bytes.
   uint64_t other_heaps_cached;
   // Bytes of the device in use outside its heaps: contexts, other libraries, other processes.
   // GPUHEAP_UNKNOWN if the driver does not report how much is free.
@@ -128,7 +128,7 @@ typedef struct gpuheap_flushed {
   // Size of the device's memory.
   uint64_t device_total;
   // Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
-  // least one block is live. 0 for the pool "driver", which does not report its pieces.
+  // least one block is live. 0 for the pool "driver": its pieces are not known.
   uint64_t held;
   // Free bytes of held.
   uint64_t held_free;
@@ -156,7 +156,7 @@ typedef struct gpuheap_thread_end {
   const char *text;
 } gpuheap_thread_end;
 
-// A function that is told of a thread's end.
+// A function that a heap calls at a thread's end.
 typedef void (*gpuheap_thread_ended)(const struct gpuheap_thread_end *ended, void *data);
 
 // Options for gpuheap_open. Set all of it to zero, and size to sizeof(gpuheap_options). A zero
@@ -171,7 +171,7 @@ typedef struct gpuheap_options {
   // management), "split", "binned", "simple", "driver" or "none".
   const char *pool;
   // Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-  // "backtraces". Only "backtraces" says where: the lines of a C program appear in its stacks
+  // "backtraces". Only "backtraces" names places: the lines of a C program appear in its stacks
   // alone.
   const char *tracking;
   // Hard limit, in bytes taken from the driver, never exceeded. 0: from the environment, else
@@ -189,14 +189,14 @@ typedef struct gpuheap_options {
   int32_t zero_on_alloc;
   // 1: take no option from the environment.
   int32_t without_environment;
-  // 1: streams may end without gpuheap_stream_ended, for allocator hooks that are not told of
-  // it. A stream has to be alive in the calls that it is passed to, and in gpuheap_free of
+  // 1: streams may end without gpuheap_stream_ended, for allocator hooks that do not see the
+  // end. A stream has to be alive in the calls that it is passed to, and in gpuheap_free of
   // memory allocated on it.
   //
-  // This costs driver calls. Every free asks whether the stream is capturing a graph and records
-  // an event (140 ns on an H200). With 32 events in use, a free also queries one or two older
-  // ones (130 ns each). Every call with a stream asks whether its handle means a new stream.
-  // Frees bypass the thread caches.
+  // This costs driver calls. Every free queries whether the stream is capturing a graph, and
+  // records an event (140 ns on an H200). With 32 events in use, a free also queries one or two
+  // older ones (130 ns each). Every call with a stream queries whether its handle means a new
+  // stream. Frees bypass the thread caches.
   int32_t unannounced_streams;
   // Memory that the pool "stitched" reserves beyond the peak of live memory before it maps free
   // pieces together, as a share of the peak: 0.04 is 4 %. Negative: none, so that it always
@@ -326,8 +326,8 @@ typedef struct gpuheap_site {
 extern "C" {
 #endif // __cplusplus
 
-// Returns all cached memory to the driver, and says what is left and why. Waits for frees in
-// flight. Live memory stays.
+// Returns all cached memory to the driver, and reports the memory left with the reasons. Waits for
+// frees in flight. Live memory stays.
 //
 // flushed: receives the figures; set its size before the call; may be null.
 enum gpuheap_status gpuheap_flush(struct gpuheap_heap *heap, struct gpuheap_flushed *flushed);
@@ -376,7 +376,7 @@ enum gpuheap_status gpuheap_leaks(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_take_snapshot(struct gpuheap_heap *heap,
                                           struct gpuheap_snapshot **snapshot);
 
-// Writes what changed between two snapshots of one heap, by the place that allocated: the largest
+// Writes the changes between two snapshots of one heap, by the place that allocated: the largest
 // growth first. Both snapshots stay. The heap may be closed by now.
 //
 // format, buffer, capacity, length: as for gpuheap_memory_status. growth: receives the growth of
@@ -393,9 +393,10 @@ enum gpuheap_status gpuheap_snapshot_difference(const struct gpuheap_snapshot *e
 enum gpuheap_status gpuheap_drop_snapshot(struct gpuheap_snapshot *snapshot);
 
 // Sets the function that is called before a request fails for lack of memory: with the bytes that
-// are missing and with data, on the thread of the request, with no lock held. It frees what it can
-// and returns the bytes. It may use the heap, but is not called again meanwhile. A C++ exception
-// that leaves it ends the process. Another thread may call it until gpuheap_close returns.
+// are missing and with data, on the thread of the request, with no lock held. It frees as much as
+// it can and returns the bytes. It may use the heap, but is not called again meanwhile. A C++
+// exception that leaves it ends the process. Another thread may call it until gpuheap_close
+// returns.
 //
 // shortage: null to call none. It replaces the one before.
 enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
@@ -421,30 +422,30 @@ enum gpuheap_status gpuheap_open(const char *device,
                                  struct gpuheap_heap **heap);
 
 // Ends a heap. Waits for all work of the device, then returns all of the heap's memory to the
-// driver, also what is still allocated.
+// driver, live allocations included.
 //
 // No other thread may use the heap during the call. Later calls with the heap return
 // GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. Streams destroyed unannounced
-// are fine only if the heap was not used since and has no idle trim, which uses the heap by
-// itself. If a stream of the device is capturing a graph, the wait breaks the capture.
+// are fine only if the heap was not used since and has no idle trim, because the trim uses the
+// heap by itself. If a stream of the device is capturing a graph, the wait breaks the capture.
 //
-// The heap is closed whatever is returned: any status but GPUHEAP_STATUS_OK says what may not have
-// been returned to the driver. A null heap is fine. A program need not close its heaps before it
-// ends.
+// The heap is closed whatever is returned: with any status but GPUHEAP_STATUS_OK, the text names
+// the memory that may not have been returned to the driver. A null heap is fine. A program need
+// not close its heaps before it ends.
 enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 
 // Allocates memory for use on a stream, ordered after the work already enqueued there. The memory
 // is aligned to 512 bytes and not initialised. A request that the cache serves does not wait for
 // the device. Before the request fails for lack of memory, the heap waits for frees in flight and
-// returns cached memory to the driver, also that of the process's other heaps.
+// returns cached memory to the driver, its own and the other heaps' of the process.
 //
 // stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy
 // default stream. A thread's own default stream (0x2) is the calling thread's. Its end is not
 // announced, and its thread uses no memory of the heap in destructors of thread-local variables.
 // Other threads enqueue work in its order on the legacy default stream. A heap over a pool of the
 // driver refuses it. Before any other stream is destroyed, call gpuheap_stream_ended, unless the
-// heap was opened for unannounced_streams.
-// address: receives the address; null on failure, and for 0 bytes, which need no free.
+// heap was opened for unannounced_streams. address: receives the address; null on failure, and for
+// 0 bytes. A null needs no free.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
                                      void *stream,
@@ -461,7 +462,7 @@ enum gpuheap_status gpuheap_allocate_batch(struct gpuheap_heap *heap,
                                            void **addresses);
 
 // Frees several blocks, as gpuheap_free does each. Null addresses are fine. If one fails, the
-// others are freed all the same; the status and the text are those of the first that failed.
+// others are freed all the same; status and text are the first failure's.
 //
 // count: number of blocks. addresses: as many addresses; they are not changed.
 enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
@@ -487,17 +488,17 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 // The stream follows the rules of gpuheap_allocate. If the stream is refused, nothing is freed.
 enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
 
-// Says that an allocation is in use on another stream too. Its free, by gpuheap_free, then comes
-// behind the work that is enqueued on that stream by the time of the free. Call it once for each
-// stream, before the free. Does not wait.
+// Names another stream that uses an allocation. Its free, by gpuheap_free, then comes after the
+// work that is enqueued on that stream by the time of the free. Call it once for each stream,
+// before the free. Does not wait.
 //
-// The free makes one stream wait for the other by an event, and the memory is handed out again
-// behind the stream that was named last. If the end of a named stream was announced by then, the
-// free waits for the whole device. gpuheap_free_on does not look at the named streams.
+// The free makes one stream wait for the other by an event, and the memory is handed out again in
+// the order of the stream that was named last. If the end of a named stream was announced by then,
+// the free waits for the whole device. gpuheap_free_on ignores the named streams.
 enum gpuheap_status gpuheap_used_on(struct gpuheap_heap *heap, void *address, void *stream);
 
 // Fills bytes of an allocation, from an offset on, with the lowest byte of value. Enqueued on the
-// stream, which has to be ordered behind other work on these bytes. Does not wait.
+// stream. The stream has to be ordered after other work on these bytes. Does not wait.
 enum gpuheap_status gpuheap_fill(struct gpuheap_heap *heap,
                                  void *address,
                                  uint64_t offset,
@@ -524,12 +525,12 @@ enum gpuheap_status gpuheap_wait(struct gpuheap_heap *heap);
 // stream: call it again. A default stream, or a stream that the heap never saw, is fine and
 // changes nothing.
 //
-// With unannounced_streams the call is optional, and releases what the heap keeps for the stream.
-// The stream may then have ended already, if its handle does not yet mean a new stream. No event
-// marks the end of such a stream. Memory freed on it after this call is therefore handed out again
-// only once the heap has waited for the whole device after that free. The heap waits for the
-// device in gpuheap_reclaim, in gpuheap_reclaim_all, and for a request that would fail otherwise.
-// While a stream that the heap knows is capturing a graph, the heap does not wait.
+// With unannounced_streams the call is optional, and releases the objects that the heap keeps for
+// the stream. The stream may then have ended already, if its handle does not yet mean a new
+// stream. No event marks the end of such a stream. Memory freed on it after this call is therefore
+// handed out again only once the heap has waited for the whole device after that free. The heap
+// waits for the device in gpuheap_reclaim, in gpuheap_reclaim_all, and for a request that would
+// fail otherwise. While a stream that the heap knows is capturing a graph, the heap does not wait.
 enum gpuheap_status gpuheap_stream_ended(struct gpuheap_heap *heap, void *stream);
 
 // Reads the requested size, in bytes, of the allocation at an address. Does not wait for the
@@ -539,9 +540,9 @@ enum gpuheap_status gpuheap_allocation_size(struct gpuheap_heap *heap,
                                             uint64_t *bytes);
 
 // Returns cached memory to the driver until at least that many bytes are returned, in few segments
-// and little more than asked for. Waits for frees in flight.
+// and little more than that. Waits for frees in flight.
 //
-// given_back: receives the bytes returned, fewer than asked for if less was cached; may be null.
+// given_back: receives the bytes returned, fewer than requested if less was cached; may be null.
 enum gpuheap_status gpuheap_reclaim(struct gpuheap_heap *heap,
                                     uint64_t bytes,
                                     uint64_t *given_back);
@@ -575,7 +576,7 @@ enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
 // count: receives the number.
 enum gpuheap_status gpuheap_count_devices(size_t *count);
 
-// Describes a device of those that gpuheap_count_devices counts. Makes no context. Blocks as
+// Describes one of the devices that gpuheap_count_devices counts. Makes no context. Blocks as
 // gpuheap_count_devices does. To use the device, open a heap by its name.
 //
 // index: from 0; for real devices it is the number in the driver's order. device: receives the
@@ -588,9 +589,9 @@ enum gpuheap_status gpuheap_get_device(size_t index, struct gpuheap_device *devi
 enum gpuheap_status gpuheap_get_heap_device(struct gpuheap_heap *heap,
                                             struct gpuheap_device *device);
 
-// Returns the text of the calling thread's last failed call, in UTF-8: what failed, where, the
-// numbers, and what to do. It may have several lines. Empty if no call of the thread failed; never
-// null. Valid until the thread's next failing call, or until the thread ends.
+// Returns the text of the calling thread's last failed call, in UTF-8: the failed call, the place,
+// the numbers and a remedy. It may have several lines. Empty if no call of the thread failed;
+// never null. Valid until the thread's next failing call, or until the thread ends.
 const char *gpuheap_last_error(void);
 
 // Allocates memory of a kind, as gpuheap_allocate does device memory: in the order of the stream,
@@ -599,7 +600,7 @@ const char *gpuheap_last_error(void);
 // still use the memory. The host is done with it before the free.
 //
 // If the device has no concurrent access to unified memory (WSL2), no work of the device may run
-// while the host uses any. Limits and gpuheap_get_statistics are those of device memory.
+// while the host uses any. Limits and gpuheap_get_statistics count device memory alone.
 //
 // kind: a gpuheap_kind. The others: as for gpuheap_allocate.
 enum gpuheap_status gpuheap_allocate_kind(struct gpuheap_heap *heap,
@@ -619,8 +620,8 @@ enum gpuheap_status gpuheap_get_kind_statistics(struct gpuheap_heap *heap,
 // place. The memory stays valid until gpuheap_unregister succeeded or the heap is closed. If the
 // driver locks no more memory, cached pinned memory is returned first. Does not wait otherwise.
 //
-// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the
-// device, which is that of the host except with Windows drivers; may be null.
+// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the device.
+// It equals the host's, except with Windows drivers. May be null.
 enum gpuheap_status gpuheap_register(struct gpuheap_heap *heap,
                                      void *memory,
                                      uint64_t bytes,
@@ -630,7 +631,7 @@ enum gpuheap_status gpuheap_register(struct gpuheap_heap *heap,
 // device is capturing a graph, the wait breaks the capture.
 //
 // memory: as for gpuheap_register. GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing is registered there.
-// GPUHEAP_STATUS_DRIVER: the device may still use the memory, which is never to be freed.
+// GPUHEAP_STATUS_DRIVER: the device may still use the memory: never free it.
 enum gpuheap_status gpuheap_unregister(struct gpuheap_heap *heap, void *memory);
 
 // Waits for all work that was enqueued on a stream so far. GPUHEAP_STATUS_REFUSED if the stream is
@@ -643,17 +644,17 @@ enum gpuheap_status gpuheap_wait_for_stream(struct gpuheap_heap *heap, void *str
 // the heap. For a device that an error made unusable, and for the end of tests. Waits for the
 // device's work. Open a heap afterwards to use the device again.
 //
-// The device's memory, streams and events end, those of other libraries too. Other heaps of the
-// device return GPUHEAP_STATUS_GONE from now on, and are to be closed all the same. No other
-// thread may use the device during the call, and no memory or handle from before may be used
-// again, also not pinned and unified memory by the host.
+// The device's memory, streams and events end, other libraries' too. Other heaps of the device
+// return GPUHEAP_STATUS_GONE from now on, and are to be closed all the same. No other thread may
+// use the device during the call, and no memory or handle from before may be used again, also not
+// pinned and unified memory by the host.
 //
 // With any status but GPUHEAP_STATUS_OK the device may be as before. The heap is closed all the
 // same, unless the status is GPUHEAP_STATUS_GONE.
 enum gpuheap_status gpuheap_reset_device(struct gpuheap_heap *heap);
 
-// Opens a scope of the calling thread. Until its end, what this thread allocates from the heap
-// belongs to its innermost open scope of that heap.
+// Opens a scope of the calling thread. Until its end, an allocation of this thread from the heap
+// belongs to the thread's innermost open scope of that heap.
 //
 // name: a text for reports, at most 200 bytes; null for none. scope: receives the scope; null on
 // failure.
@@ -661,10 +662,10 @@ enum gpuheap_status gpuheap_open_scope(struct gpuheap_heap *heap,
                                        const char *name,
                                        struct gpuheap_scope **scope);
 
-// Ends a scope, on the thread that opened it: frees what was allocated inside and is live, each on
-// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless
-// a free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
-// it. Use no scope after its end.
+// Ends a scope, on the thread that opened it: frees the live allocations made inside, each on the
+// stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
+// free does. Scopes may end in any order; later allocations belong to the scope around. Use no
+// scope after its end.
 //
 // GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed.
 // GPUHEAP_STATUS_DRIVER: the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was
@@ -675,8 +676,8 @@ enum gpuheap_status gpuheap_open_scope(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_close_scope(struct gpuheap_scope *scope,
                                         struct gpuheap_scope_report *report);
 
-// Takes an allocation out of the scope that it was made in, so that it outlives it. One that
-// belongs to no scope stays as it is.
+// Takes an allocation out of the scope that it was made in, so that the allocation outlives the
+// scope. An allocation without a scope stays as it is.
 enum gpuheap_status gpuheap_keep(struct gpuheap_heap *heap, void *address);
 
 // Lists the outstanding allocations as gpuheap_leaks writes them, as structures: the places with
@@ -684,13 +685,13 @@ enum gpuheap_status gpuheap_keep(struct gpuheap_heap *heap, void *address);
 // tracking. With "backtraces" the first call reads the program's debug information, up to seconds.
 //
 // sites: room for capacity structures; may be null if capacity is 0. count: receives the number of
-// places, which may be above capacity; may be null.
+// places, even if it is above capacity; may be null.
 enum gpuheap_status gpuheap_list_leaks(struct gpuheap_heap *heap,
                                        struct gpuheap_site *sites,
                                        size_t capacity,
                                        size_t *count);
 
-// Lists what changed between two snapshots of one heap, as gpuheap_snapshot_difference writes it,
+// Lists the changes between two snapshots of one heap, as gpuheap_snapshot_difference writes them,
 // as structures: the largest growth first, decreases last.
 //
 // sites, capacity, count: as for gpuheap_list_leaks.

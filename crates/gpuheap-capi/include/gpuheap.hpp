@@ -46,8 +46,8 @@
 #endif
 #endif
 
-// Thrust and CCCL, where they are: for CUDA compilers, and where GPUHEAP_WITH_CUDA is defined
-// before.
+// Thrust and CCCL, if their headers are found: for CUDA compilers, and if GPUHEAP_WITH_CUDA is
+// defined before.
 #if !defined(GPUHEAP_NO_EXCEPTIONS) && (defined(__CUDACC__) || defined(GPUHEAP_WITH_CUDA))
 #if __has_include(<thrust/device_ptr.h>)
 #include <thrust/device_ptr.h>
@@ -55,7 +55,7 @@
 #endif
 #if __has_include(<cuda/memory_resource>) && __has_include(<cuda/version>)
 #include <cuda/version>
-// Before 3.1, CCCL has resources only for programs that ask for them.
+// Before 3.1, CCCL has resources only for programs that define this macro.
 #if CCCL_VERSION >= 3001000 || defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
 #include <cuda/memory_resource>
 #define GPUHEAP_HAS_CCCL
@@ -65,7 +65,7 @@
 
 namespace gpuheap {
 
-// What failed, where, the numbers, and what to do.
+// Text of a failure: the failed call, the place, the numbers and a remedy.
 class failure {
  public:
   failure(gpuheap_status status, std::string text) : status_(status), text_(std::move(text)) {}
@@ -115,13 +115,13 @@ class result {
   bool has_value() const noexcept { return state_.index() == 0; }
   explicit operator bool() const noexcept { return has_value(); }
 
-  // The value. Ask has_value() before: without one, the behaviour is undefined.
+  // The value. Call has_value() before: without a value, the behaviour is undefined.
   T &operator*() & noexcept { return *std::get_if<0>(&state_); }
   const T &operator*() const & noexcept { return *std::get_if<0>(&state_); }
   T &&operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
   T *operator->() noexcept { return std::get_if<0>(&state_); }
 
-  // The failure. Ask has_value() before: with a value, the behaviour is undefined.
+  // The failure. Call has_value() before: with a value, the behaviour is undefined.
   const failure &why() const noexcept { return *std::get_if<1>(&state_); }
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
@@ -136,7 +136,7 @@ class result {
   std::variant<T, failure> state_;
 };
 
-// The outcome of what gives no value.
+// The outcome of a call without a value.
 using outcome = result<std::monostate>;
 
 namespace detail {
@@ -182,13 +182,13 @@ inline failure no_memory(without reason, const char *call) {
   return failure(GPUHEAP_STATUS_REFUSED, std::move(text));
 }
 
-// Asks for the length of a text, then for the text. It is asked again if it grew meanwhile.
+// Reads the length of a text, then the text. Reads both again if the text grew meanwhile.
 template <class Write>
 result<std::string> text(Write write) {
   std::string text;
   std::size_t length = 0;
   for (;;) {
-    // The library writes a null behind the last character, which a string has room for.
+    // The library writes a null after the last character. A string has room for it.
     gpuheap_status status = write(text.data(), text.size() + 1, &length);
     if (status != GPUHEAP_STATUS_OK) return last(status);
     if (length <= text.size()) break;
@@ -198,8 +198,7 @@ result<std::string> text(Write write) {
   return text;
 }
 
-// Asks for the number of places, then for the places. It is asked again if there are more
-// meanwhile.
+// Reads the number of places, then the places. Reads both again if there are more meanwhile.
 template <class List>
 result<std::vector<gpuheap_site>> sites(List list) {
   std::vector<gpuheap_site> sites;
@@ -217,11 +216,11 @@ result<std::vector<gpuheap_site>> sites(List list) {
 
 }  // namespace detail
 
-// Memory for elements of a type, owned by one: on the device, unless it was allocated as another
-// kind. Freed in the order of its stream and of all streams that used_on() named, when it ends.
-// Nothing is constructed: the elements are bytes. If the buffer was freed, released or moved from,
-// every call but data(), size() and release() fails and says so. A buffer of no elements is not an
-// error.
+// Memory for elements of a type, with one owner. It is device memory, unless it was allocated as
+// another kind. The owner's end frees it in the order of its stream and of all streams that
+// used_on() named. Nothing is constructed: the elements are bytes. If the buffer was freed,
+// released or moved from, every call but data(), size() and release() fails and says so. A buffer
+// of no elements is not an error.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
@@ -239,7 +238,7 @@ class buffer {
   }
   buffer(const buffer &) = delete;
   buffer &operator=(const buffer &) = delete;
-  // A free that fails is counted by the heap.
+  // The heap counts a free that fails.
   ~buffer() {
     if (data_ != nullptr) (void)gpuheap_free(heap_, data_);
   }
@@ -250,7 +249,7 @@ class buffer {
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   bool empty() const noexcept { return size_ == 0; }
 
-  // Says that the memory is in use on that stream too, until the free.
+  // Names another stream that uses the memory until the free.
   outcome try_used_on(void *stream) {
     if (data_ == nullptr) return nothing("gpuheap::buffer::used_on");
     return detail::done(gpuheap_used_on(heap_, data_, stream));
@@ -262,7 +261,7 @@ class buffer {
     return detail::done(gpuheap_fill(heap_, data_, 0, size_bytes(), byte, stream));
   }
 
-  // Frees now, and says what failed.
+  // Frees now, and returns the failure.
   outcome try_free() {
     if (data_ == nullptr) return nothing("gpuheap::buffer::free");
     size_ = 0;
@@ -303,7 +302,7 @@ class buffer {
   buffer(gpuheap_heap *heap, void *data, std::size_t size) noexcept
       : heap_(heap), data_(data), size_(size) {}
 
-  // The outcome of a call without memory.
+  // The failure of a call without memory.
   outcome nothing(const char *call) const {
     if (without_ == detail::without::elements) return std::monostate{};
     return detail::no_memory(without_, call);
@@ -315,7 +314,7 @@ class buffer {
   detail::without without_ = detail::without::elements;
 };
 
-// Memory of the program, page-locked for the device of a heap until the end of this owner, which
+// Memory of the program, page-locked for the device of a heap until the end of this owner. That end
 // waits for the device's work. The memory outlives this owner. Elements of the host; the device
 // uses them by device_data().
 template <class T>
@@ -336,21 +335,21 @@ class registered {
   }
   registered(const registered &) = delete;
   registered &operator=(const registered &) = delete;
-  // If this fails, the device may still use the memory, which is then never to be freed. A program
-  // that has to know calls unregister().
+  // If this fails, the device may still use the memory: never free it then. A program that has to
+  // know calls unregister().
   ~registered() {
     if (data_ != nullptr) (void)gpuheap_unregister(heap_, data_);
   }
 
   // The host's address; null for no elements.
   T *data() const noexcept { return data_; }
-  // The device's address: that of the host except with Windows drivers.
+  // The device's address. It equals the host's, except with Windows drivers.
   T *device_data() const noexcept { return device_data_; }
   std::size_t size() const noexcept { return size_; }
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   bool empty() const noexcept { return size_ == 0; }
 
-  // Unlocks the memory now, after all work of the device, and says what failed.
+  // Unlocks the memory now, after all work of the device, and returns the failure.
   outcome try_unregister() {
     if (data_ == nullptr) {
       if (without_ == detail::without::elements) return std::monostate{};
@@ -418,7 +417,7 @@ class snapshot {
   }
   ~snapshot() { (void)gpuheap_drop_snapshot(inner_); }
 
-  // What changed since an earlier one of the same heap.
+  // The changes since an earlier snapshot of the same heap.
   result<std::string> try_since(const snapshot &earlier,
                                 gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
@@ -427,7 +426,7 @@ class snapshot {
     });
   }
 
-  // The same by place, the largest growth first.
+  // The changes by place, the largest growth first.
   result<std::vector<gpuheap_site>> try_growth_since(const snapshot &earlier) const {
     return detail::sites([&](gpuheap_site *sites, std::size_t capacity, std::size_t *count) {
       return gpuheap_list_growth(earlier.inner_, inner_, sites, capacity, count);
@@ -450,16 +449,16 @@ class snapshot {
   gpuheap_snapshot *inner_ = nullptr;
 };
 
-// A scope of the calling thread: what it allocates inside, and neither frees nor keeps, is freed at
-// the end. It ends on the thread that opened it.
+// A scope of the calling thread. Its end frees the memory that the thread allocated inside and
+// neither freed nor kept. It ends on the thread that opened it.
 class scope {
  public:
   scope(scope &&other) noexcept : inner_(std::exchange(other.inner_, nullptr)) {}
   scope &operator=(scope &&) = delete;
-  // What fails is counted by the heap.
+  // The heap counts a free that fails.
   ~scope() { (void)gpuheap_close_scope(inner_, nullptr); }
 
-  // Ends the scope now, and says what happened in it.
+  // Ends the scope now, and returns its figures.
   result<gpuheap_scope_report> try_close() {
     if (inner_ == nullptr) {
       return failure(GPUHEAP_STATUS_REFUSED,
@@ -489,8 +488,8 @@ class scope {
 class heap {
  public:
 #ifndef GPUHEAP_NO_EXCEPTIONS
-  // Opens a device by name: "cuda:0", "emulated:16GiB", or that of one of devices(); null for what
-  // GPUHEAP_DEVICE says, else the first GPU, else an emulated one.
+  // Opens a device by name: "cuda:0", "emulated:16GiB", or the name of one of devices(). Null: the
+  // device that GPUHEAP_DEVICE names, else the first GPU, else an emulated one.
   explicit heap(const char *device = nullptr, const gpuheap_options *options = nullptr)
       : heap(open(device, options).value()) {}
 #endif
@@ -507,7 +506,7 @@ class heap {
     std::swap(inner_, other.inner_);
     return *this;
   }
-  // What could not be returned goes with the process.
+  // Memory that the heap could not return ends with the process.
   ~heap() { (void)gpuheap_close(inner_); }
 
   // Allocates elements for use on a stream; their bytes are not initialised.
@@ -565,7 +564,7 @@ class heap {
     return device;
   }
 
-  // Returns all cached memory to the driver, and says what is left.
+  // Returns all cached memory to the driver, with a report of the memory left.
   result<gpuheap_flushed> try_flush() {
     gpuheap_flushed flushed{};
     flushed.size = sizeof flushed;
@@ -597,7 +596,7 @@ class heap {
     });
   }
 
-  // What is outstanding, by place and thread. Needs tracking.
+  // The outstanding allocations by place and thread, as a text. Needs tracking.
   result<std::string> try_leaks(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
       return gpuheap_leaks(inner_, format, buffer, capacity, length, nullptr);
@@ -611,7 +610,7 @@ class heap {
     });
   }
 
-  // What is outstanding at this moment, to be compared later. Needs tracking.
+  // The outstanding allocations of this moment, for a later comparison. Needs tracking.
   result<snapshot> try_take_snapshot() const {
     gpuheap_snapshot *taken = nullptr;
     gpuheap_status status = gpuheap_take_snapshot(inner_, &taken);
@@ -636,8 +635,8 @@ class heap {
   }
 
   // Resets the device, with all that the process has on it, and closes this heap. See
-  // gpuheap_reset_device for what must have ended before. Every later call of the heap and of its
-  // buffers fails and says so.
+  // gpuheap_reset_device for everything that must have ended before. Every later call of the heap
+  // and of its buffers fails and says so.
   outcome try_reset_device() { return detail::done(gpuheap_reset_device(inner_)); }
 
   // Announces that a stream is about to be destroyed.
@@ -687,7 +686,7 @@ class heap {
   void set_limits(std::uint64_t soft, std::uint64_t hard) { try_set_limits(soft, hard).value(); }
 #endif
 
-  // The heap of the C interface. It stays this one's.
+  // The heap of the C interface. This object still owns it.
   gpuheap_heap *get() const noexcept { return inner_; }
 
  private:
@@ -697,10 +696,10 @@ class heap {
 };
 
 #ifdef GPUHEAP_HAS_MEMORY_RESOURCE
-// Unified or pinned memory of a heap for std::pmr containers, which the host fills and the device
-// reads. The container's memory is freed in the order of the resource's stream and of those that
-// used_on() named for it. An allocation waits for the work of the resource's stream, so that the
-// host may use the memory at once: take a stream for it that has little work. The heap outlives it.
+// Unified or pinned memory of a heap for std::pmr containers: the host fills them and the device
+// reads them. The container's memory is freed in the order of the resource's stream and of the
+// streams that used_on() named for it. An allocation waits for the work of the resource's stream,
+// so that the host may use the memory at once: use a stream with little work. The heap outlives it.
 class memory_resource : public std::pmr::memory_resource {
  public:
   explicit memory_resource(heap &of, gpuheap_kind kind = GPUHEAP_KIND_PINNED,
@@ -714,7 +713,7 @@ class memory_resource : public std::pmr::memory_resource {
     }
   }
 
-  // Says that a container's memory, by its data(), is in use on that stream too, until its free.
+  // Names another stream that uses a container's memory, by its data(), until the free.
   void used_on(void *data, void *stream) {
     detail::done(gpuheap_used_on(heap_, data, stream)).value();
   }
@@ -735,7 +734,7 @@ class memory_resource : public std::pmr::memory_resource {
     return data;
   }
 
-  // A free that fails is counted by the heap.
+  // The heap counts a free that fails.
   void do_deallocate(void *data, std::size_t, std::size_t) override {
     (void)gpuheap_free(heap_, data);
   }
@@ -776,7 +775,7 @@ class stream_allocator {
     return static_cast<T *>(data);
   }
 
-  // A free that fails is counted by the heap.
+  // The heap counts a free that fails.
   void deallocate(T *data, std::size_t) noexcept { (void)gpuheap_free(heap_, data); }
 
   template <class U>

@@ -1,5 +1,5 @@
-//! The C functions that say what a heap has and where it went. Their documentation becomes that of
-//! the header. What `calls.rs` says of pointers holds here too.
+//! C functions that report a heap's memory and its outstanding allocations. The header gets their
+//! documentation. The preconditions of `calls.rs` hold for the pointers here.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -33,12 +33,12 @@ pub struct gpuheap_flushed {
     pub live: u64,
     /// Number of live allocations.
     pub live_allocations: u64,
-    /// Free bytes that could not be returned: those of held_free, and those that a graph capture, a
-    /// failed call or the driver's own pool keeps.
+    /// Free bytes that could not be returned: held_free, and bytes that a graph capture, a failed
+    /// call or the driver's own pool keeps.
     pub still_cached: u64,
     /// Bytes in other heaps of this process on the device.
     pub other_heaps: u64,
-    /// Free bytes of them, which a flush of those heaps returns.
+    /// Free bytes of them. A flush of those heaps returns these bytes.
     pub other_heaps_cached: u64,
     /// Bytes of the device in use outside its heaps: contexts, other libraries, other processes.
     /// GPUHEAP_UNKNOWN if the driver does not report how much is free.
@@ -48,7 +48,7 @@ pub struct gpuheap_flushed {
     /// Size of the device's memory.
     pub device_total: u64,
     /// Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
-    /// least one block is live. 0 for the pool "driver", which does not report its pieces.
+    /// least one block is live. 0 for the pool "driver": its pieces are not known.
     pub held: u64,
     /// Free bytes of held.
     pub held_free: u64,
@@ -75,8 +75,8 @@ pub enum gpuheap_fit {
 #[derive(Debug)]
 pub struct gpuheap_snapshot(Snapshot);
 
-/// Returns all cached memory to the driver, and says what is left and why. Waits for frees in
-/// flight. Live memory stays.
+/// Returns all cached memory to the driver, and reports the memory left with the reasons. Waits for
+/// frees in flight. Live memory stays.
 ///
 /// flushed: receives the figures; set its size before the call; may be null.
 #[unsafe(no_mangle)]
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn gpuheap_flush(
     heap: *mut gpuheap_heap,
     flushed: *mut gpuheap_flushed,
 ) -> gpuheap_status {
-    /// Size of the first version, which every program has at least.
+    /// Size of the first version: every program has at least these fields.
     const FIRST: usize = offset_of!(gpuheap_flushed, device_total) + size_of::<u64>();
     enter("gpuheap_flush", || {
         let size = size_of_optional(flushed, FIRST, "figures of the flush", "gpuheap_flushed")?;
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn gpuheap_take_snapshot(
     })
 }
 
-/// Writes what changed between two snapshots of one heap, by the place that allocated: the largest
+/// Writes the changes between two snapshots of one heap, by the place that allocated: the largest
 /// growth first. Both snapshots stay. The heap may be closed by now.
 ///
 /// format, buffer, capacity, length: as for gpuheap_memory_status. growth: receives the growth of
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn gpuheap_drop_snapshot(snapshot: *mut gpuheap_snapshot) 
 }
 
 impl gpuheap_snapshot {
-    /// Returns what changed between two snapshots.
+    /// Returns the changes between two snapshots.
     ///
     /// # Safety
     ///

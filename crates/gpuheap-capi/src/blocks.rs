@@ -17,8 +17,8 @@ use rustc_hash::FxHashMap;
 
 use crate::zeroed_array::ZeroedArray;
 
-/// Number of places, a power of two. Together they take 2 MiB, enough for what most programs have
-/// live at once. Under Miri each test would take most of a minute to drop so many.
+/// Number of places, a power of two. Together they take 2 MiB, enough for the live allocations of
+/// most programs. Under Miri each test would take most of a minute to drop so many.
 const PLACES: usize = if cfg!(miri) { 1 << 6 } else { 1 << 14 };
 
 /// Number of map shards, a power of two: more than there are threads likely to collide.
@@ -94,7 +94,7 @@ impl<T> Blocks<T> {
     }
 
     /// Takes the entry at an address, and passes it to `user`. `None` if the table has no such
-    /// entry. If several threads ask, the first one gets it.
+    /// entry. If several threads take it, the first one gets it.
     #[inline]
     pub(crate) fn take<R>(&self, address: u64, user: impl FnOnce(T) -> R) -> Option<R> {
         let [first, second] = self.places_of(address);
@@ -117,7 +117,7 @@ impl<T> Blocks<T> {
         self.shard(address).remove(&address).map(|(_, block)| block)
     }
 
-    /// Returns the size of the block at `address`, which no thread frees meanwhile.
+    /// Returns the size of the block at `address`. No thread frees it meanwhile.
     pub(crate) fn bytes(&self, address: u64) -> Option<u64> {
         if address <= BUSY {
             return None;
@@ -267,7 +267,7 @@ mod tests {
         let same = (1..).map(|n| n * 512).filter(|address| hash(*address, PLACES) == at);
         let same: Vec<u64> = same.take(5).collect();
         same.iter().for_each(|address| blocks.put(*address, *address, *address));
-        // Frees the first block, which leaves its place free while the other entries are in the
+        // The free of the first block leaves its place free while the other entries are in the
         // maps.
         for address in &same {
             assert_eq!(blocks.bytes(*address), Some(*address));
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(taken(&blocks, 512), Some(7));
     }
 
-    /// Two threads share a small table. Each puts blocks in and takes out those of the other.
+    /// Two threads share a small table. Each puts blocks in and takes out the other's blocks.
     #[test]
     fn threads_sharing_places_lose_nothing() {
         let (blocks, rounds) = (Blocks::new(), if cfg!(miri) { 50 } else { 20_000 });

@@ -37,15 +37,16 @@ pub struct gpuheap_thread_end {
 pub type gpuheap_shortage =
     Option<unsafe extern "C-unwind" fn(bytes: u64, data: *mut c_void) -> u64>;
 
-/// A function that is told of a thread's end.
+/// A function that a heap calls at a thread's end.
 #[allow(non_camel_case_types, reason = "named as in C")]
 pub type gpuheap_thread_ended =
     Option<unsafe extern "C-unwind" fn(ended: *const gpuheap_thread_end, data: *mut c_void)>;
 
 /// Sets the function that is called before a request fails for lack of memory: with the bytes that
-/// are missing and with data, on the thread of the request, with no lock held. It frees what it can
-/// and returns the bytes. It may use the heap, but is not called again meanwhile. A C++ exception
-/// that leaves it ends the process. Another thread may call it until gpuheap_close returns.
+/// are missing and with data, on the thread of the request, with no lock held. It frees as much as
+/// it can and returns the bytes. It may use the heap, but is not called again meanwhile. A C++
+/// exception that leaves it ends the process. Another thread may call it until gpuheap_close
+/// returns.
 ///
 /// shortage: null to call none. It replaces the one before.
 #[unsafe(no_mangle)]
@@ -60,8 +61,8 @@ pub unsafe extern "C" fn gpuheap_on_shortage(
         let data = Data(data);
         let registered = shortage.map(|shortage| {
             heap.heap().register_reclaimer(move |bytes| {
-                // SAFETY: the program promised a function that may be called with its data on any
-                // thread. An exception ends the process in `without_exceptions`.
+                // SAFETY: the program allows calls of the function with its data on any thread. An
+                // exception ends the process in `without_exceptions`.
                 without_exceptions("gpuheap_on_shortage", || unsafe { shortage(bytes, data.get()) })
             })
         });
@@ -133,11 +134,11 @@ impl Drop for EndOfProcess {
     }
 }
 
-/// A pointer of the program, passed to its functions and not looked at.
+/// A pointer of the program, passed to its functions and never read.
 #[derive(Clone, Copy)]
 struct Data(*mut c_void);
 
-// SAFETY: the program promised that its functions may be called with it on any thread.
+// SAFETY: the program allows calls of its functions with the value on any thread.
 unsafe impl Send for Data {}
 // SAFETY: the value is never read here, and passed to that function alone.
 unsafe impl Sync for Data {}

@@ -1,4 +1,4 @@
-//! The C functions. Their documentation becomes that of the header.
+//! C functions for allocations, frees, streams and limits. The header gets their documentation.
 //!
 //! Some preconditions hold for every function, as is usual in C, and are not repeated. Pointers are
 //! valid for the reads and writes made through them. Texts end with a null. A heap comes from
@@ -52,16 +52,16 @@ pub unsafe extern "C" fn gpuheap_open(
 }
 
 /// Ends a heap. Waits for all work of the device, then returns all of the heap's memory to the
-/// driver, also what is still allocated.
+/// driver, live allocations included.
 ///
 /// No other thread may use the heap during the call. Later calls with the heap return
 /// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. Streams destroyed unannounced
-/// are fine only if the heap was not used since and has no idle trim, which uses the heap by
-/// itself. If a stream of the device is capturing a graph, the wait breaks the capture.
+/// are fine only if the heap was not used since and has no idle trim, because the trim uses the
+/// heap by itself. If a stream of the device is capturing a graph, the wait breaks the capture.
 ///
-/// The heap is closed whatever is returned: any status but GPUHEAP_STATUS_OK says what may not have
-/// been returned to the driver. A null heap is fine. A program need not close its heaps before it
-/// ends.
+/// The heap is closed whatever is returned: with any status but GPUHEAP_STATUS_OK, the text names
+/// the memory that may not have been returned to the driver. A null heap is fine. A program need
+/// not close its heaps before it ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_status {
     enter("gpuheap_close", || gpuheap_heap::close(heap))
@@ -70,15 +70,15 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 /// Allocates memory for use on a stream, ordered after the work already enqueued there. The memory
 /// is aligned to 512 bytes and not initialised. A request that the cache serves does not wait for
 /// the device. Before the request fails for lack of memory, the heap waits for frees in flight and
-/// returns cached memory to the driver, also that of the process's other heaps.
+/// returns cached memory to the driver, its own and the other heaps' of the process.
 ///
 /// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy
 /// default stream. A thread's own default stream (0x2) is the calling thread's. Its end is not
 /// announced, and its thread uses no memory of the heap in destructors of thread-local variables.
 /// Other threads enqueue work in its order on the legacy default stream. A heap over a pool of the
 /// driver refuses it. Before any other stream is destroyed, call gpuheap_stream_ended, unless the
-/// heap was opened for unannounced_streams.
-/// address: receives the address; null on failure, and for 0 bytes, which need no free.
+/// heap was opened for unannounced_streams. address: receives the address; null on failure, and for
+/// 0 bytes. A null needs no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -124,8 +124,8 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
                 Err(failure) => {
                     for made in (0..at).map(|made| addresses.add(made)) {
                         let address = made.replace(std::ptr::null_mut());
-                        // The heap counts what it could not free; the first failure is the one
-                        // to report.
+                        // The heap counts a block that it could not free. The first failure is
+                        // reported.
                         let _ = heap.free(address);
                     }
                     return Err(failure);
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
 }
 
 /// Frees several blocks, as gpuheap_free does each. Null addresses are fine. If one fails, the
-/// others are freed all the same; the status and the text are those of the first that failed.
+/// others are freed all the same; status and text are the first failure's.
 ///
 /// count: number of blocks. addresses: as many addresses; they are not changed.
 #[unsafe(no_mangle)]
@@ -209,13 +209,13 @@ pub unsafe extern "C" fn gpuheap_free_on(
     })
 }
 
-/// Says that an allocation is in use on another stream too. Its free, by gpuheap_free, then comes
-/// behind the work that is enqueued on that stream by the time of the free. Call it once for each
-/// stream, before the free. Does not wait.
+/// Names another stream that uses an allocation. Its free, by gpuheap_free, then comes after the
+/// work that is enqueued on that stream by the time of the free. Call it once for each stream,
+/// before the free. Does not wait.
 ///
-/// The free makes one stream wait for the other by an event, and the memory is handed out again
-/// behind the stream that was named last. If the end of a named stream was announced by then, the
-/// free waits for the whole device. gpuheap_free_on does not look at the named streams.
+/// The free makes one stream wait for the other by an event, and the memory is handed out again in
+/// the order of the stream that was named last. If the end of a named stream was announced by then,
+/// the free waits for the whole device. gpuheap_free_on ignores the named streams.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_used_on(
     heap: *mut gpuheap_heap,
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn gpuheap_used_on(
 }
 
 /// Fills bytes of an allocation, from an offset on, with the lowest byte of value. Enqueued on the
-/// stream, which has to be ordered behind other work on these bytes. Does not wait.
+/// stream. The stream has to be ordered after other work on these bytes. Does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_fill(
     heap: *mut gpuheap_heap,
@@ -269,12 +269,12 @@ pub unsafe extern "C" fn gpuheap_wait(heap: *mut gpuheap_heap) -> gpuheap_status
 /// stream: call it again. A default stream, or a stream that the heap never saw, is fine and
 /// changes nothing.
 ///
-/// With unannounced_streams the call is optional, and releases what the heap keeps for the stream.
-/// The stream may then have ended already, if its handle does not yet mean a new stream. No event
-/// marks the end of such a stream. Memory freed on it after this call is therefore handed out again
-/// only once the heap has waited for the whole device after that free. The heap waits for the
-/// device in gpuheap_reclaim, in gpuheap_reclaim_all, and for a request that would fail otherwise.
-/// While a stream that the heap knows is capturing a graph, the heap does not wait.
+/// With unannounced_streams the call is optional, and releases the objects that the heap keeps for
+/// the stream. The stream may then have ended already, if its handle does not yet mean a new
+/// stream. No event marks the end of such a stream. Memory freed on it after this call is therefore
+/// handed out again only once the heap has waited for the whole device after that free. The heap
+/// waits for the device in gpuheap_reclaim, in gpuheap_reclaim_all, and for a request that would
+/// fail otherwise. While a stream that the heap knows is capturing a graph, the heap does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_stream_ended(
     heap: *mut gpuheap_heap,
@@ -301,9 +301,9 @@ pub unsafe extern "C" fn gpuheap_allocation_size(
 }
 
 /// Returns cached memory to the driver until at least that many bytes are returned, in few segments
-/// and little more than asked for. Waits for frees in flight.
+/// and little more than that. Waits for frees in flight.
 ///
-/// given_back: receives the bytes returned, fewer than asked for if less was cached; may be null.
+/// given_back: receives the bytes returned, fewer than requested if less was cached; may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reclaim(
     heap: *mut gpuheap_heap,

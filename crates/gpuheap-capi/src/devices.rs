@@ -1,5 +1,5 @@
-//! The C functions that describe the machine's devices. Their documentation becomes that of the
-//! header. What `calls.rs` says of pointers holds here too.
+//! C functions that describe the machine's devices. The header gets their documentation. The
+//! preconditions of `calls.rs` hold for the pointers here.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -79,7 +79,7 @@ impl gpuheap_device {
     ///
     /// `device` is null or valid for reads of its size field.
     unsafe fn size_of(device: *const gpuheap_device) -> Result<usize, Failure> {
-        /// Size of the first version, which every program has at least.
+        /// Size of the first version: every program has at least these fields.
         const FIRST: usize =
             offset_of!(gpuheap_device, concurrent_managed_access) + size_of::<i32>();
         size_of_result(device, FIRST, "description of the device", "gpuheap_device")
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn gpuheap_count_devices(count: *mut usize) -> gpuheap_sta
     })
 }
 
-/// Describes a device of those that gpuheap_count_devices counts. Makes no context. Blocks as
+/// Describes one of the devices that gpuheap_count_devices counts. Makes no context. Blocks as
 /// gpuheap_count_devices does. To use the device, open a heap by its name.
 ///
 /// index: from 0; for real devices it is the number in the driver's order. device: receives the

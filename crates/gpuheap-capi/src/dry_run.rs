@@ -1,7 +1,8 @@
-//! Reports of requests to `gpuheap dry-run`, which runs a program on an emulated driver.
+//! Reports of requests to `gpuheap dry-run`. It runs a program on an emulated driver.
 //!
 //! A heap refuses a request that no device holds without a driver call. After a request that the
-//! driver refused, it serves its program by other memory. So the driver cannot see which failed.
+//! driver refused, it may serve its program from other memory. So the driver cannot see whether the
+//! request failed.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// `true` once a request was refused: then those that follow are reported too.
+/// `true` once a request was refused: later requests are reported too.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Reports the result of a request, and returns it.

@@ -32,9 +32,9 @@ pub enum gpuheap_status {
     Internal = 7,
 }
 
-/// Returns the text of the calling thread's last failed call, in UTF-8: what failed, where, the
-/// numbers, and what to do. It may have several lines. Empty if no call of the thread failed; never
-/// null. Valid until the thread's next failing call, or until the thread ends.
+/// Returns the text of the calling thread's last failed call, in UTF-8: the failed call, the place,
+/// the numbers and a remedy. It may have several lines. Empty if no call of the thread failed;
+/// never null. Valid until the thread's next failing call, or until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuheap_last_error() -> *const c_char {
     match LAST.try_with(|last| last.borrow().as_ptr()) {
@@ -86,7 +86,8 @@ impl Failure {
     }
 
     /// Failure of a free that already took the memory from the program. Its status is
-    /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE: any other would mean that nothing was freed.
+    /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE: after any other status the program would free
+    /// again.
     pub(crate) fn after_free(error: Error) -> Failure {
         let mut failure = Failure::from(error);
         if failure.0.0 != gpuheap_status::Gone {
@@ -99,7 +100,7 @@ impl Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Failure {
-        // The text names options of the C interface where the library names those of Rust.
+        // The library names Rust's options; the text names the options of the C interface.
         let text = match error.out_of_memory() {
             Some(evidence) => evidence.text_naming(
                 "gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT",
@@ -115,7 +116,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Status of each kind of the library's errors.
+/// Status of each error kind of the library.
 const STATUSES: &[(ErrorKind, gpuheap_status)] = &[
     (ErrorKind::OutOfMemory, gpuheap_status::OutOfMemory),
     (ErrorKind::HostResources, gpuheap_status::Refused),

@@ -45,7 +45,7 @@ pub(crate) struct Open {
     streams: Streams,
     heap: Heap,
     device: Device,
-    /// The handle that this is behind.
+    /// The handle that leads here.
     handle: AtomicPtr<gpuheap_heap>,
     /// Memory of the program that is registered, by its address.
     registered: Mutex<FxHashMap<u64, PageLock>>,
@@ -136,7 +136,7 @@ impl gpuheap_heap {
         Ok(open)
     }
 
-    /// Closes the heap: waits for the device, then frees what is still allocated, on no stream.
+    /// Closes the heap: waits for the device, then frees all live allocations, on no stream.
     ///
     /// # Safety
     ///
@@ -165,7 +165,7 @@ impl gpuheap_heap {
             (open, reset)
         };
         match reset {
-            // The heap's memory ended with the device: what is left is the host's.
+            // The heap's memory ended with the device. Only host memory is left.
             Ok(_) => {
                 // SAFETY: `get` found an open heap, so `heap` is a handle, and those are never
                 // freed.
@@ -304,7 +304,8 @@ impl Open {
         }
     }
 
-    /// Frees the allocation at an address, in the order of its stream and of all that use it too.
+    /// Frees the allocation at an address, in the order of its stream and of all streams that use
+    /// it.
     #[inline]
     pub(crate) fn free(&self, address: *mut c_void) -> Result<(), Failure> {
         if self.side.is_empty() {
@@ -344,8 +345,7 @@ impl Open {
         })
     }
 
-    /// Frees what is live of a scope. The first failure is returned; the rest is freed all the
-    /// same.
+    /// Frees the live allocations of a scope, all of them. Returns the first failure.
     pub(crate) fn free_scope(&self, scope: &Scope) -> Result<(), Failure> {
         let mut first = Ok(());
         for (address, block) in scope.take_all(|address| self.blocks.take(address, |block| block)) {
@@ -355,7 +355,7 @@ impl Open {
         first
     }
 
-    /// Puts the free of an allocation behind the work of `stream` too. No thread frees it
+    /// Orders the free of an allocation after the work of `stream` too. No thread frees it
     /// meanwhile.
     pub(crate) fn use_on(&self, address: *mut c_void, stream: &Stream) -> Result<(), Failure> {
         self.bytes(address)?;
@@ -446,7 +446,7 @@ impl Open {
         check("cuMemsetD8Async", filled?).map_err(|error| Failure::from(Error::from(error)))
     }
 
-    /// Sets what gives memory back when the heap is short.
+    /// Sets the function that frees memory when the heap is short.
     pub(crate) fn set_reclaimer(&self, reclaimer: Option<Reclaimer>) {
         let mut registered = self.reclaimer.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *registered, reclaimer);

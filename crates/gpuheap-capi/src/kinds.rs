@@ -1,5 +1,5 @@
-//! The C functions for memory that the host uses too, and for the device as a whole. Their
-//! documentation becomes that of the header. What `calls.rs` says of pointers holds here too.
+//! C functions for memory that the host uses too, and for the device as a whole. The header gets
+//! their documentation. The preconditions of `calls.rs` hold for the pointers here.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -22,11 +22,11 @@ use crate::streams::LiveStream;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_kind {
-    /// Device memory, which the host reaches by copies.
+    /// Device memory. The host reaches it by copies.
     Device = 0,
     /// Managed memory (cudaMallocManaged): the driver moves its pages to where they are used.
     Unified = 1,
-    /// Page-locked host memory (cudaMallocHost), which the device uses by the same address.
+    /// Page-locked host memory (cudaMallocHost). The device uses it by the same address.
     Pinned = 2,
     /// Memory of the program that gpuheap_register page-locked. It is not allocated, and has
     /// statistics alone.
@@ -39,7 +39,7 @@ pub enum gpuheap_kind {
 /// still use the memory. The host is done with it before the free.
 ///
 /// If the device has no concurrent access to unified memory (WSL2), no work of the device may run
-/// while the host uses any. Limits and gpuheap_get_statistics are those of device memory.
+/// while the host uses any. Limits and gpuheap_get_statistics count device memory alone.
 ///
 /// kind: a gpuheap_kind. The others: as for gpuheap_allocate.
 #[unsafe(no_mangle)]
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn gpuheap_get_kind_statistics(
 /// place. The memory stays valid until gpuheap_unregister succeeded or the heap is closed. If the
 /// driver locks no more memory, cached pinned memory is returned first. Does not wait otherwise.
 ///
-/// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the
-/// device, which is that of the host except with Windows drivers; may be null.
+/// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the device.
+/// It equals the host's, except with Windows drivers. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_register(
     heap: *mut gpuheap_heap,
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn gpuheap_register(
 /// device is capturing a graph, the wait breaks the capture.
 ///
 /// memory: as for gpuheap_register. GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing is registered there.
-/// GPUHEAP_STATUS_DRIVER: the device may still use the memory, which is never to be freed.
+/// GPUHEAP_STATUS_DRIVER: the device may still use the memory: never free it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_unregister(
     heap: *mut gpuheap_heap,
@@ -142,10 +142,10 @@ pub unsafe extern "C" fn gpuheap_wait_for_stream(
 /// the heap. For a device that an error made unusable, and for the end of tests. Waits for the
 /// device's work. Open a heap afterwards to use the device again.
 ///
-/// The device's memory, streams and events end, those of other libraries too. Other heaps of the
-/// device return GPUHEAP_STATUS_GONE from now on, and are to be closed all the same. No other
-/// thread may use the device during the call, and no memory or handle from before may be used
-/// again, also not pinned and unified memory by the host.
+/// The device's memory, streams and events end, other libraries' too. Other heaps of the device
+/// return GPUHEAP_STATUS_GONE from now on, and are to be closed all the same. No other thread may
+/// use the device during the call, and no memory or handle from before may be used again, also not
+/// pinned and unified memory by the host.
 ///
 /// With any status but GPUHEAP_STATUS_OK the device may be as before. The heap is closed all the
 /// same, unless the status is GPUHEAP_STATUS_GONE.

@@ -23,7 +23,7 @@ pub struct gpuheap_options {
     /// management), "split", "binned", "simple", "driver" or "none".
     pub pool: *const c_char,
     /// Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-    /// "backtraces". Only "backtraces" says where: the lines of a C program appear in its stacks
+    /// "backtraces". Only "backtraces" names places: the lines of a C program appear in its stacks
     /// alone.
     pub tracking: *const c_char,
     /// Hard limit, in bytes taken from the driver, never exceeded. 0: from the environment, else
@@ -41,14 +41,14 @@ pub struct gpuheap_options {
     pub zero_on_alloc: i32,
     /// 1: take no option from the environment.
     pub without_environment: i32,
-    /// 1: streams may end without gpuheap_stream_ended, for allocator hooks that are not told of
-    /// it. A stream has to be alive in the calls that it is passed to, and in gpuheap_free of
+    /// 1: streams may end without gpuheap_stream_ended, for allocator hooks that do not see the
+    /// end. A stream has to be alive in the calls that it is passed to, and in gpuheap_free of
     /// memory allocated on it.
     ///
-    /// This costs driver calls. Every free asks whether the stream is capturing a graph and records
-    /// an event (140 ns on an H200). With 32 events in use, a free also queries one or two older
-    /// ones (130 ns each). Every call with a stream asks whether its handle means a new stream.
-    /// Frees bypass the thread caches.
+    /// This costs driver calls. Every free queries whether the stream is capturing a graph, and
+    /// records an event (140 ns on an H200). With 32 events in use, a free also queries one or two
+    /// older ones (130 ns each). Every call with a stream queries whether its handle means a new
+    /// stream. Frees bypass the thread caches.
     pub unannounced_streams: i32,
     /// Memory that the pool "stitched" reserves beyond the peak of live memory before it maps free
     /// pieces together, as a share of the peak: 0.04 is 4 %. Negative: none, so that it always
@@ -64,7 +64,7 @@ impl gpuheap_options {
     ///
     /// `options` is valid for reads of as many bytes as its size field states.
     pub(crate) unsafe fn read(options: *const gpuheap_options) -> Result<gpuheap_options, Failure> {
-        /// Size of the first version, which every program has at least.
+        /// Size of the first version: every program has at least these fields.
         const FIRST: usize = offset_of!(gpuheap_options, unannounced_streams) + size_of::<i32>();
         const OURS: usize = size_of::<gpuheap_options>();
         // SAFETY: the size is the first field, so it is there.

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 /// A scope of one thread and one heap.
 #[derive(Debug)]
 pub(crate) struct Scope {
-    /// Address of the heap's handle, which stays the heap's for as long as the process lives.
+    /// Address of the heap's handle. No other heap gets the address while the process lives.
     pub(crate) heap: usize,
     pub(crate) name: String,
     state: Mutex<State>,
@@ -37,7 +37,7 @@ pub struct gpuheap_scope_report {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requested bytes of what is live, by address.
+    /// Requested bytes of the live allocations, by address.
     live: FxHashMap<u64, u64>,
     live_bytes: u64,
     report: gpuheap_scope_report,
@@ -57,7 +57,7 @@ pub(crate) fn any() -> bool {
     OPEN_OF_ALL.load(Ordering::Relaxed) != 0
 }
 
-/// Returns the innermost open scope of this thread and a heap. `None` while a thread ends.
+/// Returns the innermost open scope of this thread and a heap. `None` while the thread ends.
 pub(crate) fn innermost(heap: usize) -> Option<Arc<Scope>> {
     let find = |open: &Vec<Arc<Scope>>| open.iter().rev().find(|scope| scope.heap == heap).cloned();
     OPEN.try_with(|open| find(&open.borrow())).ok().flatten()
@@ -72,7 +72,7 @@ impl Scope {
         opened
     }
 
-    /// Closes the scope. `false` if it is none of this thread.
+    /// Closes the scope. `false` if another thread opened it.
     pub(crate) fn close(self: &Arc<Scope>) -> bool {
         let was_open = OPEN.with_borrow_mut(|open| {
             let place = open.iter().position(|open| Arc::ptr_eq(open, self));
@@ -94,7 +94,7 @@ impl Scope {
         state.report.peak = state.report.peak.max(state.live_bytes);
     }
 
-    /// Forgets an allocation, which is freed or kept.
+    /// Forgets an allocation that is freed or kept.
     pub(crate) fn leave(&self, address: u64) {
         let mut state = self.lock();
         if let Some(bytes) = state.live.remove(&address) {
@@ -102,11 +102,12 @@ impl Scope {
         }
     }
 
-    /// Takes out what is live of the heap's table, by `take`, and counts it as freed at the end.
+    /// Takes the live allocations out of the heap's table, by `take`, and counts them as freed at
+    /// the end.
     pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<(u64, T)> {
         let mut state = self.lock();
-        // Under the lock: what another thread is freeing leaves the scope before its address can be
-        // another allocation's.
+        // Under the lock: an allocation that another thread is freeing leaves the scope before its
+        // address can be another allocation's.
         let live: Vec<_> = std::mem::take(&mut state.live).into_iter().collect();
         let mut taken = Vec::with_capacity(live.len());
         for (address, bytes) in live {

@@ -1,5 +1,5 @@
-//! The C functions of scopes: what a thread allocated inside one is freed at its end, unless it was
-//! freed or kept.
+//! C functions of scopes. The end of a scope frees the memory that its thread allocated inside and
+//! neither freed nor kept.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -20,8 +20,8 @@ use crate::sized::{size_of_optional, write_result};
 #[derive(Debug)]
 pub struct gpuheap_scope(Arc<Scope>);
 
-/// Opens a scope of the calling thread. Until its end, what this thread allocates from the heap
-/// belongs to its innermost open scope of that heap.
+/// Opens a scope of the calling thread. Until its end, an allocation of this thread from the heap
+/// belongs to the thread's innermost open scope of that heap.
 ///
 /// name: a text for reports, at most 200 bytes; null for none. scope: receives the scope; null on
 /// failure.
@@ -47,10 +47,10 @@ pub unsafe extern "C" fn gpuheap_open_scope(
     })
 }
 
-/// Ends a scope, on the thread that opened it: frees what was allocated inside and is live, each on
-/// the stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless
-/// a free does. Scopes may end in any order; what is allocated afterwards belongs to the one around
-/// it. Use no scope after its end.
+/// Ends a scope, on the thread that opened it: frees the live allocations made inside, each on the
+/// stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
+/// free does. Scopes may end in any order; later allocations belong to the scope around. Use no
+/// scope after its end.
 ///
 /// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed.
 /// GPUHEAP_STATUS_DRIVER: the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn gpuheap_close_scope(
     scope: *mut gpuheap_scope,
     report: *mut gpuheap_scope_report,
 ) -> gpuheap_status {
-    /// Size of the first version, which every program has at least.
+    /// Size of the first version: every program has at least these fields.
     const FIRST: usize = offset_of!(gpuheap_scope_report, freed_at_end_bytes) + size_of::<u64>();
     enter("gpuheap_close_scope", || {
         let Some(handle) = scope.as_ref() else { return Ok(()) };
@@ -86,8 +86,8 @@ pub unsafe extern "C" fn gpuheap_close_scope(
     })
 }
 
-/// Takes an allocation out of the scope that it was made in, so that it outlives it. One that
-/// belongs to no scope stays as it is.
+/// Takes an allocation out of the scope that it was made in, so that the allocation outlives the
+/// scope. An allocation without a scope stays as it is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_keep(
     heap: *mut gpuheap_heap,

@@ -1,4 +1,4 @@
-//! The scope and the streams that few allocations have.
+//! Scopes and further streams of allocations. Few allocations have any.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,12 +21,12 @@ pub(crate) struct SideTable {
 pub(crate) struct SideEntry {
     /// The open scope in which it was allocated.
     pub(crate) scope: Option<Arc<Scope>>,
-    /// Streams behind whose work the free comes too.
+    /// Further streams that the free is ordered after.
     also_on: Vec<Stream>,
 }
 
 impl SideTable {
-    /// Changes what an allocation has. No thread frees it meanwhile.
+    /// Changes the entry of an allocation. No thread frees the allocation meanwhile.
     pub(crate) fn change(&self, address: u64, change: impl FnOnce(&mut SideEntry)) {
         let mut entries = self.lock();
         let before = entries.len();
@@ -37,12 +37,13 @@ impl SideTable {
     /// Returns `true` if no allocation that the calling thread may free has a scope or a stream.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // A thread that frees got the address after the change, so it sees the number of then or a
-        // later one, which counts this allocation too.
+        // A thread that frees got the address after the change, so it sees a number that counts
+        // this allocation.
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes what an allocation has, which its thread is about to free. It leaves its scope.
+    /// Takes the entry of an allocation that the calling thread is about to free. The allocation
+    /// leaves its scope.
     #[inline]
     pub(crate) fn take(&self, address: u64) -> Option<SideEntry> {
         if self.is_empty() { None } else { self.take_listed(address) }
@@ -64,7 +65,7 @@ impl SideTable {
 }
 
 impl SideEntry {
-    /// Puts the free behind the work of `stream`, as of the free.
+    /// Orders the free after the work that `stream` has by then.
     pub(crate) fn use_on(&mut self, stream: &Stream) {
         let is_it = |known: &Stream| known.id() == stream.id() && !known.is_retired();
         if !self.also_on.iter().any(is_it) {
@@ -72,7 +73,7 @@ impl SideEntry {
         }
     }
 
-    /// Frees the block in the order of its own stream and of all that use it too: each of them
+    /// Frees the block in the order of its own stream and of all streams that use it: each of them
     /// waits for the one before, and the block is freed in the order of the last. Streams that
     /// ended cannot be named any more, so the host waits for the device once.
     pub(crate) fn free(self, block: Block, device: &Device) -> Result<(), Error> {
@@ -87,7 +88,7 @@ impl SideEntry {
         }
     }
 
-    /// Returns a stream that comes behind the work of all others that are alive.
+    /// Returns a stream that waits for the work of all other live streams.
     fn last_stream(&self, device: &Device) -> Result<Option<&Stream>, Error> {
         if self.also_on.iter().any(Stream::is_retired) {
             device.synchronize()?;

@@ -1,5 +1,5 @@
-//! The C functions that list places of the program by structures. Their documentation becomes that
-//! of the header. What `calls.rs` says of pointers holds here too.
+//! C functions that list places of the program as structures. The header gets their documentation.
+//! The preconditions of `calls.rs` hold for the pointers here.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -51,7 +51,7 @@ pub struct gpuheap_site {
 /// tracking. With "backtraces" the first call reads the program's debug information, up to seconds.
 ///
 /// sites: room for capacity structures; may be null if capacity is 0. count: receives the number of
-/// places, which may be above capacity; may be null.
+/// places, even if it is above capacity; may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_list_leaks(
     heap: *mut gpuheap_heap,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn gpuheap_list_leaks(
     })
 }
 
-/// Lists what changed between two snapshots of one heap, as gpuheap_snapshot_difference writes it,
+/// Lists the changes between two snapshots of one heap, as gpuheap_snapshot_difference writes them,
 /// as structures: the largest growth first, decreases last.
 ///
 /// sites, capacity, count: as for gpuheap_list_leaks.
@@ -133,7 +133,7 @@ impl gpuheap_site {
     ///
     /// `sites` is null or, with a capacity above 0, valid for reads of its size field.
     unsafe fn size_of(sites: *const gpuheap_site, capacity: usize) -> Result<usize, Failure> {
-        /// Size of the first version, which every program has at least.
+        /// Size of the first version: every program has at least these fields.
         const FIRST: usize = offset_of!(gpuheap_site, file) + 256;
         if capacity == 0 {
             return Ok(0);

@@ -9,7 +9,7 @@ use crate::entry::Failure;
 ///
 /// # Safety
 ///
-/// `to` is null or valid for reads of its first field, which is its size.
+/// `to` is null or valid for reads of its first field, the size.
 pub(crate) unsafe fn size_of_result<T>(
     to: *const T,
     first_version: usize,
@@ -30,7 +30,7 @@ pub(crate) unsafe fn size_of_result<T>(
     Ok(size)
 }
 
-/// Reads the size as [`size_of_result`] does; `None` if the program wants no result.
+/// Reads the size as [`size_of_result`] does; `None` if the program passed no structure.
 ///
 /// # Safety
 ///

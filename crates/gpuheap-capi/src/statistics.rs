@@ -81,7 +81,7 @@ impl gpuheap_statistics {
     ///
     /// `statistics` is null or valid for reads of its size field.
     pub(crate) unsafe fn size_of(statistics: *const gpuheap_statistics) -> Result<usize, Failure> {
-        /// Size of the first version, which every program has at least.
+        /// Size of the first version: every program has at least these fields.
         const FIRST: usize = offset_of!(gpuheap_statistics, driver_calls) + size_of::<u64>();
         // SAFETY: the caller keeps this function's contract.
         unsafe { size_of_result(statistics, FIRST, "statistics", "gpuheap_statistics") }

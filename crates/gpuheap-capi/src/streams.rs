@@ -54,8 +54,8 @@ struct Found {
 pub(crate) enum Given<'a> {
     /// A stream of the table.
     Known(&'a Stream),
-    /// A stream in no table: the calling thread's own default stream, or one that was first seen
-    /// in a capture and is named within it.
+    /// A stream in no table: the calling thread's own default stream, or a stream first seen in a
+    /// capture.
     Own(Stream),
 }
 
@@ -146,7 +146,7 @@ impl Streams {
     }
 
     /// Forgets the retired stream with the driver's `id`, but keeps the object. The driver's stream
-    /// lives on, and other threads may be about to ask whether the object is retired.
+    /// lives on, and other threads may be about to read whether the object is retired.
     pub(crate) fn supersede(&self, raw: CUstream, id: u64) {
         let mut known = self.lock();
         if known.get(&raw).is_some_and(|stream| stream.id() == id && stream.is_retired()) {
@@ -204,8 +204,8 @@ impl Streams {
     ) -> Result<Given<'_>, Error> {
         let mut known = self.lock();
         if let Some(stream) = known.get(&raw).filter(|stream| !stream.is_retired()) {
-            // A stream that is capturing a graph does not tell its id, and the question would break
-            // the capture.
+            // The id of a stream that is capturing a graph cannot be read, and the query would
+            // break the capture.
             if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
                 let stream = Arc::as_ptr(stream);
                 // SAFETY: the table keeps the object until the handle means another stream, and
@@ -242,7 +242,7 @@ fn place_of(raw: CUstream) -> usize {
     (raw.0 >> 4 ^ raw.0 >> 9) % RECENT
 }
 
-/// Returns `true` for a default stream, which lives as long as the device.
+/// Returns `true` for a default stream: it lives as long as the device.
 fn is_default(raw: CUstream) -> bool {
     raw == CUstream::NULL || raw == CUstream::LEGACY
 }

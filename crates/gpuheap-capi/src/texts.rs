@@ -16,7 +16,7 @@ pub enum gpuheap_format {
     Json = 1,
 }
 
-/// Where a text goes: memory of the program, and room for the length of the whole text.
+/// Room for a text: memory of the program, and the place for the length of the whole text.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) buffer: *mut c_char,

@@ -1,4 +1,4 @@
-//! Memory of a table that begins as zeros, and whose pages the system makes at their first use.
+//! An array that begins as zeros. The system provides its pages at their first use.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -13,14 +13,14 @@ use std::ptr::{NonNull, slice_from_raw_parts_mut};
 pub(crate) struct ZeroedArray<T, const COUNT: usize> {
     /// Memory as it was allocated.
     memory: NonNull<u8>,
-    /// The first value, which is aligned.
+    /// The first value, aligned.
     first: NonNull<T>,
     owned: PhantomData<T>,
 }
 
-// SAFETY: the values are owned, as those of a box are.
+// SAFETY: the array owns its values, as a box does.
 unsafe impl<T: Send, const COUNT: usize> Send for ZeroedArray<T, COUNT> {}
-// SAFETY: the values are owned, as those of a box are.
+// SAFETY: a shared array gives out shared values alone.
 unsafe impl<T: Sync, const COUNT: usize> Sync for ZeroedArray<T, COUNT> {}
 
 impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
@@ -30,7 +30,7 @@ impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
         let bytes = COUNT * size_of::<T>() + align_of::<T>();
         match Layout::from_size_align(bytes, align_of::<usize>()) {
             Ok(layout) => layout,
-            Err(_) => panic!("the places are more than addresses can count"),
+            Err(_) => panic!("the array is larger than the address space"),
         }
     };
 
@@ -51,8 +51,8 @@ impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
 }
 
 impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
-    /// Frees the memory, and drops no value: to look at each would make the system provide the
-    /// pages that were never used.
+    /// Frees the memory, and drops no value: reading each would make the system provide the pages
+    /// that were never used.
     pub(crate) fn discard(self) {
         let this = ManuallyDrop::new(self);
         // SAFETY: the memory was allocated by this layout, and is used no more.
@@ -65,7 +65,7 @@ impl<T, const COUNT: usize> Deref for ZeroedArray<T, COUNT> {
 
     #[inline]
     fn deref(&self) -> &[T; COUNT] {
-        // SAFETY: the memory has as many values, aligned, which are valid since `zeroed`.
+        // SAFETY: the memory has `COUNT` aligned values, valid since `zeroed`.
         unsafe { self.first.cast().as_ref() }
     }
 }

@@ -1,7 +1,6 @@
-/* A program that does what the header forbids, or says is refused, from several threads, in a
-/* forked child
- * and at the exit. It prints one line if each call returned a status with a text, and memory stayed
- * whole. */
+/* A program that does everything that the header forbids or refuses, from several threads, in a
+ * forked child and at the exit. It prints one line if each call returned a status with a text, and
+ * memory stayed whole. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-// What attack.c does, through the C++ header: failures are thrown with a text, destructors throw
-// nothing. Each line printed is an assertion of the test.
+// The attacks of attack.c, through the C++ header: failures are thrown with a text, destructors
+// throw nothing. Each line printed is an assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <unistd.h>
 
-// Ends after every heap: its free gets a status, which it drops.
+// Ends after every heap: its free gets a status, and ignores it.
 static std::optional<gpuheap::buffer<char>> outlives;
 
 template <class Call>

@@ -27,7 +27,7 @@ impl Language {
         if source.ends_with(".c") { Language::C } else { Language::Cplusplus }
     }
 
-    /// Returns the compilers that are there: the chosen one, and clang.
+    /// Returns the installed compilers: the chosen one, and clang.
     fn compilers(self) -> Vec<OsString> {
         let (variable, usual, other) = match self {
             Language::C => ("CC", "cc", "clang"),
@@ -82,7 +82,7 @@ fn attack_from_c_gets_status_text() {
     each_prints("attack.c", &["-std=c99", "-pthread"], "attacked: 0 wrong\n");
 }
 
-/// The lines of the program, which its debug information says.
+/// The debug information of the program has the lines.
 #[test]
 fn allocating_places_fill_structures() {
     let expected = "none: 0\nplaces: 3\n\
@@ -108,7 +108,7 @@ fn attack_from_cplusplus_throws_text() {
     sanitized_prints("attack.cpp", expected);
 }
 
-/// The thread sanitizer sees the C program, and not the library, which it was not compiled with.
+/// The thread sanitizer sees the C program alone: the library was compiled without it.
 #[test]
 fn threads_of_c_race_nowhere() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,8 +152,8 @@ fn c_header_compiles_as_cplusplus() {
     }
 }
 
-/// Both headers in every standard that they are for, by each compiler that is there. C++23 is
-/// c++2b to the older ones.
+/// Both headers in every standard that they support, by each installed compiler. C++23 is c++2b to
+/// the older ones.
 #[test]
 fn headers_compile_in_every_standard() {
     let folder = tempfile::tempdir().unwrap();
@@ -282,8 +282,8 @@ fn cuda_resources_allocate_and_free() {
     }
 }
 
-/// Programs on a machine of two devices: an emulated driver, which the library finds as it finds
-/// the real one.
+/// Programs on a machine of two devices: the library finds the emulated driver as it finds the real
+/// one.
 #[test]
 fn each_device_has_a_heap() {
     let driver = library::folder(&[&library::LIBCUDA]);
@@ -372,7 +372,7 @@ fn compile_example(folder: &TempDir, libraries: &[&str]) -> PathBuf {
     compile(folder, chosen, &source, &[&["-std=c99", "-pedantic"], libraries].concat())
 }
 
-/// Compiles a program of this folder by each compiler that is there, and asserts what it prints.
+/// Compiles a program of this folder by each installed compiler, and asserts its output.
 fn each_prints(source: &str, flags: &[&str], expected: &str) {
     for compiler in Language::of(source).compilers() {
         let folder = tempfile::tempdir().unwrap();
@@ -382,8 +382,8 @@ fn each_prints(source: &str, flags: &[&str], expected: &str) {
     }
 }
 
-/// Asserts what a C++ program of this folder prints under the sanitizers of addresses, leaks and
-/// undefined behaviour, which find nothing.
+/// Asserts the output of a C++ program of this folder under the sanitizers of addresses, leaks and
+/// undefined behaviour, and that they find nothing.
 fn sanitized_prints(source: &str, expected: &str) {
     let folder = tempfile::tempdir().unwrap();
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
@@ -417,7 +417,7 @@ fn include_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Returns the path of a library of this package, which cargo builds beside the tests.
+/// Returns the path of a library of this package. Cargo builds it with the tests.
 fn built(name: &str) -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().join(name)
 }

@@ -1,4 +1,4 @@
-// A function of the program that throws: the argument says which. The process ends with a text, and
+// A callback that throws. The argument selects the callback. The process ends with a text, and
 // nothing is printed after the call.
 #include <gpuheap.hpp>
 

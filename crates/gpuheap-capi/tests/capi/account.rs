@@ -16,11 +16,11 @@ use crate::support;
 const TEXT: u32 = gpuheap_format::Text as u32;
 const JSON: u32 = gpuheap_format::Json as u32;
 
-/// Reads a text: asks for its length first, as a C program does.
+/// Reads a text: its length first, as a C program does.
 fn text(mut write: impl FnMut(*mut c_char, usize, *mut usize) -> Status) -> String {
     let mut length = 0;
     assert_eq!(write(ptr::null_mut(), 0, &mut length), Status::Ok);
-    // The text has ages, which may have another digit by now.
+    // The text has ages. They may have another digit by now.
     let mut buffer = vec![b'#'; length + 64];
     assert_eq!(write(buffer.as_mut_ptr().cast(), buffer.len(), &mut length), Status::Ok);
     let text = CStr::from_bytes_until_nul(&buffer).unwrap().to_str().unwrap().to_owned();
@@ -137,7 +137,7 @@ struct Spare {
 }
 
 unsafe extern "C-unwind" fn give_spare_back(bytes: u64, data: *mut c_void) -> u64 {
-    // SAFETY: the test passes its own `Spare`, which outlives the heap.
+    // SAFETY: the test passes its own `Spare`; it outlives the heap.
     let spare = unsafe { &*data.cast::<Spare>() };
     spare.asked_for.fetch_max(bytes, Ordering::Relaxed);
     let Some(memory) = spare.memory.lock().unwrap().take() else { return 0 };

@@ -74,8 +74,8 @@ pub(crate) unsafe fn call_each(
 
 unsafe extern "C-unwind" fn ended(_: *const gpuheap_thread_end, _: *mut c_void) {}
 
-/// Returns the names of the functions that the header declares, and of those that take a heap to
-/// use.
+/// Returns the names of the functions that the header declares, and of the functions that take a
+/// heap.
 fn declared() -> (BTreeSet<String>, BTreeSet<String>) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/include/gpuheap.h");
     let header = std::fs::read_to_string(path).unwrap();
@@ -109,7 +109,7 @@ fn every_heap_function_is_called() {
 /// Every function is called while each of its driver calls fails, but for those listed here.
 #[test]
 fn every_function_is_swept() {
-    /// These call no driver, or the machine's own, which the sweep cannot make fail.
+    /// These call no driver, or the machine's own: the sweep cannot make that fail.
     const NOT_SWEPT: [&str; 6] = [
         "gpuheap_count_devices",
         "gpuheap_get_device",

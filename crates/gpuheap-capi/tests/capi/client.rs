@@ -34,7 +34,7 @@ impl Client {
         Client(gpuheap_heap::new(device, &heap))
     }
 
-    /// Makes a client whose streams end unannounced, which zeroes freed memory if asked.
+    /// Makes a client whose streams end unannounced. With `zero_on_free` it zeroes freed memory.
     pub(crate) fn with_unannounced_streams(
         device: &Device,
         pool: PoolKind,
@@ -44,7 +44,7 @@ impl Client {
         Client(gpuheap_heap::with_streams(device, &heap, true))
     }
 
-    /// Returns the device and the heap behind it, as a Rust program sees them.
+    /// Returns the device and the heap of the handle, as a Rust program sees them.
     pub(crate) fn inside(&self) -> (Device, Heap) {
         // SAFETY: a handle that was once opened is never freed.
         unsafe { &*self.0 }.inside().unwrap()
@@ -149,7 +149,7 @@ pub(crate) fn device(schedule: Schedule) -> Device {
 pub(crate) fn make_stream(device: &Device) -> CUstream {
     let mut stream = CUstream::NULL;
     let made = device.with_current(|driver| {
-        // SAFETY: the pointer is valid.
+        // SAFETY: `stream` receives the handle.
         unsafe { driver.cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING) }
     });
     check("cuStreamCreate", made.unwrap()).unwrap();
@@ -165,7 +165,7 @@ pub(crate) fn order(device: &Device, earlier: CUstream, later: CUstream) {
 }
 
 pub(crate) fn destroy_stream(device: &Device, stream: CUstream) {
-    // SAFETY: the stream is the test's.
+    // SAFETY: the test made the stream, and uses it no more.
     let ended = device.with_current(|driver| unsafe { driver.cuStreamDestroy_v2(stream) });
     check("cuStreamDestroy_v2", ended.unwrap()).unwrap();
 }

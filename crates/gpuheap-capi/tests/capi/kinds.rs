@@ -47,7 +47,7 @@ fn bytes(memory: Memory) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(memory.address.cast(), memory.bytes as usize) }
 }
 
-/// A fill before the free runs late. Without the wait it would overwrite what the host wrote.
+/// A fill before the free runs late. Without the wait it would overwrite the host's bytes.
 #[test]
 fn host_waits_before_using_memory() {
     for kind in [UNIFIED, PINNED] {

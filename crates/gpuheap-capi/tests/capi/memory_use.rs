@@ -18,7 +18,7 @@ fn use_on(client: &Client, memory: Memory, stream: CUstream) -> Status {
     call!(gpuheap_used_on(client.0, memory.address, handle(stream)))
 }
 
-/// The emulator's checks report a reuse that is not ordered behind a use. The device is so small
+/// The emulator's checks report a reuse that is not ordered after a use. The device is so small
 /// that each block reuses the memory of the one before.
 #[test]
 fn free_waits_for_named_streams() {
@@ -122,7 +122,7 @@ fn batch_comes_whole_or_empty() {
     assert_eq!(batch([1000, 0, 5 << 20, 7], &mut addresses), Status::Ok);
     assert_eq!(addresses.map(|address| address.is_null()), [false, true, false, false]);
     assert_eq!(client.statistics().live, 1000 + (5 << 20) + 7);
-    // One that is not the heap's does not keep the others.
+    // A foreign address does not keep the others.
     let given = [addresses[0], ptr::without_provenance_mut(512), addresses[2], addresses[3]];
     let free = || call!(gpuheap_free_batch(client.0, 4, given.as_ptr()));
     assert_eq!(free(), Status::UnknownAddress);

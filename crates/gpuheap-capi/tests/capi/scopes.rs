@@ -98,7 +98,8 @@ fn scope_of_another_thread_is_refused() {
     client.assert_all_returned("a scope of another thread");
 }
 
-/// Under the checks: another thread frees what the scope is about to free, and allocates again.
+/// Under the checks: another thread frees memory that the scope is about to free, and allocates
+/// again.
 #[test]
 fn scope_ends_amid_remote_frees() {
     let device = device(Schedule::Immediate);

@@ -41,7 +41,7 @@ fn ended_streams_memory_is_reused_safely() {
     }
 }
 
-/// The header's promise for captures: the calls are no part of the graph and do not break it.
+/// The header's guarantee for captures: the calls are no part of the graph and do not break it.
 #[test]
 fn capturing_stream_allocates_and_frees() {
     let pools = PoolKind::ALL.into_iter();
@@ -188,7 +188,7 @@ fn per_thread_stream_differs_by_thread() {
                 });
                 allocating.join().unwrap()
             });
-            // Another thread's, which does not wait for the one above.
+            // Another thread's stream. It does not wait for the one above.
             let other = client.allocate(1 << 20, own).unwrap();
             other.fill(&device, round, own);
             assert_eq!((client.free(memory), client.free(other)), (Status::Ok, Status::Ok));

@@ -77,7 +77,7 @@ fn program(client: &Client, home: CUstream, other: CUstream, calls: &mut Calls) 
     calls.note(call!(gpuheap_wait(heap)));
 }
 
-/// Calls the functions that say what is outstanding.
+/// Calls the functions that report outstanding allocations.
 fn account(client: &Client, calls: &mut Calls) {
     let (heap, mut length) = (client.0, 0);
     let no_text = ptr::null_mut();

@@ -1,4 +1,4 @@
-//! Many threads over one heap, which free what others allocated.
+//! Many threads over one heap, and frees of other threads' allocations.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};

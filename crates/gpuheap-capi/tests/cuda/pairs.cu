@@ -1,6 +1,5 @@
 // Nanoseconds of an allocation and its free: the CUDA runtime's, and a heap's through C and through
-// C++. tests/cuda/run compiles it. benches/pairs.rs has those in Rust. The device is that of
-// GPUHEAP_DEVICE.
+// C++. tests/cuda/run compiles it. benches/pairs.rs measures Rust. GPUHEAP_DEVICE names the device.
 #include <gpuheap.hpp>
 
 #include <chrono>
