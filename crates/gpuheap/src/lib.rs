@@ -183,7 +183,7 @@ pub use array::{
     ViewMut,
 };
 #[cfg(feature = "arrays")]
-pub use batches::{Batches, FedBatches, RowBatches};
+pub use batches::{Ahead, Batches, Feeder, Items, Rows, Source, Uploads};
 /// Traits that mark types as plain data, in the version that [`Element`] requires.
 #[cfg(feature = "arrays")]
 pub use bytemuck;

@@ -1,25 +1,30 @@
 //! Data larger than the device: uploaded in batches, each freed before the next.
 
-mod by_memory;
-mod prefetch;
+mod ahead;
+mod rows;
+mod source;
+mod thread;
 mod turn;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::iter::FusedIterator;
-use std::marker::PhantomData;
+use std::ops::Range;
 use std::panic::Location;
 
-pub use by_memory::RowBatches;
-pub use prefetch::FedBatches;
+use ndarray::{Data, Dimension};
 
-use crate::adapt::{Adapt, Cu, ElementRule, Narrow, Same, Upload};
+pub use ahead::{Ahead, Uploads};
+pub use rows::Rows;
+pub use source::{Items, Source};
+pub use thread::Feeder;
+
+use crate::adapt::{Adapt, Cu, ElementRule, Narrow, Upload};
+use crate::array::Element;
 use crate::array::scope::Handle;
 use crate::array::target::Target;
 use crate::device::Device;
-use crate::error::Error;
-use crate::stream::Stream;
-use turn::{Asked, Batch, Turn, ran_out};
+use crate::error::{Error, ErrorKind};
+use turn::{Request, Turn};
 
 impl Target {
     /// [Adapts](Target::adapt) the items of an iterator one after another. Each is uploaded at its
@@ -38,12 +43,46 @@ impl Target {
     ///
     /// prints `Batch 1: [3]` and `Batch 2: [7]`. See [`Batches`].
     #[track_caller]
-    pub fn batches<I>(&self, items: I) -> Batches<I::IntoIter>
+    pub fn batches<I>(&self, items: I) -> Batches<Ahead<Items<I::IntoIter>>>
     where
         I: IntoIterator<Item: Adapt<Upload>>,
     {
-        let asked = Asked { target: self.clone(), at: Location::caller() };
-        Batches::new(asked, items.into_iter())
+        let request = Request { target: self.clone(), at: Location::caller() };
+        Batches::new(request, Ahead::new(Items::new(items.into_iter()), 0))
+    }
+
+    /// Uploads the rows of a host array (its leading axis) in batches. A batch takes at most
+    /// `fraction` of the memory that the heap may still take: the rest of its limit and of the
+    /// device, counting the cached memory of all heaps of this process as free. If a batch does not
+    /// fit in memory, that batch and all later ones have half the rows. If a single row does not
+    /// fit, the iterator returns an error and ends. See [`Batches`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// use gpuheap::ndarray::Array2;
+    ///
+    /// let device = gpuheap::Device::open("emulated:1GiB")?;
+    /// let heap = gpuheap::Heap::builder(&device).hard_limit(64 << 20).build()?;
+    /// let data = Array2::from_elem((100_000, 250), 1.0_f32); // 95 MiB
+    /// let mut sum = 0.0;
+    /// for batch in heap.target()?.batches_by_memory(&data, 0.5)? {
+    ///     sum += batch?.to_vec()?.iter().sum::<f32>();
+    /// }
+    /// assert_eq!(sum, 25e6);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The fraction is not above 0 and at most 1; the array has no axis; a driver error.
+    #[track_caller]
+    pub fn batches_by_memory<'a, T: Element, S: Data<Elem = T>, D: Dimension>(
+        &self,
+        array: &'a ndarray::ArrayBase<S, D>,
+        fraction: f64,
+    ) -> Result<Batches<Ahead<Rows<'a, T, D>>>, Error> {
+        let request = Request { target: self.clone(), at: Location::caller() };
+        Ok(Batches::new(request, Ahead::new(Rows::new(array.view(), self, fraction)?, 0)))
     }
 }
 
@@ -55,16 +94,17 @@ impl Device {
     ///
     /// The errors of [`Device::heap`] and [`Heap::target`](crate::Heap::target).
     #[track_caller]
-    pub fn batches<I>(&self, items: I) -> Result<Batches<I::IntoIter>, Error>
+    pub fn batches<I>(&self, items: I) -> Result<Batches<Ahead<Items<I::IntoIter>>>, Error>
     where
         I: IntoIterator<Item: Adapt<Upload>>,
     {
-        let asked = Asked { target: self.heap()?.target()?, at: Location::caller() };
-        Ok(Batches::new(asked, items.into_iter()))
+        let request = Request { target: self.heap()?.target()?, at: Location::caller() };
+        Ok(Batches::new(request, Ahead::new(Items::new(items.into_iter()), 0)))
     }
 }
 
-/// The adapted items of an iterator, one at a time. From [`Target::batches`].
+/// Batches on the device, one at a time: the adapted items of an iterator, from
+/// [`Target::batches`], or the rows of an array, from [`Target::batches_by_memory`].
 ///
 /// An iterator of results. If a batch cannot be uploaded, the result is an error, and the next call
 /// continues with the next item.
@@ -119,86 +159,17 @@ impl Device {
 /// Elements keep their types, unless [`cu`](Batches::cu) or [`narrow`](Batches::narrow) convert
 /// them as [`Target::cu`] and [`Target::narrow`] do.
 #[must_use = "batches are uploaded when they are iterated over"]
-pub struct Batches<I, R = Same>
-where
-    I: Iterator<Item: Adapt<Upload<R>>>,
-{
-    asked: Asked,
-    items: I,
-    /// `true` if the iterator of items has ended.
-    is_over: bool,
-    /// An item whose upload ahead of its turn ran out of memory.
-    parked: Option<I::Item>,
-    /// Batches uploaded ahead.
-    ahead: VecDeque<Uploaded<I::Item, R>>,
-    /// Most batches that may be uploaded ahead.
-    most: usize,
-    /// Stream of the uploads ahead.
-    side: Option<Stream>,
+pub struct Batches<U: Uploads> {
+    request: Request,
+    uploads: U,
     current: Option<Turn>,
-    rule: PhantomData<fn() -> R>,
+    /// Rows of the current batch.
+    rows: Range<usize>,
 }
 
-/// Result of an item's upload.
-type Uploaded<T, R> = Result<Batch<<T as Adapt<Upload<R>>>::Output>, Error>;
-
-impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
-    fn new(asked: Asked, items: I) -> Batches<I> {
-        Batches::with_rule(asked, items, 0)
-    }
-
-    /// Converts numbers to `f32`, by the rules of [`Target::cu`]. Call it before the first batch:
-    /// batches uploaded ahead until then are freed and not uploaded again.
-    pub fn cu(self) -> Batches<I, Cu>
-    where
-        I::Item: Adapt<Upload<Cu>>,
-    {
-        self.ruled()
-    }
-
-    /// Converts 64-bit floats to 32 bits, by the rules of [`Target::narrow`]. Call it before the
-    /// first batch, for the reason given at [`cu`](Batches::cu).
-    pub fn narrow(self) -> Batches<I, Narrow>
-    where
-        I::Item: Adapt<Upload<Narrow>>,
-    {
-        self.ruled()
-    }
-}
-
-impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
-    fn ruled<R: ElementRule>(self) -> Batches<I, R>
-    where
-        I::Item: Adapt<Upload<R>>,
-    {
-        let Batches { asked, items, is_over, parked, most, .. } = self;
-        Batches { is_over, parked, ..Batches::with_rule(asked, items, most) }
-    }
-}
-
-impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
-    fn with_rule(asked: Asked, items: I, most: usize) -> Batches<I, R> {
-        Batches {
-            asked,
-            items,
-            is_over: false,
-            parked: None,
-            ahead: VecDeque::new(),
-            most,
-            side: None,
-            current: None,
-            rule: PhantomData,
-        }
-    }
-
-    /// Uploads up to `count` batches ahead, on a second stream. `next` starts these uploads before
-    /// the turn of the current batch ends, so that they run beside the device's work on it. One
-    /// batch ahead is enough if all batches take about as long; more smooth out differences.
-    ///
-    /// If memory runs out for that many, fewer are uploaded ahead from then on. If it is called
-    /// several times, the last `count` applies.
-    pub fn prefetch(self, count: usize) -> Batches<I, R> {
-        Batches { most: count, ..self }
+impl<U: Uploads> Batches<U> {
+    fn new(request: Request, uploads: U) -> Batches<U> {
+        Batches { request, uploads, current: None, rows: 0..0 }
     }
 
     /// Keeps an array of the current batch, or one that reuses its memory, beyond the batch's turn,
@@ -211,74 +182,167 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
         }
     }
 
-    fn item(&mut self) -> Option<I::Item> {
-        if let Some(item) = self.parked.take() {
-            return Some(item);
+    /// Ends the turn of the current batch.
+    fn end_turn(&mut self) {
+        self.rows = self.rows.end..self.rows.end;
+        if self.current.take().is_some() && self.uploads.is_ahead() {
+            self.request.turn_ended();
         }
-        if self.is_over {
-            return None;
-        }
-        let item = self.items.next();
-        self.is_over = item.is_none();
-        item
-    }
-
-    /// Uploads ahead, while the device works on the current batch.
-    fn fill(&mut self) {
-        while self.ahead.len() < self.most {
-            // Without a second stream, each item is uploaded at its turn.
-            let Ok(side) = self.side() else { return self.most = self.ahead.len() };
-            let Some(item) = self.item() else { return };
-            let upload = |target: &Target| upload::<R, _>(&item, target, &self.asked);
-            let uploaded = self.asked.upload(Some(&side), upload);
-            if ran_out(&uploaded) {
-                // Memory may suffice at the item's turn. A new attempt at every turn would take the
-                // time that prefetching is to save.
-                self.most = self.ahead.len();
-                self.parked = Some(item);
-                return;
-            }
-            self.ahead.push_back(uploaded);
-        }
-    }
-
-    fn side(&mut self) -> Result<Stream, Error> {
-        let side = match self.side.take() {
-            Some(side) => side,
-            None => self.asked.target.stream().device().stream()?,
-        };
-        Ok(self.side.insert(side).clone())
     }
 }
 
-/// Uploads an item.
-fn upload<R: ElementRule, T: Adapt<Upload<R>>>(
-    item: &T,
-    target: &Target,
-    asked: &Asked,
-) -> Result<T::Output, Error> {
-    Upload::<R>::new(target, asked.at).run(item)
+impl<S: Source> Batches<Ahead<S>> {
+    /// Uploads up to `count` batches ahead, on a second stream. `next` starts these uploads before
+    /// the turn of the current batch ends, so that they run beside the device's work on it. One
+    /// batch ahead is enough if all batches take about as long; more smooth out differences.
+    /// Batches of rows are smaller then, because all batches on the device share the fraction.
+    ///
+    /// If memory runs out for that many, fewer are uploaded ahead from then on. If it is called
+    /// several times, the last `count` applies.
+    pub fn prefetch(mut self, count: usize) -> Batches<Ahead<S>> {
+        self.uploads.most = count;
+        self.uploads.source.plan(count.saturating_add(1));
+        self
+    }
 }
 
-impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Iterator for Batches<I, R> {
-    type Item = Result<<I::Item as Adapt<Upload<R>>>::Output, Error>;
+impl<I: Iterator<Item: Adapt<Upload>>> Batches<Ahead<Items<I>>> {
+    /// Converts numbers to `f32`, by the rules of [`Target::cu`]. Call it before the first batch:
+    /// batches uploaded ahead until then are freed and not uploaded again.
+    pub fn cu(self) -> Batches<Ahead<Items<I, Cu>>>
+    where
+        I::Item: Adapt<Upload<Cu>>,
+    {
+        self.with_rule()
+    }
+
+    /// Converts 64-bit floats to 32 bits, by the rules of [`Target::narrow`]. Call it before the
+    /// first batch, for the reason given at [`cu`](Batches::cu).
+    pub fn narrow(self) -> Batches<Ahead<Items<I, Narrow>>>
+    where
+        I::Item: Adapt<Upload<Narrow>>,
+    {
+        self.with_rule()
+    }
+
+    fn with_rule<R: ElementRule>(self) -> Batches<Ahead<Items<I, R>>>
+    where
+        I::Item: Adapt<Upload<R>>,
+    {
+        let Ahead { source, most, .. } = self.uploads;
+        Batches::new(self.request, Ahead::new(source.with_rule(), most))
+    }
+}
+
+impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<Ahead<Items<I, R>>> {
+    /// Starts a thread of `scope` that pulls the items and uploads up to `count` batches ahead, on
+    /// a second stream. While the program waits for a result, the next batch is being uploaded.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// let data = vec![1.5_f32; 1000];
+    /// let sum = std::thread::scope(|scope| -> Result<f32, gpuheap::Error> {
+    ///     let mut sum = 0.0;
+    ///     for batch in target.batches(data.chunks(100)).prefetch_on(scope, 2)? {
+    ///         sum += batch?.to_vec()?.iter().sum::<f32>();
+    ///     }
+    ///     Ok(sum)
+    /// })?;
+    /// assert_eq!(sum, 1500.0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The thread ends with the items. If the batches are dropped, it ends after its current
+    /// upload. If they are forgotten instead, it waits forever, and so does the end of `scope`. If
+    /// the items' iterator panics, `next` panics once all earlier batches were handed out. If
+    /// memory runs out for `count` batches, fewer are uploaded ahead from then on.
+    ///
+    /// Its arrays belong to the calling thread's [current scope](crate::Heap::thread_scope), if
+    /// any. When that scope ends, later batches are errors.
+    ///
+    /// Batches of rows have no such thread, because it could not take a [halved](Batches::halve)
+    /// batch back.
+    ///
+    /// # Errors
+    ///
+    /// The stream or the thread cannot be created. The items are then dropped.
+    pub fn prefetch_on<'scope>(
+        self,
+        scope: &'scope std::thread::Scope<'scope, '_>,
+        count: usize,
+    ) -> Result<Batches<Feeder<'scope, Items<I, R>>>, Error>
+    where
+        I: Send + 'scope,
+        I::Item: Adapt<Upload<R>, Output: Send + 'scope> + Send,
+    {
+        let Batches { mut request, uploads, current, rows } = self;
+        // The new thread has none of the calling thread's scopes.
+        let within = request.target.scope();
+        request.target = request.target.within(within);
+        let uploads = Feeder::start(scope, uploads, &request, count)?;
+        Ok(Batches { request, uploads, current, rows })
+    }
+}
+
+impl<T: Element, D: Dimension> Batches<Ahead<Rows<'_, T, D>>> {
+    /// Returns the rows of the current batch. If `next` returned an error, they are the rows that
+    /// could not be uploaded. Empty before the first batch and after the last.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// Frees the current batch and halves the batch size, for work on the batch that ran out of
+    /// memory. The rows of the batch come again, in batches of half as many rows, as do all later
+    /// rows.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let device = gpuheap::Device::open("emulated:1GiB")?;
+    /// # let heap = gpuheap::Heap::builder(&device).hard_limit(64 << 20).build()?;
+    /// # let data = gpuheap::ndarray::Array1::from_elem(16 << 20, 1_u8);
+    /// let mut batches = heap.target()?.batches_by_memory(&data, 1.0)?;
+    /// while let Some(batch) = batches.next() {
+    ///     let work = |batch: &gpuheap::DeviceArray<u8>| -> Result<(), gpuheap::Error> {
+    ///         let four = [(); 4].map(|()| batch.copy()); // more than there is
+    ///         four.into_iter().try_for_each(|copy| copy.map(drop))
+    ///     };
+    ///     match work(&batch?) {
+    ///         Err(error) if error.out_of_memory().is_some() => batches.halve()?,
+    ///         done => done?,
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The batch has one row (it then stays the current one); there is no current batch.
+    pub fn halve(&mut self) -> Result<(), Error> {
+        if self.current.is_none() {
+            return Err(ErrorKind::Ended.error(
+                "there is no batch to give back; call halve while working on one".to_owned(),
+            ));
+        }
+        self.uploads.source.halve(self.rows.clone())?;
+        self.uploads.ready.clear();
+        self.end_turn();
+        Ok(())
+    }
+}
+
+impl<U: Uploads> Iterator for Batches<U> {
+    type Item = Result<U::Batch, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // The first batch is returned as soon as it is uploaded.
-        if self.current.is_some() {
-            self.fill();
+        if let Err(error) = self.uploads.prepare(&self.request, self.current.is_some()) {
+            return Some(Err(error));
         }
-        if self.current.take().is_some() && self.most > 0 {
-            self.asked.turn_ended();
-        }
-        let uploaded = match self.ahead.pop_front() {
-            Some(uploaded) => uploaded,
-            None => {
-                let item = self.item()?;
-                self.asked.upload(None, |target| upload::<R, _>(&item, target, &self.asked))
-            }
-        };
-        let begun = uploaded.and_then(|batch| batch.begin(&self.asked, self.most > 0));
+        self.end_turn();
+        let (rows, uploaded) = self.uploads.take(&self.request)?;
+        self.rows = rows;
+        let is_held = self.uploads.is_ahead();
+        let begun = uploaded.and_then(|batch| batch.begin(&self.request, is_held));
         Some(begun.map(|(value, turn)| {
             self.current = Some(turn);
             value
@@ -286,22 +350,25 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Iterator for Batches<I
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let known = self.ahead.len() + usize::from(self.parked.is_some());
-        let (least, most) = if self.is_over { (0, Some(0)) } else { self.items.size_hint() };
-        (least.saturating_add(known), most.and_then(|most| most.checked_add(known)))
+        self.uploads.size_hint()
     }
 }
 
-impl<R: ElementRule, I> ExactSizeIterator for Batches<I, R> where
+impl<R: ElementRule, I> ExactSizeIterator for Batches<Ahead<Items<I, R>>> where
     I: ExactSizeIterator<Item: Adapt<Upload<R>>>
 {
 }
 
-impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> FusedIterator for Batches<I, R> {}
+impl<R: ElementRule, I> ExactSizeIterator for Batches<Feeder<'_, Items<I, R>>> where
+    I: ExactSizeIterator<Item: Adapt<Upload<R>>>
+{
+}
 
-impl<R, I: Iterator<Item: Adapt<Upload<R>>>> fmt::Debug for Batches<I, R> {
+impl<U: Uploads> FusedIterator for Batches<U> {}
+
+impl<U: Uploads> fmt::Debug for Batches<U> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (file, line) = (self.asked.at.file(), self.asked.at.line());
-        write!(f, "batches asked for at {file}:{line}, {} ahead", self.ahead.len())
+        let (file, line) = (self.request.at.file(), self.request.at.line());
+        write!(f, "batches requested at {file}:{line}")
     }
 }

@@ -10,9 +10,9 @@ use crate::error::Error;
 use crate::heap::retry::RunsOut;
 use crate::stream::Stream;
 
-/// Target of the batches, and the line of the program that asked for them.
+/// Target of the batches, and the line of the program that requested them.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub struct Request {
     pub(super) target: Target,
     pub(super) at: &'static Location<'static>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Turn {
 }
 
 /// A batch on the device before its turn.
-pub(super) struct Batch<V> {
+pub struct Batch<V> {
     value: V,
     turn: Turn,
     /// The second stream that it was uploaded on, and the event at the end of the upload; `None`
@@ -36,14 +36,14 @@ pub(super) struct Batch<V> {
     side: Option<(Stream, crate::Event)>,
 }
 
-impl Asked {
+impl Request {
     /// Uploads a batch with `work`, on the target's stream or on a second one.
     pub(super) fn upload<V>(
         &self,
         side: Option<&Stream>,
         work: impl FnOnce(&Target) -> Result<V, Error>,
     ) -> Result<Batch<V>, Error> {
-        let Asked { target, at } = self;
+        let Request { target, at } = self;
         let outer = target.scope();
         let scope = Scope::of_batch(target.heap(), at, outer.clone());
         if let Some(outer) = outer {
@@ -77,12 +77,12 @@ impl<V> Batch<V> {
     /// Begins the turn: moves the batch to the target's stream. The stream waits for the batch's
     /// upload and for later uses of its arrays, but not for later uploads. The host does not wait.
     /// If `is_held`, the memory stays until the turn's end, whatever the program drops.
-    pub(super) fn begin(self, asked: &Asked, is_held: bool) -> Result<(V, Turn), Error> {
+    pub(super) fn begin(self, request: &Request, is_held: bool) -> Result<(V, Turn), Error> {
         let Batch { value, mut turn, side } = self;
         turn.scope.state().check_batch()?;
         let members = turn.scope.state().members();
         if let Some((side, uploaded)) = side {
-            let stream = asked.target.stream();
+            let stream = request.target.stream();
             stream.wait(&uploaded)?;
             members.iter().try_for_each(|storage| storage.follow(&side, stream))?;
         }
