@@ -1,4 +1,5 @@
-//! RMM logs: as given, after a good header, and packed; what is read must write and read back.
+//! RMM logs: as given, after a good header, and packed. A log that is read can be written and read
+//! again.
 
 #![no_main]
 

@@ -5,7 +5,8 @@
 use gpuheap_trace::{ReadOptions, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Far below what the fuzzer may take: what gets around the limit is found as a lack of memory.
+/// Limit of the values, bytes. It is far below the memory of the fuzzer, so that a way around the
+/// limit ends the fuzzer.
 const UNPACKED_LIMIT: u64 = 64 << 20;
 
 fuzz_target!(|data: &[u8]| {

@@ -26,7 +26,7 @@ pub enum Gap {
     Settings,
     /// The snapshot has no segments.
     Segments,
-    /// The keys of the snapshot are those of another release of PyTorch than the one that the model
+    /// Another release of PyTorch wrote the snapshot, by its keys, than the release that the model
     /// was compared with.
     Version {
         /// Release whose rules are used.
@@ -34,8 +34,8 @@ pub enum Gap {
         /// Keys that differ.
         keys: SnapshotKeys,
     },
-    /// A garbage collection threshold is set. It is a part of the memory fraction, which no
-    /// snapshot has.
+    /// A garbage collection threshold is set. It is a part of the memory fraction, and no snapshot
+    /// has that fraction.
     Fraction {
         /// The recorded settings, as `PYTORCH_CUDA_ALLOC_CONF` holds them.
         settings: String,

@@ -124,7 +124,7 @@ impl Taken {
         self.0.insert(start, (start.saturating_add(bytes), stream));
     }
 
-    /// Removes a range, which may be a part of one or lie over several.
+    /// Removes a range of addresses. It may be a part of a taken range, or extend over several.
     fn remove(&mut self, start: u64, bytes: u64) {
         let end = start.saturating_add(bytes);
         let first = self.0.range(..=start).next_back().map_or(start, |(&first, _)| first);

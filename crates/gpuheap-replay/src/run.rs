@@ -25,13 +25,13 @@ pub struct TraceReport {
     pub summary: Summary,
     /// The device of the replays.
     pub device: DeviceUsed,
-    /// Bytes that a pool may take from the driver; `None` if no limit was asked for.
+    /// Bytes that a pool may take from the driver; `None` for no limit.
     pub limit: Option<u64>,
     /// The limit as the user wrote it.
     pub limit_typed: Option<String>,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
-    /// `true` if the file is cut off. The figures are those of the part that is there.
+    /// `true` if the file is cut off. Then the figures are lower bounds.
     pub is_cut_off: bool,
     /// Gaps of the recording.
     pub gaps: Vec<Gap>,
@@ -167,7 +167,7 @@ fn gaps(
     Ok(gaps)
 }
 
-/// Returns the pools to replay, each once, in the order asked for.
+/// Returns the pools to replay, each once, in the order of the options.
 fn pools(trace: &Trace, recorded: &Recorded, options: &Options) -> Vec<Pool> {
     let own = PoolKind::ALL.map(Pool::Own);
     let model = |text: &str| Pool::Model(text.to_owned());

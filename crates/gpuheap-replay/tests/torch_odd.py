@@ -78,7 +78,7 @@ def whole():
 
 
 def older(made):
-    """Without what older releases did not write."""
+    """Without the keys that older releases did not write."""
     del made["allocator_settings"], made["external_annotations"]
     for held in made["segments"]:
         del held["is_expandable"], held["segment_pool_id"]
@@ -87,7 +87,7 @@ def older(made):
 
 
 def newer(made):
-    """With what newer releases write."""
+    """With the keys that newer releases write."""
     made["host_segments"], made["host_traces"] = [], []
     made["allocator_settings"]["some_setting"] = 3
 
@@ -98,7 +98,7 @@ def no_segments(made):
 
 
 def late(made):
-    """A ring buffer that lost its beginning: the segment and the block are older than its events."""
+    """A ring buffer that lost its beginning: segment and block are older than its events."""
     made["device_traces"][0] = [
         entry("segment_alloc", 2 << 40, 20 * MIB),
         entry("alloc", 2 << 40, 5 * MIB),

@@ -3,7 +3,7 @@
 
     large.py 1e9 large.pickle           # a pickle of 1 GB
     large.py 1e9 bare.pickle --bare     # without stacks, so with more entries
-    large.py --check                    # compares small ones with what pickle.dumps makes of them
+    large.py --check                    # compares small ones with the output of pickle.dumps
 
 A program that repeats a step: it allocates tensors of changing sizes, and frees them. Each
 allocation has a list of frames of its own, whose frames are shared through the memo; a free's two
@@ -257,7 +257,7 @@ def write(out, size, bare=False):
         address = FIRST_ADDRESS + slot * BLOCK_BYTES
         shared = entries.write("free_requested", address, size_of, free_path)
         entries.write("free_completed", address, size_of, shared=shared)
-    # A last batch of one is an APPEND, which is left to chance as little as the others.
+    # A last batch of one is an APPEND. A mark makes the last batch larger.
     if entries.count % BATCH == 1:
         entries.write("snapshot", 0, 0)
     out.raw(b"ea")

@@ -49,7 +49,7 @@ pub struct Card {
     pub sms: u32,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
-    /// `true` if the driver has virtual memory management, which `expandable_segments` needs.
+    /// `true` if the driver has virtual memory management. `expandable_segments` needs it.
     pub vmm: bool,
     /// `true` if the driver has stream-ordered pools (`cudaMallocAsync`).
     pub pools: bool,
@@ -102,6 +102,19 @@ pub fn all() -> &'static [Card] {
     CARDS.get_or_init(|| rows().filter_map(Card::parse).collect())
 }
 
+/// Returns all names of all devices.
+fn names() -> &'static [(&'static Card, Name)] {
+    static NAMES: OnceLock<Vec<(&'static Card, Name)>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let of_card = |card: &'static Card| {
+            let known = std::iter::once(&card.name).chain(&card.driver_names);
+            let known = known.map(|name| (*name).to_owned()).chain(card.sized_name());
+            known.map(move |name| (card, Name::parse(&name)))
+        };
+        all().iter().flat_map(of_card).collect()
+    })
+}
+
 /// Finds the device that a user names: `A100 40GB`, `rtx4060`, `h100 pcie`, `Tesla T4`. Case,
 /// blanks, dashes and the vendor's name are ignored. Words may be left out as long as only one
 /// device fits.
@@ -110,16 +123,13 @@ pub fn all() -> &'static [Card] {
 /// Returns an error if no device or several devices fit. It lists the nearest ones, or all that
 /// fit.
 pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
-    let asked = Name::of(text);
-    let names = |card: &'static Card| {
-        let known = std::iter::once(card.name).chain(card.driver_names.iter().copied());
-        known.map(Name::of).chain(card.sized_name().map(|name| Name::of(&name)))
-    };
+    let asked = Name::parse(text);
     let rules: [fn(&Name, &Name) -> bool; 3] =
         [Name::equals, Name::equals_but_memory, Name::is_part];
     for rule in rules {
-        let fits = |card: &&'static Card| names(card).any(|name| rule(&asked, &name));
-        let fitting: Vec<&Card> = all().iter().filter(fits).collect();
+        let fitting = names().iter().filter(|(_, name)| rule(&asked, name));
+        let mut fitting: Vec<&Card> = fitting.map(|(card, _)| *card).collect();
+        fitting.dedup();
         match fitting[..] {
             [] => {}
             [card] => return Ok(card),
@@ -128,7 +138,7 @@ pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
     }
     const SHOWN: usize = 3;
     let mut nearest: Vec<&Card> = all().iter().collect();
-    nearest.sort_by_key(|card| distance(asked.joined(), Name::of(card.name).joined()));
+    nearest.sort_by_cached_key(|card| distance(asked.joined(), Name::parse(card.name).joined()));
     nearest.truncate(SHOWN);
     Err(UnknownCard::new(text, false, &nearest))
 }

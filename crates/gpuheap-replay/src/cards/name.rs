@@ -18,7 +18,8 @@ const IGNORED: [&str; 6] = ["nvidia", "geforce", "tesla", "quadro", "gpu", "card
 const DISTINGUISHING: [&str; 6] = ["ti", "super", "ada", "wsl", "mig", "blackwell"];
 
 impl Name {
-    pub(super) fn of(text: &str) -> Self {
+    /// Reads a name as a user types it.
+    pub(super) fn parse(text: &str) -> Self {
         // Bounds the time: a name may have a megabyte.
         const LONGEST: usize = 100;
         let text: String = text.chars().take(LONGEST).flat_map(char::to_lowercase).collect();

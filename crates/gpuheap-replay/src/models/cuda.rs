@@ -100,8 +100,7 @@ impl Model for Cuda {
 /// RMM's `CudaAsyncMemoryResource`: a stream-ordered pool of the driver that keeps all memory.
 ///
 /// Frees are completed at once. With a lower `release_threshold`, the pool gives memory back when
-/// the host waits for a stream. No trace has those waits, so the peak is that of a pool that keeps
-/// everything.
+/// the host waits for a stream. No trace has those waits, so this model keeps everything.
 #[derive(Debug, Clone)]
 pub struct Async {
     books: Books,
@@ -126,7 +125,7 @@ impl Async {
         if let Some(span) = self.free.take_best(bytes) {
             return Some(span);
         }
-        // If the end of the pool is free, only the rest of the request is taken, behind it.
+        // If the end of the pool is free, only the rest of the request is taken, right after it.
         let free_end = match self.free.last() {
             Some((place, its)) if place + its == self.end => its,
             _ => 0,

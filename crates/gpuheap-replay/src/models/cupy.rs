@@ -1,7 +1,7 @@
 //! CuPy's own memory pool.
 //!
-//! Requests are rounded to 512 bytes. Each stream has an arena, which serves requests by best fit
-//! and merges free neighbours. If no piece fits, `cudaMalloc` takes exactly the rounded size.
+//! Requests are rounded to 512 bytes. Each stream has an arena. It serves requests by best fit and
+//! merges free neighbours. If no piece fits, `cudaMalloc` takes exactly the rounded size.
 //! Memory of one stream never serves another.
 
 use super::spans::{ByStream, Live, LiveSpan, Span};
@@ -28,7 +28,7 @@ impl Cupy {
     /// value for `set_limit(size=...)` or `CUPY_GPU_MEMORY_LIMIT`.
     ///
     /// # Errors
-    /// Returns an error if the limit is zero, which means no limit to CuPy.
+    /// Returns an error if the limit is zero. CuPy takes zero for no limit.
     pub fn new(device_memory: u64, limit: Option<u64>) -> Result<Self, SettingError> {
         if limit == Some(0) {
             return Err(SettingError::new(

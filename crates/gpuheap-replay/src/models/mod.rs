@@ -145,7 +145,7 @@ pub struct Refusal {
     pub figures: Figures,
 }
 
-/// Error in the settings of an allocator: what is wrong, and what to do.
+/// Error in the settings of an allocator: the problem, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingError {
     what: String,
@@ -175,12 +175,12 @@ impl SettingError {
         )
     }
 
-    /// Returns what is wrong. It quotes the text that was given.
+    /// Returns the problem. It quotes the text from the user.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// Returns what to do about it.
+    /// Returns the remedy.
     pub fn advice(&self) -> &str {
         &self.advice
     }

@@ -21,7 +21,7 @@ pub const NAMES: [&str; 7] =
 /// | `rmm:pool` | `initial_pool_size` (default: half of the device), `maximum_pool_size` |
 /// | `rmm:arena` | `arena_size` (default: half of the device) |
 /// | `rmm:binning` | `min_size_exponent` (18), `max_size_exponent` (22); over `cudaMalloc` |
-/// | `rmm:async` | `release_threshold`, which no trace can tell the effect of |
+/// | `rmm:async` | `release_threshold`, without effect: it depends on waits that no trace has |
 /// | `cupy` | `limit` |
 /// | `cuda` | none |
 ///

@@ -4,8 +4,8 @@ use gpuheap_trace::Segment;
 
 use crate::models::DriverEvent;
 
-/// Returns the bytes held before the recording: those held at its end, without what it took, and
-/// with what it gave back.
+/// Returns the bytes held before the recording: the bytes held at its end, less all bytes taken in
+/// it, plus all bytes given back.
 pub(super) fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
     let held: i128 = at_end.iter().map(|segment| i128::from(segment.bytes)).sum();
     let signed = |event: &DriverEvent| {
@@ -16,8 +16,8 @@ pub(super) fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u
     u64::try_from((held - gained).max(0)).unwrap_or(u64::MAX)
 }
 
-/// Returns the segments held before the recording: those held at its end that it did not take.
-/// Returns none if a segment grows in place.
+/// Returns the segments held before the recording: all segments held at its end, without the ones
+/// that it took. Returns none if a segment grows in place.
 pub(super) fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
     let mut segments: Vec<Segment> =
         at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();

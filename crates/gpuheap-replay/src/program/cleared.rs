@@ -1,7 +1,7 @@
 //! Calls of `torch.cuda.empty_cache()`, found in a recording.
 //!
 //! A recording does not name these calls, but has the segments that were given back. PyTorch gives
-//! segments back on its own only right before it asks the driver for memory: to stay below its
+//! segments back on its own only right before it takes memory from the driver: to stay below its
 //! limit, or after the driver refused.
 
 use gpuheap_trace::{Op, Trace};

@@ -18,7 +18,7 @@ use crate::Reproduction;
 use crate::models::torch::{Settings, Torch, Version};
 use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 
-/// A recorded program: what it requested and freed, in order.
+/// A recorded program: its requests and frees, in order.
 #[derive(Debug, Clone)]
 pub struct Program {
     steps: Vec<Step>,
@@ -282,8 +282,8 @@ impl Program {
         u64::try_from(peak).unwrap_or(u64::MAX)
     }
 
-    /// Returns the differences of the snapshot's keys from those of PyTorch 2.11. `None` if the
-    /// recording is no snapshot.
+    /// Returns the snapshot's keys, compared with the keys of PyTorch 2.11. `None` if the recording
+    /// is no snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }

@@ -8,12 +8,11 @@ use gpuheap::{Device, Error};
 use crate::cards::Card;
 use crate::recorded::Recorded;
 
-/// The device that was asked for.
+/// Choice of a device.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// The memory of the failed run. Without such a run, or with a limit that was asked for, an
-    /// H200.
+    /// The memory of the failed run. Without a failed run, or with a limit in the options, an H200.
     Default,
     /// A profile of the emulator, without its context's memory.
     Profile(Profile),
@@ -46,13 +45,13 @@ pub struct DeviceUsed {
     pub usable: u64,
     /// Amount of memory as the user wrote it.
     pub typed: Option<String>,
-    /// `true` if the driver has virtual memory management, which `expandable_segments` needs.
+    /// `true` if the driver has virtual memory management. `expandable_segments` needs it.
     pub has_vmm: bool,
     /// `true` if the usable memory is estimated.
     pub is_estimated: bool,
     /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// `true` if the memory is that of the run that was recorded.
+    /// `true` if the device has the memory of the recorded run.
     pub is_recorded: bool,
 }
 
@@ -62,8 +61,8 @@ impl DeviceChoice {
         !matches!(self, Self::Default)
     }
 
-    /// Returns the device for a trace with the facts `recorded`. A limit that was asked for
-    /// replaces the memory of the recorded run.
+    /// Returns the device for a trace with the facts `recorded`. A limit in the options replaces
+    /// the memory of the recorded run.
     pub(crate) fn resolve(&self, recorded: &Recorded, is_limited: bool) -> DeviceUsed {
         let of = |profile: &Profile| DeviceUsed {
             name: plain(&profile.name),

@@ -9,12 +9,12 @@ use crate::PeakRange;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PoolReport {
-    /// The pool as it was asked for.
+    /// The pool, as the user named it.
     pub pool: Pool,
     /// The settings that `torch` without settings stands for, as `PYTORCH_CUDA_ALLOC_CONF` has
     /// them.
     pub settings: Option<String>,
-    /// The kind of gpuheap's heap, if the device does not support the one that was asked for.
+    /// The kind of gpuheap's heap, if the device does not support the kind that the user named.
     pub actual: Option<PoolKind>,
     /// Reason for the other kind.
     pub fallback: Option<String>,
@@ -33,7 +33,7 @@ pub struct PoolReport {
     /// `true` if the program may run out of memory although the replay got through. Its speed
     /// decides which blocks of other streams are free.
     pub may_fail: bool,
-    /// Smallest device, if it was asked for.
+    /// Smallest device, if the options want it.
     pub minimum: Option<Minimum>,
 }
 

@@ -77,8 +77,8 @@ impl Cause {
 
     /// Returns the main reason of a failed request of `requested` bytes.
     ///
-    /// `capacity` is what the pool may take, and `live` the bytes in use. `parts` are the bytes
-    /// that could not be used, with the reason for each.
+    /// `capacity` has the bytes that the pool may take, and `live` the bytes in use. `parts` are
+    /// the bytes that could not be used, with the reason for each.
     pub(crate) fn of(
         requested: u64,
         live: u64,

@@ -1,4 +1,4 @@
-//! Text of a verdict: what happened, and what would help.
+//! Text of a verdict: the outcome, its reason, and the remedies.
 
 use super::table::place;
 use crate::replay::{Cause, PoolReport};
@@ -47,14 +47,14 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     }
 }
 
-/// Outcomes that a verdict reports: those of the recorded run and of its replay.
+/// Outcomes that a verdict reports: of the recorded run, of its replay, or of both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcomes {
     /// The replay alone. It stands for the recorded run too, if both had the same outcome.
     One,
     /// A recorded failure, then a replay on another device than the run's.
     BothFirstRecorded,
-    /// A replay on a device or with a pool that was asked for, then a recorded failure.
+    /// A replay on a device or with a pool that the user chose, then a recorded failure.
     BothFirstReplayed,
 }
 
@@ -487,7 +487,7 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
 }
 
 fn gaps(text: &mut String, report: &TraceReport) {
-    // The first sentence asks for the device, so that gap is left out.
+    // The first sentence names the missing device, so that gap is left out.
     let gaps: Vec<&Gap> = report.gaps.iter().filter(|gap| **gap != Gap::Device).collect();
     if gaps.is_empty() {
         return;

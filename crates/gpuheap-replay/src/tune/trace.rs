@@ -1,4 +1,4 @@
-//! Search for the settings of one trace, on the device that was asked for.
+//! Search for the settings of one trace.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,7 +25,7 @@ pub struct TraceSearch {
     pub device: DeviceUsed,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
-    /// `true` if a request failed, and the device's memory is not known: no device was asked for,
+    /// `true` if a request failed, and the device's memory is not known: the user chose no device,
     /// and the recording names none.
     pub lacks_device: bool,
     /// Number of settings that were tried.
@@ -35,8 +35,8 @@ pub struct TraceSearch {
 }
 
 impl TraceSearch {
-    /// Searches the settings of a framework's allocator for a trace. The default family is that of
-    /// the trace's format. Blocks for 20 seconds at most, plus the time of one run.
+    /// Searches the settings of a framework's allocator for a trace. By default, the trace's format
+    /// decides the family. Blocks for 20 seconds at most, plus the time of one run.
     pub fn of(
         trace: &Trace,
         family: Option<Family>,

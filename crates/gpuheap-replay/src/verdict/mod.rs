@@ -1,4 +1,4 @@
-//! Conclusions from replays: the outcome, its reason, and what would help.
+//! Conclusions from replays: the outcome, its reason, and remedies.
 
 mod fits;
 mod remedies;
@@ -73,8 +73,8 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns `None` for gpuheap's own pools if no minimum was asked for, because their replays
-    /// take long.
+    /// Returns `None` for gpuheap's own pools if the options want no minimum, because replays of
+    /// these pools take long.
     fn of(bench: &Bench<'_>, result: &PoolReport) -> Result<Option<Self>, ReplayError> {
         let minimum = match (&result.minimum, &result.pool) {
             (Some(minimum), _) => minimum.clone(),
@@ -241,8 +241,8 @@ fn least_of(results: &[PoolReport], checked: &[Pool]) -> Option<Advice> {
     Some(Advice { pool: least.pool.to_string(), setting: None, enough: enough(least) })
 }
 
-/// Returns the memory that is enough for a pool: that of the smallest device if it was searched, or
-/// else the peak.
+/// Returns the memory that is enough for a pool: the memory of the smallest device if it was
+/// searched, or else the peak.
 fn enough(result: &PoolReport) -> u64 {
     let minimum = result.minimum.as_ref().and_then(|minimum| minimum.bytes());
     minimum.unwrap_or(result.peak_reserved.high)

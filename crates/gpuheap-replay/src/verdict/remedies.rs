@@ -134,7 +134,7 @@ fn own_heap(
 enum Limiting {
     /// The device's memory.
     Device,
-    /// The limit that the user of the replay asked for.
+    /// The limit in the options of the replay.
     Asked,
     /// A memory fraction, on a device with this memory.
     FractionOf(Memory),

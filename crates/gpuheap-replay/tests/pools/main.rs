@@ -204,7 +204,7 @@ impl Model for Counted {
 
 /// Programs that differ from some operation on because of a tie: file, number, and that operation.
 /// Of two blocks of one size, RMM takes one by address, and CuPy by the order of a Python set. RMM
-/// also asks streams in order of event addresses.
+/// also searches streams in order of event addresses.
 const TIES: [(&str, u64, usize); 4] =
     [("pool", 2, 1017), ("pool", 4, 117), ("cupy", 0, 1665), ("cupy", 2, 2036)];
 

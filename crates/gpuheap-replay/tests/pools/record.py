@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Records what RMM's resources and CuPy's pool do with random programs, for the test `pools`.
+"""Records RMM's resources and CuPy's pool under random programs, for the test `pools`.
 
     python3 record.py FOLDER [--seconds 50] [--ops 3000] [--seed 1] [--only NAME]
 
-Needs one GPU, RMM for the files of RMM and CuPy for its own; what is not installed is left out with
-a line that says so. Every file is written by a process of its own: FOLDER/NAME.csv.gz for pool,
-arena, binning, async, cuda and cupy. A file holds several programs. Each begins with a line
+Needs one GPU, RMM for the files of RMM, and CuPy for its own. Without one of them, the script
+leaves out its files, and prints a line about it. A separate process writes each file:
+FOLDER/NAME.csv.gz for pool, arena, binning, async, cuda and cupy. A file holds several programs.
+Each begins with a line
 `# {...}` of JSON (model, settings, device memory, versions), then has one row for each operation:
 
-* `a`: a request for `bytes` on `stream`, met if `ok` is 1. `f`: the block `id` is freed on `stream`,
-  which is not always the one that it was requested on. `e`: CuPy's `free_all_blocks`.
+* `a`: a request for `bytes` on `stream`, met if `ok` is 1. `f`: the block `id` is freed on
+  `stream`, not always the stream of its request. `e`: CuPy's `free_all_blocks`.
 * `reserved`: bytes after the operation that the resource has from its upstream, by a
   `StatisticsResourceAdaptor` below it, or that CuPy's pool says it holds; -1 where neither counts.
 * `taken`: bytes that the device has less free than before the resource was made (cuMemGetInfo).
@@ -54,7 +55,7 @@ PROGRAMS = [
 
 
 class Driver:
-    """What the driver itself says of the device."""
+    """Free and total memory of the device, by the driver."""
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -115,7 +116,7 @@ class Rmm:
                 self.resource = rmm.mr.BinningMemoryResource(
                     self.counted, settings["min_size_exponent"], settings["max_size_exponent"]
                 )
-        # With more than two streams the pool asks them in the order of their events' addresses.
+        # The pool searches more than two streams in the order of their events' addresses.
         self.frees_elsewhere = kind in ("pool", "arena")
         self.settles = kind == "async"
 
@@ -158,7 +159,7 @@ class CuPy:
                 raise MemoryError from error
 
     def free(self, pointer, size, stream):
-        # The block goes back when its last reference does, which is the caller's.
+        # The caller has the last reference. The block is freed with it.
         del pointer
 
     def reserved(self):
@@ -185,7 +186,7 @@ def play(driver, file, number, program, ops, seconds, seed):
     """Runs a random program and writes its rows."""
     name, model, upstream_bytes, streams, target_mib = program
     kind = CuPy if name == "cupy" else Rmm
-    # What a first allocation brings up in the driver is not the resource's.
+    # The first allocation initialises the driver. That memory is not the resource's.
     warm = kind("cupy" if name == "cupy" else "cuda", 0, streams)
     pointers = [(warm.allocate(MIB, stream), stream) for stream in range(streams)]
     for index, (pointer, stream) in enumerate(pointers):

@@ -49,7 +49,7 @@ fn older_snapshot_says_that_settings_and_rules_are_assumed() {
 
 #[test]
 fn requests_of_an_ended_pool_stay_apart_if_entries_name_it() {
-    // The common memory has 50 MiB. The private pool has 20 MiB, which no other request may use.
+    // The common memory has 50 MiB. The private pool has 20 MiB that no other request may use.
     let found = odd("ended_pool").reproduction(None, H200).unwrap();
     assert_eq!((found.recorded_peak, found.modelled_peak), (70 << 20, 70 << 20));
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what PyTorch's own CUDA allocator does with random programs, for the test `oracle`.
+"""Records PyTorch's own CUDA allocator under random programs, for the test `oracle`.
 
     python3 record.py --out FOLDER [--seconds 120] [--ops 6000] [--seed 1] [--only NAME]
 
@@ -243,7 +243,7 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
             index = rng.choice((0, 0, 1, 2))
             pool = rng.choice((0, 1, 2)) if mem_pools else 0
             if mem_pools:
-                # A pool's memory is what one stream's allocations of it take, as in PyTorch.
+                # A pool's memory serves the allocations of one stream, as in PyTorch.
                 wanted_size = min(wanted_size, 64 * MIB)
             next_number += 1
             ok, address = True, 0

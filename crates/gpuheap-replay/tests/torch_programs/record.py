@@ -31,7 +31,7 @@ PROGRAMS = [
     ("llama_lora", "garbage_collection_threshold:0.8"),
 ]
 
-# What lives until the snapshot: only segments that are there then say which pool they belong to.
+# Objects that live until the snapshot: only segments held then name their pool.
 KEPT = []
 
 

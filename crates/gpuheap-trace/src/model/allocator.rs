@@ -36,7 +36,7 @@ pub struct Segment {
     pub pool: (u64, u64),
 }
 
-/// Keys of a PyTorch snapshot, compared with those of PyTorch 2.11. Each has its path, for example
+/// Keys of a PyTorch snapshot, compared with the keys of PyTorch 2.11. Each has its path, such as
 /// `allocator_settings.max_split_size` or `segments[].is_expandable`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -80,8 +80,8 @@ pub enum Op {
         /// Requested bytes.
         bytes: u64,
     },
-    /// The program freed a block, which is no longer live. If the file has no [`Op::FreeCompleted`]
-    /// for the block, it may still be pending at the end.
+    /// The program freed a block. The block is no longer live. If the file has no
+    /// [`Op::FreeCompleted`] for it, it may still be pending at the end.
     Free {
         /// Number of the allocation that ends.
         allocation: u32,
@@ -198,8 +198,8 @@ impl Trace {
         self.allocator.as_ref()
     }
 
-    /// Returns the differences of the file's keys from those of PyTorch 2.11; `None` if the file is
-    /// not a PyTorch snapshot.
+    /// Returns the file's keys, compared with the keys of PyTorch 2.11; `None` if the file is not a
+    /// PyTorch snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }

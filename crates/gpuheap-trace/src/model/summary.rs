@@ -73,7 +73,7 @@ impl Summary {
     }
 }
 
-/// State of the pass. Sums of bytes are `u128`, which no file has enough rows to overflow.
+/// State of the pass. Sums of bytes are `u128`. No file has enough rows to overflow it.
 struct Tally {
     summary: Summary,
     bytes: Vec<u64>,

@@ -38,7 +38,7 @@ pub enum WarningKind {
     ///
     /// [`Trace::inferred_frees`]: crate::Trace::inferred_frees
     LostFree,
-    /// Entries of unknown kinds, which were left out. Holds the first kind.
+    /// Entries of unknown kinds were left out. Holds the first kind.
     UnknownAction(String),
 }
 

@@ -27,7 +27,7 @@ pub(super) fn blocks_before<'e>(
             continue;
         }
         if let Some(pending) = pending {
-            // The entry's stack is that of the free. The stack of the allocation is not known.
+            // The entry has the stack of the free. The stack of the allocation is not known.
             let &Entry { address, bytes, stream, .. } = entry;
             before.push(Block { address, bytes, stream, stack: 0, pending });
         }

@@ -71,7 +71,7 @@ impl Entries {
         self.pools.get(index).copied()
     }
 
-    /// Returns the entry with these values; `None` if they are not those of a known entry.
+    /// Returns the entry with these values; `None` if no known entry has such values.
     pub(super) fn read(&mut self, heap: &Heap, values: &Values) -> Option<Entry> {
         let number = |index: usize| heap.whole(values[index]?);
         // These keys may be missing. If one is there, it must be a number.

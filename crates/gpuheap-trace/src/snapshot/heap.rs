@@ -179,8 +179,8 @@ impl Heap {
         self.grow(number, items)
     }
 
-    /// Sets keys and values, which alternate. Returns `None` and sets nothing if the dict is an
-    /// entry.
+    /// Sets keys and values. They alternate in `items`. Returns `None` and sets nothing if the dict
+    /// is an entry.
     pub(super) fn set_items(&mut self, dict: u32, items: &[Packed]) -> Result<Option<()>, Error> {
         if self.containers[dict as usize] == Items::EMPTY
             && let Some(entry) = self.entry_of(items)
@@ -212,7 +212,7 @@ impl Heap {
         Ok(Some(()))
     }
 
-    /// Returns the entry with these keys and values; `None` if they are not those of an entry.
+    /// Returns the entry with these keys and values; `None` if an entry has others.
     fn entry_of(&mut self, items: &[Packed]) -> Option<Entry> {
         let (shape, fields) = self.shapes.fields(items, &self.texts)?;
         let mut entries = std::mem::take(&mut self.entries);

@@ -3,7 +3,7 @@
 //!
 //! Time and memory are linear in the input. Lengths are checked against the rest of the input,
 //! shared values stay shared, and nothing recurses. A file is refused as soon as its values take
-//! more bytes than those of a recording would. The input itself is held a piece at a time.
+//! more bytes than the values of a recording. The input itself is held a piece at a time.
 
 use std::io::Read;
 
@@ -40,7 +40,7 @@ pub(super) struct Pickle<R> {
 /// `limit` bytes.
 ///
 /// # Errors
-/// Returns the error with the source, so that the source's own error can be asked for.
+/// Returns the error with the source, so that the caller can read the source's own error.
 pub(super) fn read<R: Read>(source: R, limit: u64) -> Result<Pickle<R>, (R, Error)> {
     let mut machine = Machine::new(source, limit);
     let result = machine.run();
@@ -373,7 +373,7 @@ impl<R: Read> Machine<R> {
         self.malformed(&format!("needs {length} bytes where {left} are left"))
     }
 
-    /// Returns the error for an addition to a dict that became an entry, which would be lost.
+    /// Returns the error for an addition to a dict that became an entry. It would be lost.
     fn ended_entry(&self) -> Error {
         self.malformed("finds an entry of a trace as its dict, which was whole before")
     }

@@ -10,7 +10,7 @@ pub struct Binning<M> {
     upstream: M,
     bins: Vec<Bin>,
     live: Live<Binned>,
-    /// Figures of blocks. Those of the driver are the upstream's.
+    /// Figures of blocks. The upstream has the figures of the driver.
     figures: Figures,
 }
 

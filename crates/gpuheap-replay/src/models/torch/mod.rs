@@ -1,7 +1,7 @@
 //! PyTorch's own allocator for CUDA, `CUDACachingAllocator`.
 //!
-//! Exact to the byte for PyTorch 2.11, which recorded the traces. [`Version`] has the differences
-//! of other releases. The model covers:
+//! Exact to the byte for PyTorch 2.11. That release recorded the traces. [`Version`] has the
+//! differences of other releases. The model covers:
 //!
 //! * rounding, segment sizes, and the pools of small and of large blocks
 //! * best fit by stream, size and address, and splitting
@@ -35,8 +35,7 @@ pub struct Torch {
     allowed: Option<u64>,
     blocks: Vec<Block>,
     spare: Vec<u32>,
-    /// Pools of large and of small blocks: those of the common memory, then those of each private
-    /// pool.
+    /// Pools of large and of small blocks: two of the common memory, then two of each private pool.
     pools: Vec<Pool>,
     private_pools: Vec<u32>,
     growing: Vec<Growing>,

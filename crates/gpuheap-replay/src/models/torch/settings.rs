@@ -13,7 +13,7 @@ const LEAST_MB: u64 = 20;
 /// Number of powers of two from 1 MiB to 64 GiB. Each has its own divisions.
 const INTERVALS: usize = 16;
 
-/// All settings that PyTorch knows, and `version`, which only this crate has.
+/// All settings that PyTorch knows, and `version`. Only this crate has `version`.
 const KNOWN: [&str; 19] = [
     "version",
     "backend",

@@ -36,8 +36,8 @@ impl Version {
     /// First and last release whose rules are known.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
 
-    /// Returns `true` if recordings of this release were compared with the model, which is exact to
-    /// the byte for it. The rules of other releases were read from their source only.
+    /// Returns `true` if recordings of this release were compared with the model. For it, the model
+    /// is exact to the byte. The rules of other releases were read from their source only.
     pub fn is_measured(self) -> bool {
         self == Self::MEASURED
     }

@@ -1,0 +1,16 @@
+//! Names of cards, as users type them.
+
+#![no_main]
+
+use gpuheap_replay::cards;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    match cards::find(text) {
+        Ok(card) => assert_eq!(cards::find(card.name), Ok(card)),
+        Err(error) => {
+            assert!(!error.candidates().is_empty());
+            assert!(!error.to_string().contains('\n'), "{error}");
+        }
+    }
+});

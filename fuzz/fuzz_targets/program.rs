@@ -1,0 +1,56 @@
+//! Recorded programs: their replay through all models, the verdict, and the reports.
+
+#![no_main]
+
+use gpuheap_replay::models::{NAMES, build};
+use gpuheap_replay::replay::{DeviceChoice, Options, Pool, Silent};
+use gpuheap_replay::report::{self, Detail};
+use gpuheap_replay::{Program, json, run};
+use gpuheap_trace::{ReadOptions, Trace, read_bytes};
+use libfuzzer_sys::fuzz_target;
+
+/// Memory of the device. Models whose default is half of it find room in a small trace.
+const DEVICE: u64 = 1 << 30;
+/// Limit of the unpacked file, bytes.
+const UNPACKED_LIMIT: u64 = 64 << 20;
+/// The most events of a trace that is replayed. Longer ones find nothing else, and take time.
+const EVENTS: usize = 200;
+
+fuzz_target!(|data: &[u8]| {
+    let options = ReadOptions::default().unpacked_limit(UNPACKED_LIMIT);
+    let traces = read_bytes("fuzz", data, &options).unwrap_or_default();
+    for trace in traces.iter().filter(|trace| trace.events().len() <= EVENTS) {
+        models(trace);
+        let options = Options {
+            pools: vec![Pool::parse("stitched").expect("a pool")],
+            check: Some(Pool::parse("torch").expect("a pool")),
+            device: DeviceChoice::Memory {
+                profile: None,
+                bytes: DEVICE,
+                typed: "1GiB".to_owned(),
+            },
+            ..Options::default()
+        };
+        let trace = std::slice::from_ref(trace);
+        // A device or a setting of a hostile trace may be refused.
+        if let Ok(reports) = run::replay(trace, &options, &Silent) {
+            report::render(&reports, Detail::Full);
+            json::render(&reports).expect("a report is JSON");
+        }
+    }
+});
+
+fn models(trace: &Trace) {
+    let program = Program::of(trace);
+    for name in NAMES {
+        let Ok(mut model) = build(name, DEVICE) else { continue };
+        let figures = program.run(&mut *model).figures;
+        assert!(figures.allocated <= figures.reserved, "{name}: {figures:?}");
+        assert!(figures.reserved <= DEVICE, "{name}: {figures:?}");
+        assert!(figures.reserved <= figures.peak_reserved, "{name}: {figures:?}");
+    }
+    let last = trace.events().last().map_or(0, |event| event.number);
+    for event in [0, last / 2, last] {
+        report::at(trace, event.into()).expect("an event of the trace");
+    }
+}

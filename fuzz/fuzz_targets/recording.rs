@@ -1,0 +1,25 @@
+//! Recordings of machines: files of /proc, NVML's figures, logs, and all commands on them.
+
+#![no_main]
+
+use gpuheap_doctor::{
+    Machine, Recording, TOPICS, diagnose, explain_topic, free, markdown, status,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(recording) = Recording::parse(&String::from_utf8_lossy(data)) else { return };
+    let mut machine = Machine::read(recording);
+    machine.examine();
+    let report = diagnose(&machine);
+    report.render(80, true);
+    report.to_json();
+    markdown(&machine, "0");
+    for topic in TOPICS {
+        explain_topic(topic, &machine, 80);
+    }
+    free::plan(&machine).render(80);
+    status::render(&status::of(&machine), "580", 80);
+    let panicked = report.skipped.iter().find(|skipped| skipped.reason.contains("panicked"));
+    assert!(panicked.is_none(), "{panicked:?}");
+});
