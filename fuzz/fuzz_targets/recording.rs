@@ -2,9 +2,7 @@
 
 #![no_main]
 
-use gpuheap_doctor::{
-    Machine, Recording, TOPICS, diagnose, explain_topic, free, markdown, status,
-};
+use gpuheap_doctor::{Machine, Recording, TOPICS, Topic, diagnose, free, markdown, status};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     report.to_json();
     markdown(&machine, "0");
     for topic in TOPICS {
-        explain_topic(topic, &machine, 80);
+        Topic::explain(topic, &machine, 80);
     }
     free::plan(&machine).render(80);
     status::render(&status::of(&machine), "580", 80);
