@@ -203,9 +203,7 @@ pub unsafe extern "C" fn gpuheap_free_on(
         if address.is_null() {
             return Ok(());
         }
-        // The stream comes first, so that the block stays allocated if the stream is refused.
-        let stream = heap.live_stream(LiveStream::new(stream))?;
-        heap.free_on(address, &stream)
+        heap.free_on_live(address, LiveStream::new(stream))
     })
 }
 

@@ -26,7 +26,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Reports the result of a request, and returns it.
 #[inline]
-pub(crate) fn reported(
+pub fn reported(
     bytes: u64,
     place: *mut *mut c_void,
     result: Result<u64, Failure>,

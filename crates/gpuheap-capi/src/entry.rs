@@ -69,7 +69,7 @@ fn keep_text(text: CString) {
 }
 
 /// A failed call. One pointer wide, so that a call that succeeds stays cheap.
-pub(crate) struct Failure(Box<(gpuheap_status, String)>);
+pub struct Failure(Box<(gpuheap_status, String)>);
 
 impl Failure {
     #[cold]
@@ -77,8 +77,14 @@ impl Failure {
         Failure(Box::new((status, text.into())))
     }
 
-    pub(crate) fn status(&self) -> gpuheap_status {
+    /// Returns the status that C gets.
+    pub fn status(&self) -> gpuheap_status {
         self.0.0
+    }
+
+    /// Returns the text that C gets from gpuheap_last_error, without the name of the function.
+    pub fn text(&self) -> &str {
+        &self.0.1
     }
 
     pub(crate) fn refused(text: impl Into<String>) -> Failure {

@@ -38,8 +38,10 @@ pub struct gpuheap_heap {
 /// do not report them.
 static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 
-/// A heap that is not closed.
-pub(crate) struct Open {
+/// A heap whose allocations are found by their addresses, and whose streams by their handles: the
+/// heap behind a [`gpuheap_heap`] that is not closed. For Rust code in the place of an allocator of
+/// C.
+pub struct Open {
     blocks: Blocks<Block>,
     side: SideTable,
     streams: Streams,
@@ -78,18 +80,7 @@ impl gpuheap_heap {
     /// Makes a handle as [`new`](gpuheap_heap::new) does, for streams that may end `unannounced`
     /// ([`Device::unannounced_stream`]).
     pub fn with_streams(device: &Device, heap: &Heap, unannounced: bool) -> *mut gpuheap_heap {
-        let open = Open {
-            blocks: Blocks::new(),
-            side: SideTable::default(),
-            streams: Streams::new(unannounced),
-            heap: heap.clone(),
-            device: device.clone(),
-            handle: AtomicPtr::default(),
-            registered: Mutex::default(),
-            reclaimer: Mutex::default(),
-            forks: fork::watch(),
-        };
-        let open = Box::into_raw(Box::new(open));
+        let open = Box::into_raw(Box::new(Open::new(device, heap, unannounced)));
         let handle = Box::into_raw(Box::new(gpuheap_heap {
             open: AtomicPtr::new(open),
             closed_before: AtomicPtr::default(),
@@ -224,13 +215,35 @@ impl gpuheap_heap {
 }
 
 impl Open {
+    /// Makes the tables of a heap of `device`. With `unannounced`, streams may end without
+    /// [`stream_ended`](Open::stream_ended).
+    pub fn new(device: &Device, heap: &Heap, unannounced: bool) -> Open {
+        Open {
+            blocks: Blocks::new(),
+            side: SideTable::default(),
+            streams: Streams::new(unannounced),
+            heap: heap.clone(),
+            device: device.clone(),
+            handle: AtomicPtr::default(),
+            registered: Mutex::default(),
+            reclaimer: Mutex::default(),
+            forks: fork::watch(),
+        }
+    }
+
+    /// Returns the requested bytes of the live allocation that begins at `address`; `None` if no
+    /// allocation does.
+    pub fn bytes_at(&self, address: u64) -> Option<u64> {
+        self.blocks.bytes(address)
+    }
+
     pub(crate) fn heap(&self) -> &Heap {
         &self.heap
     }
 
     /// Allocates memory for use on a stream; for zero bytes the address is null.
     #[inline]
-    pub(crate) fn allocate(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
+    pub fn allocate(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
         // Apart from the other way, and without a destructor, so that the block goes from registers
         // to its place: through memory in between it took another 20 ns.
         if !scope::any()
@@ -307,7 +320,7 @@ impl Open {
     /// Frees the allocation at an address, in the order of its stream and of all streams that use
     /// it.
     #[inline]
-    pub(crate) fn free(&self, address: *mut c_void) -> Result<(), Failure> {
+    pub fn free(&self, address: *mut c_void) -> Result<(), Failure> {
         if self.side.is_empty() {
             return self.take(address, Block::free);
         }
@@ -343,6 +356,22 @@ impl Open {
             // SAFETY: the caller ordered `stream` after all work on the block.
             unsafe { block.free_on_unchecked(stream) }
         })
+    }
+
+    /// Frees the allocation at an address, in the order of a stream alone. If the stream is refused,
+    /// the allocation stays.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Block::free_on_unchecked`].
+    pub unsafe fn free_on_live(
+        &self,
+        address: *mut c_void,
+        stream: LiveStream,
+    ) -> Result<(), Failure> {
+        let stream = self.live_stream(stream)?;
+        // SAFETY: the caller ordered the stream after all other work on the memory.
+        unsafe { self.free_on(address, &stream) }
     }
 
     /// Frees the live allocations of a scope, all of them. Returns the first failure.
@@ -483,7 +512,7 @@ impl Open {
     }
 
     /// Retires a stream that is about to end.
-    pub(crate) fn stream_ended(&self, raw: *mut c_void) -> Result<(), Failure> {
+    pub fn stream_ended(&self, raw: *mut c_void) -> Result<(), Failure> {
         let raw = CUstream(raw as usize);
         let Some(stream) = self.streams.find(raw) else {
             // Never used with this heap, or only in a capture.

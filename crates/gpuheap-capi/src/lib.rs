@@ -46,8 +46,9 @@ pub use calls::{
 pub use devices::{
     gpuheap_count_devices, gpuheap_device, gpuheap_get_device, gpuheap_get_heap_device,
 };
-pub use entry::{gpuheap_last_error, gpuheap_status};
-pub use handle::gpuheap_heap;
+pub use dry_run::reported;
+pub use entry::{Failure, gpuheap_last_error, gpuheap_status};
+pub use handle::{Open, gpuheap_heap};
 pub use kinds::{
     gpuheap_allocate_kind, gpuheap_get_kind_statistics, gpuheap_kind, gpuheap_register,
     gpuheap_reset_device, gpuheap_unregister, gpuheap_wait_for_stream,
@@ -57,6 +58,7 @@ pub use scope::gpuheap_scope_report;
 pub use scope_calls::{gpuheap_close_scope, gpuheap_keep, gpuheap_open_scope, gpuheap_scope};
 pub use sites::{gpuheap_list_growth, gpuheap_list_leaks, gpuheap_site};
 pub use statistics::gpuheap_statistics;
+pub use streams::LiveStream;
 pub use texts::gpuheap_format;
 pub use version::{
     GPUHEAP_VERSION_MAJOR, GPUHEAP_VERSION_MINOR, GPUHEAP_VERSION_PATCH, gpuheap_version,

@@ -77,15 +77,17 @@ impl Found {
 
 /// Handle of a stream that lives while this is used.
 #[derive(Clone, Copy)]
-pub(crate) struct LiveStream(CUstream);
+pub struct LiveStream(CUstream);
 
 impl LiveStream {
+    /// Takes the handle of a stream.
+    ///
     /// # Safety
     ///
     /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`], or
     /// of [`Device::unannounced_stream`] if streams end unannounced, and no thread announces its
     /// end.
-    pub(crate) unsafe fn new(raw: *mut c_void) -> LiveStream {
+    pub unsafe fn new(raw: *mut c_void) -> LiveStream {
         LiveStream(CUstream(raw as usize))
     }
 

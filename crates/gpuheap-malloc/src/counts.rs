@@ -1,9 +1,8 @@
 //! Counts of what the program asked for in vain, and of what it asked of CUDA alone.
 
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gpuheap_capi::gpuheap_last_error;
+use gpuheap_capi::Failure;
 use gpuheap_driver::{CUdeviceptr, CUresult};
 
 use crate::say::say;
@@ -28,14 +27,13 @@ pub(crate) fn uses_cuda() {
     let _ = settings::get();
 }
 
-/// Counts a request that failed for lack of memory, and says why the first one did.
-pub(crate) fn refused_request() {
+/// Counts a request that failed for lack of memory, and writes why the first one did.
+#[cold]
+pub(crate) fn refused_request(failure: &Failure) {
     if OUT_OF_MEMORY.fetch_add(1, Ordering::Relaxed) == 0 {
-        // SAFETY: never null, and this thread makes no other call before the copy.
-        let text = unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_string_lossy();
         // The program called no function of gpuheap's, and sets the limit in the environment.
-        let said = text.split_once(": ").map_or(&*text, |(_, said)| said);
-        say(&said.replace("gpuheap_options.hard_limit, gpuheap_set_limits or ", ""));
+        let text = failure.text();
+        say(&text.replace("gpuheap_options.hard_limit, gpuheap_set_limits or ", ""));
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gpuheap::{Device, Error, Heap, PoolKind, Stream};
-use gpuheap_capi::gpuheap_heap;
+use gpuheap_capi::{LiveStream, Open};
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
+use crate::args::Out;
 use crate::pools::{Marks, PlainBytes};
 use crate::say::say;
 use crate::{past, real, settings};
@@ -34,10 +35,10 @@ pub(crate) struct Served {
     context: CUcontext,
     device: Device,
     heap: Heap,
-    /// The heap as the C interface has it, with the allocations of `cuMemAllocAsync` by address.
-    in_order: *mut gpuheap_heap,
-    /// The heap with the allocations of `cuMemAlloc`.
-    in_no_order: *mut gpuheap_heap,
+    /// Allocations in the order of a stream, by `cuMemAllocAsync`.
+    in_order: Open,
+    /// Allocations in no stream's order, by `cuMemAlloc`.
+    in_no_order: Open,
     /// Stream of the allocations that are in no stream's order.
     plain: Stream,
     /// `true` once memory may come to `plain` that work still uses, ordered by an event.
@@ -55,27 +56,20 @@ impl Served {
         &self.heap
     }
 
-    /// Returns the heap as the C interface has it: for allocations in no stream's order (`plain`),
-    /// or for those in the order of a stream.
-    pub(crate) fn handle(&self, is_plain: bool) -> *mut gpuheap_heap {
-        if is_plain { self.in_no_order } else { self.in_order }
+    /// Returns the table of the allocations in no stream's order, or in the order of a stream.
+    pub(crate) fn table(&self, is_plain: bool) -> &Open {
+        if is_plain { &self.in_no_order } else { &self.in_order }
     }
 
     pub(crate) fn plain(&self) -> &Stream {
         &self.plain
     }
 
-    /// Returns `true` if a live allocation of the heap begins at an address.
-    pub(crate) fn has(&self, address: u64) -> bool {
-        self.find(address, true).is_some()
-    }
-
     /// Returns the live allocation of the heap that begins at an address. Looks first among those
     /// that `is_plain` names.
     pub(crate) fn find(&self, address: u64, is_plain: bool) -> Option<Allocation> {
         [is_plain, !is_plain].into_iter().find_map(|is_plain| {
-            // SAFETY: handles are not closed.
-            let bytes = unsafe { &*self.handle(is_plain) }.bytes_at(address)?;
+            let bytes = self.table(is_plain).bytes_at(address)?;
             Some(Allocation { bytes, is_plain })
         })
     }
@@ -103,39 +97,26 @@ pub(crate) fn current() -> Option<&'static Served> {
 }
 
 /// Returns the heap of a stream's context; `None` if it is not served.
-///
-/// # Safety
-///
-/// The stream is alive.
 #[inline]
-pub(crate) unsafe fn of_stream(stream: CUstream) -> Option<&'static Served> {
+pub(crate) fn of_stream(stream: CUstream) -> Option<&'static Served> {
     if [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD].contains(&stream) {
         return current();
     }
-    let mut context = CUcontext::NULL;
-    // SAFETY: the stream is alive, and the pointer valid for a write.
-    if !unsafe { real::cuStreamGetCtx(stream, &mut context) }.is_success() {
-        return None;
-    }
-    of(context)
+    let (code, context) =
+        Out::local(CUcontext::NULL, |context| real::cuStreamGetCtx(stream, context));
+    if code.is_success() { of(context) } else { None }
 }
 
 /// Returns the calling thread's context, if it has one.
 #[inline]
 pub(crate) fn context() -> Option<CUcontext> {
-    let mut context = CUcontext::NULL;
-    // SAFETY: the pointer is valid for a write.
-    let asked = unsafe { real::cuCtxGetCurrent(&mut context) };
-    (asked.is_success() && context != CUcontext::NULL).then_some(context)
+    let (code, context) = Out::local(CUcontext::NULL, real::cuCtxGetCurrent);
+    (code.is_success() && context != CUcontext::NULL).then_some(context)
 }
 
-/// Ends the use of a device's heap, and resets the device as its heap knows it. What is live of
-/// the heap ends with the device.
-///
-/// # Safety
-///
-/// The contract of [`Device::reset`].
-pub(crate) unsafe fn reset(device: CUdevice) {
+/// Ends the use of a device's heap, and resets the device as its heap knows it. The program is
+/// about to reset the device, which ends the heap's live memory.
+pub(crate) fn reset(device: CUdevice) {
     if fork::count() != 0 {
         return;
     }
@@ -151,8 +132,8 @@ pub(crate) unsafe fn reset(device: CUdevice) {
         let null = ptr::null_mut();
         if place.compare_exchange(found, null, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             past::add(device, &served.heap);
-            // SAFETY: the caller keeps the contract. If it fails, the program's own reset, which
-            // comes next, says so.
+            // SAFETY: the program resets the device next, so it uses the memory no more. If this
+            // fails, the program's own reset returns the error.
             let _: Result<Device, Error> = unsafe { served.device.clone().reset() };
         }
     }
@@ -199,17 +180,17 @@ fn open(context: CUcontext) -> Option<&'static Served> {
 
 /// Returns the device whose primary context this is, the calling thread's current one.
 fn primary_of(context: CUcontext) -> Option<CUdevice> {
-    let (mut device, mut primary) = (0, CUcontext::NULL);
-    // SAFETY: the pointers are valid for writes. The reference is released, and the context lives
-    // on, because it is current.
-    unsafe {
-        if !real::cuCtxGetDevice(&mut device).is_success()
-            || !real::cuDevicePrimaryCtxRetain(&mut primary, device).is_success()
-        {
-            return None;
-        }
-        let _ = real::cuDevicePrimaryCtxRelease_v2(device);
+    let (code, device) = Out::local(0, real::cuCtxGetDevice);
+    if !code.is_success() {
+        return None;
     }
+    let (code, primary) =
+        Out::local(CUcontext::NULL, |context| real::cuDevicePrimaryCtxRetain(context, device));
+    if !code.is_success() {
+        return None;
+    }
+    // The context stays, because it is current.
+    let _ = real::cuDevicePrimaryCtxRelease_v2(device);
     (primary == context).then_some(device)
 }
 
@@ -236,8 +217,8 @@ fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Er
         .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     Ok(Served {
         context,
-        in_order: gpuheap_heap::new(&device, &heap),
-        in_no_order: gpuheap_heap::new(&device, &heap),
+        in_order: Open::new(&device, &heap, false),
+        in_no_order: Open::new(&device, &heap, false),
         marks: Marks::new(&heap),
         plain_bytes: PlainBytes::default(),
         device,
@@ -255,7 +236,14 @@ fn has_peers(device: &Device) -> bool {
     !asked.is_success() || count > 1
 }
 
-/// Returns a stream as the C interface takes it.
+/// Returns a stream of the program's call, or of a heap, as the tables take it.
+pub(crate) fn live(stream: CUstream) -> LiveStream {
+    // SAFETY: CUDA requires that a stream lives while a call uses it. A heap's own stream lives as
+    // long as the heap.
+    unsafe { LiveStream::new(raw(stream)) }
+}
+
+/// Returns a stream as the C interface has it.
 pub(crate) fn raw(stream: CUstream) -> *mut c_void {
     ptr::without_provenance_mut(stream.0)
 }

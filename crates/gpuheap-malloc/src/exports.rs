@@ -1,31 +1,42 @@
 //! C symbols, made from the table.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::{
-    CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
+    CUdevice, CUdeviceptr, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, export,
 };
 
-use crate::foreign::IpcHandle;
-use crate::{driver_api, runtime_api};
+use crate::args::{In, Out, PerThread, Text};
+use crate::foreign::{Foreign, IpcHandle, counted};
+use crate::{driver_api, real, runtime_api, serve};
 
 macro_rules! exports {
-    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
-        $(
-            // SAFETY: the name is CUDA's, and this function takes the place of that one.
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
-                // SAFETY: the caller keeps the C function's contract, which is the function's.
-                guarded(|| unsafe { $library::$symbol($($arg),*) })
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        export! {$(
+            fn $symbol($($arg: $type),*) -> CUresult {
+                exports!(@call [$($how)*] $library $symbol ($($arg),*))
             }
-        )*
+        )*}
+
+        /// Returns the function of this library that takes the place of `symbol`.
+        pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
+            match symbol {
+                $(stringify!($symbol) => Some($symbol as *mut c_void),)*
+                _ => None,
+            }
+        }
+    };
+    (@call [] $library:ident $symbol:ident $arguments:tt) => { $library::$symbol $arguments };
+    (@call [begins_capture] $library:ident $symbol:ident $arguments:tt) => {{
+        serve::begins_capture();
+        real::$symbol $arguments
+    }};
+    (@call [counts $kind:ident $bytes:expr] $library:ident $symbol:ident $arguments:tt) => {
+        counted(Foreign::$kind, $bytes, real::$symbol $arguments)
+    };
+    (@call [per_thread $base:ident] $library:ident $symbol:ident ($($arg:ident),*)) => {
+        $library::$base($(PerThread::per_thread($arg)),*)
     };
 }
 
 interposed_functions!(exports);
-
-/// Returns the code of `body`, or `ERROR_UNKNOWN` if it panics: no panic reaches the program.
-fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
-}

@@ -14,6 +14,7 @@
 mod table;
 
 mod absent;
+mod args;
 mod counts;
 mod devices;
 mod driver_api;
@@ -21,7 +22,6 @@ mod exports;
 mod foreign;
 mod loader;
 mod lookup;
-mod own;
 mod past;
 mod pools;
 mod real;

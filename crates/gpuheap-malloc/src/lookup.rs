@@ -2,40 +2,52 @@
 //! library's functions by the names of the table. Its search for the driver, by `dlopen`.
 
 #[cfg(target_arch = "x86_64")]
+use std::ffi::CStr;
+#[cfg(target_arch = "x86_64")]
 use std::ffi::c_char;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 #[cfg(target_arch = "x86_64")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(target_arch = "x86_64")]
 use std::ptr;
 
-use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, Lookup, lookup};
+use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lookup, lookup};
 
 #[cfg(target_arch = "x86_64")]
 use crate::absent;
+use crate::args::{Out, Text};
 #[cfg(target_arch = "x86_64")]
 use crate::loader::{Load, Search, loaders_load, loaders_search};
-use crate::{own, real};
+use crate::{exports, real};
 
-/// Puts this library's function in the place of what `cuGetProcAddress` found.
-pub(crate) fn replace(base: &CStr, function: &mut *mut c_void, version: c_int, flags: u64) {
-    if function.is_null() {
-        return;
+/// Puts this library's function in the place of the one that `cuGetProcAddress` found.
+pub(crate) fn replace(
+    base: Text,
+    function: Out<*mut c_void>,
+    version: c_int,
+    flags: u64,
+) -> Result<(), CUresult> {
+    let found = function.get()?;
+    if found.is_null() {
+        return Ok(());
     }
     let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
-    let Ok(base) = base.to_str() else { return };
+    let base = &*base.text()?;
     let (twin, second) = (format!("{base}_ptsz"), format!("{base}_v2"));
     let symbol = match lookup(base, version, per_thread) {
         Lookup::Found(symbol) => symbol,
         // The table of the driver lacks a few functions, mostly of one variant.
-        _ if per_thread && own::address(&twin).is_some() => &twin,
+        _ if per_thread && exports::address(&twin).is_some() => &twin,
         // Arrays and handles of other processes, whose second variant is from CUDA 11 or before.
-        Lookup::NotFound if version >= 11_000 && own::address(&second).is_some() => &second,
+        Lookup::NotFound if version >= 11_000 && exports::address(&second).is_some() => &second,
         _ => base,
     };
-    if let Some(ours) = own::address(symbol) {
-        real::note(symbol, *function);
-        *function = ours;
+    match exports::address(symbol) {
+        Some(ours) => {
+            real::note(symbol, found);
+            function.write(ours)
+        }
+        None => Ok(()),
     }
 }
 
@@ -65,7 +77,7 @@ unsafe extern "C" fn answer(
     }
     // SAFETY: not null, so a C string.
     let Ok(name) = unsafe { CStr::from_ptr(symbol) }.to_str() else { return answer };
-    let Some(ours) = own::address(name) else { return answer };
+    let Some(ours) = exports::address(name) else { return answer };
     if library_of(caller) == library_of(answer_of_this_library()) {
         return answer;
     }

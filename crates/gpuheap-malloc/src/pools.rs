@@ -9,9 +9,10 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuheap::{Error, Heap, Region};
+use gpuheap::{Error, Heap, Meter};
 use gpuheap_driver::{CUmemPool_attribute as Attribute, CUmemoryPool, CUresult};
 
+use crate::args::Out;
 use crate::devices::{self, Served};
 use crate::real;
 
@@ -46,8 +47,8 @@ impl PlainBytes {
 pub(crate) struct Marks {
     /// Soft limit of the heap as it was opened.
     soft_limit: Option<u64>,
-    /// Section of the program since the last reset of the mark of used bytes; `None` before any.
-    used: Mutex<Option<Region>>,
+    /// Meter since the last reset of the mark of used bytes; `None` before any.
+    used: Mutex<Option<Meter>>,
     /// Mark of reserved bytes since its last reset; `None` before any.
     reserved: Mutex<Option<Reserved>>,
 }
@@ -85,7 +86,7 @@ impl Served {
         let cached = usage.reserved.saturating_sub(usage.live_blocks);
         let plain = self.plain_bytes.peak.load(Ordering::Relaxed).min(live + cached);
         let live_peak = match &*lock(&self.marks.used) {
-            Some(region) => region.usage()?.live_peak,
+            Some(meter) => meter.read()?.live_peak,
             None => usage.live_peak,
         };
         let reserved_peak = match &mut *lock(&self.marks.reserved) {
@@ -106,12 +107,8 @@ impl Served {
     }
 }
 
-/// Adds the heap's bytes to a figure of a pool.
-///
-/// # Safety
-///
-/// The driver wrote the attribute to `value`.
-pub(crate) unsafe fn add(pool: CUmemoryPool, attribute: Attribute, value: *mut c_void) {
+/// Adds the heap's bytes to a figure of a pool, which the driver wrote to `value`.
+pub(crate) fn add(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let figure: fn(&Figures) -> u64 = match attribute {
         Attribute::USED_MEM_CURRENT => |figures| figures.used,
         Attribute::USED_MEM_HIGH => |figures| figures.used_high,
@@ -121,22 +118,17 @@ pub(crate) unsafe fn add(pool: CUmemoryPool, attribute: Attribute, value: *mut c
     };
     let Some(Ok(figures)) = served(pool).map(Served::figures) else { return };
     let value = value.cast::<u64>();
-    // SAFETY: each of these attributes is a number of 64 bits, which the driver wrote there.
-    unsafe { value.write_unaligned(value.read_unaligned().saturating_add(figure(&figures))) };
+    let _ = value.get().and_then(|bytes| value.write(bytes.saturating_add(figure(&figures))));
 }
 
 /// Changes an attribute of the heap in the place of a pool: resets a mark, or takes a release
 /// threshold as the soft limit. A threshold of 0, the driver's default, and one without bound leave
-/// the limit that the heap was opened with.
-///
-/// # Safety
-///
-/// The driver read the attribute from `value`.
-pub(crate) unsafe fn set(pool: CUmemoryPool, attribute: Attribute, value: *mut c_void) {
+/// the limit that the heap was opened with. The driver has taken the attribute from `value`.
+pub(crate) fn set(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let Some(served) = served(pool) else { return };
     let (heap, marks) = (served.heap(), &served.marks);
     match attribute {
-        Attribute::USED_MEM_HIGH => *lock(&marks.used) = heap.region().ok(),
+        Attribute::USED_MEM_HIGH => *lock(&marks.used) = heap.meter().ok(),
         Attribute::RESERVED_MEM_HIGH => {
             if let Ok(usage) = heap.usage() {
                 let mark = Reserved { before: usage.reserved_peak, seen: usage.reserved };
@@ -144,8 +136,7 @@ pub(crate) unsafe fn set(pool: CUmemoryPool, attribute: Attribute, value: *mut c
             }
         }
         Attribute::RELEASE_THRESHOLD => {
-            // SAFETY: a threshold is a number of 64 bits, which the driver read there.
-            let threshold = unsafe { value.cast::<u64>().read_unaligned() };
+            let Ok(threshold) = value.cast::<u64>().get() else { return };
             let mut limits = heap.limits();
             limits.soft = match threshold {
                 0 | u64::MAX => marks.soft_limit,
@@ -180,10 +171,10 @@ pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
 /// Returns the heap that serves in the place of a pool: the pool is the current one of its device.
 fn served(pool: CUmemoryPool) -> Option<&'static Served> {
     devices::all().find(|served| {
-        let mut current = CUmemoryPool::NULL;
-        // SAFETY: the pointer is valid for a write.
-        let asked = unsafe { real::cuDeviceGetMemPool(&mut current, served.device().ordinal()) };
-        asked.is_success() && current == pool
+        let (code, current) = Out::local(CUmemoryPool::NULL, |current| {
+            real::cuDeviceGetMemPool(current, served.device().ordinal())
+        });
+        code.is_success() && current == pool
     })
 }
 

@@ -4,18 +4,19 @@
 //! loaded for itself alone, as Python does, is not in that order: it is found by its name, or by
 //! the address that the program's own search found.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gpuheap_driver::{
-    CUcontext, CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
-    CUstreamCaptureStatus,
+    CUcontext, CUdevice, CUdeviceptr, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult,
+    CUstream, CUstreamCaptureStatus,
 };
 
+use crate::args::{In, Out, Text};
 use crate::foreign::IpcHandle;
-use crate::{loader, own};
+use crate::{exports, loader};
 
 /// Names of the driver's library.
 const DRIVER: &[&CStr] = &[c"libcuda.so.1"];
@@ -70,14 +71,15 @@ impl Real {
 }
 
 macro_rules! functions {
-    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         $(
             #[allow(non_snake_case, reason = "named as in C")]
             #[allow(dead_code, reason = "a per-thread twin is passed on as the function, with that stream")]
-            pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
+            pub(crate) fn $symbol($($arg: $type),*) -> CUresult {
                 match reals::$symbol.address() {
-                    // SAFETY: the symbol has this signature in CUDA's headers, and the caller keeps
-                    // the C function's contract. CUDA's libraries are not unloaded.
+                    // SAFETY: the symbol has this signature in CUDA's headers. The arguments are
+                    // those of the program's own call, or handles and places that are valid by
+                    // their types. CUDA's libraries are not unloaded.
                     Some(found) => unsafe {
                         let function: unsafe extern "C" fn($($type),*) -> CUresult = transmute(found);
                         function($($arg),*)
@@ -90,7 +92,7 @@ macro_rules! functions {
 }
 
 macro_rules! cells {
-    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         $(
             #[allow(non_upper_case_globals, reason = "named as in C")]
             pub(super) static $symbol: Real = Real::new(
@@ -107,37 +109,37 @@ macro_rules! cells {
 }
 
 /// Functions that only this library calls.
-macro_rules! asked_functions {
+macro_rules! called_functions {
     ($callback:path) => {
         $callback! {
-        driver_api cuCtxGetCurrent (context: *mut CUcontext);
-        driver_api cuCtxGetDevice (device: *mut CUdevice);
-        driver_api cuDeviceGetMemPool (pool: *mut CUmemoryPool, device: CUdevice);
-        driver_api cuDevicePrimaryCtxRetain (context: *mut CUcontext, device: CUdevice);
-        driver_api cuDevicePrimaryCtxRelease_v2 (device: CUdevice);
-        driver_api cuStreamGetCtx (stream: CUstream, context: *mut CUcontext);
-        driver_api cuStreamQuery (stream: CUstream);
-        driver_api cuStreamIsCapturing (stream: CUstream, status: *mut CUstreamCaptureStatus);
-        runtime_api cudaGetDevice (device: *mut c_int);
+        driver_api [] cuCtxGetCurrent (context: Out<CUcontext>);
+        driver_api [] cuCtxGetDevice (device: Out<CUdevice>);
+        driver_api [] cuDeviceGetMemPool (pool: Out<CUmemoryPool>, device: CUdevice);
+        driver_api [] cuDevicePrimaryCtxRetain (context: Out<CUcontext>, device: CUdevice);
+        driver_api [] cuDevicePrimaryCtxRelease_v2 (device: CUdevice);
+        driver_api [] cuStreamGetCtx (stream: CUstream, context: Out<CUcontext>);
+        driver_api [] cuStreamQuery (stream: CUstream);
+        driver_api [] cuStreamIsCapturing (stream: CUstream, status: Out<CUstreamCaptureStatus>);
+        runtime_api [] cudaGetDevice (device: Out<c_int>);
         }
     };
 }
 
 interposed_functions!(functions);
-asked_functions!(functions);
+called_functions!(functions);
 
 mod reals {
     use super::{CStr, DRIVER, RUNTIME, Real};
 
     interposed_functions!(cells);
-    asked_functions!(cells);
+    called_functions!(cells);
 }
 
 macro_rules! note {
-    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         /// Remembers the address of a real function, which the program's own search found.
         pub(crate) fn note(symbol: &str, address: *mut c_void) {
-            if Some(address) == own::address(symbol) {
+            if Some(address) == exports::address(symbol) {
                 return;
             }
             match symbol {
@@ -151,7 +153,7 @@ macro_rules! note {
 interposed_functions!(note);
 
 macro_rules! is_loaded {
-    ($($library:ident $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         /// Returns `true` if a loaded library has a real function.
         #[cfg(target_arch = "x86_64")]
         pub(crate) fn is_loaded(symbol: &str) -> bool {
