@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proptest::prelude::ProptestConfig;
+use proptest::prelude::*;
 
 pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
 use crate::{
@@ -27,6 +27,91 @@ pub fn cases(cases: u32) -> ProptestConfig {
         };
     }
     ProptestConfig { cases, ..ProptestConfig::default() }
+}
+
+/// Random numbers with a known sequence for each seed (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    /// Returns the next number, less than `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// Action of a random program over blocks and streams. A test skips the actions that its subject
+/// does not have.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Allocates a block for use on a stream.
+    Allocate {
+        /// Size in bytes.
+        bytes: u64,
+        /// Index of the stream.
+        stream: usize,
+    },
+    /// Uses the live block with this index, modulo their number, on a stream, in order.
+    Move {
+        /// Index of the block.
+        index: usize,
+        /// Index of the stream.
+        stream: usize,
+    },
+    /// Frees the live block with this index, modulo their number, after work on a stream.
+    Free {
+        /// Index of the block.
+        index: usize,
+        /// Index of the stream.
+        stream: usize,
+    },
+    /// Completes the work of a stream.
+    Complete {
+        /// Index of the stream.
+        stream: usize,
+    },
+    /// Releases cached memory.
+    Release {
+        /// Target, in bytes.
+        bytes: u64,
+    },
+    /// Begins a capture on a stream, or ends the current one.
+    Capture {
+        /// Index of the stream.
+        stream: usize,
+    },
+    /// Fails one of the next driver calls.
+    Fail {
+        /// Number of the call, counted from the next one.
+        ahead: u64,
+    },
+}
+
+/// Returns random programs of at most `length` actions. Of two actions on blocks, `frees` in ten
+/// are frees. Blocks have one of the `sizes`.
+pub fn programs(
+    sizes: impl Strategy<Value = u64>,
+    streams: usize,
+    frees: u32,
+    length: usize,
+) -> impl Strategy<Value = Vec<Action>> {
+    let (index, stream) = (any::<usize>, 0..streams);
+    let of_stream = stream.clone();
+    let action = prop_oneof![
+        10 - frees => (sizes, stream.clone())
+            .prop_map(|(bytes, stream)| Action::Allocate { bytes, stream }),
+        frees => (index(), stream.clone()).prop_map(|(index, stream)| Action::Free { index, stream }),
+        2 => (index(), stream.clone()).prop_map(|(index, stream)| Action::Move { index, stream }),
+        2 => stream.prop_map(|stream| Action::Complete { stream }),
+        1 => prop_oneof![Just(u64::MAX), 1_u64..(64 << 20)]
+            .prop_map(|bytes| Action::Release { bytes }),
+        1 => of_stream.prop_map(|stream| Action::Capture { stream }),
+        1 => (1_u64..5).prop_map(|ahead| Action::Fail { ahead }),
+    ];
+    prop::collection::vec(action, 1..length)
 }
 
 /// Guard of a stream that ends unannounced, so that each of its frees is fenced at once.

@@ -9,15 +9,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
-#[path = "../tests/heap/random.rs"]
-mod random;
-
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use gpuheap::emu::Profile;
 use gpuheap::{Block, Device, Heap, PoolKind};
-use random::Random;
+use gpuheap_pool::testing::Random;
 
 fn pair(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("pair");

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, DeviceArray, Error, Heap, PoolKind, Stream};
-use support::{assert_all_returned, device, random::Random};
+use gpuheap_pool::testing::Random;
+use support::{assert_all_returned, device};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;

@@ -2,10 +2,10 @@
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Target};
+use gpuheap_pool::testing::Random;
 use ndarray::{Array, ArrayD, IxDyn, arr0, array};
 
 use crate::reference::Bench;
-use crate::support::random::Random;
 
 fn counting(shape: &[usize], start: i32) -> ArrayD<i32> {
     let count = shape.iter().product::<usize>() as i32;

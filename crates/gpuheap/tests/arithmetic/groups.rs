@@ -3,10 +3,10 @@
 use gpuheap::arithmetic::Key;
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, ndarray};
+use gpuheap_pool::testing::Random;
 use ndarray::{Array1, Array2, Array3, array};
 
 use crate::reference::{Bench, Reference, values};
-use crate::support::random::Random;
 
 fn keys<K: Key + TryFrom<u64>>(rows: usize, groups: u64, seed: u64) -> Vec<K> {
     let mut random = Random(seed);

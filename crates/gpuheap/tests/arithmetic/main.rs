@@ -13,7 +13,6 @@ mod groups;
 mod memory;
 mod operators;
 mod order;
-mod programs;
 mod reduce;
 mod reference;
 mod slices;

@@ -6,10 +6,11 @@ use std::thread;
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, DeviceArray, Error, MemoryKind, PoolKind, SharedArray};
+use gpuheap_pool::testing::Random;
 use ndarray::s;
 
 use crate::reference::Bench;
-use crate::support::{assert_all_returned, assert_no_findings, emulated, heap, random::Random};
+use crate::support::{assert_all_returned, assert_no_findings, emulated, heap};
 
 /// Checks the order with the emulator's happens-before check.
 #[test]

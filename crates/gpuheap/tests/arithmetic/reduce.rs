@@ -4,10 +4,11 @@
 use gpuheap::arithmetic::Scalar;
 use gpuheap::emu::{Profile, Schedule};
 use gpuheap::{Device, MemoryKind};
+use gpuheap_pool::testing::Random;
 use ndarray::{Array1, Array3, Axis, IxDyn};
 
 use crate::reference::{Bench, Reference, assert_same, for_each_number, values};
-use crate::support::{on_real_gpu, random::Random};
+use crate::support::on_real_gpu;
 
 const LENGTHS: [usize; 17] =
     [1, 2, 3, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 8191, 8192, 8193, 16_385, 70_001];

@@ -3,8 +3,9 @@
 use gpuheap::arithmetic::Number;
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Heap, PoolKind, Target, ThreadUsage};
+use gpuheap_pool::testing::Random;
 
-use crate::support::{assert_all_returned, device, heap, random::Random};
+use crate::support::{assert_all_returned, device, heap};
 
 /// A device with a heap, all of whose memory is returned at the end.
 pub(crate) struct Bench {

@@ -2,10 +2,10 @@
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Element};
+use gpuheap_pool::testing::Random;
 use ndarray::{ArrayD, Axis, IxDyn, SliceInfo, SliceInfoElem, array, s};
 
 use crate::reference::Bench;
-use crate::support::random::Random;
 
 type Slices = SliceInfo<Vec<SliceInfoElem>, IxDyn, IxDyn>;
 

@@ -15,7 +15,6 @@ mod failing_calls;
 mod foreign;
 mod lifetime;
 mod matrix;
-mod programs;
 #[cfg(feature = "arithmetic")]
 mod resize;
 mod scope;

@@ -5,9 +5,10 @@ use std::thread;
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Device, Heap, MemoryKind, Staging};
 use gpuheap_driver::CUresult;
+use gpuheap_pool::testing::Random;
 
 use crate::failing::{fail_each_call, with_failing_call};
-use crate::support::{assert_all_returned, assert_no_findings, device, emulated, random::Random};
+use crate::support::{assert_all_returned, assert_no_findings, device, emulated};
 
 /// Small enough for many pieces in a test; several threads on any machine.
 const SMALL: Staging = Staging { threads: 3, piece: 64 << 10, slots: 2, threshold: 256 << 10 };

@@ -7,8 +7,9 @@ use std::thread;
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Heap, PoolKind, Staging};
+use gpuheap_pool::testing::Random;
 
-use crate::support::{assert_all_returned, device, emulated, heap, random::Random};
+use crate::support::{assert_all_returned, device, emulated, heap};
 
 const BATCH: usize = 20 << 20;
 

@@ -2,10 +2,11 @@
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, PoolKind, Staging, Stream};
+use gpuheap_pool::testing::Random;
 
 use gpuheap_driver::CUresult;
 
-use crate::support::{assert_all_returned, device, emulated, random::Random};
+use crate::support::{assert_all_returned, device, emulated};
 
 /// One segment of the pool's, so that a limit counts in batches.
 const BATCH: usize = 20 << 20;

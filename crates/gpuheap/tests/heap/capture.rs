@@ -5,9 +5,9 @@ use std::sync::Barrier;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Cause, Device, Error, Heap, PoolKind, Stream};
 use gpuheap_driver::*;
+use gpuheap_pool::testing::Random;
 
 use crate::failing::{fail_each_call, with_failing_call};
-use crate::support::random::Random;
 use crate::support::*;
 
 const MIB: u64 = 1 << 20;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use gpuheap::emu::{Finding, FindingKind, Schedule};
 use gpuheap::{Block, Device, DeviceArray, Heap, PoolKind, Stream};
 use gpuheap_driver::check;
+use gpuheap_pool::testing::Random;
 
 use crate::planted::{self, Bug, By};
-use crate::support::{assert_all_returned, emulated, fill, heap, order, random::Random};
+use crate::support::{assert_all_returned, emulated, fill, heap, order};
 
 const MIB: u64 = 1 << 20;
 

@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Cause, Device, Error, ErrorKind, Heap, PoolKind, Stream};
 use gpuheap_driver::*;
+use gpuheap_pool::testing::Random;
 
 use crate::support::*;
 
@@ -785,11 +786,8 @@ fn captures_of_many_heaps_at_random() {
             for thread in 0..3_u64 {
                 let (device, heaps) = (&device, &heaps);
                 scope.spawn(move || {
-                    let mut state = seed * 31 + thread + 1;
-                    let mut next = move |below: u64| {
-                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695);
-                        (state >> 33) % below
-                    };
+                    let mut random = Random(seed * 31 + thread + 1);
+                    let mut next = move |below| random.below(below);
                     let launched = device.stream().unwrap();
                     let mut kept = Vec::new();
                     for _ in 0..40 {
@@ -855,11 +853,8 @@ fn heaps_end_amid_captures() {
             for thread in 0..3_u64 {
                 let (device, thrown) = (&device, &thrown);
                 scope.spawn(move || {
-                    let mut state = seed * 31 + thread + 1;
-                    let mut next = move |below: u64| {
-                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695);
-                        (state >> 33) % below
-                    };
+                    let mut random = Random(seed * 31 + thread + 1);
+                    let mut next = move |below| random.below(below);
                     let launched = device.stream().unwrap();
                     for round in 0..20 {
                         let heap = Heap::builder(device)

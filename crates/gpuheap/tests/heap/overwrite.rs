@@ -11,10 +11,9 @@ use std::thread::{self, Scope};
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, DeviceArray, Heap, PoolKind, Stream};
+use gpuheap_pool::testing::Random;
 
-use crate::support::{
-    PAST_SPARE, Witness, assert_all_returned, device, fill, heap, on_real_gpu, random::Random,
-};
+use crate::support::{PAST_SPARE, Witness, assert_all_returned, device, fill, heap, on_real_gpu};
 
 const MIB: u64 = 1 << 20;
 const STREAMS: usize = 4;

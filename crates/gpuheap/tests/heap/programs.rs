@@ -3,51 +3,22 @@
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, PoolKind, Stream};
+use gpuheap_pool::testing::{Action, programs};
 use proptest::prelude::*;
 
 use crate::support::{Witness, assert_all_returned, device, fill, heap, on_real_gpu, order};
 
-#[derive(Clone, Debug)]
-enum Action {
-    Allocate {
-        bytes: u64,
-        stream: usize,
-    },
-    /// Moves a block's use to another stream, in order.
-    Move {
-        index: usize,
-        stream: usize,
-    },
-    Free {
-        index: usize,
-    },
-    Reclaim {
-        bytes: u64,
-    },
-    Wait {
-        stream: usize,
-    },
-}
-
 const STREAMS: usize = 3;
 const MEMORY: u64 = 256 << 20;
 
-fn actions() -> impl Strategy<Value = Vec<Action>> {
-    let bytes = prop_oneof![
+fn sizes() -> impl Strategy<Value = u64> {
+    prop_oneof![
         Just(0_u64),
         1_u64..1024,
         (1_u64 << 10)..(3 << 20),
         (1_u64 << 20)..(96 << 20),
         Just((128 << 20) + 1),
-    ];
-    let action = prop_oneof![
-        8 => (bytes, 0..STREAMS).prop_map(|(bytes, stream)| Action::Allocate { bytes, stream }),
-        2 => (any::<usize>(), 0..STREAMS).prop_map(|(index, stream)| Action::Move { index, stream }),
-        7 => any::<usize>().prop_map(|index| Action::Free { index }),
-        1 => (1_u64..(64 << 20)).prop_map(|bytes| Action::Reclaim { bytes }),
-        1 => (0..STREAMS).prop_map(|stream| Action::Wait { stream }),
-    ];
-    prop::collection::vec(action, 1..80)
+    ]
 }
 
 struct Held {
@@ -87,16 +58,16 @@ fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
                     held[index].tag = number as u8 + 1;
                     fill(device, &held[index].block, held[index].tag, &streams[stream]);
                 }
-                Action::Free { index } if !held.is_empty() => {
+                Action::Free { index, .. } if !held.is_empty() => {
                     let Held { block, stream, tag } = held.swap_remove(index % held.len());
                     witness.see(&block, tag, &streams[stream]);
                     block.free_on(&streams[stream]).unwrap();
                 }
-                Action::Reclaim { bytes } => {
+                Action::Release { bytes } => {
                     heap.reclaim(bytes).unwrap();
                 }
-                Action::Wait { stream } => streams[stream].synchronize().unwrap(),
-                Action::Move { .. } | Action::Free { .. } => {}
+                Action::Complete { stream } => streams[stream].synchronize().unwrap(),
+                _ => {}
             }
             let live: u64 = held.iter().map(|held| held.block.bytes()).sum();
             assert_eq!(heap.usage().unwrap().live, live, "{pool}");
@@ -117,7 +88,7 @@ proptest! {
     })]
 
     #[test]
-    fn policies_match_naive_model(actions in actions(), seed in any::<u64>(), lag in any::<bool>()) {
+    fn policies_match_naive_model(actions in programs(sizes(), STREAMS, 4, 90), seed in any::<u64>(), lag in any::<bool>()) {
         for pool in PoolKind::ALL {
             let schedule = if lag {
                 Schedule::Lag(std::time::Duration::from_micros(seed % 50))

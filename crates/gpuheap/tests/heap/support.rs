@@ -1,8 +1,5 @@
 //! Devices to test on, and work for their streams.
 
-#[path = "random.rs"]
-pub(crate) mod random;
-
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, check};

@@ -8,10 +8,11 @@ use std::sync::{Arc, Barrier, Mutex};
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUresult, check};
+use gpuheap_pool::testing::Random;
 
 use crate::support::{
     PAST_SPARE, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
-    order, random::Random,
+    order,
 };
 
 /// Pools whose blocks threads cache.

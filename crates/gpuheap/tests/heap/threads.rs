@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, PoolKind, Stream};
+use gpuheap_pool::testing::Random;
 
-use crate::support::{
-    Witness, assert_all_returned, device, fill, heap, on_real_gpu, random::Random,
-};
+use crate::support::{Witness, assert_all_returned, device, fill, heap, on_real_gpu};
 
 /// Runs one thread's work: random sizes, up to `most` blocks live at once. Each block is written
 /// after its allocation and checked before its free.

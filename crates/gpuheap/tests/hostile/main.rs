@@ -9,9 +9,7 @@ mod drop_order;
 mod emulator;
 mod kept_results;
 mod panics;
-mod program;
-#[path = "../heap/random.rs"]
-mod random;
+mod random_programs;
 mod reclaimers;
 mod registered;
 mod staged;

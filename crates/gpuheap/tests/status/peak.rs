@@ -4,8 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, Mutex};
 
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
-
-use crate::support::random::Random;
+use gpuheap_pool::testing::Random;
 
 const MIB: u64 = 1 << 20;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Fit, Heap, PoolKind, Stream};
+use gpuheap_pool::testing::Random;
 
-use crate::support::random::Random;
 use crate::support::{assert_all_returned, emulated, fill, heap};
 
 const MIB: u64 = 1 << 20;

@@ -2,6 +2,7 @@
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
+use gpuheap_pool::testing::{Action, programs};
 use proptest::prelude::*;
 
 use crate::support::{assert_all_returned, device, emulated, fill, heap};
@@ -9,13 +10,7 @@ use crate::support::{assert_all_returned, device, emulated, fill, heap};
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 48 * MIB;
 
-#[derive(Clone, Debug)]
-enum Action {
-    Allocate { bytes: u64, stream: usize },
-    Free { which: usize, stream: Option<usize> },
-}
-
-fn bytes() -> impl Strategy<Value = u64> {
+fn sizes() -> impl Strategy<Value = u64> {
     prop_oneof![
         1_u64..5000,
         1_u64..(2 * MIB),
@@ -25,11 +20,7 @@ fn bytes() -> impl Strategy<Value = u64> {
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
-    let allocate =
-        || (bytes(), 0..3_usize).prop_map(|(bytes, stream)| Action::Allocate { bytes, stream });
-    let free = (0..8_usize, prop::option::of(0..3_usize))
-        .prop_map(|(which, stream)| Action::Free { which, stream });
-    prop::collection::vec(prop_oneof![2 => allocate(), 1 => free], 1..40)
+    programs(sizes(), 3, 3, 60)
 }
 
 /// Runs a program and asks before every request. `check` gets the bytes, the answer, and the error,
@@ -57,20 +48,17 @@ fn run(
                     Err(error) => check(bytes, &fit, Some(&error)),
                 }
             }
-            Action::Free { which, stream } => {
-                if live.is_empty() {
+            Action::Free { index, stream } if !live.is_empty() => {
+                let block = live.swap_remove(index % live.len());
+                if stream == 0 {
+                    drop(block);
                     continue;
                 }
-                let block = live.swap_remove(which % live.len());
-                match stream {
-                    // A free on another stream requires that the block's own fills are completed.
-                    Some(stream) => {
-                        device.synchronize().unwrap();
-                        block.free_on(&streams[stream]).unwrap();
-                    }
-                    None => drop(block),
-                }
+                // A free on another stream requires that the block's own fills are completed.
+                device.synchronize().unwrap();
+                block.free_on(&streams[stream]).unwrap();
             }
+            _ => {}
         }
     }
     drop(live);

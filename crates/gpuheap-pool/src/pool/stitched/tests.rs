@@ -10,8 +10,7 @@ use crate::source::MemorySource;
 use crate::stats::RunningStats;
 use crate::stream::Stuck;
 use crate::stream::Ticket;
-use crate::testing::{LARGE_DEVICE, Model};
-use crate::testing::{cases, fewer};
+use crate::testing::{Action, LARGE_DEVICE, Model, Random, cases, fewer, programs};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,15 +20,17 @@ proptest! {
     /// A plan for the most that is stitchable succeeds.
     #[test]
     fn plan_takes_all_stitchable_bytes(
-        actions in prop::collection::vec((any::<bool>(), any::<u64>()), 1..120),
+        actions in programs(70_000..9 * MIB, 1, 5, 140),
     ) {
         let mut bench = Bench::new(stitches());
         let mut live = Vec::new();
-        for (allocates, pick) in actions {
-            if allocates || live.is_empty() {
-                live.push(bench.allocate(pick % (9 * MIB) + 70_000, 0));
-            } else {
-                bench.free(live.swap_remove(pick as usize % live.len()), 0);
+        for action in actions {
+            match action {
+                Action::Allocate { bytes, .. } => live.push(bench.allocate(bytes, 0)),
+                Action::Free { index, .. } if !live.is_empty() => {
+                    bench.free(live.swap_remove(index % live.len()), 0);
+                }
+                _ => continue,
             }
             let plan = bench.policy.plan(u64::MAX, Packing::Most, |_| true);
             let taken: u64 = plan.runs.iter().map(|run| run.bytes).sum();
@@ -46,25 +47,20 @@ proptest! {
     #[test]
     fn forecast_matches_request_outcome(
         limit in 4_u64..16,
-        actions in prop::collection::vec(
-            (
-                prop::option::weighted(0.6, prop_oneof![1_u64..60_000, 1..MIB, 1..9 * MIB]),
-                any::<usize>(),
-                0_usize..3,
-            ),
-            1..60,
-        ),
+        actions in programs(prop_oneof![1_u64..60_000, 1..MIB, 1..9 * MIB], 3, 4, 80),
     ) {
         let mut bench = Bench::new(stitches());
         let limit = limit * LEAST;
         bench.limits.hard = Some(limit);
         let mut live: Vec<BlockRef> = Vec::new();
-        for (bytes, pick, stream) in actions {
-            let Some(bytes) = bytes else {
-                if !live.is_empty() {
-                    bench.free(live.swap_remove(pick % live.len()), stream);
+        for action in actions {
+            let (bytes, stream) = match action {
+                Action::Allocate { bytes, stream } => (bytes, stream),
+                Action::Free { index, stream } if !live.is_empty() => {
+                    bench.free(live.swap_remove(index % live.len()), stream);
+                    continue;
                 }
-                continue;
+                _ => continue,
             };
             bench.complete_all();
             let forecast = bench.forecast(bytes);
@@ -428,11 +424,8 @@ fn repeated_loop_makes_no_driver_call() {
 #[cfg_attr(miri, ignore = "the bound is reached after thousands of steps")]
 fn random_sizes_keep_mappings_bounded() {
     let mut bench = Bench::new(Tuning { follows: false, maps: 2, ..stitches() });
-    let mut random = 12345_u64;
-    let mut next = |below: u64| {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (random >> 33) % below
-    };
+    let mut random = Random(12345);
+    let mut next = |below: u64| random.below(below);
     let mut live = Vec::new();
     let mut most = 0;
     for _ in 0..6000 {
@@ -570,11 +563,8 @@ fn run_of_many_streams_starts_once() {
 fn one_stream_keeps_mappings_bounded() {
     let mut bench = Bench::new(Tuning { follows: false, maps: 1, ..stitches() });
     bench.model.immediate = true;
-    let mut random = 12345_u64;
-    let mut next = |below: u64| {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (random >> 33) % below
-    };
+    let mut random = Random(12345);
+    let mut next = |below: u64| random.below(below);
     let mut live = Vec::new();
     for _ in 0..40_000 {
         if live.len() < 40 || next(2) == 0 && live.len() < 60 {

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
+use gpuheap_pool::testing::Random;
 
 use super::{Foreign, MIB, PIECE};
-use crate::support::{assert_all_returned, device, fill, heap, on_real_gpu, random::Random};
+use crate::support::{assert_all_returned, device, fill, heap, on_real_gpu};
 
 /// Permissions for pieces, so that live memory never exceeds the device.
 struct Pieces {

@@ -11,7 +11,9 @@ pub(super) struct World<'a> {
     /// `true` if both devices are of one driver.
     pub(super) is_one_driver: bool,
     pub(super) things: Vec<Box<dyn Thing>>,
-    pub(super) blocks: Vec<Block>,
+    /// Blocks, each with its device.
+    pub(super) blocks: Vec<(usize, Block)>,
+    pub(super) meters: Vec<Meter>,
     /// Scopes of the thread, each with its heap and the memory that its end frees.
     pub(super) scopes: Vec<(usize, Vec<Shared>)>,
 }
@@ -102,7 +104,7 @@ impl World<'_> {
         let (heaps, devices) = (self.heaps, self.devices);
         let heap = &heaps[b as usize % heaps.len()];
         let (target, of) = self.target(a, b, c);
-        match a % 14 {
+        match a % 18 {
             0 => drop(heap.reclaim(u64::from(c)).unwrap()),
             1 => drop(heap.reclaim_all().unwrap()),
             2 => drop(heap.flush().unwrap()),
@@ -136,16 +138,32 @@ impl World<'_> {
                 self.streams[at] = (of, devices[of].stream().unwrap());
             }
             10 => {
-                let block = heap.allocate(u64::from(c) % (1 << 22), &{
-                    let of = self.device_of(b as usize % self.heaps.len());
-                    self.streams.iter().find(|(device, _)| *device == of).unwrap().1.clone()
-                });
-                self.blocks.extend(done(block, false));
+                let block = heaps[of].allocate(u64::from(c) % (1 << 22), target.stream());
+                let device = self.device_of(of);
+                self.blocks.extend(done(block, false).map(|block| (device, block)));
             }
             11 if !self.blocks.is_empty() => {
                 let at = c as usize % self.blocks.len();
-                self.blocks.swap_remove(at).free().unwrap();
+                self.blocks.swap_remove(at).1.free().unwrap();
             }
+            13 if !self.blocks.is_empty() => {
+                // On a stream that is not ordered after the block's work, on either thread.
+                let (device, block) = self.blocks.swap_remove(c as usize % self.blocks.len());
+                let stream = target.stream().clone();
+                let is_near = device == self.device_of(of);
+                let free = move || block.free_on(&stream);
+                let freed =
+                    if c % 2 == 0 { free() } else { std::thread::spawn(free).join().unwrap() };
+                assert_eq!(freed.is_ok(), is_near, "{freed:?}");
+            }
+            // Safe code has no foreign streams, and other streams are not retired.
+            14 if c % 2 == 0 => heaps[of].retire(target.stream()).unwrap(),
+            14 => heaps[of].retire_all().unwrap(),
+            15 => self.meters.extend(heap.meter().ok()),
+            16 if !self.meters.is_empty() => {
+                drop(self.meters.swap_remove(c as usize % self.meters.len()));
+            }
+            17 => drop(target.stream().is_done().unwrap()),
             12 => {
                 let retried = heap.retry(|| target.filled(c as usize % 1_000_000, 1_u8));
                 drop(done(retried, false));

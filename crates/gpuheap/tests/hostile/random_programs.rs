@@ -1,6 +1,7 @@
 //! Random programs over the public interface, compared with a model on the host of every byte of
 //! memory.
 
+mod arithmetic;
 mod model;
 mod world;
 
@@ -17,7 +18,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::ndarray::{ArrayD, IxDyn, SliceInfoElem};
 use gpuheap::{
     Advice, Block, Device, DeviceArray, DeviceView, DeviceViewMut, Error, Heap, Host, Limits,
-    Location, MemoryKind, PoolKind, Scope, SharedArray, Stream, Target,
+    Location, MemoryKind, Meter, PoolKind, Scope, SharedArray, Stream, Target,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -117,6 +118,12 @@ impl<T: Model> Slot<T> {
         bytes.chunks_exact(size_of::<T>()).map(read).collect()
     }
 
+    /// Returns the array's elements in their shape.
+    fn host(&self) -> Option<ArrayD<T>> {
+        let shape = IxDyn(self.view().shape());
+        ArrayD::from_shape_vec(shape, self.model()?).ok()
+    }
+
     fn is_tame(&self) -> bool {
         self.model().is_some_and(|all| all.into_iter().all(T::is_tame))
     }
@@ -189,6 +196,7 @@ impl<T: Model> Thing for Slot<T> {
     fn check(&self) {
         let view = self.view();
         assert_eq!(view.is_freed(), self.is_freed());
+        assert_eq!(format!("{view:?}").ends_with("freed"), self.is_freed());
         let read = view.to_vec();
         match self.model() {
             _ if self.is_freed() => assert!(read.unwrap_err().is_freed()),
@@ -205,7 +213,7 @@ impl<T: Model> Thing for Slot<T> {
         let part = from.min(to)..from.max(to);
         let value = T::made(u64::from(c));
         let mut more = Vec::new();
-        match op % 26 {
+        match op % 28 {
             0 => self.check(),
             1 => {
                 if done(self.view_mut().fill(value), freed).is_some() {
@@ -455,6 +463,11 @@ impl<T: Model> Thing for Slot<T> {
                 ];
                 assert!(told.iter().all(|told| told.is_ok() == (is_unified && !freed)));
             }
+            25 | 26 => {
+                if let Some(slot) = (&mut *self as &mut dyn Any).downcast_mut::<Slot<i32>>() {
+                    more.extend(arithmetic::calculate(slot, step, world));
+                }
+            }
             24 => {
                 // Another thread ends, and its cache with it.
                 let read = std::thread::scope(|scope| {
@@ -514,12 +527,16 @@ fn see_batches<T: Model>(
 }
 
 fn run(steps: &[Step], pools: [PoolKind; 3], schedule: Schedule, is_one_driver: bool) {
-    let devices = match is_one_driver {
-        true => two_devices(256 << 20, schedule),
-        false => [device(256 << 20, schedule), device(256 << 20, schedule)],
+    let real = std::env::var("GPUHEAP_TEST_DEVICE").ok();
+    let is_one_driver = is_one_driver && real.is_none();
+    let devices = match (real, is_one_driver) {
+        (Some(name), _) => [Device::open(&name).unwrap(), device(256 << 20, schedule)],
+        (None, true) => two_devices(256 << 20, schedule),
+        (None, false) => [device(256 << 20, schedule), device(256 << 20, schedule)],
     };
+    let uncached = Heap::builder(&devices[0]).pool(pools[1]).without_environment().thread_cache(0);
     let heaps =
-        [heap(&devices[0], pools[0]), heap(&devices[0], pools[1]), heap(&devices[1], pools[2])];
+        [heap(&devices[0], pools[0]), uncached.build().unwrap(), heap(&devices[1], pools[2])];
     let streams = (0..5).map(|nth| nth / 3).map(|of| (of, devices[of].stream().unwrap()));
     let mut world = World {
         heaps: &heaps,
@@ -528,6 +545,7 @@ fn run(steps: &[Step], pools: [PoolKind; 3], schedule: Schedule, is_one_driver: 
         is_one_driver,
         things: Vec::new(),
         blocks: Vec::new(),
+        meters: Vec::new(),
         scopes: Vec::new(),
     };
     world.run(&mut steps.iter().copied().collect(), &[]);
@@ -540,8 +558,35 @@ fn run(steps: &[Step], pools: [PoolKind; 3], schedule: Schedule, is_one_driver: 
 }
 
 fn programs() -> impl Strategy<Value = (Vec<Step>, [prop::sample::Index; 3], u64)> {
-    (prop::collection::vec(any::<Step>(), 1..200), any::<[prop::sample::Index; 3]>(), any::<u64>())
+    let steps = prop_oneof![
+        prop::collection::vec(any::<Step>(), 1..200),
+        prop::collection::vec(any::<Step>().prop_map(arithmetic_step), 1..60),
+        prop::collection::vec(any::<Step>().prop_map(stream_step), 1..100),
+    ];
+    (steps, any::<[prop::sample::Index; 3]>(), any::<u64>())
 }
+
+/// Makes of most steps one that makes an `i32` array or calculates with one.
+fn arithmetic_step((op, a, b, c): Step) -> Step {
+    match op % 8 {
+        0 | 1 => (0, a / 7 * 7 + 2, b % 30, c),
+        2 => (op, a, b, c),
+        _ => (12 * 16 + 9, a, b, c | 1),
+    }
+}
+
+/// Makes of most steps one that makes a byte array, copies or frees one, or uses blocks and streams.
+fn stream_step((op, a, b, c): Step) -> Step {
+    match op % 8 {
+        0 | 1 => (0, a / 7 * 7, b, c),
+        2..=4 => (5, a, b, c),
+        5 => (op / 16 * 16 + 12, a, b, c),
+        _ => (op, a, b, c),
+    }
+}
+
+/// Least number of programs.
+const PROGRAMS: u64 = 96;
 
 /// Runs for `GPUHEAP_HOSTILE_SECONDS`, or 5 seconds.
 #[test]
@@ -549,7 +594,7 @@ fn random_programs_match_model() {
     let seconds = std::env::var("GPUHEAP_HOSTILE_SECONDS").ok().and_then(|text| text.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(5));
     let mut count = 0;
-    while count == 0 || Instant::now() < end {
+    while count < PROGRAMS || Instant::now() < end {
         let config = Config { cases: 16, failure_persistence: None, ..Config::default() };
         let failed = TestRunner::new(config).run(&programs(), |(steps, pools, seed)| {
             let pools = pools.map(|pool| *pool.get(&PoolKind::ALL));
