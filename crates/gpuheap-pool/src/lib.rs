@@ -5,17 +5,17 @@
 //! | | |
 //! |---|---|
 //! | [`Policy`], [`PoolKind`] | how cached blocks are kept, found and given back |
-//! | [`Order`], [`Ticket`], [`Stuck`] | which stream may reuse which block, behind which fence |
+//! | [`Order`], [`Ticket`], [`Stuck`] | which stream may reuse which block, after which fence |
 //! | [`Moments`], [`Completed`] | how far work is known to have got, by the program's own waits |
 //! | [`RunningStats`], [`AllocStats`] | bytes and counts handed out, taken and given back |
 //! | [`Limits`] | how much may be taken |
-//! | [`MemorySource`], [`Pages`] | where memory comes from: the driver in gpuheap, a model in tests |
+//! | [`MemorySource`], [`Pages`] | source of memory: the driver in gpuheap, a model in tests |
 //!
 //! Nothing here calls a driver, starts a thread or reads the environment.
 //!
 //! # Stability
 //!
-//! None is promised: this crate is a part of `gpuheap`, which re-exports what its users need.
+//! None: this crate is a part of `gpuheap`. `gpuheap` re-exports the items that its users need.
 
 mod order;
 mod pool;

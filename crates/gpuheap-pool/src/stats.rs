@@ -17,16 +17,16 @@ pub struct AllocStats {
     /// however many streams.
     ///
     /// With several threads it may be too high or too low, because each thread counts for itself
-    /// between calls that share anything. The error is at most what all threads together may cache:
-    /// `HeapBuilder::thread_cache` for each thread and stream, and a quarter more.
+    /// between calls that share anything. The error is at most the bytes that all threads together
+    /// may cache: `HeapBuilder::thread_cache` for each thread and stream, and a quarter more.
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as requested from the driver.
     pub taken: u64,
-    /// Number of allocations ever made, those of zero bytes included.
+    /// Number of allocations ever made, of zero bytes too.
     pub allocations: u64,
     /// Bytes ever allocated, as requested.
     pub allocated_bytes: u64,
-    /// Number of allocations ever freed, those of zero bytes included.
+    /// Number of allocations ever freed, of zero bytes too.
     pub frees: u64,
     /// Bytes ever given back to the driver.
     pub given_back: u64,
@@ -148,11 +148,11 @@ impl RunningStats {
 /// Differences wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// Number of allocations, those of zero bytes included.
+    /// Number of allocations, of zero bytes too.
     pub allocations: u64,
     /// Bytes of these allocations, as requested.
     pub allocated_bytes: u64,
-    /// Number of frees, those of zero bytes included.
+    /// Number of frees, of zero bytes too.
     pub frees: u64,
     /// Increase of live bytes.
     pub live: u64,

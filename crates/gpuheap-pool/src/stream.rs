@@ -10,7 +10,7 @@ impl StreamHandle {
     const THREAD: usize = 1 << (usize::BITS - 1);
 
     /// Returns the handle of a thread's own default stream. The driver's handle for it is equal on
-    /// every thread, so it does not tell which thread's stream is meant.
+    /// every thread, so it does not identify the thread.
     pub fn from_thread(number: u64) -> StreamHandle {
         StreamHandle(number as usize | StreamHandle::THREAD)
     }

@@ -1,4 +1,5 @@
-//! A memory source and policies for tests, and the number of cases that a test runs.
+//! A memory source, policies and random programs for tests, and the number of cases that a test
+//! runs.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::{
     Segment, Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef,
 };
 
-/// Returns `many`, or an eighth of it under Miri, which runs the tests a thousand times slower.
+/// Returns `many`, or an eighth of it under Miri: there the tests are a thousand times slower.
 pub const fn fewer(many: usize) -> usize {
     if cfg!(miri) { many / 8 } else { many }
 }
@@ -222,11 +223,11 @@ impl Policy for IgnoresStreams {
 pub enum PolicyCall {
     /// A free of a block.
     Free,
-    /// A release, which looks through all free blocks.
+    /// A release. It visits all free blocks.
     Release,
 }
 
-/// `stitched` with a callback that is told of each call before it is made.
+/// `stitched` with a callback that runs before each call.
 pub struct Watched<F>(pub Stitched, pub F);
 
 impl<F: FnMut(PolicyCall) + Send> Policy for Watched<F> {

@@ -44,7 +44,7 @@ impl Order {
     }
 
     /// Sets whether work before later frees counts as completed. If so, tickets get the number
-    /// zero, which every stream has reached.
+    /// zero. Every stream has reached it.
     #[inline]
     pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;

@@ -53,7 +53,8 @@ impl Order {
     ///
     /// # Errors
     ///
-    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for what was found.
+    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for the memory that was
+    /// found.
     pub fn find<T>(
         &mut self,
         stream: StreamRef,

@@ -22,7 +22,7 @@ const LARGEST_BIN: u32 = 27;
 pub struct Binned {
     live: SlotMap<Segment>,
     bins: Vec<FreeList>,
-    /// Freed blocks above the largest bin, which wait for their stream before they are given back.
+    /// Freed blocks above the largest bin. They are given back once their stream reaches the free.
     unpooled: FreeList,
 }
 

@@ -1,9 +1,9 @@
 //! `none` and `driver`: a driver call for every request.
 //!
-//! `driver` uses a stream-ordered pool of the driver, which takes frees in the order of their
-//! stream. `none` uses plain allocations: a free blocks the host until its stream has reached it,
-//! then gives the memory back by `cuMemFree`, which waits for all work of the device (H200, driver
-//! 580). So `none` caches nothing.
+//! `driver` uses a stream-ordered pool of the driver: it takes frees in the order of their stream.
+//! `none` uses plain allocations and caches nothing. A free blocks the host until its stream has
+//! reached it, then gives the memory back by `cuMemFree`. That call waits for all work of the
+//! device (H200, driver 580).
 
 use rustc_hash::FxHashMap;
 

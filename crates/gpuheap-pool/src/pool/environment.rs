@@ -13,7 +13,7 @@ pub enum Shortage {
     Limit(u64),
     /// The device does not have this many bytes.
     Device(u64),
-    /// The driver refused this many bytes, which a caller takes without the policy.
+    /// The driver refused this many bytes to a caller that takes memory without the policy.
     OutsidePool(u64),
     /// The driver failed in another way.
     Failed(SourceError),
@@ -113,8 +113,8 @@ impl Environment<'_> {
         self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
-    /// Drops a recorded refusal that no longer tells anything: the driver granted memory since, and
-    /// reported no more free bytes after the grant than after the refusal.
+    /// Drops a recorded refusal that is out of date: the driver granted memory since, and reported
+    /// no more free bytes after the grant than after the refusal.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
         // A pool of the driver serves some requests without taking anything.
@@ -124,7 +124,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the memory that the heap could have, and what is left of it.
+    /// Returns the memory that the heap could reserve, and the part that is left.
     pub fn headroom(&mut self) -> Headroom {
         Headroom::from_source(self.source, self.limits)
     }

@@ -135,8 +135,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// Returns the block size for a request of `bytes`, which is not zero and whose block is
-    /// cached.
+    /// Returns the block size for a request of `bytes`, not zero, whose block threads cache.
     #[inline]
     pub fn round(self, bytes: u64) -> u64 {
         match self {

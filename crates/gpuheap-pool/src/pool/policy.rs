@@ -123,7 +123,7 @@ pub struct Forecast {
     /// memory is counted with this figure, because such pieces are given back to the driver with
     /// the others.
     pub take_whole: u64,
-    /// Segments without a live block, which could be given back to the driver.
+    /// Segments without a live block: they could be given back to the driver.
     pub spare: Vec<Segment>,
     /// Largest free piece of the other segments, in bytes.
     pub largest_left: u64,
@@ -182,8 +182,8 @@ pub trait Policy: Send {
     fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
 
     /// Gives back at least `target` bytes of the memory freed since the last call, as far as the
-    /// policy notes it. Returns the bytes given back. For callers that ask at every free; only with
-    /// a soft limit.
+    /// policy notes it. Returns the bytes given back. For callers that call it at every free; only
+    /// with a soft limit.
     fn release_freed(
         &mut self,
         target: u64,
@@ -201,8 +201,7 @@ pub trait Policy: Send {
     /// Returns the bytes given back.
     fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
 
-    /// Returns what the policy could do for a request of `bytes`, not zero, if no work were in
-    /// flight and the heap had this headroom.
+    /// Forecasts a request of `bytes`, not zero, as if no work were in flight.
     fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast;
 
     /// Returns the memory that is not in use, seen from `stream`.

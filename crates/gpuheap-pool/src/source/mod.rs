@@ -35,7 +35,7 @@ pub enum SourceError {
     /// capturing a graph, or was retired. Or it is a transient stream (one that may have ended
     /// unannounced) whose fence could not be recorded while it could be named.
     StreamUnusable,
-    /// The stream is capturing a graph, which does not allow this call.
+    /// The stream is capturing a graph, and the call is not allowed in a capture.
     Capturing,
     /// The context is no longer usable.
     Gone(Gone),
@@ -165,7 +165,7 @@ pub trait MemorySource: Send {
     fn capacity(&self) -> u64;
 
     /// Returns the free and the total bytes of the device, all processes counted. For pinned
-    /// memory, those of the host.
+    /// memory, returns the host's bytes.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
 
     /// Returns `true` if `stream` is capturing a graph: then it is neither fenced nor made to wait.
@@ -221,7 +221,8 @@ pub trait MemorySource: Send {
         None
     }
 
-    /// Lets another device, by its ordinal, access what is mapped so far. Peer access is enabled.
+    /// Lets another device, by its ordinal, access all memory that is mapped so far. Peer access is
+    /// enabled.
     fn open_to(&mut self, _reader: i32) -> Result<(), SourceError> {
         Ok(())
     }

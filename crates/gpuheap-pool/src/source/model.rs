@@ -147,7 +147,7 @@ impl Model {
         self.ranges.values().sum()
     }
 
-    /// Returns the physical pieces behind a range of addresses; their order need not be that of the
+    /// Returns the physical pieces that are mapped in a range of addresses, in the order of the
     /// addresses. `None` if an address has no memory.
     pub fn physical(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
         let end = address + bytes;

@@ -15,7 +15,7 @@ pub trait Pages {
     /// Returns the size of the smallest chunk, in bytes: a power of two.
     fn granule(&self) -> u64;
 
-    /// Reserves `bytes` of addresses, which take no memory.
+    /// Reserves `bytes` of addresses, without memory.
     fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError>;
 
     /// Frees addresses as they were reserved, with nothing mapped at them.

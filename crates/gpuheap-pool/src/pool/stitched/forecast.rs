@@ -1,4 +1,5 @@
-//! Forecast of a request: what it would take from the driver, and what could be given back.
+//! Forecast of a request: bytes that it would take from the driver, and bytes that could be given
+//! back first.
 
 use super::memory::LEAST;
 use super::new_memory::Room;
@@ -11,8 +12,7 @@ use crate::source::{Segment, round_up};
 use crate::stream::Stuck;
 
 impl Stitched {
-    /// Returns what the policy could do for a request, once all frees but the stuck ones are
-    /// completed.
+    /// Forecasts a request, as if all frees but the stuck ones were completed.
     pub(super) fn forecast_steps(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
         let stuck = outlook.stuck;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
@@ -54,9 +54,9 @@ impl Stitched {
         }
     }
 
-    /// Returns what a request would take from the driver with the cache as it is, once all frees
-    /// but the stuck ones are completed. Then `spare` bytes of chunks could be given back. Follows
-    /// the steps of the module's list in order.
+    /// Returns the bytes that a request would take from the driver with the present cache, once all
+    /// frees but the stuck ones are completed. Then `spare` bytes of chunks could be given back.
+    /// Follows the steps of the module's list in order.
     pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
         let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());
         // For large requests, empty small runs count as free blocks of large requests.
@@ -106,7 +106,7 @@ impl Stitched {
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
             takings.push(Taking::new(more));
         }
-        // Last step before a failure: nothing stays set apart for small requests.
+        // Last step before a failure: large requests may use small runs.
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,

@@ -22,8 +22,8 @@ const SHARE_OF_LEFT: u64 = 16;
 /// piece of any size from 32 MiB on, and larger pieces leave more unused.
 const PIECES: u64 = 12;
 /// Bound of a piece while less than [`FEW_RESERVED`] bytes are reserved, and divisor of the
-/// reserved bytes that bounds a piece from then on. A live block holds its whole piece, which a
-/// flush therefore leaves. Pieces of up to 128 MiB from the beginning left 264 MiB for 10 MiB live.
+/// reserved bytes that bounds a piece from then on. A flush leaves each piece that holds a live
+/// block. Pieces of up to 128 MiB from the beginning left 264 MiB for 10 MiB live.
 const SMALL_PIECE: u64 = 16 << 20;
 const FEW_RESERVED: u64 = 1 << 30;
 const PART_OF_RESERVED: u64 = 8;
@@ -118,6 +118,6 @@ mod tests {
         let growth = Growth { most: 100 * MIB, most_piece: 16 * MIB, left: 40 * MIB };
         assert_eq!(growth.ahead(6 * MIB, 84 * MIB), 16 * MIB);
         assert_eq!(growth.ahead(6 * MIB, 86 * MIB), 6 * MIB, "the total");
-        assert_eq!(growth.ahead(34 * MIB, 20 * MIB), 34 * MIB, "what is left");
+        assert_eq!(growth.ahead(34 * MIB, 20 * MIB), 34 * MIB, "the headroom");
     }
 }

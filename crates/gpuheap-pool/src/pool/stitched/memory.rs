@@ -14,7 +14,7 @@ const SHARE: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// `None` for a segment, which the driver mapped itself.
+    /// `None` for a segment: the driver mapped it.
     pub(super) chunk: Option<Chunk>,
     pub(super) bytes: u64,
     /// Stitched ranges in which the chunk is mapped, once for each mapping.
@@ -71,8 +71,8 @@ impl Memory {
     }
 
     /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps it at its primary
-    /// address. The chunk is larger than the share of the total only up to the next
-    /// [piece](growth::piece), which is at most `most_piece`. Returns the chunk's size.
+    /// address. The chunk is at most the [`SHARE`] of the total, or the next [piece](growth::piece)
+    /// of at most `most_piece` if that is larger. Returns the chunk's size.
     pub(super) fn add(
         &mut self,
         primary: u64,

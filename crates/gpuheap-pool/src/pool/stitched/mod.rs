@@ -16,22 +16,22 @@
 //! 2. the smallest free block at a primary address that fits and that its stream may use;
 //! 3. such a block again, after polling how far other streams got, and after merging the frees of
 //!    several streams;
-//! 4. a block that other streams freed: a part that is completed by now, else all of it, for which
-//!    the stream then waits;
+//! 4. a block that other streams freed: a part whose last use is completed, else the whole block,
+//!    after a wait of the stream;
 //! 5. a stitched range that is already mapped and all free;
 //! 6. new memory, as long as the total exceeds the high-water mark of live bytes by at most
 //!    `slack`, or by at most a small part of the device while that is far from full ([`growth`]);
 //! 7. a new stitched range: free chunks, with free parts of chunks at its ends, mapped one after
-//!    the other without a copy; new memory fills what is missing.
+//!    the other without a copy; new memory supplies the missing bytes.
 //!
 //! Steps 1, 2 and 5 make no driver calls except for stream order. Bytes that a live range uses are
 //! marked as mapped at their primary addresses, so two addresses never use one byte at a time.
 //! Stream order is kept by physical byte. A chunk may be used through two addresses at once, at
 //! different bytes.
 //!
-//! Small requests are carved from blocks of 2 MiB, so that a long-lived small block does not split
-//! a large range. Blocks that become empty return to the large ones. Before a request fails, all
-//! free memory of small requests does.
+//! Small requests are carved from small runs of 2 MiB, so that a long-lived small block does not
+//! split a large range. Empty small runs become free blocks for large requests. Before a request
+//! fails, all free memory of small runs does.
 //!
 //! The policy `split` is this one over memory in [`segments`]: it takes steps 2 to 4 and then a new
 //! segment.
@@ -72,9 +72,9 @@ use crate::stream::StreamRef;
 /// makes other traces grow more.
 const SMALL: u64 = 64 << 10;
 const SMALL_IN_SEGMENTS: u64 = 256 << 10;
-/// Size of the blocks from which small requests are carved.
+/// Size of a small run, in bytes.
 const SMALL_RUN: u64 = 2 << 20;
-/// Number of such blocks whose addresses are remembered.
+/// Number of small runs whose addresses are remembered.
 const MOST_SMALL_RUNS: usize = 1024;
 
 /// Key of a free block that serves a request, if there is one.
@@ -137,7 +137,7 @@ pub struct Stitched {
     memory: Memory,
     ranges: Ranges,
     placement_log: PlacementLog,
-    /// Addresses of blocks for small requests, in the order of their first use.
+    /// Addresses of small runs, in the order of their first use.
     small_runs: Vec<u64>,
     /// Primary addresses of chunks that a free left all free. Noted only if there is a soft limit.
     freed: BTreeSet<u64>,
@@ -366,9 +366,9 @@ impl Stitched {
         }
     }
 
-    /// Returns `true` if small requests have a part of the place, and no large one. Threads may
-    /// cache what is left of their blocks, so the caches are flushed before another place is taken.
-    /// Without this, the second pass of `cupy_groupby` took new memory.
+    /// Returns `true` if small blocks are in the place, and no large one. Threads may cache these
+    /// small blocks, so the caches are flushed before another place is taken. Without this, the
+    /// second pass of `cupy_groupby` took new memory.
     #[cold]
     fn is_among_small(&self, place: Place, bytes: u64) -> bool {
         let Place::Primary(address, _) = place else { return false };
@@ -423,8 +423,9 @@ impl Stitched {
     ) -> Result<BlockRef, Shortage> {
         let Request { bytes, .. } = request;
         env.order.poll(env.source).map_err(Shortage::Failed)?;
-        // So far only a few of many streams were polled, and their frees merge now. Without this,
-        // sixteen threads with two streams each failed after a minute for 40 KiB with 44 free.
+        // Before, only a few of many streams were polled; now the frees of all of them merge.
+        // Without this, sixteen threads with two streams each failed after a minute for 40 KiB with
+        // 44 KiB free.
         self.merge_all(env.order);
         for small in [false, true] {
             if let Some(key) = self.find_eligible(request, small, usize::MAX, env)? {
@@ -440,7 +441,8 @@ impl Stitched {
         {
             return Ok(grant);
         }
-        // Small requests too: sixteen threads at a limit failed for 40 KiB with 52 in two pieces.
+        // Small requests too: sixteen threads at a limit failed for 40 KiB with 52 KiB free in two
+        // pieces.
         if let Some(grant) = self.take_any_range(request, env)? {
             return Ok(grant);
         }
@@ -557,7 +559,7 @@ impl Stitched {
         Ok(key.map(|key| self.hand_out(key, bytes)))
     }
 
-    /// Takes a block for small requests, from the free memory of large ones or from the driver.
+    /// Takes a small run, from the free blocks of large requests or from the driver.
     #[cold]
     fn take_small_run(
         &mut self,
@@ -567,7 +569,8 @@ impl Stitched {
     ) -> FoundKey {
         let Request { stream, .. } = request;
         let search_depth = self.tuning.search_depth;
-        // At an earlier address, if possible: blocks placed around it then find their places again.
+        // At an earlier address, if possible: requests placed around it then find their places
+        // again.
         let mut key = self.small_runs.iter().find_map(|address| {
             let key = self.primary.large_run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
@@ -622,8 +625,9 @@ impl Stitched {
         Ok(Some(key))
     }
 
-    /// Returns `true` if a free block may be set apart for small requests. That of a large segment
-    /// may not, before no segment can be taken: the segment could not serve a request of its size.
+    /// Returns `true` if a free block may become a small run. A block of a large segment becomes
+    /// one only if no segment can be taken: otherwise the segment could not serve a request of its
+    /// size.
     fn may_hold_small(&self, key: u32) -> bool {
         !self.in_segments || self.primary.blocks[key].bytes == SMALL_RUN
     }

@@ -1,4 +1,4 @@
-//! New memory: where it goes among the primary addresses, and how much is added at once.
+//! New memory: its place among the primary addresses, and the bytes that are added at once.
 
 use super::Stitched;
 use super::growth::{Bound, Growth};
@@ -81,7 +81,7 @@ impl Stitched {
             if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
                 return Ok(None);
             }
-            // The order comes first: new memory would be useless if the blocks beside it cannot be
+            // The order comes first: new memory would be useless if the blocks next to it cannot be
             // used.
             if self.order_after_uses(&room.neighbour_parts(bytes), stream, env)? {
                 self.add_memory_ahead(room, growth, env)?;
@@ -118,7 +118,7 @@ impl Stitched {
         }
     }
 
-    /// Puts new memory into the room, and more behind it if the growth allows it.
+    /// Puts new memory into the room, and more after it if the growth allows it.
     fn add_memory_ahead(
         &mut self,
         room: Room,

@@ -131,7 +131,7 @@ impl PlacementLog {
         })
     }
 
-    /// Returns `true` if the program repeats what it did before.
+    /// Returns `true` if the program repeats its earlier requests.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.followed
@@ -172,7 +172,8 @@ impl PlacementLog {
         }
         let (slot, check) = slot(hash);
         let mark = self.table.get(slot).filter(|mark| mark.check == check)?;
-        // The count exceeds what a mark can hold, but only the last requests are in the log.
+        // A mark holds only the low half of the count: enough for the last requests in the
+        // log.
         let back = (self.count as u32).wrapping_sub(mark.at) as usize;
         let at = self.count.checked_sub(back)?;
         let same = self.has_size(at, units)
@@ -195,7 +196,7 @@ fn units(bytes: u64) -> u32 {
     u32::try_from(bytes / crate::pool::kind::ROUNDING).unwrap_or(u32::MAX)
 }
 
-/// Returns the table index of a hash, and the bits that tell it from others there.
+/// Returns the table index of a hash, and the bits that distinguish it from other hashes there.
 fn slot(hash: u64) -> (usize, u32) {
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let bits = TABLE.ilog2();

@@ -1,6 +1,6 @@
 //! The policy `split`: memory in whole segments of the driver.
 //!
-//! Blocks are found, split, merged and ordered as those of `stitched`. Nothing is mapped, so a
+//! Blocks are found, split, merged and ordered as in `stitched`. Nothing is mapped, so a
 //! block never spans two segments, and there is neither slack nor a stitched range. A request that
 //! no free block serves takes a segment. The log is not followed: it made `split` 5 to 30 % slower
 //! on eight of nine traces, because a place among segments is rarely free again.
@@ -70,9 +70,9 @@ impl Stitched {
         Ok(bytes)
     }
 
-    /// Returns what a request that no free block serves would take from the driver. `spare` bytes
-    /// of segments could be given back first. `is_cached` says whether memory set apart for others
-    /// serves the request.
+    /// Returns the bytes that a request would take from the driver if no free block serves it.
+    /// `spare` bytes of segments could be given back first. `is_cached` is `true` if free memory of
+    /// the other class, small or large, serves the request.
     pub(super) fn segment_takings(&self, bytes: u64, spare: u64, is_cached: bool) -> Vec<Taking> {
         let (wanted, exact) = (wanted(bytes, bytes <= self.small), round_up(bytes, LEAST));
         let after = if spare >= wanted { wanted } else { 0 };

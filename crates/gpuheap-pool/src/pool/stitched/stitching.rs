@@ -31,7 +31,7 @@ impl Stitched {
         best.map(|(_, address)| address)
     }
 
-    /// Maps free chunks into one range, with new memory for what is missing. If that fails, new
+    /// Maps free chunks into one range, with new memory for the missing bytes. If that fails, new
     /// memory is given back.
     pub(super) fn stitch(
         &mut self,

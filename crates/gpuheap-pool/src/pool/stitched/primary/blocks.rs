@@ -62,7 +62,7 @@ impl LastUse {
 /// When two free blocks merge, the merged block records only one last use. Its part keeps the other
 /// bytes usable, even if that use cannot be waited for.
 ///
-/// Each end is 40 bits, which covers addresses of 49 bits. Anything above counts as used.
+/// Each end is 40 bits: enough for addresses of 49 bits. Higher addresses count as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(2))]
 pub(crate) struct UsedPart {
@@ -73,7 +73,7 @@ pub(crate) struct UsedPart {
 }
 
 /// Unit of a part's ends, in bytes. Blocks are multiples of it, so a part is exact. With 64 KiB as
-/// the unit, 5 MiB of free memory beside a block in use counted as 4.96.
+/// the unit, 5 MiB of free memory next to a block in use counted as 4.96 MiB.
 const STEP: u64 = ROUNDING;
 
 /// Highest end that a part can hold: it stands for the end of the addresses.

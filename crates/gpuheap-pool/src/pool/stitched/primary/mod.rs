@@ -532,7 +532,7 @@ impl Primary {
         self.boundaries.iter().copied().filter(begins)
     }
 
-    /// Makes the first `bytes` of an unbacked block, which have memory now, a free block.
+    /// Makes the first `bytes` of an unbacked block a free block, because they have memory now.
     pub(crate) fn back(&mut self, unbacked: u32, bytes: u64, order: &Order) {
         let mut key = unbacked;
         if self.blocks[unbacked].bytes > bytes {
@@ -630,7 +630,7 @@ impl Primary {
         was_binned
     }
 
-    /// Splits a block, which is in no bin, in two. The larger part keeps the record.
+    /// Splits a block that is in no bin in two. The larger part keeps the record.
     fn split(&mut self, key: u32, at: u64) -> (u32, u32) {
         let old = self.blocks[key].clone();
         let (left, right) = (at - old.address, old.end() - at);

@@ -93,7 +93,7 @@ proptest! {
             .collect();
         primary.add_address_range(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
-        // Last free of each step of memory, which no block records.
+        // Last free of each 512 bytes. No block records all of them.
         let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
         for (what, pick, units) in actions {
             let stream = streams[(pick % 3) as usize];

@@ -16,13 +16,13 @@ impl Run {
         self.whole.1.saturating_sub(self.whole.0)
     }
 
-    /// Returns the bytes before the whole chunks, which end with a chunk; zero if the run has no
-    /// chunk border.
+    /// Returns the bytes before the whole chunks: the end of a chunk. Zero if the run has no chunk
+    /// border.
     pub(crate) fn before(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.whole.0 - self.start } else { 0 }
     }
 
-    /// Returns the bytes after the whole chunks, which begin with a chunk.
+    /// Returns the bytes after the whole chunks: the beginning of a chunk.
     pub(crate) fn after(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.end - self.whole.1 } else { 0 }
     }
