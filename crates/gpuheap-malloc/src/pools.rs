@@ -69,6 +69,9 @@ impl Marks {
     }
 }
 
+/// Bytes that the driver maps or frees at least, on all devices with virtual memory so far.
+const GRANULE: u64 = 2 << 20;
+
 /// A heap's bytes as figures of a pool.
 struct Figures {
     used: u64,
@@ -84,7 +87,7 @@ impl Served {
         let usage = self.heap().usage()?;
         let live = self.plain_bytes.live.load(Ordering::Relaxed);
         let cached = usage.reserved.saturating_sub(usage.live_blocks);
-        let plain = self.plain_bytes.peak.load(Ordering::Relaxed).min(live + cached);
+        let mut plain = self.plain_bytes.peak.load(Ordering::Relaxed).min(live + cached);
         let live_peak = match &*lock(&self.marks.used) {
             Some(meter) => meter.read()?.live_peak,
             None => usage.live_peak,
@@ -97,6 +100,10 @@ impl Served {
             _ => usage.reserved_peak,
         };
         let used = usage.live.saturating_sub(live);
+        if used == 0 {
+            // A trim cannot return the rest of a granule that has one of these allocations.
+            plain = plain.next_multiple_of(GRANULE);
+        }
         let reserved = usage.reserved.saturating_sub(plain);
         Ok(Figures {
             used,

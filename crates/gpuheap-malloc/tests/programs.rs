@@ -115,6 +115,7 @@ fn pool_figures_count_heap() {
              after a reset: 2048 of at most 2048 used, reserved 1 1\n\
              with the driver's own: 1050624 of at most 1050624 used, reserved 1 1\n\
              trimmed: 0\n\
+             trimmed with a plain block: 0\n\
              kept: 1 1\n\
              plain kept: 0\n\
              threshold: 2097152, reserved 1\n\

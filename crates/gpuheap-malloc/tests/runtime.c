@@ -132,6 +132,14 @@ static void pools(void) {
   CHECK(cudaStreamSynchronize(made));
   CHECK(cudaMemPoolTrimTo(pool, 0));
   printf("trimmed: %lu\n", figure(pool, RESERVED));
+  CHECK(cudaMalloc(&plain, 1048));
+  CHECK(cudaMallocAsync(&first, MIB, made));
+  CHECK(cudaFreeAsync(first, made));
+  CHECK(cudaStreamSynchronize(made));
+  CHECK(cudaMemPoolTrimTo(pool, 0));
+  printf("trimmed with a plain block: %lu\n", figure(pool, RESERVED));
+  CHECK(cudaFree(plain));
+  CHECK(cudaMemPoolTrimTo(pool, 0));
   CHECK(cudaMallocAsync(&first, 8 * MIB, made));
   CHECK(cudaFreeAsync(first, made));
   CHECK(cudaMemPoolTrimTo(pool, 32 * MIB));
