@@ -14,7 +14,7 @@ use gpuheap_driver::{CUresult, EMULATED_DEVICES, OpenError, SEARCH_PATHS};
 use crate::say::say;
 #[cfg(target_arch = "x86_64")]
 use crate::search_path;
-use crate::{counts, exports, loader, real};
+use crate::{counts, loader, real};
 
 /// Name by which programs load the driver.
 const DRIVER: &CStr = c"libcuda.so.1";
@@ -158,7 +158,7 @@ fn on_the_emulated_driver() -> String {
     };
     let mut text =
         format!("\n  to run it without a GPU, on gpuheap's emulated driver{nvcc}, type\n");
-    let drop_in = loader::file_of(exports::address("cuInit").unwrap_or_default());
+    let drop_in = loader::file_of(real::own_address("cuInit").unwrap_or_default());
     let drop_in = drop_in.canonicalize().unwrap_or(drop_in);
     let mut folder = drop_in.parent().unwrap_or(Path::new("")).to_owned();
     if !EMULATED.iter().all(|name| folder.join(name).is_file()) {

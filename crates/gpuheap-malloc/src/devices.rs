@@ -13,7 +13,7 @@ use gpuheap_capi::{LiveStream, Open};
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
 use crate::args::Out;
-use crate::pools::{Marks, PlainBytes};
+use crate::figures::{Marks, PlainBytes};
 use crate::say::say;
 use crate::{past, real, settings};
 

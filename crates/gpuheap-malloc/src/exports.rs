@@ -17,14 +17,6 @@ macro_rules! exports {
                 exports!(@call [$($how)*] $library $symbol ($($arg),*))
             }
         )*}
-
-        /// Returns the function of this library that takes the place of `symbol`.
-        pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
-            match symbol {
-                $(stringify!($symbol) => Some($symbol as *mut c_void),)*
-                _ => None,
-            }
-        }
     };
     (@call [] $library:ident $symbol:ident $arguments:tt) => { $library::$symbol $arguments };
     (@call [begins_capture] $library:ident $symbol:ident $arguments:tt) => {{

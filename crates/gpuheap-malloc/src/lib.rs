@@ -19,6 +19,7 @@ mod counts;
 mod devices;
 mod driver_api;
 mod exports;
+mod figures;
 mod foreign;
 mod loader;
 mod lookup;

@@ -18,7 +18,7 @@ use crate::absent;
 use crate::args::{Out, Text};
 #[cfg(target_arch = "x86_64")]
 use crate::loader::{Load, Search, loaders_load, loaders_search};
-use crate::{exports, real};
+use crate::real;
 
 /// Puts this library's function in the place of the one that `cuGetProcAddress` found.
 pub(crate) fn replace(
@@ -37,12 +37,12 @@ pub(crate) fn replace(
     let symbol = match lookup(base, version, per_thread) {
         Lookup::Found(symbol) => symbol,
         // The table of the driver lacks a few functions, mostly of one variant.
-        _ if per_thread && exports::address(&twin).is_some() => &twin,
+        _ if per_thread && real::own_address(&twin).is_some() => &twin,
         // Arrays and handles of other processes, whose second variant is from CUDA 11 or before.
-        Lookup::NotFound if version >= 11_000 && exports::address(&second).is_some() => &second,
+        Lookup::NotFound if version >= 11_000 && real::own_address(&second).is_some() => &second,
         _ => base,
     };
-    match exports::address(symbol) {
+    match real::own_address(symbol) {
         Some(ours) => {
             real::note(symbol, found);
             function.write(ours)
@@ -77,7 +77,7 @@ unsafe extern "C" fn answer(
     }
     // SAFETY: not null, so a C string.
     let Ok(name) = unsafe { CStr::from_ptr(symbol) }.to_str() else { return answer };
-    let Some(ours) = exports::address(name) else { return answer };
+    let Some(ours) = real::own_address(name) else { return answer };
     if library_of(caller) == library_of(answer_of_this_library()) {
         return answer;
     }

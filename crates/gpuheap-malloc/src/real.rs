@@ -16,7 +16,7 @@ use gpuheap_driver::{
 
 use crate::args::{In, Out, Text};
 use crate::foreign::IpcHandle;
-use crate::{exports, loader};
+use crate::loader;
 
 /// Names of the driver's library.
 const DRIVER: &[&CStr] = &[c"libcuda.so.1"];
@@ -135,11 +135,37 @@ mod reals {
     called_functions!(cells);
 }
 
+/// Symbols of this library, which `exports.rs` defines.
+mod own {
+    use super::*;
+
+    macro_rules! addresses {
+        ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+            // SAFETY: the table has the types of the symbols.
+            unsafe extern "C" {
+                $(fn $symbol($($arg: $type),*) -> CUresult;)*
+            }
+
+            /// Returns the function of this library that takes the place of `symbol`.
+            pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
+                match symbol {
+                    $(stringify!($symbol) => Some($symbol as *mut c_void),)*
+                    _ => None,
+                }
+            }
+        };
+    }
+
+    interposed_functions!(addresses);
+}
+
+pub(crate) use own::address as own_address;
+
 macro_rules! note {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         /// Remembers the address of a real function, which the program's own search found.
         pub(crate) fn note(symbol: &str, address: *mut c_void) {
-            if Some(address) == exports::address(symbol) {
+            if Some(address) == own_address(symbol) {
                 return;
             }
             match symbol {
