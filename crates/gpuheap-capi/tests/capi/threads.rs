@@ -5,9 +5,10 @@ use std::sync::{Arc, Barrier};
 
 use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
+use gpuheap_pool::testing::Random;
 
 use crate::client::{Client, Memory, Status, destroy_stream, device, last_error, make_stream};
-use crate::support::{on_real_gpu, random::Random};
+use crate::support::on_real_gpu;
 
 const THREADS: usize = 16;
 
