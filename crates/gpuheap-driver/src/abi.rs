@@ -169,11 +169,6 @@ impl<T, E> Out<T, E> {
         (result, value)
     }
 
-    /// Returns the pointer, for a call that it is passed on to.
-    pub fn raw(self) -> *mut T {
-        self.0
-    }
-
     /// Returns the `index`-th element of an array.
     pub fn at(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index), PhantomData)
@@ -239,11 +234,6 @@ impl<T, E> In<T, E> {
     /// The pointer is null, or valid for the reads of the called function until that returns.
     pub const unsafe fn new(pointer: *const T) -> Self {
         Self(pointer, PhantomData)
-    }
-
-    /// Returns the pointer, for a call that it is passed on to.
-    pub fn raw(self) -> *const T {
-        self.0
     }
 
     /// Returns the `index`-th element of an array.
@@ -326,6 +316,78 @@ impl<T, E: Code> Handle<T, E> {
         drop(unsafe { Box::from_raw(self.0) });
         Ok(())
     }
+}
+
+/// An argument as a function of the driver takes it: places become pointers.
+pub trait Raw {
+    /// Type of the driver's argument.
+    type Argument;
+
+    /// Returns the driver's argument.
+    fn raw(self) -> Self::Argument;
+}
+
+/// An argument of a function for programs with a default stream for each thread.
+pub trait PerThread {
+    /// Returns the argument as the function for one default stream takes it: the null stream
+    /// becomes the thread's own default stream.
+    fn per_thread(self) -> Self;
+}
+
+impl PerThread for crate::CUstream {
+    fn per_thread(self) -> Self {
+        if self.is_null() { Self::PER_THREAD } else { self }
+    }
+}
+
+/// Implements a trait for arguments that stay the same.
+macro_rules! unchanged {
+    (Raw: $([$($parameter:ident)*] $type:ty => $argument:ty, $value:ident: $raw:expr;)*) => {$(
+        impl<$($parameter),*> Raw for $type {
+            type Argument = $argument;
+
+            fn raw(self) -> $argument {
+                let $value = self;
+                $raw
+            }
+        }
+    )*};
+    (PerThread: $([$($parameter:ident)*] $type:ty;)*) => {$(
+        impl<$($parameter),*> PerThread for $type {
+            fn per_thread(self) -> Self {
+                self
+            }
+        }
+    )*};
+    (both: $($type:ty),*) => {
+        unchanged! { Raw: $([] $type => $type, value: value;)* }
+        unchanged! { PerThread: $([] $type;)* }
+    };
+}
+
+unchanged! {
+    Raw:
+    [T E] Out<T, E> => *mut T, place: place.0;
+    [T E] In<T, E> => *const T, place: place.0;
+    [T] *mut T => *mut T, pointer: pointer;
+    [T] *const T => *const T, pointer: pointer;
+    [T] &T => *const T, value: value;
+    [] crate::CUstream => crate::CUstream, stream: stream;
+}
+
+unchanged! {
+    PerThread:
+    [T E] Out<T, E>;
+    [T E] In<T, E>;
+}
+
+unchanged! {
+    both:
+    u8, i32, u32, u64, usize, crate::CUcontext, crate::CUevent, crate::CUfunction,
+    crate::CUfunction_attribute, crate::CUgraph, crate::CUgraphExec, crate::CUgraphMem_attribute,
+    crate::CUhostFn, crate::CUkernel, crate::CUlibrary, crate::CUmemLocation,
+    crate::CUmemPool_attribute, crate::CUmemoryPool, crate::CUdevice_attribute,
+    crate::CUpointer_attribute, crate::CUstreamCallback, crate::CUstreamCaptureMode
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuheap_driver::{CUcontext, Driver, LibCuda};
+use gpuheap_driver::{CUcontext, LibCuda};
 
-use crate::error::{Outcome, check};
+use crate::args::{Out, call};
+use crate::error::Outcome;
 
 /// Primary contexts that the runtime holds, by device.
 static PRIMARY: Mutex<Option<HashMap<c_int, CUcontext>>> = Mutex::new(None);
@@ -27,10 +28,8 @@ pub(crate) fn device(driver: &LibCuda) -> Outcome<c_int> {
     if current(driver)?.is_null() {
         return Ok(DEVICE.get());
     }
-    let mut device = 0;
-    // SAFETY: the pointer is valid for a write.
-    check(unsafe { driver.cuCtxGetDevice(&mut device) })?;
-    Ok(device)
+    let (outcome, device) = Out::local(0, |device| call!(driver, cuCtxGetDevice(device)));
+    outcome.map(|()| device)
 }
 
 /// Sets the thread's device and makes its primary context current.
@@ -47,9 +46,10 @@ pub(crate) fn primary(driver: &LibCuda, device: c_int) -> Outcome<CUcontext> {
     if let Some(context) = held.get(&device) {
         return Ok(*context);
     }
-    let mut context = CUcontext::NULL;
-    // SAFETY: the pointer is valid for a write.
-    check(unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) })?;
+    let (outcome, context) = Out::local(CUcontext::NULL, |context| {
+        call!(driver, cuDevicePrimaryCtxRetain(context, device))
+    });
+    outcome?;
     held.insert(device, context);
     Ok(context)
 }
@@ -58,29 +58,24 @@ pub(crate) fn primary(driver: &LibCuda, device: c_int) -> Outcome<CUcontext> {
 pub(crate) fn reset(driver: &LibCuda) -> Outcome<c_int> {
     let device = device(driver)?;
     let held = lock().get_or_insert_default().remove(&device);
-    // SAFETY: no pointers. What the program has in the context ends, as it asks.
-    unsafe {
-        check(driver.cuDevicePrimaryCtxReset_v2(device))?;
-        if held.is_some() {
-            check(driver.cuDevicePrimaryCtxRelease_v2(device))?;
-        }
-        check(driver.cuCtxSetCurrent(CUcontext::NULL))?;
+    call!(driver, cuDevicePrimaryCtxReset_v2(device))?;
+    if held.is_some() {
+        call!(driver, cuDevicePrimaryCtxRelease_v2(device))?;
     }
+    call!(driver, cuCtxSetCurrent(CUcontext::NULL))?;
     DEVICE.set(device);
     Ok(device)
 }
 
 fn make_current(driver: &LibCuda, device: c_int) -> Outcome {
     let context = primary(driver, device)?;
-    // SAFETY: the context is of this driver.
-    check(unsafe { driver.cuCtxSetCurrent(context) })
+    call!(driver, cuCtxSetCurrent(context))
 }
 
 fn current(driver: &LibCuda) -> Outcome<CUcontext> {
-    let mut context = CUcontext::NULL;
-    // SAFETY: the pointer is valid for a write.
-    check(unsafe { driver.cuCtxGetCurrent(&mut context) })?;
-    Ok(context)
+    let (outcome, context) =
+        Out::local(CUcontext::NULL, |context| call!(driver, cuCtxGetCurrent(context)));
+    outcome.map(|()| context)
 }
 
 fn lock() -> MutexGuard<'static, Option<HashMap<c_int, CUcontext>>> {

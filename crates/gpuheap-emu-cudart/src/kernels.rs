@@ -6,11 +6,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuheap_driver::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUstream, Driver, LibCuda};
+use gpuheap_driver::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUstream, LibCuda};
 
-use crate::error::{
-    INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, MISSING_CONFIGURATION, Outcome, check,
-};
+use crate::args::{In, Out, call};
+use crate::error::{INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, MISSING_CONFIGURATION, Outcome};
 use crate::types::Dim3;
 
 static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
@@ -25,9 +24,9 @@ thread_local! {
 struct Registered {
     images: Vec<Image>,
     /// Kernels by the address of the host's function.
-    kernels: HashMap<usize, Kernel>,
+    kernels: HashMap<u64, Kernel>,
     /// Variables by the address of the host's variable.
-    variables: HashMap<usize, Variable>,
+    variables: HashMap<u64, Variable>,
 }
 
 /// A fat binary. Addresses are kept as numbers, because they go from thread to thread.
@@ -66,51 +65,46 @@ pub(crate) fn register_image(data: *const c_void) -> usize {
     images.len() - 1
 }
 
-/// Registers a kernel of an image.
-///
-/// # Safety
-///
-/// `name` is a C string that lives as long as the process uses the kernel.
-pub(crate) unsafe fn register_kernel(image: usize, host: *const c_void, name: *const c_char) {
+/// Registers a kernel of an image. Its name is a constant of the program.
+pub(crate) fn register_kernel(image: usize, host: In<c_void>, name: *const c_char) {
     let kernel = Kernel { image, name: name.expose_provenance(), loaded: None };
-    lock().get_or_insert_default().kernels.insert(host.addr(), kernel);
+    lock().get_or_insert_default().kernels.insert(host.address(), kernel);
 }
 
 /// Registers a variable.
-pub(crate) fn register_variable(host: *const c_void, bytes: usize) {
+pub(crate) fn register_variable(host: In<c_void>, bytes: usize) {
     let variable = Variable { bytes, at: HashMap::new() };
-    lock().get_or_insert_default().variables.insert(host.addr(), variable);
+    lock().get_or_insert_default().variables.insert(host.address(), variable);
 }
 
 /// Returns the kernel of the host's function.
-pub(crate) fn kernel(driver: &LibCuda, host: *const c_void) -> Outcome<CUkernel> {
+pub(crate) fn kernel(driver: &LibCuda, host: In<c_void>) -> Outcome<CUkernel> {
     let mut registered = lock();
     let Registered { images, kernels, .. } = registered.get_or_insert_default();
-    let found = kernels.get_mut(&host.addr()).ok_or(INVALID_DEVICE_FUNCTION)?;
+    let found = kernels.get_mut(&host.address()).ok_or(INVALID_DEVICE_FUNCTION)?;
     if let Some(loaded) = found.loaded {
         return Ok(loaded);
     }
     let image = images.get_mut(found.image).ok_or(INVALID_DEVICE_FUNCTION)?;
     let library = image.load(driver)?;
-    let mut kernel = CUkernel::NULL;
-    // SAFETY: the name is a C string, by the contract of its registration.
-    let code = unsafe {
-        driver.cuLibraryGetKernel(&mut kernel, library, ptr::with_exposed_provenance(found.name))
-    };
-    check(code)?;
+    let name: *const c_char = ptr::with_exposed_provenance(found.name);
+    let (outcome, kernel) = Out::local(CUkernel::NULL, |kernel| {
+        call!(driver, cuLibraryGetKernel(kernel, library, name))
+    });
+    outcome?;
     Ok(*found.loaded.insert(kernel))
 }
 
 /// Returns the driver's handle for launches of the host's function.
-pub(crate) fn function(driver: &LibCuda, host: *const c_void) -> Outcome<CUfunction> {
+pub(crate) fn function(driver: &LibCuda, host: In<c_void>) -> Outcome<CUfunction> {
     // The driver takes a kernel where it takes a function.
     kernel(driver, host).map(|kernel| CUfunction(kernel.0))
 }
 
 /// Returns the name of the kernel of the host's function.
-pub(crate) fn name(host: *const c_void) -> Outcome<*const c_char> {
+pub(crate) fn name(host: In<c_void>) -> Outcome<*const c_char> {
     let mut registered = lock();
-    let found = registered.get_or_insert_default().kernels.get(&host.addr());
+    let found = registered.get_or_insert_default().kernels.get(&host.address());
     let found = found.ok_or(INVALID_DEVICE_FUNCTION)?;
     Ok(ptr::with_exposed_provenance(found.name))
 }
@@ -120,28 +114,26 @@ pub(crate) fn name(host: *const c_void) -> Outcome<*const c_char> {
 pub(crate) fn variable(
     driver: &LibCuda,
     device: c_int,
-    host: *const c_void,
+    host: In<c_void>,
 ) -> Outcome<(CUdeviceptr, usize)> {
     let mut registered = lock();
     let variables = &mut registered.get_or_insert_default().variables;
-    let found = variables.get_mut(&host.addr()).ok_or(INVALID_SYMBOL)?;
+    let found = variables.get_mut(&host.address()).ok_or(INVALID_SYMBOL)?;
     if let Some(address) = found.at.get(&device) {
         return Ok((*address, found.bytes));
     }
-    let mut address = 0;
-    // SAFETY: the pointer is valid for a write, and the fill is of the whole allocation.
-    unsafe {
-        check(driver.cuMemAlloc_v2(&mut address, found.bytes))?;
-        check(driver.cuMemsetD8_v2(address, 0, found.bytes))?;
-    }
+    let (outcome, address) =
+        Out::local(0, |address| call!(driver, cuMemAlloc_v2(address, found.bytes)));
+    outcome?;
+    call!(driver, cuMemsetD8_v2(address, 0_u8, found.bytes))?;
     found.at.insert(device, address);
     Ok((address, found.bytes))
 }
 
 /// Returns the size of a variable.
-pub(crate) fn variable_bytes(host: *const c_void) -> Outcome<usize> {
+pub(crate) fn variable_bytes(host: In<c_void>) -> Outcome<usize> {
     let mut registered = lock();
-    let found = registered.get_or_insert_default().variables.get(&host.addr());
+    let found = registered.get_or_insert_default().variables.get(&host.address());
     found.map(|found| found.bytes).ok_or(INVALID_SYMBOL)
 }
 
@@ -167,14 +159,16 @@ impl Image {
         if let Some(library) = self.library {
             return Ok(library);
         }
-        let mut library = CUlibrary::NULL;
-        let (none, no_values) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the program registered an image there, and there are no options.
-        let code = unsafe {
-            let data = ptr::with_exposed_provenance(self.data);
-            driver.cuLibraryLoadData(&mut library, data, none, no_values, 0, none, no_values, 0)
-        };
-        check(code)?;
+        let (none, no_values) = (ptr::null_mut::<c_int>(), ptr::null_mut::<*mut c_void>());
+        let count = 0_u32;
+        let data: *const c_void = ptr::with_exposed_provenance(self.data);
+        let (outcome, library) = Out::local(CUlibrary::NULL, |library| {
+            call!(
+                driver,
+                cuLibraryLoadData(library, data, none, no_values, count, none, no_values, count)
+            )
+        });
+        outcome?;
         Ok(*self.library.insert(library))
     }
 }

@@ -12,15 +12,15 @@ mod table;
 #[macro_use]
 mod not_modelled_names;
 
-mod abi;
+mod args;
 mod call;
 mod context;
 mod error;
 mod exports;
 mod functions;
-mod green;
 mod kernels;
 mod not_modelled;
 mod registration;
 mod torch;
 mod types;
+mod version;

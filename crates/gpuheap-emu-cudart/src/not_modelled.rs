@@ -1,11 +1,12 @@
 //! Functions of the runtime that are not modelled: each names itself and refuses the call.
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-use gpuheap_driver::CUresult;
+use gpuheap_driver::{CUresult, export};
 
 use crate::call::guarded;
 
@@ -15,23 +16,49 @@ const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 /// Calls of functions that are not modelled, by name.
 static CALLS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
+// The functions read none of the caller's arguments. The caller's side removes arguments in every C
+// ABI of Unix.
 macro_rules! refusals {
-    ($($name:ident),* $(,)?) => {$(
-        /// Returns `cudaErrorNotSupported`.
-        // SAFETY: the name is the runtime's, and this library replaces it. The function reads none
-        // of the caller's arguments, which the caller's side removes in every C ABI of Unix.
-        #[allow(non_snake_case)]
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() -> CUresult {
-            refuse(stringify!($name))
-        }
-    )*};
+    ($($name:ident),* $(,)?) => {
+        export! {$(
+            /// Returns `cudaErrorNotSupported`.
+            fn $name() -> CUresult {
+                refuse(stringify!($name))
+            }
+        )*}
+    };
 }
 
 functions_not_modelled!(refusals);
 
+macro_rules! refusals_of_driver {
+    ($($name:ident)*) => {
+        /// Returns the address of the function of this name that refuses; `None` for other names.
+        ///
+        /// PyTorch looks up the driver's functions of green contexts, and calls them without a
+        /// check that they were found.
+        pub(crate) fn refusing(name: &str) -> Option<*mut c_void> {
+            $(
+                #[allow(non_snake_case, reason = "named as in C")]
+                extern "C" fn $name() -> CUresult {
+                    refuse(stringify!($name))
+                }
+                if name == stringify!($name) {
+                    return Some($name as *mut c_void);
+                }
+            )*
+            None
+        }
+    };
+}
+
+refusals_of_driver!(
+    cuCtxFromGreenCtx cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource
+    cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxStreamCreate
+);
+
 /// Refuses a call. The first one of a function is written to stderr.
-pub(crate) fn refuse(function: &'static str) -> CUresult {
+fn refuse(function: &'static str) -> CUresult {
     guarded(|| {
         let Ok(mut calls) = CALLS.lock() else { return Err(CUresult::ERROR_NOT_SUPPORTED) };
         if calls.is_empty() && std::env::var_os(REPORT).is_some() {

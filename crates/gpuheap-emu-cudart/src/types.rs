@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::CUstream;
+use gpuheap_driver::abi::PerThread;
 
 /// Size of a grid or a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,12 @@ pub(crate) struct Dim3 {
     pub(crate) x: c_uint,
     pub(crate) y: c_uint,
     pub(crate) z: c_uint,
+}
+
+impl PerThread for Dim3 {
+    fn per_thread(self) -> Dim3 {
+        self
+    }
 }
 
 /// A launch of a kernel with attributes.
@@ -53,6 +60,7 @@ pub(crate) struct FunctionAttributes {
 }
 
 /// A fat binary as the compiler wraps it.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct FatBinary {
     pub(crate) magic: c_int,

@@ -2,11 +2,12 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use gpuheap_driver::abi::PerThread;
 use gpuheap_driver::{
     CUdevice, CUdeviceptr, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, export,
 };
 
-use crate::args::{In, Out, PerThread, Text};
+use crate::args::{In, Out, Text};
 use crate::foreign::{Foreign, IpcHandle, counted};
 use crate::{driver_api, real, runtime_api, serve};
 

@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuheap_capi::{Failure, gpuheap_status as Status, reported};
+use gpuheap_driver::abi::Raw;
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream, CUstreamCaptureStatus};
 
 use crate::args::Out;

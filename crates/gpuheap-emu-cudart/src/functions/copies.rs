@@ -3,11 +3,12 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use gpuheap_driver::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream, Driver};
+use gpuheap_driver::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream};
 
-use super::{entered, write};
+use super::entered;
+use crate::args::{In, Out, call};
 use crate::call::driver;
-use crate::error::{INVALID_PITCH, Outcome, check};
+use crate::error::{INVALID_PITCH, Outcome};
 use crate::{context, kernels};
 
 /// Last kind of copy: the addresses tell the direction. They do so for the others too.
@@ -15,7 +16,7 @@ const LAST_KIND: c_int = 4;
 /// Direction of a copy that is not one of the known.
 const INVALID_DIRECTION: CUresult = CUresult(21);
 
-pub(crate) unsafe fn cudaMemcpy(
+pub(crate) fn cudaMemcpy(
     target: CUdeviceptr,
     source: CUdeviceptr,
     bytes: usize,
@@ -26,11 +27,10 @@ pub(crate) unsafe fn cudaMemcpy(
     if bytes == 0 {
         return Ok(());
     }
-    // SAFETY: the caller promises both ranges.
-    check(unsafe { driver.cuMemcpy(target, source, bytes) })
+    call!(driver, cuMemcpy(target, source, bytes))
 }
 
-pub(crate) unsafe fn cudaMemcpyAsync(
+pub(crate) fn cudaMemcpyAsync(
     target: CUdeviceptr,
     source: CUdeviceptr,
     bytes: usize,
@@ -42,11 +42,10 @@ pub(crate) unsafe fn cudaMemcpyAsync(
     if bytes == 0 {
         return Ok(());
     }
-    // SAFETY: the caller promises both ranges and the handle.
-    check(unsafe { driver.cuMemcpyAsync(target, source, bytes, stream) })
+    call!(driver, cuMemcpyAsync(target, source, bytes, stream))
 }
 
-pub(crate) unsafe fn cudaMemcpyPeer(
+pub(crate) fn cudaMemcpyPeer(
     target: CUdeviceptr,
     target_device: c_int,
     source: CUdeviceptr,
@@ -56,11 +55,10 @@ pub(crate) unsafe fn cudaMemcpyPeer(
     let driver = entered()?;
     let to = context::primary(driver, target_device)?;
     let from = context::primary(driver, source_device)?;
-    // SAFETY: the caller promises both ranges.
-    check(unsafe { driver.cuMemcpyPeer(target, to, source, from, bytes) })
+    call!(driver, cuMemcpyPeer(target, to, source, from, bytes))
 }
 
-pub(crate) unsafe fn cudaMemcpyPeerAsync(
+pub(crate) fn cudaMemcpyPeerAsync(
     target: CUdeviceptr,
     target_device: c_int,
     source: CUdeviceptr,
@@ -71,11 +69,10 @@ pub(crate) unsafe fn cudaMemcpyPeerAsync(
     let driver = entered()?;
     let to = context::primary(driver, target_device)?;
     let from = context::primary(driver, source_device)?;
-    // SAFETY: the caller promises both ranges and the handle.
-    check(unsafe { driver.cuMemcpyPeerAsync(target, to, source, from, bytes, stream) })
+    call!(driver, cuMemcpyPeerAsync(target, to, source, from, bytes, stream))
 }
 
-pub(crate) unsafe fn cudaMemcpy2D(
+pub(crate) fn cudaMemcpy2D(
     target: CUdeviceptr,
     target_pitch: usize,
     source: CUdeviceptr,
@@ -87,12 +84,11 @@ pub(crate) unsafe fn cudaMemcpy2D(
     let driver = entered()?;
     check_kind(kind)?;
     let copy = rectangle((target, target_pitch), (source, source_pitch), (width, height))?;
-    // SAFETY: the caller promises both rectangles.
-    check(unsafe { driver.cuMemcpy2DUnaligned_v2(&copy) })
+    call!(driver, cuMemcpy2DUnaligned_v2(&copy))
 }
 
 #[allow(clippy::too_many_arguments)]
-pub(crate) unsafe fn cudaMemcpy2DAsync(
+pub(crate) fn cudaMemcpy2DAsync(
     target: CUdeviceptr,
     target_pitch: usize,
     source: CUdeviceptr,
@@ -105,24 +101,22 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
     let driver = entered()?;
     check_kind(kind)?;
     let copy = rectangle((target, target_pitch), (source, source_pitch), (width, height))?;
-    // SAFETY: the caller promises both rectangles and the handle.
-    check(unsafe { driver.cuMemcpy2DAsync_v2(&copy, stream) })
+    call!(driver, cuMemcpy2DAsync_v2(&copy, stream))
 }
 
-pub(crate) unsafe fn cudaMemcpyToSymbol(
-    symbol: *const c_void,
+pub(crate) fn cudaMemcpyToSymbol(
+    symbol: In<c_void>,
     source: CUdeviceptr,
     bytes: usize,
     offset: usize,
     kind: c_int,
 ) -> Outcome {
     let target = within(symbol, offset, bytes)?;
-    // SAFETY: the target is inside the variable, and the caller promises the source.
-    unsafe { cudaMemcpy(target, source, bytes, kind) }
+    cudaMemcpy(target, source, bytes, kind)
 }
 
-pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
-    symbol: *const c_void,
+pub(crate) fn cudaMemcpyToSymbolAsync(
+    symbol: In<c_void>,
     source: CUdeviceptr,
     bytes: usize,
     offset: usize,
@@ -130,62 +124,56 @@ pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
     stream: CUstream,
 ) -> Outcome {
     let target = within(symbol, offset, bytes)?;
-    // SAFETY: the target is inside the variable, and the caller promises the source.
-    unsafe { cudaMemcpyAsync(target, source, bytes, kind, stream) }
+    cudaMemcpyAsync(target, source, bytes, kind, stream)
 }
 
-pub(crate) unsafe fn cudaMemcpyFromSymbol(
+pub(crate) fn cudaMemcpyFromSymbol(
     target: CUdeviceptr,
-    symbol: *const c_void,
+    symbol: In<c_void>,
     bytes: usize,
     offset: usize,
     kind: c_int,
 ) -> Outcome {
     let source = within(symbol, offset, bytes)?;
-    // SAFETY: the source is inside the variable, and the caller promises the target.
-    unsafe { cudaMemcpy(target, source, bytes, kind) }
+    cudaMemcpy(target, source, bytes, kind)
 }
 
-pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
+pub(crate) fn cudaMemcpyFromSymbolAsync(
     target: CUdeviceptr,
-    symbol: *const c_void,
+    symbol: In<c_void>,
     bytes: usize,
     offset: usize,
     kind: c_int,
     stream: CUstream,
 ) -> Outcome {
     let source = within(symbol, offset, bytes)?;
-    // SAFETY: the source is inside the variable, and the caller promises the target.
-    unsafe { cudaMemcpyAsync(target, source, bytes, kind, stream) }
+    cudaMemcpyAsync(target, source, bytes, kind, stream)
 }
 
-pub(crate) unsafe fn cudaMemset(pointer: CUdeviceptr, value: c_int, bytes: usize) -> Outcome {
-    // SAFETY: the caller promises the range.
-    check(unsafe { entered()?.cuMemsetD8_v2(pointer, value as u8, bytes) })
+pub(crate) fn cudaMemset(pointer: CUdeviceptr, value: c_int, bytes: usize) -> Outcome {
+    call!(entered()?, cuMemsetD8_v2(pointer, value as u8, bytes))
 }
 
-pub(crate) unsafe fn cudaMemsetAsync(
+pub(crate) fn cudaMemsetAsync(
     pointer: CUdeviceptr,
     value: c_int,
     bytes: usize,
     stream: CUstream,
 ) -> Outcome {
-    // SAFETY: the caller promises the range and the handle.
-    check(unsafe { entered()?.cuMemsetD8Async(pointer, value as u8, bytes, stream) })
+    call!(entered()?, cuMemsetD8Async(pointer, value as u8, bytes, stream))
 }
 
-pub(crate) unsafe fn cudaMemset2D(
+pub(crate) fn cudaMemset2D(
     pointer: CUdeviceptr,
     pitch: usize,
     value: c_int,
     width: usize,
     height: usize,
 ) -> Outcome {
-    // SAFETY: the caller promises the rectangle.
-    check(unsafe { entered()?.cuMemsetD2D8_v2(pointer, pitch, value as u8, width, height) })
+    call!(entered()?, cuMemsetD2D8_v2(pointer, pitch, value as u8, width, height))
 }
 
-pub(crate) unsafe fn cudaMemset2DAsync(
+pub(crate) fn cudaMemset2DAsync(
     pointer: CUdeviceptr,
     pitch: usize,
     value: c_int,
@@ -194,28 +182,22 @@ pub(crate) unsafe fn cudaMemset2DAsync(
     stream: CUstream,
 ) -> Outcome {
     let driver = entered()?;
-    // SAFETY: the caller promises the rectangle and the handle.
-    check(unsafe { driver.cuMemsetD2D8Async(pointer, pitch, value as u8, width, height, stream) })
+    call!(driver, cuMemsetD2D8Async(pointer, pitch, value as u8, width, height, stream))
 }
 
-pub(crate) unsafe fn cudaGetSymbolAddress(
-    pointer: *mut CUdeviceptr,
-    symbol: *const c_void,
-) -> Outcome {
+pub(crate) fn cudaGetSymbolAddress(pointer: Out<CUdeviceptr>, symbol: In<c_void>) -> Outcome {
     let address = within(symbol, 0, 0)?;
-    // SAFETY: the caller promises the pointer.
-    unsafe { write(pointer, address) }
+    pointer.write(address)
 }
 
-pub(crate) unsafe fn cudaGetSymbolSize(bytes: *mut usize, symbol: *const c_void) -> Outcome {
+pub(crate) fn cudaGetSymbolSize(bytes: Out<usize>, symbol: In<c_void>) -> Outcome {
     driver()?;
     let found = kernels::variable_bytes(symbol)?;
-    // SAFETY: the caller promises the pointer.
-    unsafe { write(bytes, found) }
+    bytes.write(found)
 }
 
 /// Returns the address of bytes of a variable.
-fn within(symbol: *const c_void, offset: usize, bytes: usize) -> Outcome<CUdeviceptr> {
+fn within(symbol: In<c_void>, offset: usize, bytes: usize) -> Outcome<CUdeviceptr> {
     let driver = entered()?;
     let (address, size) = kernels::variable(driver, context::device(driver)?, symbol)?;
     let fits = offset.checked_add(bytes).is_some_and(|end| end <= size);

@@ -4,41 +4,41 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use gpuheap_driver::{
-    CUfunction, CUfunction_attribute, CUkernel, CUlaunchConfig, CUresult, CUstream, Driver, LibCuda,
+    CUfunction, CUfunction_attribute, CUkernel, CUlaunchConfig, CUresult, CUstream, LibCuda,
 };
 
-use super::{entered, write};
-use crate::error::{INVALID_CONFIGURATION, Outcome, check};
+use super::entered;
+use crate::args::{In, Out, call};
+use crate::error::{INVALID_CONFIGURATION, Outcome};
 use crate::kernels;
 use crate::types::{Dim3, FunctionAttributes, LaunchConfig};
 
-pub(crate) unsafe fn cudaLaunchKernel(
-    function: *const c_void,
+pub(crate) fn cudaLaunchKernel(
+    function: In<c_void>,
     grid: Dim3,
     block: Dim3,
-    arguments: *mut *mut c_void,
+    arguments: Out<*mut c_void>,
     shared_bytes: usize,
     stream: CUstream,
 ) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the arguments and the handle.
-    unsafe { launch(driver, function, (grid, block), arguments, shared_bytes, stream) }
+    launch(driver, function, (grid, block), arguments, shared_bytes, stream)
 }
 
-pub(crate) unsafe fn cudaLaunchCooperativeKernel(
-    function: *const c_void,
+pub(crate) fn cudaLaunchCooperativeKernel(
+    function: In<c_void>,
     grid: Dim3,
     block: Dim3,
-    arguments: *mut *mut c_void,
+    arguments: Out<*mut c_void>,
     shared_bytes: usize,
     stream: CUstream,
 ) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the arguments and the handle.
-    let code = unsafe {
-        driver.cuLaunchCooperativeKernel(
+    launched(call!(
+        driver,
+        cuLaunchCooperativeKernel(
             function,
             grid.x,
             grid.y,
@@ -50,86 +50,74 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
             stream,
             arguments,
         )
-    };
-    launched(code)
+    ))
 }
 
-pub(crate) unsafe fn cudaLaunchKernelExC(
-    config: *const LaunchConfig,
-    function: *const c_void,
-    arguments: *mut *mut c_void,
+pub(crate) fn cudaLaunchKernelExC(
+    config: In<LaunchConfig>,
+    function: In<c_void>,
+    arguments: Out<*mut c_void>,
 ) -> Outcome {
     let driver = entered()?;
-    // SAFETY: the caller promises the configuration.
-    let config = unsafe { driver_config(config) }?;
+    let config = driver_config(config)?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the arguments, the attributes and the handle.
-    launched(unsafe { driver.cuLaunchKernelEx(&config, function, arguments, ptr::null_mut()) })
+    launched(call!(
+        driver,
+        cuLaunchKernelEx(&raw const config, function, arguments, ptr::null_mut())
+    ))
 }
 
-pub(crate) unsafe fn __cudaLaunchKernel(
+pub(crate) fn __cudaLaunchKernel(
     kernel: CUkernel,
     grid: Dim3,
     block: Dim3,
-    arguments: *mut *mut c_void,
+    arguments: Out<*mut c_void>,
     shared_bytes: usize,
     stream: CUstream,
 ) -> Outcome {
     let driver = entered()?;
     let function = CUfunction(kernel.0);
-    // SAFETY: the caller promises the arguments and the handles.
-    unsafe { launch(driver, function, (grid, block), arguments, shared_bytes, stream) }
+    launch(driver, function, (grid, block), arguments, shared_bytes, stream)
 }
 
-pub(crate) unsafe fn __cudaGetKernel(kernel: *mut CUkernel, function: *const c_void) -> Outcome {
+pub(crate) fn __cudaGetKernel(kernel: Out<CUkernel>, function: In<c_void>) -> Outcome {
     let found = kernels::kernel(entered()?, function)?;
-    // SAFETY: the caller promises the pointer.
-    unsafe { write(kernel, found) }
+    kernel.write(found)
 }
 
-pub(crate) unsafe fn cudaGetKernel(kernel: *mut CUkernel, function: *const c_void) -> Outcome {
-    // SAFETY: the caller promises the pointer.
-    unsafe { __cudaGetKernel(kernel, function) }
+pub(crate) fn cudaGetKernel(kernel: Out<CUkernel>, function: In<c_void>) -> Outcome {
+    __cudaGetKernel(kernel, function)
 }
 
-pub(crate) unsafe fn cudaGetFuncBySymbol(
-    function: *mut CUfunction,
-    symbol: *const c_void,
-) -> Outcome {
+pub(crate) fn cudaGetFuncBySymbol(function: Out<CUfunction>, symbol: In<c_void>) -> Outcome {
     let found = kernels::function(entered()?, symbol)?;
-    // SAFETY: the caller promises the pointer.
-    unsafe { write(function, found) }
+    function.write(found)
 }
 
-pub(crate) unsafe fn __cudaPopCallConfiguration(
-    grid: *mut Dim3,
-    block: *mut Dim3,
-    shared_bytes: *mut usize,
-    stream: *mut CUstream,
+pub(crate) fn __cudaPopCallConfiguration(
+    grid: Out<Dim3>,
+    block: Out<Dim3>,
+    shared_bytes: Out<usize>,
+    stream: Out<CUstream>,
 ) -> Outcome {
     let found = kernels::pop_configuration()?;
-    // SAFETY: the caller promises the pointers.
-    unsafe {
-        write(grid, found.grid)?;
-        write(block, found.block)?;
-        write(shared_bytes, found.shared_bytes)?;
-        write(stream, found.stream)
-    }
+    grid.write(found.grid)?;
+    block.write(found.block)?;
+    shared_bytes.write(found.shared_bytes)?;
+    stream.write(found.stream)
 }
 
-pub(crate) unsafe fn cudaFuncGetAttributes(
-    attributes: *mut FunctionAttributes,
-    function: *const c_void,
+pub(crate) fn cudaFuncGetAttributes(
+    attributes: Out<FunctionAttributes>,
+    function: In<c_void>,
 ) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
     let get = |number: c_int| {
-        let mut value = 0;
-        // SAFETY: the pointer is valid for a write.
-        check(unsafe {
-            driver.cuFuncGetAttribute(&mut value, CUfunction_attribute(number), function)
-        })?;
-        Ok(value)
+        let attribute = CUfunction_attribute(number);
+        let (outcome, value) =
+            Out::local(0, |value| call!(driver, cuFuncGetAttribute(value, attribute, function)));
+        outcome.map(|()| value)
     };
     let mut numbers = [get(0)?; 11];
     for (number, place) in (4..).zip(&mut numbers[1..]) {
@@ -144,130 +132,110 @@ pub(crate) unsafe fn cudaFuncGetAttributes(
         non_portable_cluster: get(14)?,
         reserved: [0; 16],
     };
-    // SAFETY: the caller promises the pointer.
-    unsafe { write(attributes, found) }
+    attributes.write(found)
 }
 
-pub(crate) unsafe fn cudaFuncSetAttribute(
-    function: *const c_void,
+pub(crate) fn cudaFuncSetAttribute(
+    function: In<c_void>,
     attribute: CUfunction_attribute,
     value: c_int,
 ) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: no pointers.
-    check(unsafe { driver.cuFuncSetAttribute(function, attribute, value) })
+    call!(driver, cuFuncSetAttribute(function, attribute, value))
 }
 
-pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, preference: c_int) -> Outcome {
+pub(crate) fn cudaFuncSetCacheConfig(function: In<c_void>, preference: c_int) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: no pointers.
-    check(unsafe { driver.cuFuncSetCacheConfig(function, preference) })
+    call!(driver, cuFuncSetCacheConfig(function, preference))
 }
 
-pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Outcome {
+pub(crate) fn cudaFuncGetName(name: Out<*const c_char>, function: In<c_void>) -> Outcome {
     let found = kernels::name(function)?;
-    // SAFETY: the caller promises the pointer.
-    unsafe { write(name, found) }
+    name.write(found)
 }
 
-pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-    count: *mut c_int,
-    function: *const c_void,
+pub(crate) fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    count: Out<c_int>,
+    function: In<c_void>,
     block_threads: c_int,
     shared_bytes: usize,
 ) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the pointer.
-    check(unsafe {
-        driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            count,
-            function,
-            block_threads,
-            shared_bytes,
-        )
-    })
+    call!(
+        driver,
+        cuOccupancyMaxActiveBlocksPerMultiprocessor(count, function, block_threads, shared_bytes,)
+    )
 }
 
-pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    count: *mut c_int,
-    function: *const c_void,
+pub(crate) fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    count: Out<c_int>,
+    function: In<c_void>,
     block_threads: c_int,
     shared_bytes: usize,
     flags: c_uint,
 ) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the pointer.
-    check(unsafe {
-        driver.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    call!(
+        driver,
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
             count,
             function,
             block_threads,
             shared_bytes,
             flags,
         )
-    })
+    )
 }
 
-pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
-    bytes: *mut usize,
-    function: *const c_void,
+pub(crate) fn cudaOccupancyAvailableDynamicSMemPerBlock(
+    bytes: Out<usize>,
+    function: In<c_void>,
     blocks: c_int,
     block_threads: c_int,
 ) -> Outcome {
     let driver = entered()?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the pointer.
-    check(unsafe {
-        driver.cuOccupancyAvailableDynamicSMemPerBlock(bytes, function, blocks, block_threads)
-    })
+    call!(driver, cuOccupancyAvailableDynamicSMemPerBlock(bytes, function, blocks, block_threads))
 }
 
-pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
-    blocks: *mut c_int,
-    function: *const c_void,
-    config: *const LaunchConfig,
+pub(crate) fn cudaOccupancyMaxPotentialClusterSize(
+    blocks: Out<c_int>,
+    function: In<c_void>,
+    config: In<LaunchConfig>,
 ) -> Outcome {
     let driver = entered()?;
-    // SAFETY: the caller promises the configuration.
-    let config = unsafe { driver_config(config) }?;
+    let config = driver_config(config)?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the pointer.
-    check(unsafe { driver.cuOccupancyMaxPotentialClusterSize(blocks, function, &config) })
+    call!(driver, cuOccupancyMaxPotentialClusterSize(blocks, function, &raw const config))
 }
 
-pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
-    clusters: *mut c_int,
-    function: *const c_void,
-    config: *const LaunchConfig,
+pub(crate) fn cudaOccupancyMaxActiveClusters(
+    clusters: Out<c_int>,
+    function: In<c_void>,
+    config: In<LaunchConfig>,
 ) -> Outcome {
     let driver = entered()?;
-    // SAFETY: the caller promises the configuration.
-    let config = unsafe { driver_config(config) }?;
+    let config = driver_config(config)?;
     let function = kernels::function(driver, function)?;
-    // SAFETY: the caller promises the pointer.
-    check(unsafe { driver.cuOccupancyMaxActiveClusters(clusters, function, &config) })
+    call!(driver, cuOccupancyMaxActiveClusters(clusters, function, &raw const config))
 }
 
 /// Launches a kernel.
-///
-/// # Safety
-///
-/// The handles are of this driver, and the arguments are those of the kernel.
-unsafe fn launch(
+fn launch(
     driver: &LibCuda,
     function: CUfunction,
     (grid, block): (Dim3, Dim3),
-    arguments: *mut *mut c_void,
+    arguments: Out<*mut c_void>,
     shared_bytes: usize,
     stream: CUstream,
 ) -> Outcome {
-    // SAFETY: the caller promises the arguments and the handles.
-    let code = unsafe {
-        driver.cuLaunchKernel(
+    launched(call!(
+        driver,
+        cuLaunchKernel(
             function,
             grid.x,
             grid.y,
@@ -280,26 +248,20 @@ unsafe fn launch(
             arguments,
             ptr::null_mut(),
         )
-    };
-    launched(code)
+    ))
 }
 
 /// Returns the outcome of a launch. The runtime has a code of its own for sizes that do not fit.
-fn launched(code: CUresult) -> Outcome {
-    match code {
-        CUresult::ERROR_INVALID_VALUE => Err(INVALID_CONFIGURATION),
-        code => check(code),
-    }
+fn launched(outcome: Outcome) -> Outcome {
+    outcome.map_err(|code| match code {
+        CUresult::ERROR_INVALID_VALUE => INVALID_CONFIGURATION,
+        code => code,
+    })
 }
 
 /// Returns a configuration as the driver has it.
-///
-/// # Safety
-///
-/// `config` is null or valid for a read.
-unsafe fn driver_config(config: *const LaunchConfig) -> Outcome<CUlaunchConfig> {
-    // SAFETY: the caller promises the pointer.
-    let config = unsafe { config.as_ref() }.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+fn driver_config(config: In<LaunchConfig>) -> Outcome<CUlaunchConfig> {
+    let config = config.get()?;
     Ok(CUlaunchConfig {
         gridDimX: config.grid.x,
         gridDimY: config.grid.y,

@@ -2,10 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid, Driver};
+use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 
+use crate::args::{Out, call};
 use crate::call::driver;
-use crate::error::{Outcome, check};
+use crate::error::Outcome;
 
 /// Bytes of the structure in CUDA 12 and 13.
 const BYTES_IN_12: usize = 1032;
@@ -75,56 +76,50 @@ const LAST_IN_13: &[Field] =
 /// Zeros at the end in CUDA 12.
 const LAST_IN_12: &[Field] = &[Zeros(63)];
 
-pub(crate) unsafe fn cudaGetDeviceProperties(properties: *mut c_void, device: c_int) -> Outcome {
-    // SAFETY: the caller promises the structure of CUDA 13.
-    unsafe { write_properties::<BYTES_IN_13>(properties, device, false) }
+pub(crate) fn cudaGetDeviceProperties(properties: Out<c_void>, device: c_int) -> Outcome {
+    write_properties::<BYTES_IN_13>(properties, device, false)
 }
 
-pub(crate) unsafe fn cudaGetDeviceProperties_v2(properties: *mut c_void, device: c_int) -> Outcome {
-    // SAFETY: the caller promises the structure of CUDA 12.
-    unsafe { write_properties::<BYTES_IN_12>(properties, device, true) }
+pub(crate) fn cudaGetDeviceProperties_v2(properties: Out<c_void>, device: c_int) -> Outcome {
+    write_properties::<BYTES_IN_12>(properties, device, true)
 }
 
-/// Writes the properties of a device.
-///
-/// # Safety
-///
-/// `properties` is null or valid for a write of `BYTES` bytes.
-unsafe fn write_properties<const BYTES: usize>(
-    properties: *mut c_void,
+/// Writes the properties of a device, `BYTES` bytes.
+fn write_properties<const BYTES: usize>(
+    properties: Out<c_void>,
     device: c_int,
     is_12: bool,
 ) -> Outcome {
-    if properties.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let found = layout(device, is_12)?;
-    let found: [u8; BYTES] = found.try_into().map_err(|_| CUresult::ERROR_UNKNOWN)?;
-    // SAFETY: not null, so valid for the write.
-    unsafe { properties.cast::<[u8; BYTES]>().write(found) };
-    Ok(())
+    properties.require()?;
+    let found: [u8; BYTES] =
+        layout(device, is_12)?.try_into().map_err(|_| CUresult::ERROR_UNKNOWN)?;
+    properties.cast().write(found)
 }
 
 /// Returns the bytes of the structure.
 fn layout(device: c_int, is_12: bool) -> Outcome<Vec<u8>> {
     let driver = driver()?;
-    let mut name: [c_char; NAME] = [0; NAME];
-    let (mut uuid, mut memory) = (CUuuid::default(), 0);
-    // SAFETY: the pointers are valid for writes of the given sizes.
-    unsafe {
-        check(driver.cuDeviceGetName(name.as_mut_ptr(), NAME as c_int, device))?;
-        check(driver.cuDeviceGetUuid_v2(&mut uuid, device))?;
-        check(driver.cuDeviceTotalMem_v2(&mut memory, device))?;
-    }
+    let (outcome, name) = Out::local([0; NAME], |name| {
+        call!(driver, cuDeviceGetName(name.cast::<c_char>(), NAME as c_int, device))
+    });
+    outcome?;
+    let (outcome, uuid) =
+        Out::local(CUuuid::default(), |uuid| call!(driver, cuDeviceGetUuid_v2(uuid, device)));
+    outcome?;
+    let (outcome, memory) =
+        Out::local(0, |memory| call!(driver, cuDeviceTotalMem_v2(memory, device)));
+    outcome?;
     let get = |number: c_int| {
-        let mut value = 0;
-        // SAFETY: the pointer is valid for a write.
-        let code =
-            unsafe { driver.cuDeviceGetAttribute(&mut value, CUdevice_attribute(number), device) };
-        // A driver that does not know a property does not have it.
-        if code == CUresult::ERROR_INVALID_VALUE { Ok(0) } else { check(code).map(|()| value) }
+        let attribute = CUdevice_attribute(number);
+        let (outcome, value) =
+            Out::local(0, |value| call!(driver, cuDeviceGetAttribute(value, attribute, device)));
+        match outcome {
+            // A driver that does not know a property does not have it.
+            Err(CUresult::ERROR_INVALID_VALUE) => Ok(0),
+            outcome => outcome.map(|()| value),
+        }
     };
-    let mut bytes: Vec<u8> = name.iter().map(|byte| byte.cast_unsigned()).collect();
+    let mut bytes: Vec<u8> = name.to_vec();
     bytes.extend(uuid.bytes);
     debug_assert_eq!(bytes.len(), NAME + UUID);
     bytes.resize(NAME + UUID + LUID, 0);
