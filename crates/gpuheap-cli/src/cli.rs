@@ -560,13 +560,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_passes_claps_checks() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn reads_times() {
+    fn time_needs_a_unit() {
         for (text, nanoseconds) in
             [("2ms", 2_000_000), ("100us", 100_000), ("1.5s", 1_500_000_000), ("500 ns", 500)]
         {

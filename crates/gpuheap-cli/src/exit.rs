@@ -75,12 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stays_on_one_line() {
+    fn failure_stays_on_one_line() {
         assert_eq!(Failure::wrong_use("a\nb\u{1b}[31mc\r\n").lines(), ["a b [31mc"]);
     }
 
     #[test]
-    fn keeps_every_line() {
+    fn joined_failures_keep_every_line() {
         let both = Failure::wrong_use("one").and(Failure::wrong_use("two"));
         assert_eq!(both.lines(), ["one", "two"]);
     }

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_is_replaced_whole_and_nothing_else_is_left() {
+    fn state_file_is_replaced_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpuheap/paused-1.json");
         write(&path, "old and long").unwrap();

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn python_package_probes_by_its_own_interpreter() {
+    fn python_package_probes_with_own_interpreter() {
         let started_as = Some(OsStr::new("/home/ann/venv/bin/python"));
         let command = command_of(Path::new("/usr/bin/python3.12"), started_as);
         assert_eq!(command, ["/home/ann/venv/bin/python", "-m", "gpuheap", "probe-cuda"]);

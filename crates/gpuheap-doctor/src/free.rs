@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn process_of_another_start_is_left_alone() {
+    fn process_of_other_start_survives() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let start = Machine::start_of(child.id()).unwrap();
         assert!(end(&orphan(child.id(), start + 1)).unwrap_err().contains("another process"));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn pid_that_is_none_is_refused() {
+    fn invalid_pid_is_refused() {
         assert!(end(&orphan(0, 0)).is_err());
         assert!(end(&orphan(u32::MAX, 0)).is_err());
     }

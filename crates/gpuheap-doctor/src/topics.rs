@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_keeps_a_quarter_and_at_least_four_gb() {
+    fn windows_keeps_quarter_or_four_gb() {
         let limits = |host: u64| {
             let limits = Limits::of(host * GB);
             (limits.memory / GB, limits.swap / GB)

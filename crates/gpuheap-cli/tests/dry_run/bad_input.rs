@@ -3,7 +3,7 @@
 use crate::Bench;
 
 #[test]
-fn wrong_use_is_one_line_and_runs_nothing() {
+fn wrong_use_is_one_line() {
     let bench = Bench::new();
     let unwritable = "/proc/gpuheap/file";
     let mut lines = String::new();
@@ -36,7 +36,7 @@ fn wrong_use_is_one_line_and_runs_nothing() {
 }
 
 #[test]
-fn folder_without_the_driver_is_told() {
+fn folder_without_driver_is_named() {
     let bench = Bench::new();
     let mut command = bench.command();
     command.env("GPUHEAP_STAND_INS", "/usr").args(["--", "true"]);
@@ -53,7 +53,7 @@ fn folder_without_the_driver_is_told() {
 }
 
 #[test]
-fn program_that_fails_otherwise_keeps_its_status() {
+fn failed_program_keeps_its_status() {
     let bench = Bench::new();
     let (ran, json) = bench.json(&["--", "sh", "-c", "echo why >&2; exit 42"]);
     assert_eq!(ran.code, 3);

@@ -46,7 +46,7 @@ fn process(json: &Value) -> Value {
 }
 
 #[test]
-fn peak_has_its_step_and_survives_a_reset() {
+fn peak_survives_reset_with_its_step() {
     let program = "
 torch.peak[0] = 10
 torch.step()
@@ -68,7 +68,7 @@ print('end')
 }
 
 #[test]
-fn program_that_ends_at_once_has_its_peaks() {
+fn abrupt_end_keeps_peaks() {
     let program = "torch.opened()\ntorch.peak[0] = 30\nimport os; os._exit(4)";
     let (ran, json) = ran(program, &[]);
     assert_eq!((ran.code, &json["cards"][0]["ended"]), (3, &json!({"exit": 4})));
@@ -141,7 +141,7 @@ time.sleep(600)
 }
 
 #[test]
-fn failure_has_its_lines_and_what_followed() {
+fn failure_has_its_lines_and_outcome() {
     let program = "
 torch.peak[0] = 100
 def forward():
@@ -193,7 +193,7 @@ def on_a_thread(callback):
 "#;
 
 #[test]
-fn read_on_a_native_thread_is_counted() {
+fn read_on_native_thread_is_counted() {
     let program = "
 import gpuheap_dry_run_hook as hook
 torch.peak[0] = 1
@@ -206,7 +206,7 @@ print(hook.state.reads)
 }
 
 #[test]
-fn failure_on_a_native_thread_is_reported() {
+fn failure_on_native_thread_is_reported() {
     let program = "
 import functools
 torch.peak[0] = 100
@@ -220,7 +220,7 @@ on_a_thread(ctypes.CFUNCTYPE(None, ctypes.c_ulonglong)(observer))
 }
 
 #[test]
-fn signal_during_a_callback_reaches_the_program() {
+fn signal_during_callback_reaches_program() {
     for (raised, code, printed) in [
         ("KeyboardInterrupt", 0, "KeyboardInterrupt()\n"),
         ("OSError(5, 'late')", 0, "OSError(5, 'late')\n"),
@@ -291,7 +291,7 @@ operators['_ZN2at4_ops{name}4callERKNS_6TensorE']()
 }
 
 #[test]
-fn library_with_a_stand_in_is_not_loaded_by_its_path() {
+fn path_of_replaced_library_is_ignored() {
     let program = "
 torch.peak[0] = 1
 torch.step()
@@ -309,7 +309,7 @@ except OSError:
 }
 
 #[test]
-fn allocator_that_was_replaced_is_told() {
+fn replaced_allocator_is_noted() {
     let program = "
 torch.cuda.get_allocator_backend = lambda: 'pluggable'
 torch.cuda.memory_stats_as_nested_dict = None
@@ -323,7 +323,7 @@ torch.step()
 }
 
 #[test]
-fn hook_that_fails_does_not_disturb_the_program() {
+fn failed_hook_leaves_program_running() {
     let program = "
 torch.cuda.memory_stats_as_nested_dict = None
 torch.step()

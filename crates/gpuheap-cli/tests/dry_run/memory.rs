@@ -39,7 +39,7 @@ fn unchecked_refusal_is_out_of_memory() {
 }
 
 #[test]
-fn unchecked_refusal_is_told() {
+fn unchecked_refusal_is_shown() {
     insta::assert_snapshot!(ran("ignored", "RTX 4090", &[]).0.stderr);
 }
 
@@ -51,7 +51,7 @@ fn checked_refusal_is_out_of_memory() {
 }
 
 #[test]
-fn refusal_that_is_made_good_fits() {
+fn refusal_with_later_success_fits() {
     for (way, then) in [("repeated", "repeated"), ("halved", "less")] {
         let (ran, json) = ran(way, "RTX 4090", &[]);
         assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
@@ -65,7 +65,7 @@ fn refusal_that_is_made_good_fits() {
 }
 
 #[test]
-fn refusal_is_not_made_good_elsewhere() {
+fn success_elsewhere_leaves_refusal_open() {
     let (ran, json) = ran("three", "RTX 4090", &[]);
     assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
 }
@@ -80,7 +80,7 @@ fn refusal_before_further_work_stays_open() {
 }
 
 #[test]
-fn search_ends_at_a_fit_of_managed_memory() {
+fn search_ends_at_fitting_managed_memory() {
     let bench = Bench::with_runtime();
     let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
     let search = ["--card", "RTX 4090", "--find-batch", "N=1..25", "--"];
@@ -110,7 +110,7 @@ fn managed_memory_beyond_the_device_oversubscribes() {
 }
 
 #[test]
-fn killed_program_leaves_its_figures() {
+fn killed_program_keeps_its_figures() {
     let (ran, json) = ran("waits", "RTX 4090", &["--time-limit", "2s"]);
     assert_eq!((ran.code, &json["cards"][0]["reason"]), (3, &"no_step".into()), "{}", ran.stderr);
     assert_eq!(json["cards"][0]["processes"][0]["devices"][0]["managed"], 1 << 30);
@@ -170,7 +170,7 @@ fn example(name: &str, memory: &str) -> (Ran, Value) {
 }
 
 #[test]
-fn example_of_a_reset_has_its_verdict() {
+fn example_free_and_reset_has_verdict() {
     let (ran, json) = example("free_and_reset", "1GiB");
     assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
     assert!(ran.stdout.contains("gpuheap: reset           0 MiB taken"), "{}", ran.stdout);
@@ -186,7 +186,7 @@ fn example_of_a_reset_has_its_verdict() {
 
 /// Two processes hold a context each, and 256 MiB.
 #[test]
-fn example_of_an_end_has_its_verdict() {
+fn example_process_end_has_verdict() {
     let (ran, json) = example("process_end", "2GiB");
     assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
     assert!(!ran.stdout.contains("memory: no"), "{}", ran.stdout);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::Bench;
 
 #[test]
-fn program_finds_the_devices_that_were_asked_for() {
+fn program_finds_requested_devices() {
     let bench = Bench::new();
     let take = bench.compiled("take.c");
     let ran = bench.dry_run(&["--card", "RTX 3090", "--devices", "2", "--", &take, "100"]);
@@ -43,7 +43,7 @@ fn driver_reports_peak_failures_and_counts() {
 }
 
 #[test]
-fn fitting_value_is_found_by_what_the_driver_refuses() {
+fn largest_fitting_value_is_found() {
     let bench = Bench::new();
     let take = bench.compiled("take.c");
     let (ran, json) =
@@ -58,7 +58,7 @@ fn fitting_value_is_found_by_what_the_driver_refuses() {
 }
 
 #[test]
-fn only_the_first_run_shows_its_output() {
+fn only_first_run_shows_output() {
     let bench = Bench::new();
     let script = [crate::USES_A_GPU, "echo out; echo err >&2"].concat();
     let (ran, json) = bench.json(&["--card", "T4,L4,H200", "--", "sh", "-c", &script]);
@@ -70,7 +70,7 @@ fn only_the_first_run_shows_its_output() {
 }
 
 #[test]
-fn variable_is_set_and_replaced_in_arguments() {
+fn variable_is_set_and_replaced() {
     let bench = Bench::new();
     let script = "test $B = $1 && echo $1 >>values
         echo '{\"devices\": [{\"peak_in_use\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
@@ -100,7 +100,7 @@ fn variable_is_set_and_replaced_in_arguments() {
 }
 
 #[test]
-fn python_loads_the_hook_and_then_its_own_sitecustomize() {
+fn python_loads_hook_and_own_sitecustomize() {
     let bench = Bench::new();
     bench.file("sitecustomize.py", "print('own')");
     // Stands for PyTorch: what the hook asks of it.
@@ -124,7 +124,7 @@ fn python_loads_the_hook_and_then_its_own_sitecustomize() {
 }
 
 #[test]
-fn module_that_is_not_served_is_told() {
+fn unserved_module_is_named() {
     let bench = Bench::new();
     bench.file("jax.py", "");
     let mut command = bench.command();
@@ -155,7 +155,7 @@ fn signal_is_passed_to_the_program() {
 }
 
 #[test]
-fn time_limit_ends_a_program_that_has_no_steps() {
+fn time_limit_ends_program_without_steps() {
     let bench = Bench::new();
     let began = Instant::now();
     let (ran, json) = bench.json(&["--time-limit", "1ms", "--", "sleep", "600"]);

@@ -54,7 +54,7 @@ fn program_that_fits() {
 }
 
 #[test]
-fn program_that_runs_out_of_memory() {
+fn program_out_of_memory() {
     let bench = Bench::new();
     let torch = r#"{
         "torch": "2.11.0+cu130", "cuda": "13.0", "steps": 0, "failed": 1,
@@ -70,7 +70,7 @@ fn program_that_runs_out_of_memory() {
 }
 
 #[test]
-fn card_that_is_too_small_learns_what_is_needed() {
+fn small_card_gets_needed_memory() {
     let bench = Bench::new();
     let torch = |failed| {
         format!(
@@ -97,7 +97,7 @@ fn card_that_is_too_small_learns_what_is_needed() {
 }
 
 #[test]
-fn program_that_failed_early_names_what_was_refused_and_no_card() {
+fn early_failure_names_refusals_without_cards() {
     let bench = Bench::new();
     let driver = DRIVER.replacen('{', r#"{"refused": [{"function": "cuMystery", "times": 1}],"#, 1);
     let torch = r#"{"torch": "2", "cuda": "13.0",
@@ -140,7 +140,7 @@ fn static_runtime_has_no_verdict() {
 }
 
 #[test]
-fn size_by_a_read_has_its_code() {
+fn size_from_result_has_own_code() {
     let bench = Bench::new();
     let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
         "sizes": [{"line": "/home/a/train.py:31 in mask", "operator": "nonzero", "times": 9}],
@@ -157,7 +157,7 @@ fn size_by_a_read_has_its_code() {
 }
 
 #[test]
-fn program_without_a_gpu_has_no_verdict() {
+fn program_without_gpu_has_no_verdict() {
     let bench = Bench::new();
     let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "true"]);
     assert_eq!((ran.code, &json["cards"][0]["reason"]), (3, &"no_gpu_used".into()));
@@ -165,7 +165,7 @@ fn program_without_a_gpu_has_no_verdict() {
 }
 
 #[test]
-fn program_that_caught_its_failure_and_went_on_fits() {
+fn caught_failure_fits() {
     let bench = Bench::new();
     let report =
         |went_on| format!(r#"{{"torch": "2", "cuda": "13.0", "failed": 2, "went_on": {went_on}}}"#);
@@ -194,7 +194,7 @@ fn smallest_cards_run_the_same_kernels() {
 }
 
 #[test]
-fn quick_replays_for_cards_of_the_same_capability() {
+fn quick_replays_cards_of_same_capability() {
     let bench = Bench::new();
     let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
         "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;

@@ -35,7 +35,7 @@ fn options_are_variables_of_the_program() {
 }
 
 #[test]
-fn exit_code_is_the_programs() {
+fn exit_code_is_passed_on() {
     assert_eq!(emulate(&["--", "sh", "-c", "exit 7"]).code, 7);
     assert_eq!(emulate(&["--", "sh", "-c", "kill -TERM $$"]).code, 143);
 }

@@ -32,7 +32,7 @@ fn probed(device: &str, arguments: &[&str]) -> Ran {
 }
 
 #[test]
-fn cuda_is_probed_in_a_process_of_its_own() {
+fn cuda_probes_run_in_child_process() {
     let ran = probed("h200", &[]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
     insta::assert_snapshot!(ran.stdout);
@@ -47,7 +47,7 @@ fn cuda_is_probed_in_a_process_of_its_own() {
 }
 
 #[test]
-fn pinned_memory_that_wsl2_refuses_is_a_finding() {
+fn refused_pinned_memory_is_a_finding() {
     let ran = probed("wsl2-rtx4060", &["--json"]);
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -58,7 +58,7 @@ fn pinned_memory_that_wsl2_refuses_is_a_finding() {
 }
 
 #[test]
-fn machine_without_cuda_says_so_among_the_probes() {
+fn missing_cuda_is_a_skipped_probe() {
     let ran = on(("GPUHEAP_EMULATED_DEVICE", "t4"), &["doctor", "--probe-cuda"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(
@@ -83,7 +83,7 @@ fn description() -> String {
 }
 
 #[test]
-fn status_accounts_for_what_nvml_lists() {
+fn status_accounts_for_listed_processes() {
     let description = description();
     let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["status", "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -113,7 +113,7 @@ fn status_accounts_for_what_nvml_lists() {
 }
 
 #[test]
-fn doctor_names_the_device_that_is_lost() {
+fn doctor_names_the_lost_device() {
     let ran = on(("GPUHEAP_EMULATED_NVML", &description()), &["doctor", "--json"]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -125,7 +125,7 @@ fn doctor_names_the_device_that_is_lost() {
 }
 
 #[test]
-fn driver_of_another_version_is_told_with_its_number() {
+fn version_mismatch_is_shown_with_code() {
     let description = r#"{"failures": {"nvmlInit_v2": "LIB_RM_VERSION_MISMATCH"}}"#;
     let ran = on(("GPUHEAP_EMULATED_NVML", description), &["status"]);
     assert_eq!(ran.code, 3, "{}", ran.stdout);
@@ -133,7 +133,7 @@ fn driver_of_another_version_is_told_with_its_number() {
 }
 
 #[test]
-fn idle_emulated_device_has_nothing_but_free_memory() {
+fn idle_emulated_device_uses_no_memory() {
     let ran = on(("GPUHEAP_EMULATED_DEVICE", "t4"), &["status", "--json"]);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(json["devices"][0]["used_bytes"], 0, "{}{}", ran.stdout, ran.stderr);
@@ -160,7 +160,7 @@ fn free_names_live_holders() {
 }
 
 #[test]
-fn pause_is_a_plan_until_it_is_asked_for() {
+fn pause_without_yes_changes_nothing() {
     let own = std::process::id();
     let description = format!(
         r#"{{"driver": "580.1", "devices": [{{"profile": "t4",

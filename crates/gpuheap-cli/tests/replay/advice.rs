@@ -8,7 +8,7 @@ fn words(text: &str) -> String {
 }
 
 #[test]
-fn python_of_a_setting_is_no_comment_of_the_shell() {
+fn setting_for_python_has_its_line() {
     let run = recordings().join("torch-settings/streams_default.pickle.gz");
     let arguments = ["--device-memory", "1.81GiB", run.to_str().unwrap()];
     let shown = replay(&arguments).stdout;
@@ -24,7 +24,7 @@ fn python_of_a_setting_is_no_comment_of_the_shell() {
 }
 
 #[test]
-fn recorded_and_replayed_outcomes_are_told_apart() {
+fn recorded_and_replayed_outcomes_are_labelled() {
     let folder = recordings().join("rmm-logs");
     let recorded = "As recorded: 96.26 MiB was requested at event 574 of 617";
     for (arguments, replayed, recorded) in [
@@ -50,7 +50,7 @@ fn recorded_and_replayed_outcomes_are_told_apart() {
 }
 
 #[test]
-fn resource_that_calls_the_driver_rarely_comes_before_the_default() {
+fn pool_with_few_calls_comes_first() {
     let run = "cupy_groupby.csv.gz";
     let json = replay(&["--json", run]).json();
     let verdict = &json[0]["verdict"];
@@ -66,7 +66,7 @@ fn resource_that_calls_the_driver_rarely_comes_before_the_default() {
 }
 
 #[test]
-fn pool_that_is_advised_has_a_row_with_its_figures() {
+fn advised_pool_has_its_row() {
     let runs = [&SHORT[..], &["varied_oom.snapshot.pickle.gz"]].concat();
     for trace in replay(&[&["--json"], &runs[..]].concat()).json().as_array().unwrap() {
         let results = trace["results"].as_array().unwrap();
@@ -80,7 +80,7 @@ fn pool_that_is_advised_has_a_row_with_its_figures() {
 }
 
 #[test]
-fn of_named_pools_the_one_with_the_least_is_enough() {
+fn smallest_named_pool_decides() {
     for pools in [["cuda", "rmm:async"], ["rmm:async", "cuda"]] {
         let pools = ["--pool", pools[0], "--pool", pools[1], "cupy_groupby.csv.gz"];
         let shown = words(&replay(&pools).stdout);
@@ -89,14 +89,14 @@ fn of_named_pools_the_one_with_the_least_is_enough() {
 }
 
 #[test]
-fn heap_of_ours_that_is_left_out_is_named() {
+fn omitted_gpuheap_pools_are_mentioned() {
     let log = recordings().join("rmm-logs/cudf_oom.dev0.csv.gz");
     let shown = words(&replay(&[log.to_str().unwrap()]).stdout);
     assert!(shown.contains("More: -v for gpuheap's own heap and all"), "{shown}");
 }
 
 #[test]
-fn no_pool_of_zero_bytes_is_advised() {
+fn advised_pool_has_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 100), ("free", 1, 100)];
     std::fs::write(folder.path().join("tiny.csv"), log(&rows)).unwrap();

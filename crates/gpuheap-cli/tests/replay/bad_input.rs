@@ -56,7 +56,7 @@ fn told_in_one_line(ran: &Ran) -> String {
 }
 
 #[test]
-fn files_that_are_no_traces() {
+fn bad_files_are_wrong_use() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("folder")).unwrap();
     let mut told = String::new();
@@ -74,7 +74,7 @@ fn files_that_are_no_traces() {
 }
 
 #[test]
-fn arguments_that_mean_nothing() {
+fn bad_arguments_are_wrong_use() {
     let cases: &[&[&str]] = &[
         &[],
         &["replai"],
@@ -136,7 +136,7 @@ fn arguments_that_mean_nothing() {
 }
 
 #[test]
-fn every_bad_file_is_told_and_no_good_one_is_printed() {
+fn bad_files_prevent_all_output() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("good.csv"), good()).unwrap();
     std::fs::write(folder.path().join("empty"), "").unwrap();
@@ -152,7 +152,7 @@ fn every_bad_file_is_told_and_no_good_one_is_printed() {
 }
 
 #[test]
-fn what_is_odd_is_noted_and_used() {
+fn damaged_logs_are_used_with_note() {
     let folder = tempfile::tempdir().unwrap();
     let rows: Vec<_> =
         (0..20_000).map(|n| ("allocate", 0x1000 + n * 512, 100 + n % 7919)).collect();

@@ -12,7 +12,7 @@ fn words(ran: &Ran) -> String {
 
 /// The run had 4.85 GiB, which is not enough. 4.94 GiB is enough.
 #[test]
-fn limit_replaces_the_memory_of_a_failed_run() {
+fn limit_replaces_memory_of_failed_run() {
     for (limit, code) in [("4.94GiB", 0), ("4.8GiB", 1)] {
         let ran = replay(&["--limit", limit, FAILED]);
         assert_eq!(ran.code, code, "{}", ran.stdout);
@@ -28,7 +28,7 @@ fn limit_replaces_the_memory_of_a_failed_run() {
 }
 
 #[test]
-fn fraction_is_advised_only_where_the_device_has_the_memory() {
+fn fraction_is_advised_if_device_suffices() {
     let advised = |arguments: &[&str]| words(&replay(&[arguments, &[FAILED]].concat()));
     let on_small = advised(&["--card", "GTX 1650 4GB"]);
     assert!(on_small.contains("more memory: 4.94 GiB needed"), "{on_small}");
@@ -43,7 +43,7 @@ fn fraction_is_advised_only_where_the_device_has_the_memory() {
 
 /// At the recorded speed, 1.81 GiB is enough. At others, the program needs up to 1.94 GiB.
 #[test]
-fn range_beyond_the_device_is_no_success() {
+fn range_beyond_device_may_fail() {
     let run = "two_streams.snapshot.pickle.gz";
     let pool = ["--pool", "torch:expandable_segments:True", run];
     let on = |memory: &str| replay(&[&["--json", "--device-memory", memory], &pool[..]].concat());
@@ -64,7 +64,7 @@ fn range_beyond_the_device_is_no_success() {
 
 /// A pool with as many bytes and as many driver calls is not advised.
 #[test]
-fn advice_on_a_run_that_gets_through_takes_less() {
+fn advice_for_successful_run_takes_less() {
     let run = "two_streams.snapshot.pickle.gz";
     let json = replay(&["--json", "--pool", "torch:expandable_segments:True", run]).json();
     let now = json[0]["results"][0]["peak_reserved_bytes"].as_u64().unwrap();

@@ -10,7 +10,7 @@ fn number(cell: &str) -> u64 {
 }
 
 #[test]
-fn counts_and_peaks_are_those_of_the_readme() {
+fn counts_and_peaks_match_readme() {
     let readme = std::fs::read_to_string(traces().join("README.md")).unwrap();
     let rows: Vec<Vec<&str>> = readme
         .lines()
@@ -31,7 +31,7 @@ fn counts_and_peaks_are_those_of_the_readme() {
 }
 
 #[test]
-fn snapshots_count_what_was_live_before_unless_told_not_to() {
+fn recorded_only_omits_earlier_blocks() {
     let peaks = |arguments: &[&str]| -> Vec<(u64, u64)> {
         let files = ["two_streams.snapshot.pickle.gz", "gpt_train_short.snapshot.pickle.gz"];
         let ran = replay(&[arguments, &["--json", "--pool", "simple"], &files].concat());
@@ -78,19 +78,19 @@ fn reserves_what_is_live_at_least_and_the_device_at_most(pools: &[&str]) {
 }
 
 #[test]
-fn a_policy_reserves_what_is_live_at_least_and_the_device_at_most() {
+fn reserved_lies_between_live_and_device() {
     let others: Vec<_> =
         pools().into_iter().filter(|pool| !SMALL_SEGMENTS.contains(pool)).collect();
     reserves_what_is_live_at_least_and_the_device_at_most(&others);
 }
 
 #[test]
-fn policies_of_small_segments_do_so_too() {
+fn small_segments_lie_between_too() {
     reserves_what_is_live_at_least_and_the_device_at_most(&SMALL_SEGMENTS);
 }
 
 #[test]
-fn a_limit_holds_for_every_policy() {
+fn limit_holds_for_every_policy() {
     for (limit, bytes) in [("1GiB", 1 << 30), ("2.5GiB", 5 << 29), ("1%", 150_109_880_320 / 100)] {
         let limited = ["--json", "--limit", limit, "two_streams.csv.gz"];
         let json = replay(&[&own_pools()[..], &limited].concat()).json();
@@ -108,7 +108,7 @@ fn a_limit_holds_for_every_policy() {
 }
 
 #[test]
-fn the_later_work_ends_the_longer_blocks_are_kept_from_other_streams() {
+fn longer_delay_reserves_more() {
     let reserved = |arguments: &[&str]| {
         let own = ["--json", "--pool", "binned", "two_streams.csv.gz"];
         let json = replay(&[arguments, &own].concat()).json();
@@ -122,7 +122,7 @@ fn the_later_work_ends_the_longer_blocks_are_kept_from_other_streams() {
 }
 
 #[test]
-fn an_event_is_a_row_of_the_log() {
+fn event_number_is_log_row() {
     const MIB: u64 = 1 << 20;
     let plain = [
         ("allocate", 0x1000, 4 * MIB),

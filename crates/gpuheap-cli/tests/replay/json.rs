@@ -115,7 +115,7 @@ fn check_pool(result: &Value, with_minimum: bool) {
 }
 
 #[test]
-fn every_field_is_there_in_its_order_and_of_its_type() {
+fn fields_have_order_and_type() {
     let files = ["gpt_train_short.csv.gz", "two_streams.snapshot.pickle.gz"];
     for (arguments, with_minimum, code) in [
         (&["--json"][..], false, 0),
@@ -145,7 +145,7 @@ fn every_field_is_there_in_its_order_and_of_its_type() {
 }
 
 #[test]
-fn pools_come_in_the_order_asked_for_and_once() {
+fn pools_keep_requested_order_without_repeats() {
     let pools = ["--pool", "split", "--pool", "none", "--pool", "split"];
     let json = replay(&[&pools[..], &["--json", "two_streams.csv.gz"]].concat()).json();
     let results = json[0]["results"].as_array().unwrap();
@@ -178,7 +178,7 @@ fn snapshot(devices: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn devices_of_a_snapshot_are_told_apart() {
+fn snapshot_has_one_trace_per_device() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("three.pickle"), snapshot(&[70, 0, 90])).unwrap();
     let json = replay_in(folder.path(), &["--json", "--pool", "split", "three.pickle"]).json();
@@ -188,7 +188,7 @@ fn devices_of_a_snapshot_are_told_apart() {
 }
 
 #[test]
-fn everything_that_is_printed_follows_the_schema() {
+fn printed_json_follows_schema() {
     let text = include_str!("../../../../docs/replay.schema.json");
     let schema: Value = serde_json::from_str(text).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn everything_that_is_printed_follows_the_schema() {
 }
 
 #[test]
-fn search_says_what_the_text_says() {
+fn search_json_matches_text() {
     let arguments = ["--tune", "rmm", "gpt_train_short.csv.gz"];
     let json = replay(&[&["--json"], &arguments[..]].concat()).json();
     let search = &json[0];
@@ -236,7 +236,7 @@ fn search_says_what_the_text_says() {
 }
 
 #[test]
-fn verdict_says_what_the_text_says() {
+fn verdict_json_matches_text() {
     let run = "varied_oom.snapshot.pickle.gz";
     let (json, text) = (replay(&["--json", run]).json(), replay(&[run]).stdout);
     let verdict = &json[0]["verdict"];

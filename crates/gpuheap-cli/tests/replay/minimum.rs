@@ -24,7 +24,7 @@ fn gets_through(trace: &str, pool: &str, memory: u64, arguments: &[&str]) -> boo
 }
 
 #[test]
-fn a_minimum_is_enough_and_two_mebibytes_less_are_not() {
+fn minimum_is_the_smallest_enough() {
     for trace in SHORT {
         for (pool, minimum) in minima(&[trace]) {
             assert_eq!(minimum % STEP, 0);
@@ -36,7 +36,7 @@ fn a_minimum_is_enough_and_two_mebibytes_less_are_not() {
 
 /// The default pool may need a twentieth more than the live bytes, and 64 MiB.
 #[test]
-fn stitched_needs_little_more_than_what_is_live() {
+fn stitched_needs_little_beyond_live() {
     let names = traces().read_dir().unwrap().map(|file| file.unwrap().file_name());
     let names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
     let logs: Vec<_> = names.iter().filter(|name| name.ends_with(".csv.gz")).collect();
@@ -52,7 +52,7 @@ fn stitched_needs_little_more_than_what_is_live() {
 }
 
 #[test]
-fn a_minimum_is_found_from_below_too() {
+fn minimum_is_found_from_below() {
     let trace = "gpt_train_short.csv.gz";
     for (pool, minimum) in minima(&["--device-memory", "500M", trace]) {
         assert!(gets_through(trace, &pool, minimum, &[]), "{pool}: {minimum}");
@@ -61,7 +61,7 @@ fn a_minimum_is_found_from_below_too() {
 }
 
 #[test]
-fn a_minimum_is_that_of_the_delay_and_of_the_limit() {
+fn minimum_respects_delay_and_limit() {
     let trace = "two_streams.csv.gz";
     // A share of a smaller device is smaller too.
     for arguments in [["--delay", "5ms"], ["--limit", "80%"]] {
@@ -74,7 +74,7 @@ fn a_minimum_is_that_of_the_delay_and_of_the_limit() {
 }
 
 #[test]
-fn no_device_helps_against_a_limit() {
+fn too_low_limit_has_no_minimum() {
     let arguments = ["--find-minimum", "--limit", "1GiB", "--pool", "split", "two_streams.csv.gz"];
     let ran = replay(&[&arguments[..], &["--json"]].concat());
     assert_eq!(ran.code, 1);

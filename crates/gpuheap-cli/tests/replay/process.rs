@@ -10,7 +10,7 @@ const HOST_MEMORY: u64 = 300 << 20;
 #[test]
 #[cfg(target_os = "linux")]
 #[expect(clippy::zombie_processes, reason = "wait4 waits, and says what the process took")]
-fn an_emulated_device_costs_little_host_memory() {
+fn emulated_device_costs_little_host_memory() {
     for trace in ["llm_serve.csv.gz", "gpt_train.csv.gz"] {
         let arguments = ["replay", "--json", trace];
         let child = command(&traces(), &arguments).stdout(Stdio::null()).spawn().unwrap();
@@ -28,7 +28,7 @@ fn an_emulated_device_costs_little_host_memory() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn closed_stdout_is_no_failure() {
     let mut child = command(&traces(), &["replay", "two_streams.csv.gz"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -41,7 +41,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_disk_is_told() {
+fn full_disk_is_environment_error() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output =
         command(&traces(), &["replay", "--json", "two_streams.csv.gz"]).stdout(full).output();
@@ -51,7 +51,7 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_told() {
+fn missing_device_is_environment_error() {
     // The result is the same with and without a driver, because no machine has as many devices.
     let ran = replay(&["--device", "cuda:9999", "two_streams.csv.gz"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, ""));
@@ -59,14 +59,14 @@ fn a_device_that_is_not_there_is_told() {
 }
 
 #[test]
-fn the_version_is_told() {
+fn version_is_printed() {
     let ran = Ran::from(command(&traces(), &["--version"]).output().unwrap());
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert_eq!(ran.stdout, format!("gpuheap {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn the_environment_changes_nothing() {
+fn environment_does_not_change_output() {
     let arguments = ["replay", "--pool", "split", "--pool", "stitched", "two_streams.csv.gz"];
     let plain = Ran::from(command(&traces(), &arguments).output().unwrap());
     let mut changed = command(&traces(), &arguments);
@@ -83,7 +83,7 @@ fn the_environment_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_coloured() {
+fn output_has_no_colour() {
     for arguments in [
         &["replay", "--help"][..],
         &["replay", "--pool", "x", "y"],

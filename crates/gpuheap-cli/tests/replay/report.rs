@@ -8,14 +8,14 @@ fn verdict(text: &str) -> &str {
 }
 
 #[test]
-fn the_table_recommends_and_marks_models() {
+fn table_recommends_and_marks_models() {
     let ran = replay(&["gpt_train_short.csv.gz"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     insta::assert_snapshot!(without_times(&ran.stdout));
 }
 
 #[test]
-fn a_failed_run_says_what_happened_and_what_would_have_helped() {
+fn failed_run_has_cause_and_remedies() {
     let ran = replay(&["varied_oom.snapshot.pickle.gz"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
     // PyTorch's own message has 4.37 GiB allocated, and 459.36 MiB reserved but unallocated.
@@ -25,7 +25,7 @@ fn a_failed_run_says_what_happened_and_what_would_have_helped() {
 
 /// The README shows the output of its own first command.
 #[test]
-fn readme_shows_the_verdict_of_its_command() {
+fn readme_shows_current_verdict() {
     let root = traces().join("../..");
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
     let shown = readme.split_once("```text\n").unwrap().1.split_once("\n```").unwrap().0;
@@ -34,7 +34,7 @@ fn readme_shows_the_verdict_of_its_command() {
 }
 
 #[test]
-fn a_verdict_fits_on_a_screen_and_the_rest_is_asked_for() {
+fn verdict_fits_on_a_screen() {
     let folder = recordings();
     let log = folder.join("rmm-logs/cudf_oom.dev0.csv.gz");
     let graphs = folder.join("torch-programs/graphs_ended.pickle.gz");
@@ -55,7 +55,7 @@ fn a_verdict_fits_on_a_screen_and_the_rest_is_asked_for() {
 }
 
 #[test]
-fn what_a_recording_lacks_is_told() {
+fn gaps_of_recording_are_named() {
     let folder = recordings().join("torch-odd");
     let mut told = String::new();
     for (name, kinds) in [
@@ -83,7 +83,7 @@ fn what_a_recording_lacks_is_told() {
 
 /// The graphs of this program ended before the snapshot. So the model is off, and no block waits.
 #[test]
-fn a_range_names_its_reason() {
+fn range_names_its_reason() {
     let folder = recordings().join("torch-programs");
     let run = |arguments: &[&str]| replay_in(&folder, arguments).stdout;
     let shown = run(&["--pool", "torch:max_split_size_mb:64", "graphs_ended.pickle.gz"]);
@@ -95,7 +95,7 @@ fn a_range_names_its_reason() {
 }
 
 #[test]
-fn a_snapshot_is_checked_against_what_recorded_it() {
+fn snapshot_is_checked_with_recorded_pool() {
     let memory = ["--device-memory", "5GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),
@@ -118,7 +118,7 @@ fn a_snapshot_is_checked_against_what_recorded_it() {
 }
 
 #[test]
-fn a_failed_run_gets_through_with_what_was_asked_for() {
+fn failed_run_passes_with_given_options() {
     let run = "varied_oom.snapshot.pickle.gz";
     let fraction = |settings: &str, profile: &str| {
         let pool = format!("torch:{settings}per_process_memory_fraction:0.035");
@@ -132,7 +132,7 @@ fn a_failed_run_gets_through_with_what_was_asked_for() {
 }
 
 #[test]
-fn request_that_failed_when_recorded_is_served_at_its_place() {
+fn recorded_failure_is_served_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
@@ -159,7 +159,7 @@ fn request_that_failed_when_recorded_is_served_at_its_place() {
 }
 
 #[test]
-fn cards_are_found_by_name_and_listed() {
+fn cards_are_found_by_name() {
     let run = "varied_oom.snapshot.pickle.gz";
     let ran = replay(&["--card", "a100-40gb", run]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
@@ -178,7 +178,7 @@ fn cards_are_found_by_name_and_listed() {
 /// A device is too small for all resources of RMM. The report has the memory that is enough, and
 /// cards with more memory fit.
 #[test]
-fn a_log_that_fails_here_names_the_memory_and_the_cards_that_do() {
+fn failed_log_names_memory_and_cards() {
     let folder = recordings().join("rmm-logs");
     for (arguments, wanted) in [
         (["--device-memory", "940MiB", "cudf_like.dev0.csv.gz"], "more memory, with cuda: 948 MiB"),
@@ -200,7 +200,7 @@ fn a_log_that_fails_here_names_the_memory_and_the_cards_that_do() {
 
 /// The figures do not depend on the device, and are those of `--find-minimum`.
 #[test]
-fn a_verdict_says_what_is_needed_and_what_is_taken() {
+fn verdict_has_needed_and_taken_memory() {
     let run = "two_streams.snapshot.pickle.gz";
     let needs = |arguments: &[&str]| {
         let json = replay(&[&["--json", run], arguments].concat()).json();
@@ -221,7 +221,7 @@ fn a_verdict_says_what_is_needed_and_what_is_taken() {
 }
 
 #[test]
-fn a_verdict_on_a_log_that_is_cut_off_says_so() {
+fn verdict_marks_cut_log() {
     let folder = tempfile::tempdir().unwrap();
     let log = crate::support::log(&[("allocate", 1, 100), ("free", 1, 100), ("allocate", 1, 50)]);
     for (name, text, is_cut) in [("cut", &log[..log.len() - 9], true), ("whole", &log, false)] {
@@ -232,7 +232,7 @@ fn a_verdict_on_a_log_that_is_cut_off_says_so() {
 }
 
 #[test]
-fn settings_are_searched() {
+fn tune_searches_settings() {
     for (name, arguments) in [
         ("tune_torch", &["--tune", "varied_oom.snapshot.pickle.gz"][..]),
         ("tune_rmm", &["--tune", "rmm", "gpt_train_short.csv.gz"]),
@@ -250,7 +250,7 @@ fn settings_are_searched() {
 }
 
 #[test]
-fn a_trace_is_read_from_standard_input() {
+fn trace_is_read_from_standard_input() {
     let folder = traces();
     let run = |arguments: &[&str]| {
         let file = std::fs::File::open(folder.join("two_streams.csv.gz")).unwrap();
@@ -264,7 +264,7 @@ fn a_trace_is_read_from_standard_input() {
 }
 
 #[test]
-fn the_heap_at_one_event_is_shown() {
+fn at_shows_heap_of_event() {
     let shown = |event: &str, trace: &str| {
         let ran = replay(&["--at", event, trace]);
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
@@ -280,7 +280,7 @@ fn the_heap_at_one_event_is_shown() {
 }
 
 #[test]
-fn a_profile_leaves_what_its_context_does_not_take() {
+fn profile_subtracts_its_context() {
     for (profile, free) in [("h200", 149_557_477_376_u64), ("rtx4090", 24_847_056_896)] {
         let shown = replay(&["--json", "--profile", profile, "gpt_train_short.csv.gz"]).stdout;
         // Bytes that cuMemGetInfo reports as free after the context is made, measured on the H200.
@@ -289,7 +289,7 @@ fn a_profile_leaves_what_its_context_does_not_take() {
 }
 
 #[test]
-fn a_pool_that_is_another_here_is_told_and_not_recommended() {
+fn fallback_pool_is_marked() {
     const WHY: &str = "split, because stitched cannot be had: the device has no virtual memory \
                        management";
     let device = ["--profile", "wsl2-rtx4060", "two_streams.csv.gz"];
@@ -311,7 +311,7 @@ fn a_pool_that_is_another_here_is_told_and_not_recommended() {
 }
 
 #[test]
-fn rounding_is_told_from_a_device_that_is_too_small() {
+fn causes_of_failure_are_distinguished() {
     let pools = ["--pool", "stitched", "--pool", "split", "--pool", "binned"];
     let device = ["--device-memory", "14700MiB", "gpt_train.csv.gz"];
     let shown = replay(&[&pools[..], &device].concat()).stdout;
@@ -332,7 +332,7 @@ fn minima_have_a_column() {
 }
 
 #[test]
-fn failures_say_where_why_and_what_would_do() {
+fn failures_have_place_and_minimum() {
     let pools = ["--pool", "none", "--pool", "simple", "--pool", "binned"];
     let memory = ["--device-memory", "1.7GiB", "--find-minimum"];
     let ran = replay(&[&pools[..], &memory, &["two_streams.snapshot.pickle.gz"]].concat());
@@ -341,7 +341,7 @@ fn failures_say_where_why_and_what_would_do() {
 }
 
 #[test]
-fn a_request_larger_than_everything_is_a_finding() {
+fn request_beyond_everything_is_a_finding() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, u64::MAX), ("allocate", 2, u64::MAX)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
@@ -358,7 +358,7 @@ fn traces_follow_each_other() {
 }
 
 #[test]
-fn no_line_is_wider_than_a_terminal() {
+fn lines_fit_a_terminal() {
     let every = ["--find-minimum", "two_streams.csv.gz", "two_streams.snapshot.pickle.gz"];
     for arguments in
         [&["--limit", "1GiB"][..], &["--device-memory", "1.8GiB"], &["--profile", "t4"]]
@@ -372,7 +372,7 @@ fn no_line_is_wider_than_a_terminal() {
 }
 
 #[test]
-fn the_help_is_what_it_should_be() {
+fn help_matches_snapshots() {
     for (name, arguments) in [
         ("help", &["--help"][..]),
         ("help_replay", &["replay", "--help"]),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn probe_that_hangs_failed_and_those_after_it_are_skipped() {
+    fn hanging_probe_skips_later_probes() {
         let text = line("context", Outcome::Started)
             + &line("context", Outcome::Ok)
             + &line("virtual memory", Outcome::Started)
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_ends_before_its_first_probe_is_a_failed_driver() {
+    fn early_end_is_failed_driver() {
         let probes = parse_probes(&end_line(Some("signal: 11 (SIGSEGV)")), &[]);
         assert_eq!(
             probes,

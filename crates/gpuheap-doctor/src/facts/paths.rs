@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_files_are_known_below_other_folders_and_after_their_removal() {
+    fn device_file_is_known_when_moved() {
         for (path, file) in [
             ("/dev/nvidia0", Some("/dev/nvidia0")),
             ("/host/dev/nvidia12", Some("/dev/nvidia12")),

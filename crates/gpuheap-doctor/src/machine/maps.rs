@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contexts_and_shared_memory_are_counted_by_their_mappings() {
+    fn mappings_count_contexts_and_shared_memory() {
         let maps = Maps::parse(
             "200600000-200800000 rw-s 00000000 00:06 1 /dev/nvidia0\n\
              300600000-300800000 rw-s 00000000 00:06 1 /host/dev/nvidia0\n\

@@ -40,7 +40,7 @@ mod tests {
     use crate::source::Recording;
 
     #[test]
-    fn look_that_blocks_is_skipped_with_its_reason() {
+    fn blocked_probe_times_out() {
         let source: Arc<dyn Source> = Arc::new(Recording::default());
         let (_open, closed) = channel::<()>();
         let look = move |_: &dyn Source| closed.recv().is_ok();

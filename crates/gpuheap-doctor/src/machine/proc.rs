@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_is_parsed_behind_the_last_parenthesis() {
+    fn stat_name_may_have_parentheses() {
         let line = "42 (a) b (c) S 7 8 9 34816 -1 0 0 0 0 0 11 22 0 0 20 0 5 0 77 1 2";
         let stat = Stat::parse(line).unwrap();
         assert_eq!(stat.comm, "a) b (c");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_found_in_the_paths_of_all_runtimes() {
+    fn container_is_found_for_every_runtime() {
         let id = "0123456789abcdef".repeat(4);
         for path in [
             format!("0::/docker/{id}"),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_say_whether_processes_are_hidden() {
+    fn hidepid_is_read_from_mounts() {
         let mounted =
             |options: &str| format!("22 27 0:20 / /proc rw,nosuid - proc proc rw{options}\n");
         assert_eq!(hidepid(&mounted("")), 0);

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_replaced_where_they_stand_by_themselves() {
+    fn whole_words_are_replaced() {
         let words = vec![("ann".to_owned(), "USER".to_owned())];
         let redaction = Redaction { words };
         assert_eq!(redaction.apply("ann planned (ann, 2 h)"), "USER planned (USER, 2 h)");

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn card_is_the_adapter_with_the_most_dedicated_memory() {
+    fn adapter_with_most_memory_is_chosen() {
         let windows = Windows::parse(
             "adapter|luid_1|100|900\r\nadapter|luid_2|5000|70\r\nprocess|luid_2|dwm|800|10\r\n\
              process|luid_2|vmmemWSL|4000|50\r\nprocess|luid_1|chrome|90|1\r\nreset|120\r\n\

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_exact_in_json_and_in_python() {
+    fn json_and_python_figures_are_exact() {
         let json = "{\"requested\": 6442450945, \"kind\": \"device\", \"cause\": \"limit\", \
                     \"limit\": 4294967297, \"limit_short_by\": 2147483651, \"tried\": []}";
         let python = "{'requested': 6442450945, 'kind': 'device', 'cause': 'limit', 'limit': \

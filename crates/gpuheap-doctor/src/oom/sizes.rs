@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_programs_write_them() {
+    fn sizes_are_read_from_program_texts() {
         assert_eq!(after("Tried to allocate 20.00 MiB. GPU", "allocate "), Some(20 << 20));
         assert_eq!(after("allocating 805,306,368 bytes (", "allocating "), Some(805_306_368));
         assert_eq!(after("in use: 17179869184.00 GiB", "in use: "), None);

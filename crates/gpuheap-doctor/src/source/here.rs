@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_hangs_is_skipped_with_its_reason() {
+    fn hanging_command_times_out() {
         let skipped = Here.run(&["sleep", "30"], Duration::from_millis(50)).unwrap_err();
         assert_eq!(skipped.why, Why::TimedOut, "{skipped}");
         assert!(skipped.text.contains("within 0.05 s"), "{skipped}");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn output_before_a_command_hangs_or_fails_is_kept() {
+    fn killed_command_keeps_its_output() {
         let limit = Duration::from_millis(300);
         let (text, ended) = run_partly(&["sh", "-c", "echo one; sleep 30"], limit).unwrap();
         assert_eq!((text.as_str(), ended.unwrap_err().why), ("one\n", Why::TimedOut));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_the_kernel_become_lines() {
+    fn kernel_records_become_lines() {
         let mut log = String::new();
         add_record(
             &mut log,

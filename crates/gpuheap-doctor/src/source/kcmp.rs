@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_and_its_copy_are_one_open_file() {
+    fn copied_descriptor_is_same_file() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let again = std::fs::File::open("/dev/null").unwrap();
         let copy = file.try_clone().unwrap();

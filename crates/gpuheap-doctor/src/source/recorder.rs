@@ -151,7 +151,7 @@ mod tests {
     use crate::{Machine, Recording, diagnose};
 
     #[test]
-    fn recorded_machine_is_diagnosed_as_the_machine_itself() {
+    fn recorded_machine_has_same_findings() {
         let recorder = Recorder::default();
         let mut machine = Machine::read(recorder.clone());
         machine.examine();

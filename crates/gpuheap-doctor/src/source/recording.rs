@@ -234,7 +234,7 @@ mod tests {
                         == environment\nHOME=/home/ann\n== same 1:2 3:4\n== run true -p\nyes\n";
 
     #[test]
-    fn sections_are_read_as_what_they_stand_for() {
+    fn sections_are_read_by_their_kind() {
         let recording = Recording::parse(TEXT).unwrap();
         assert_eq!(recording.read("/a/b").unwrap(), b"one\0two\n");
         assert_eq!(recording.link("/a/c").unwrap(), "/dev/null");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn heading_that_means_nothing_is_refused_with_its_line() {
+    fn unknown_heading_is_refused_with_line() {
         let error = Recording::parse("== /a\n== /b !gone\n").unwrap_err();
         assert!(error.to_string().contains("line 2"), "{error}");
     }

@@ -12,7 +12,7 @@ fn plan(recording: Recording) -> Plan {
 }
 
 #[test]
-fn forked_child_of_an_ended_parent_is_a_proven_orphan() {
+fn child_of_ended_parent_is_orphan() {
     let plan = plan(named("fork"));
     let [orphan] = plan.orphans.as_slice() else { panic!("{plan:?}") };
     assert_eq!((orphan.pid, orphan.listed_pid, orphan.bytes), (4188, 4120, 1542 << 20));
@@ -20,14 +20,14 @@ fn forked_child_of_an_ended_parent_is_a_proven_orphan() {
 }
 
 #[test]
-fn nothing_is_proven_while_a_process_cannot_be_read() {
+fn unreadable_process_prevents_proof() {
     let plan = plan(named("fork").without("/proc/1/fd", Why::Denied));
     assert!(plan.orphans.is_empty());
     assert!(plan.unproven.as_ref().unwrap().contains("1 processes"), "{plan:?}");
 }
 
 #[test]
-fn second_holder_that_shares_nothing_is_left_alone() {
+fn holder_without_shared_file_survives() {
     let stat = "4300 (python3) S 1 4300 4300 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n";
     let other = named("fork").with("/proc/4300/stat", stat);
     let other = Recording::parse("== /proc/4300/fd/9 -> /dev/nvidia0\n").unwrap().over(other);
@@ -43,7 +43,7 @@ fn listed_process_is_never_ended() {
 }
 
 #[test]
-fn idle_device_has_nothing_to_give_back() {
+fn idle_device_has_no_step() {
     let text = plan(named("h200_idle")).render(80);
     assert!(text.starts_with("GPU 0: ") && text.contains(" in use, by no process"), "{text}");
     assert!(text.ends_with("no process holds memory: nothing to give back\n"), "{text}");
@@ -103,7 +103,7 @@ fn windows_programs_are_named_under_wsl2() {
 }
 
 #[test]
-fn unknown_part_of_windows_is_told() {
+fn unknown_share_of_windows_is_stated() {
     let text = plan(named("wsl2")).render(80);
     assert!(!text.contains("nothing to give back"), "{text}");
     assert!(text.contains("pid 4000 python3 train.py"), "{text}");
@@ -121,13 +121,13 @@ fn in_a_container(driver: &str) -> Recording {
 }
 
 #[test]
-fn orphan_is_proven_in_a_container_if_the_driver_translates_pids() {
+fn translated_pids_prove_orphan_in_container() {
     assert_eq!(plan(in_a_container("580.95.05")).orphans.len(), 1);
     assert_eq!(plan(in_a_container("535.113.01")).orphans.len(), 1);
 }
 
 #[test]
-fn likely_orphan_in_a_container_is_shown_and_not_ended() {
+fn likely_orphan_in_container_survives() {
     for driver in ["535.104.05", "525.147.05", ""] {
         let plan = plan(in_a_container(driver));
         assert!(plan.orphans.is_empty(), "{driver}: {plan:?}");
@@ -139,7 +139,7 @@ fn likely_orphan_in_a_container_is_shown_and_not_ended() {
 
 /// The pid may be that of a process outside, which lives.
 #[test]
-fn group_of_the_listed_process_proves_nothing_under_an_older_driver() {
+fn process_group_under_older_driver_survives() {
     let stat = "4188 (python3) S 1 4120 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 9280000 0 0\n";
     let plan = plan(in_a_container("525.147.05").with("/proc/4188/stat", stat));
     assert!(plan.orphans.is_empty(), "{plan:?}");
@@ -165,7 +165,7 @@ fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
 }
 
 #[test]
-fn workers_of_a_living_training_are_left_alone() {
+fn workers_of_live_training_survive() {
     assert_eq!(plan(beside_a_training(1, 4188, 1)).orphans.len(), 1);
     for worker in [
         beside_a_training(4300, 4188, 1),
@@ -178,7 +178,7 @@ fn workers_of_a_living_training_are_left_alone() {
 }
 
 #[test]
-fn server_of_mps_proves_nothing() {
+fn mps_server_prevents_proof() {
     let stat = "4400 (nvidia-cuda-mps) S 1 4400 4400 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n";
     let link = Recording::parse("== /proc/4400/fd/9 -> /dev/nvidiactl\n").unwrap();
     let plan = plan(link.over(named("fork").with("/proc/4400/stat", stat)));
@@ -187,7 +187,7 @@ fn server_of_mps_proves_nothing() {
 }
 
 #[test]
-fn orphan_that_a_later_look_does_not_find_is_dropped() {
+fn unconfirmed_orphan_is_dropped() {
     let mut first = plan(named("fork"));
     first.confirm(&plan(named("fork")));
     assert_eq!(first.orphans.len(), 1);
@@ -204,7 +204,7 @@ fn server_request_is_the_first_step() {
 }
 
 #[test]
-fn nothing_is_proven_while_open_files_were_not_all_compared() {
+fn uncompared_files_prevent_proof() {
     let mut recording = named("fork");
     let mut holders = String::new();
     for pid in 5000..5300 {

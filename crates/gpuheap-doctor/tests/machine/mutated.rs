@@ -20,7 +20,7 @@ static RECORDINGS: LazyLock<Vec<Recording>> = LazyLock::new(|| {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(
+    fn explain_error_never_panics(
         head in "(CUDA out of memory\\. Tried to allocate |out of GPU memory: |Out of memory allocating |Out of GPU memory |RESOURCE_EXHAUSTED: Out of memory |Unable to allocate |Killed process 7 |rmm std::bad_alloc|Worker exceeded |/mnt/c/ cudaErrorMemoryAllocation |\\{'requested': )",
         rest in "([0-9.,]{0,8} (GiB|bytes|é|total capacity of|of which|free|; |\\(|short, because |requested, |/|Process |shape \\(|cudaError|% memory budget|reserved of a limit of|kB)){0,12}",
     ) {
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn nothing_panics(
+    fn garbled_sections_never_panic(
         which in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), ".{0,40}"), 1..6),
     ) {
@@ -89,7 +89,7 @@ fn look(recording: Recording) {
 }
 
 #[test]
-fn no_single_garbled_section_panics() {
+fn one_garbled_section_never_panics() {
     for name in ["several_users", "wsl2_windows", "fork"] {
         let recording = named(name);
         let sections: Vec<String> = recording.names().map(str::to_owned).collect();

@@ -49,7 +49,7 @@ fn of(name: &str) -> String {
 }
 
 #[test]
-fn rmm_under_wsl2_names_windows() {
+fn rmm_error_under_wsl2_names_windows() {
     let text = of("rmm_cuda_line");
     let windows = explain_error(&text, Some(true)).unwrap();
     for word in ["Windows refused", "pinned", "half of the card", "wsl2.md", "explain rapids"] {
@@ -67,7 +67,7 @@ fn rmm_under_wsl2_names_windows() {
 }
 
 #[test]
-fn every_full_device_names_windows_under_wsl2() {
+fn full_device_under_wsl2_names_windows() {
     for name in ["bare_driver", "cudarc", "cupy_full", "jax_short", "julia", "numba", "pycuda_full"]
     {
         let found = explain_error(&of(name), Some(true)).unwrap().render(80);
@@ -78,7 +78,7 @@ fn every_full_device_names_windows_under_wsl2() {
 }
 
 #[test]
-fn no_expandable_segments_under_wsl2() {
+fn wsl2_advice_omits_expandable_segments() {
     for name in ["torch_pieces", "torch_1"] {
         let text = of(name);
         assert!(explain_error(&text, None).unwrap().fix.contains("expandable_segments:True"));
@@ -88,7 +88,7 @@ fn no_expandable_segments_under_wsl2() {
 }
 
 #[test]
-fn error_that_is_not_memory_says_so() {
+fn other_error_is_not_about_memory() {
     for (name, part) in [("not_ready", "no lack of memory"), ("ordinal", "no lack of memory")] {
         let found = explain_error(&of(name), None).unwrap();
         assert!(found.cause.contains(part), "{found:#?}");
@@ -98,7 +98,7 @@ fn error_that_is_not_memory_says_so() {
 }
 
 #[test]
-fn host_memory_is_not_called_gpu_memory() {
+fn host_errors_exclude_gpu_memory() {
     for name in ["numpy", "killed", "killed_kernel", "host_bad_alloc", "dask_nanny"] {
         let found = explain_error(&of(name), None).unwrap();
         assert!(found.cause.contains("not memory of the GPU"), "{name}: {found:#?}");
@@ -109,7 +109,7 @@ fn host_memory_is_not_called_gpu_memory() {
 }
 
 #[test]
-fn figures_are_exact_where_they_are() {
+fn figures_are_exact_or_marked_rounded() {
     let bytes = |name: &str, figure: &str| {
         let found = explain_error(&of(name), None).unwrap();
         let value = found.evidence.iter().find(|(key, _)| *key == figure).unwrap().1;

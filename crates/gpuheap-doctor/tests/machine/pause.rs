@@ -79,7 +79,7 @@ fn read(recording: Recording) -> Machine {
 }
 
 #[test]
-fn process_is_paused_and_resumed_by_the_drivers_states() {
+fn pause_and_resume_follow_driver_states() {
     let machine = read(training());
     let pause = Pause::plan(&machine, PID).unwrap();
     assert_eq!(pause.memory_in_words(), "3752 MiB of GPU 0");
@@ -94,7 +94,7 @@ fn process_is_paused_and_resumed_by_the_drivers_states() {
 }
 
 #[test]
-fn pause_that_fails_lets_the_process_run_on() {
+fn failed_pause_leaves_process_running() {
     let machine = read(training());
     let pause = Pause::plan(&machine, PID).unwrap();
     for (fails, state, text) in [
@@ -119,7 +119,7 @@ fn pause_that_fails_lets_the_process_run_on() {
 }
 
 #[test]
-fn restore_that_would_not_fit_is_not_asked_for() {
+fn resume_without_room_is_refused() {
     let machine = read(training());
     let pause = Pause::plan(&machine, PID).unwrap();
     let nvml = training().text("nvml").unwrap().replace("146166382592", "1073741824");
@@ -136,7 +136,7 @@ fn restore_that_would_not_fit_is_not_asked_for() {
 }
 
 #[test]
-fn guards_refuse_what_cannot_be_paused() {
+fn plan_refuses_unpausable_processes() {
     let refused = |recording: Recording, pid: u32| Pause::plan(&read(recording), pid).unwrap_err();
     assert!(refused(training(), 1).contains("no memory of a device"));
     let nvml = training().text("nvml").unwrap().replace("580.159.04", "550.54");
@@ -153,7 +153,7 @@ fn guards_refuse_what_cannot_be_paused() {
 }
 
 #[test]
-fn another_process_of_the_number_is_left_alone() {
+fn reused_pid_is_not_paused() {
     let machine = read(training());
     let mut pause = Pause::plan(&machine, PID).unwrap();
     pause.start_ticks += 1;

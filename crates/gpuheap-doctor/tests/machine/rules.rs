@@ -29,7 +29,7 @@ pub(crate) fn fixtures(id: &str, kind: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn rules_have_an_id_and_fixtures_each() {
+fn every_rule_has_id_and_fixtures() {
     let ids: BTreeSet<String> = RULES.iter().map(|rule| rule.id.to_lowercase()).collect();
     assert_eq!(ids.len(), RULES.len());
     let folders = std::fs::read_dir(rules()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -38,7 +38,7 @@ fn rules_have_an_id_and_fixtures_each() {
 }
 
 #[test]
-fn every_rule_fires_on_its_fixtures_and_keeps_quiet_on_the_others() {
+fn rules_fire_on_their_fixtures_only() {
     for rule in RULES {
         for (kind, fires) in [("fires", true), ("quiet", false)] {
             let files = fixtures(rule.id, kind);
@@ -55,7 +55,7 @@ fn every_rule_fires_on_its_fixtures_and_keeps_quiet_on_the_others() {
 }
 
 #[test]
-fn no_rule_warns_on_a_healthy_machine() {
+fn healthy_machine_has_no_warning() {
     let bare = Recording::parse("== /dev/null\n== /proc/sys/kernel/osrelease\n6.8.0\n").unwrap();
     for machine in [
         named("h200_idle"),
@@ -104,7 +104,7 @@ fn all_findings_at_80_columns() {
 }
 
 #[test]
-fn worst_comes_first() {
+fn findings_are_sorted_by_severity() {
     let severities = |report: Report| -> Vec<Severity> {
         report.findings.iter().map(|finding| finding.severity).collect()
     };

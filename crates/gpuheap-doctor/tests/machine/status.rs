@@ -51,7 +51,7 @@ fn reserved_memory_is_not_counted_twice() {
 }
 
 #[test]
-fn process_that_cannot_be_seen_is_not_called_ended() {
+fn invisible_process_is_hidden_not_ended() {
     let hidden = "22 27 0:20 / /proc rw - proc proc rw,hidepid=2\n";
     let account = account(named("several_users").with("/proc/self/mountinfo", hidden));
     assert_eq!(account.processes[2].place, Place::Hidden);
@@ -68,7 +68,7 @@ fn several_users_at_200_columns() {
 }
 
 #[test]
-fn wsl2_has_the_figures_of_windows_by_their_names() {
+fn wsl2_status_shows_figures_of_windows() {
     let mut machine = Machine::read(named("wsl2_windows"));
     assert_eq!(machine.windows, None);
     machine.ask_windows();
@@ -139,7 +139,7 @@ impl Source for Starting {
 }
 
 #[test]
-fn process_that_is_listed_later_is_not_called_ended() {
+fn late_listed_process_is_not_ended() {
     // Another user's process: that it has a device open cannot be read.
     let recording = named("h200_training").without("/proc/4000/fd", Why::Denied);
     let recording = recording.without("/proc/4000/fd/7", Why::Missing);

@@ -25,7 +25,7 @@ fn topics_have_the_numbers_of_wsl2() {
 }
 
 #[test]
-fn topics_say_what_they_do_not_know() {
+fn topics_state_unknown_figures() {
     let estimated = explained("wslconfig", named("wsl2"));
     assert!(estimated.contains("31.05 GiB of memory (estimated"), "{estimated}");
     assert!(explained("dedicated", named("wsl2")).contains("could not be asked"));
@@ -35,7 +35,7 @@ fn topics_say_what_they_do_not_know() {
 }
 
 #[test]
-fn pool_fits_into_what_is_free() {
+fn suggested_pool_fits_free_memory() {
     for name in ["wsl2", "h200_idle", "several_users"] {
         let machine = Machine::read(named(name));
         let text = explained("rapids", named(name));
@@ -52,7 +52,7 @@ fn pool_fits_into_what_is_free() {
 }
 
 #[test]
-fn detection_needs_no_single_fact() {
+fn wsl2_is_detected_without_any_fact() {
     let machine = Machine::read(named("wsl2"));
     assert!(machine.host.wsl_facts.len() >= 4, "{:?}", machine.host.wsl_facts);
     // A custom kernel, without the device, but with the driver and the variables.
@@ -97,7 +97,7 @@ fn shares(text: &str) -> Vec<u64> {
 }
 
 #[test]
-fn share_of_wsl2_is_one_number() {
+fn wsl2_share_is_the_same_everywhere() {
     let topics = TOPICS.map(|topic| explained(topic, named("wsl2_windows")));
     let rules = RULES.iter().map(|rule| rule.explanation.to_owned());
     let files = pages().into_iter().map(|page| std::fs::read_to_string(page).unwrap());
