@@ -19,7 +19,7 @@ pub(crate) struct DoctorArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Also write what was read of this machine to a file, for --machine; it holds command lines
+    /// Also write all facts of this machine to a file, for --machine; it holds command lines
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     record: Option<PathBuf>,
 

@@ -30,7 +30,7 @@ pub(crate) struct EmulateArguments {
     #[arg(long, value_name = "FILE")]
     account: Option<PathBuf>,
 
-    /// Folder of the emulated libraries [default: the one of this installation]
+    /// Folder of the emulated libraries [default: this installation's]
     #[arg(long, value_name = "FOLDER", hide = true)]
     stand_ins: Option<PathBuf>,
 
@@ -39,7 +39,7 @@ pub(crate) struct EmulateArguments {
     program: Vec<OsString>,
 }
 
-/// Runs the program. Its exit code is the command's.
+/// Runs the program. The command ends with the program's exit code.
 ///
 /// # Errors
 ///
@@ -66,8 +66,8 @@ pub(crate) fn run(arguments: &EmulateArguments) -> Result<Verdict, Failure> {
     }
 }
 
-/// Returns the exit code of a program, as a shell has it: 128 and the signal's number if a signal
-/// ended it.
+/// Returns the exit code of a program as a shell gives it: 128 plus the signal's number if a signal
+/// ended the program.
 fn status(ended: ExitStatus) -> u8 {
     let code = ended.code().or_else(|| Some(128 + ended.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)

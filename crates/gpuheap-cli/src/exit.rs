@@ -10,7 +10,7 @@ pub(crate) enum Verdict {
     /// No findings as far as is known; the text names the limits: exit code 4. A [`Failure`] has
     /// codes 2 and 3.
     AsFarAsKnown,
-    /// A program that the command ran ended with this exit code, and so does the command.
+    /// A program that the command ran ended with this exit code. The command does too.
     Status(u8),
 }
 
@@ -26,7 +26,7 @@ impl Verdict {
 }
 
 /// Failure of a command: its exit code, and lines for stderr. Each line has the problem, its place,
-/// the reason and what to do.
+/// the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     code: u8,

@@ -14,8 +14,8 @@ use crate::{machine, output, values};
 /// Arguments of `gpuheap explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArguments {
-    /// A rule's id, such as P01, or one of dedicated, wslconfig, rapids, which have the numbers of
-    /// this machine; without it the text of an error is read from standard input
+    /// A rule's id, such as P01, or a topic with the numbers of this machine: dedicated, wslconfig,
+    /// rapids; without it the text of an error is read from standard input
     #[arg(value_name = "ID")]
     id: Option<String>,
 
@@ -23,8 +23,8 @@ pub(crate) struct ExplainArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Read an error as one of this kind of device, whatever this machine and the text say:
-    /// wsl2-rtx4060 for one under WSL2, h200 for one of Linux
+    /// Read an error as one of this kind of device, regardless of this machine and of the text:
+    /// wsl2-rtx4060 for WSL2, h200 for Linux
     #[arg(long, value_name = "NAME", value_parser = values::profile, allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["id", "machine"])]
     profile: Option<Profile>,
@@ -34,7 +34,7 @@ pub(crate) struct ExplainArguments {
     json: bool,
 }
 
-/// Bytes that are read of an error's text at most.
+/// Most bytes that are read of an error's text.
 const MOST: u64 = 16 << 20;
 
 /// Explains a rule, or the text of an error.
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     if let Some(id) = &arguments.id {
         if TOPICS.iter().any(|topic| topic.eq_ignore_ascii_case(id)) {
             let mut machine = machine::read(arguments.machine.as_ref())?;
-            machine.ask_windows();
+            machine.read_windows();
             let topic = Topic::explain(id, &machine, machine::width());
             let text = topic.map(|topic| if json { topic.to_json() } else { topic.text });
             return output::print(&text.unwrap_or_default()).map(|()| Verdict::Fine);
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     output::print(&text).map(|()| Verdict::Fine)
 }
 
-/// Returns `true` if an error is one of a program under WSL2; `None` if the text decides.
+/// Returns whether the error is of a program under WSL2; `None` if the text decides.
 fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
     if let Some(profile) = &arguments.profile {
         return Ok(Some(profile.wsl2));

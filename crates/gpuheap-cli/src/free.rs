@@ -10,6 +10,7 @@ use gpuheap_doctor::{Machine, free, status};
 use gpuheap_text::mib;
 
 use crate::exit::{Failure, Verdict};
+use crate::values::size;
 use crate::{machine, output};
 
 /// Arguments of `gpuheap free`.
@@ -29,7 +30,7 @@ pub(crate) struct FreeArguments {
 }
 
 /// Prints the holders of memory, and steps that would give it back. With `--yes`, ends proven
-/// orphans, and prints the memory that came back. That nothing did is a finding.
+/// orphans, and prints the memory that came back. No memory that came back is a finding.
 ///
 /// # Errors
 ///
@@ -64,12 +65,12 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
         output::print(&format!("ended pid {} ({})\n", orphan.pid, orphan.command))?;
     }
     let wanted: u64 = plan.orphans.iter().map(|orphan| orphan.bytes).fold(0, u64::max);
-    returned(before.devices(), wanted)
+    print_returned(before.devices(), wanted)
 }
 
-/// Prints the memory that came back. Nothing is a finding.
-fn returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
-    let text = came_back(before, wanted);
+/// Prints the memory that came back. No memory is a finding.
+fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
+    let text = wait_for_memory(before, wanted);
     let verdict = if text == NOTHING { Verdict::Findings } else { Verdict::Fine };
     output::print(&text).map(|()| verdict)
 }
@@ -77,12 +78,12 @@ fn returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
 /// Text if no memory came back.
 const NOTHING: &str = "nothing came back\n";
 
-/// Time until the second look. A process that was just starting is listed by then.
+/// Time until the plan is made again. A process that was just starting is listed by then.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// Waits until `wanted` bytes are free again, at most five seconds. Returns the text of the memory
-/// that came back on each device.
-pub(crate) fn came_back(before: &[Gpu], wanted: u64) -> String {
+/// Waits until `wanted` bytes more are free, for five seconds at most. Returns a text with the
+/// memory that came back on each device.
+pub(crate) fn wait_for_memory(before: &[Gpu], wanted: u64) -> String {
     let start = Instant::now();
     loop {
         let after = machine::read(None).ok();
@@ -126,11 +127,7 @@ pub(crate) struct WaitArguments {
     machine: Option<PathBuf>,
 }
 
-fn size(text: &str) -> Result<Size, String> {
-    Size::parse(text).map_err(|error| error.to_string())
-}
-
-/// Time between two looks.
+/// Time between two reads of the machine.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Blocks until the memory is free.
@@ -155,7 +152,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
         if left == Some(Duration::ZERO) {
             let seconds = arguments.timeout.unwrap_or(0);
             let accounts: Vec<_> =
-                devices.iter().map(|gpu| status::Account::of(&machine, gpu)).collect();
+                devices.iter().map(|gpu| status::Account::new(&machine, gpu)).collect();
             let held = status::render(&accounts, "", machine::width());
             let text = format!("not free within {seconds} s; the memory is held by:\n{held}");
             return output::print(&text).map(|()| Verdict::Findings);

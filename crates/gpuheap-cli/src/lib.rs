@@ -42,7 +42,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     match done {
         Ok(verdict) => verdict.exit_code(),
         Err(failure) => {
-            output::complain(&failure);
+            output::print_errors(&failure);
             failure.exit_code()
         }
     }

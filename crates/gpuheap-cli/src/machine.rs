@@ -42,7 +42,7 @@ pub(crate) fn recording(path: &Path) -> Result<Recording, Failure> {
 ///
 /// # Errors
 ///
-/// Returns one line with the reason if there is none: no GPU, no driver, or a driver that fails.
+/// Returns one line with the reason: no GPU, no driver, or a driver that fails.
 pub(crate) fn devices(machine: &Machine, wanted: Option<u32>) -> Result<Vec<&Gpu>, Failure> {
     if machine.has_no_gpu() {
         return Err(Failure::environment_error(

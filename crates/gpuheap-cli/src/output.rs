@@ -21,25 +21,25 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a note to stderr, which needs no action.
+/// Writes a note to stderr. It needs no action.
 pub(crate) fn note(text: &str) {
     line("note", text);
 }
 
-/// Writes a command's report to stderr, if stdout is that of a program which the command ran.
+/// Writes a command's report to stderr, because a program that the command ran writes to stdout.
 pub(crate) fn report(text: &str) {
-    // Nobody can be told that stderr is closed.
+    // A closed stderr cannot be reported.
     let _ = stderr().lock().write_all(text.as_bytes());
 }
 
 /// Writes the reason for missing output to stderr.
-pub(crate) fn complain(failure: &Failure) {
+pub(crate) fn print_errors(failure: &Failure) {
     for text in failure.lines() {
         line("error", text);
     }
 }
 
 fn line(kind: &str, text: &str) {
-    // Nobody can be told that stderr is closed.
+    // A closed stderr cannot be reported.
     let _ = writeln!(stderr().lock(), "{kind}: {text}");
 }

@@ -18,7 +18,7 @@ pub(crate) struct PauseArguments {
     #[arg(value_name = "PID")]
     pid: u32,
 
-    /// Do it; without it only what would be done is printed
+    /// Do it; without it only the plan is printed
     #[arg(long)]
     yes: bool,
 }
@@ -39,13 +39,13 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Fine);
     }
     let driver = driver()?;
-    // The record is written before the pause: without it nothing knows what the process needs. If
-    // the pause fails, the record does no harm, because a resume checks the process's state.
+    // The record is written before the pause: a resume needs the bytes in it. If the pause fails,
+    // the record does no harm, because a resume checks the process's state.
     let path = state_file(pid)?;
     let text = serde_json::to_string_pretty(&pause).map_err(Failure::environment_error)?;
     write(&path, &(text + "\n"))?;
     pause.run(&machine, &driver).map_err(Failure::environment_error)?;
-    let back = free::came_back(machine.devices(), pause.bytes());
+    let back = free::wait_for_memory(machine.devices(), pause.bytes());
     output::print(&format!("paused {name}\n{back}  $ gpuheap resume {pid} --yes\n"))
         .map(|()| Verdict::Fine)
 }

@@ -1,4 +1,4 @@
-//! `gpuheap probe-cuda`, which `gpuheap doctor --probe-cuda` runs in a process of its own.
+//! `gpuheap probe-cuda`: the process that `gpuheap doctor --probe-cuda` starts.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,10 +12,10 @@ use gpuheap_text::mib;
 use crate::exit::{Failure, Verdict};
 use crate::output;
 
-/// Name of the command, which `--help` does not show.
+/// Name of the command. `--help` does not show it.
 const NAME: &str = "probe-cuda";
 
-/// Returns the command that probes: this program. In the Python package that is the interpreter.
+/// Returns the command that probes: this program, or the interpreter of the Python package.
 ///
 /// # Errors
 ///
@@ -24,12 +24,12 @@ pub(crate) fn command() -> Result<Vec<String>, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::environment_error(format!("--probe-cuda: the path of this program: {error}"))
     })?;
-    Ok(command_of(&program, std::env::args_os().next().as_deref()))
+    Ok(command_for(&program, std::env::args_os().next().as_deref()))
 }
 
-/// Returns the command of a program, which was started under the name `started_as`. A virtual
-/// environment's Python is a link, and finds the environment by the link's name alone.
-fn command_of(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
+/// Returns the command that probes by a program. `started_as` is the name by which the program was
+/// started: a virtual environment's Python is a link, and finds its environment by that name alone.
+fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = |part: &OsStr| part.to_string_lossy().into_owned();
     if name.starts_with("python") {
@@ -45,44 +45,44 @@ fn command_of(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
 ///
 /// The output cannot be written.
 pub(crate) fn run() -> Result<Verdict, Failure> {
-    began(None, "driver")?;
+    print_start(None, "driver")?;
     let driver = match LibCuda::open() {
         Ok(driver) => driver,
         Err(error) => {
             let is_missing = matches!(error, OpenError::NotFound { .. });
             let outcome = if is_missing { Outcome::Skipped } else { Outcome::Failed };
-            return done(CudaProbe::new(None, "driver", outcome, error.to_string()));
+            return print_result(CudaProbe::new(None, "driver", outcome, error.to_string()));
         }
     };
     let version = format!("CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10);
     let devices = match probe::devices(&driver) {
         Ok(devices) => devices,
-        Err(error) => return done(failed(None, "driver", error)),
+        Err(error) => return print_result(failed(None, "driver", error)),
     };
-    done(CudaProbe::new(None, "driver", Outcome::Ok, version))?;
+    print_result(CudaProbe::new(None, "driver", Outcome::Ok, version))?;
     for ordinal in 0..devices {
-        device(&driver, ordinal)?;
+        probe_device(&driver, ordinal)?;
     }
     Ok(Verdict::Fine)
 }
 
 /// Probes one device, and on the first one the memory of the host.
-fn device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
+fn probe_device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
     let uuid = match probe::uuid(driver, ordinal) {
         Ok(uuid) => uuid,
-        Err(error) => return done(failed(None, "driver", error)).map(drop),
+        Err(error) => return print_result(failed(None, "driver", error)).map(drop),
     };
     let uuid = Some(uuid.as_str());
     let [context, virtual_memory, pool, managed_memory] = PROBES;
-    began(uuid, context)?;
+    print_start(uuid, context)?;
     let probe = match Probe::new(driver, ordinal) {
         Ok(probe) => probe,
-        Err(error) => return done(failed(uuid, context, error)).map(drop),
+        Err(error) => return print_result(failed(uuid, context, error)).map(drop),
     };
-    done(context_of(&probe, uuid))?;
+    print_result(context_size(&probe, uuid))?;
 
-    began(uuid, virtual_memory)?;
-    done(result(
+    print_start(uuid, virtual_memory)?;
+    print_result(result(
         uuid,
         virtual_memory,
         probe.virtual_memory().map(|found| {
@@ -93,10 +93,10 @@ fn device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
             format!("works, pages of {}; {addresses}", mib(found.granularity))
         }),
     ))?;
-    began(uuid, pool)?;
-    done(result(uuid, pool, probe.pool().map(|()| "works".to_owned())))?;
-    began(uuid, managed_memory)?;
-    done(result(
+    print_start(uuid, pool)?;
+    print_result(result(uuid, pool, probe.pool().map(|()| "works".to_owned())))?;
+    print_start(uuid, managed_memory)?;
+    print_result(result(
         uuid,
         managed_memory,
         probe.managed_memory().map(|is_concurrent| {
@@ -105,8 +105,8 @@ fn device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
         }),
     ))?;
     if ordinal == 0 {
-        began(None, PINNED)?;
-        done(pinned(&probe))?;
+        print_start(None, PINNED)?;
+        print_result(pin_memory(&probe))?;
     }
     Ok(())
 }
@@ -115,7 +115,7 @@ const PINNED: &str = "pinned memory";
 
 /// Returns the size of the context: the bytes that NVML reports for this process. If NVML does not
 /// list the process, it is the bytes in use on the device, provided that no other process uses it.
-fn context_of(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
+fn context_size(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
     let own = std::process::id();
     let nvml = Here.nvml().ok();
     let device = nvml.iter().flat_map(|nvml| &nvml.devices);
@@ -133,11 +133,11 @@ fn context_of(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
     CudaProbe { bytes, ..CudaProbe::new(uuid, PROBES[0], Outcome::Ok, text) }
 }
 
-/// The most that is pinned.
+/// Most bytes that are pinned.
 const MOST_PINNED: u64 = 2 << 30;
 
 /// Pins a part of the host's memory: other programs need the rest.
-fn pinned(probe: &Probe<'_>) -> CudaProbe {
+fn pin_memory(probe: &Probe<'_>) -> CudaProbe {
     let left = Machine::read(Here).host.available.min(left_by_groups());
     let most = MOST_PINNED.min(left / 4);
     if most < MOST_PINNED / 8 {
@@ -176,7 +176,7 @@ fn left_by_groups() -> u64 {
             }
             _ => continue,
         };
-        // In a container the path may be the one outside, of which only the root is seen.
+        // In a container the path may be valid outside only. Then the root of the groups counts.
         for group in Path::new(path).ancestors() {
             let folder = format!("{root}{}", group.display().to_string().trim_end_matches('/'));
             let limit = number(format!("{folder}/{limit}"));
@@ -203,11 +203,11 @@ fn failed(uuid: Option<&str>, name: &str, error: DriverError) -> CudaProbe {
     CudaProbe::new(uuid, name, Outcome::Failed, error.to_string())
 }
 
-fn began(uuid: Option<&str>, name: &str) -> Result<(), Failure> {
+fn print_start(uuid: Option<&str>, name: &str) -> Result<(), Failure> {
     output::print(&CudaProbe::new(uuid, name, Outcome::Started, "").to_line())
 }
 
-fn done(probe: CudaProbe) -> Result<Verdict, Failure> {
+fn print_result(probe: CudaProbe) -> Result<Verdict, Failure> {
     output::print(&probe.to_line()).map(|()| Verdict::Fine)
 }
 
@@ -218,9 +218,9 @@ mod tests {
     #[test]
     fn python_package_probes_with_own_interpreter() {
         let started_as = Some(OsStr::new("/home/ann/venv/bin/python"));
-        let command = command_of(Path::new("/usr/bin/python3.12"), started_as);
+        let command = command_for(Path::new("/usr/bin/python3.12"), started_as);
         assert_eq!(command, ["/home/ann/venv/bin/python", "-m", "gpuheap", "probe-cuda"]);
-        let command = command_of(Path::new("/usr/bin/gpuheap"), Some(OsStr::new("gpuheap")));
+        let command = command_for(Path::new("/usr/bin/gpuheap"), Some(OsStr::new("gpuheap")));
         assert_eq!(command, ["/usr/bin/gpuheap", "probe-cuda"]);
     }
 }

@@ -4,8 +4,10 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use gpuheap_replay::replay::{self, Progress as _};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// Time until the bar is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counter of steps, shared between threads. It shows a bar after a second. If stderr is not a
@@ -17,11 +19,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(steps: u64) -> Progress {
-        Progress::with("{msg} [{bar:30}] {pos}/{len} {elapsed}", steps)
+    /// Returns a counter that expects no step yet.
+    pub(crate) fn new() -> Progress {
+        Progress::with("{msg} [{bar:30}] {pos}/{len} {elapsed}", 0)
     }
 
-    /// Makes a counter for the bytes of a file of this size.
+    /// Returns a counter for the bytes of a file of this size.
     pub(crate) fn of_bytes(bytes: u64) -> Progress {
         Progress::with("{msg} [{bar:30}] {bytes}/{total_bytes} {elapsed}", bytes)
     }
@@ -33,19 +36,18 @@ impl Progress {
         }
         Progress { bar, start: Instant::now(), shown: AtomicBool::new(false) }
     }
+}
 
-    /// Names the step that begins now.
-    pub(crate) fn show(&self, step: &str) {
+impl replay::Progress for Progress {
+    fn now(&self, step: &str) {
         self.bar.set_message(step.to_owned());
     }
 
-    /// Adds to the number of steps that are expected.
-    pub(crate) fn add_steps(&self, steps: u64) {
+    fn expect(&self, steps: u64) {
         self.bar.inc_length(steps);
     }
 
-    /// Counts steps as done. Shows the bar after a second.
-    pub(crate) fn finish_steps(&self, steps: u64) {
+    fn advance(&self, steps: u64) {
         if self.start.elapsed() > PATIENCE && !self.shown.swap(true, Ordering::Relaxed) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
@@ -62,7 +64,7 @@ pub(crate) struct Counted<'a, R> {
 impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.reader.read(buffer)?;
-        self.progress.finish_steps(count as u64);
+        self.progress.advance(count as u64);
         Ok(count)
     }
 }

@@ -4,14 +4,14 @@ use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
 use gpuheap::Device;
-use gpuheap_replay::replay::{DeviceChoice, Options, Progress as Steps, ReplayError};
+use gpuheap_replay::replay::{DeviceChoice, Options, Progress as _, ReplayError};
 use gpuheap_replay::report::Detail;
 use gpuheap_replay::run::TraceReport;
 use gpuheap_replay::tune::TraceSearch;
 use gpuheap_replay::{json, report, run};
 use gpuheap_trace::{ReadOptions, Trace};
 
-use crate::cli::{AskedCard, ReplayArguments};
+use crate::cli::{CardOption, ReplayArguments};
 use crate::exit::{Failure, Verdict};
 use crate::output;
 use crate::progress::{Counted, Progress};
@@ -26,7 +26,7 @@ const STANDARD_INPUT: &str = "-";
 /// Returns a failure if files cannot be read (one line each), or if a device cannot be opened. Then
 /// nothing is printed.
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
-    if let Some(AskedCard::List) = arguments.card {
+    if let Some(CardOption::List) = arguments.card {
         return output::print(&report::list_cards()).map(|()| Verdict::Fine);
     }
     let traces = read(arguments)?;
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
         return output::print(&moments.join("\n")).map(|()| Verdict::Fine);
     }
     let options = options(arguments)?;
-    let progress = Progress::new(0);
+    let progress = Progress::new();
     let reports = run::replay(&traces, &options, &progress).map_err(failed)?;
     drop(progress);
     let text = if arguments.json {
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
 /// Searches settings for each trace, and prints them.
 fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failure> {
     let device = device(arguments)?;
-    let progress = Progress::new(0);
+    let progress = Progress::new();
     let searches: Vec<TraceSearch> = traces
         .iter()
         .map(|trace| TraceSearch::of(trace, arguments.family(), &device, &progress))
@@ -73,8 +73,7 @@ fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failur
     Ok(if get_through { Verdict::Fine } else { Verdict::Findings })
 }
 
-/// Reads all traces before the first replay. So a bad file is reported at once, and not after
-/// minutes.
+/// Reads all traces before the first replay, so that a bad file is reported at once.
 fn read(arguments: &ReplayArguments) -> Result<Vec<Trace>, Failure> {
     let options = ReadOptions::default().recorded_only(arguments.recorded_only);
     let mut traces = Vec::new();
@@ -122,7 +121,7 @@ fn read_file(path: &Path, options: &ReadOptions) -> Result<Vec<Trace>, gpuheap_t
     let file = gpuheap_trace::open(path)?;
     let progress = Progress::of_bytes(file.metadata().map_or(0, |about| about.len()));
     let name = path.display().to_string();
-    progress.show(&format!("reading {name}"));
+    progress.now(&format!("reading {name}"));
     gpuheap_trace::read_from(&name, Counted { reader: file, progress: &progress }, options)
 }
 
@@ -145,7 +144,7 @@ fn device(arguments: &ReplayArguments) -> Result<DeviceChoice, Failure> {
             Device::open(&format!("cuda:{ordinal}")).map_err(Failure::environment_error)?;
         return Ok(DeviceChoice::Real(device));
     }
-    if let Some(AskedCard::Card(card)) = arguments.card {
+    if let Some(CardOption::Card(card)) = arguments.card {
         return Ok(DeviceChoice::Card(card));
     }
     let profile = arguments.profile.clone();
@@ -162,19 +161,5 @@ fn failed(error: ReplayError) -> Failure {
     match error {
         ReplayError::Setting(error) => Failure::wrong_use(format!("--pool: {error}")),
         error => Failure::environment_error(error),
-    }
-}
-
-impl Steps for Progress {
-    fn now(&self, step: &str) {
-        self.show(step);
-    }
-
-    fn expect(&self, steps: u64) {
-        self.add_steps(steps);
-    }
-
-    fn advance(&self, steps: u64) {
-        self.finish_steps(steps);
     }
 }

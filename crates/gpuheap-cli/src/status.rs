@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     let wanted = name.map(index).transpose()?;
     let mut machine = machine::read(arguments.machine.as_ref())?;
     let devices = machine::devices(&machine, wanted)?.into_iter();
-    let accounts: Vec<Account> = devices.map(|gpu| Account::of(&machine, gpu)).collect();
+    let accounts: Vec<Account> = devices.map(|gpu| Account::new(&machine, gpu)).collect();
     let driver = machine.nvml.as_ref().map_or_else(|_| String::new(), |nvml| nvml.driver.clone());
     print(arguments, &accounts, &driver, Some(&mut machine))
 }
@@ -57,7 +57,7 @@ fn print(
 ) -> Result<Verdict, Failure> {
     let mut ask = || {
         let machine = machine.take()?;
-        machine.ask_windows();
+        machine.read_windows();
         machine.windows.clone()
     };
     if arguments.json {

@@ -1,4 +1,6 @@
-//! Values that options of several commands have.
+//! Values of options that several commands share.
+
+use std::time::Duration;
 
 use gpuheap::Size;
 use gpuheap::emu::Profile;
@@ -13,9 +15,10 @@ pub(crate) struct TypedSize {
     pub(crate) typed: String,
 }
 
-/// Parses a size that is not a share, because it sets the memory that shares refer to.
+/// Parses a size in bytes. A share is refused, because the size sets the memory that shares refer
+/// to.
 pub(crate) fn bytes(text: &str) -> Result<TypedSize, String> {
-    missing(text)?;
+    refuse_option(text)?;
     let reason = match Size::parse(text) {
         Ok(Size::Bytes(bytes)) if bytes >= GRANULE => {
             return Ok(TypedSize { bytes, typed: text.trim().to_owned() });
@@ -27,9 +30,15 @@ pub(crate) fn bytes(text: &str) -> Result<TypedSize, String> {
     Err(format!("'{text}' is not a size: {reason}; write bytes (10000) or a unit (100M, 1.5GiB)"))
 }
 
-/// Refuses another option as a value. Values may start with a hyphen, so that `-1` gets an error of
-/// its own.
-pub(crate) fn missing(text: &str) -> Result<(), String> {
+/// Parses a size: bytes or a share.
+pub(crate) fn size(text: &str) -> Result<Size, String> {
+    refuse_option(text)?;
+    Size::parse(text).map_err(|error| error.to_string())
+}
+
+/// Refuses another option as a value. Values may start with one hyphen, so that `-1` gets its own
+/// error.
+pub(crate) fn refuse_option(text: &str) -> Result<(), String> {
     if text.starts_with("--") {
         return Err(format!("the value is missing before '{text}'"));
     }
@@ -41,4 +50,66 @@ pub(crate) fn profile(text: &str) -> Result<Profile, String> {
     Profile::named(text).ok_or_else(|| {
         format!("'{text}' is not a profile; the profiles are {}", Profile::NAMES.join(", "))
     })
+}
+
+/// Units of a time, each with its nanoseconds.
+const UNITS: [(&str, f64); 6] =
+    [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 6e10), ("h", 3.6e12)];
+
+/// Parses a time of at most `most`: a number and one of the units from `shortest` on. `examples`
+/// are for the error.
+pub(crate) fn time(
+    text: &str,
+    shortest: &str,
+    most: Duration,
+    examples: &str,
+) -> Result<Duration, String> {
+    refuse_option(text)?;
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number = number.parse::<f64>();
+    let units = UNITS.iter().skip_while(|(unit, _)| *unit != shortest);
+    let factor = units.into_iter().find(|(name, _)| *name == unit.trim());
+    let reason = match (unit.trim(), number, factor) {
+        ("", ..) => "it has no unit",
+        (_, Err(_), _) => "it does not start with a number",
+        (_, _, None) => "it has an unknown unit",
+        (_, Ok(number), Some((_, factor))) => match (number * factor).round() {
+            0.0 => "it is zero",
+            nanoseconds if nanoseconds > most.as_nanos() as f64 => "it is too long",
+            nanoseconds => return Ok(Duration::from_nanos(nanoseconds as u64)),
+        },
+    };
+    Err(format!("'{text}' is not a time: {reason}; write a number and a unit ({examples})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_needs_number_and_unit() {
+        let time = |text| time(text, "us", Duration::from_secs(3600), "2ms, 5min");
+        for (text, nanoseconds) in [
+            ("2ms", 2_000_000),
+            ("100us", 100_000),
+            ("1.5s", 1_500_000_000),
+            ("1 min", 60_000_000_000),
+        ] {
+            assert_eq!(time(text), Ok(Duration::from_nanos(nanoseconds)), "{text}");
+        }
+        for (text, reason) in [
+            ("2", "no unit"),
+            ("ms", "number"),
+            ("-1ms", "number"),
+            ("1.2.3ms", "number"),
+            ("2d", "unknown unit"),
+            ("2ns", "unknown unit"),
+            ("0ms", "zero"),
+            ("2h", "too long"),
+            ("--json", "missing"),
+        ] {
+            assert!(time(text).unwrap_err().contains(reason), "{text}: {:?}", time(text));
+        }
+    }
 }

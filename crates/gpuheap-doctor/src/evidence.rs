@@ -11,11 +11,11 @@ const NAMED: usize = 3;
 /// Returns the devices that answer, each with its account.
 pub(crate) fn accounts(machine: &Machine) -> impl Iterator<Item = (&Gpu, Account)> {
     let devices = machine.devices().iter().filter(|gpu| gpu.failure.is_none());
-    devices.map(|gpu| (gpu, Account::of(machine, gpu)))
+    devices.map(|gpu| (gpu, Account::new(machine, gpu)))
 }
 
-/// Returns the unaccounted memory from which on a device is suspect: 512 MiB, or 1 % of the device
-/// if that is more. Idle cards show up to 400 MiB (reports of 2025 and 2026).
+/// Returns the unaccounted bytes above which a device is suspect: 512 MiB, or 1 % of the device if
+/// that is more. Idle cards show up to 400 MiB (reports of 2025 and 2026).
 pub(crate) fn unaccounted_limit(account: &Account) -> i64 {
     i64::try_from((account.total_bytes / 100).max(512 << 20)).unwrap_or(i64::MAX)
 }
@@ -28,7 +28,7 @@ pub(crate) fn cannot_list(machine: &Machine) -> bool {
 }
 
 /// Returns the bytes that the driver lists for a process, over all devices.
-pub(crate) fn bytes_of(machine: &Machine, pid: u32) -> Option<u64> {
+pub(crate) fn listed_bytes(machine: &Machine, pid: u32) -> Option<u64> {
     let listed = machine.devices().iter().flat_map(|gpu| &gpu.processes);
     let mut bytes = listed.filter(|listed| listed.pid == pid).filter_map(|listed| listed.bytes);
     bytes.next().map(|first| bytes.fold(first, u64::saturating_add))
@@ -60,13 +60,13 @@ pub(crate) fn is_monitor(process: &Process) -> bool {
         || (process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so"))
 }
 
-/// Returns `true` for a server of MPS, which holds the memory of its clients.
+/// Returns `true` for a server of MPS. It holds the memory of its clients.
 pub(crate) fn is_mps(process: &Process) -> bool {
     process.comm.starts_with("nvidia-cuda-mps")
 }
 
-/// Returns `true` if a process serves a listed one that lives, like a data loader of a training.
-/// The listed one is its ancestor, or shares a descriptor with it.
+/// Returns `true` if a process serves a listed process that lives, as a data loader serves a
+/// training. The listed process is its ancestor, or shares a descriptor with it.
 pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
     let mut ancestor = machine.process(process.parent);
     // A table that changes while it is read may have a cycle of parents.
@@ -81,8 +81,8 @@ pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
         .any(|pid| is_listed(machine, pid) && machine.process(pid).is_some())
 }
 
-/// Returns `true` if a listed process that lives is in the process group of `process`. It may have
-/// started `process`.
+/// Returns `true` if a listed process that lives is in the process group of `process`. The listed
+/// process may have started `process`.
 pub(crate) fn is_grouped_with_living(machine: &Machine, process: &Process) -> bool {
     machine
         .processes
@@ -97,12 +97,12 @@ pub(crate) fn partners(machine: &Machine, pid: u32) -> impl Iterator<Item = u32>
     })
 }
 
-/// Returns the processes that may hold what the ended process `pid` opened, with `true` if they
+/// Returns the processes that may hold the files of the ended process `pid`, and `true` if they
 /// certainly do. The first of these groups that is not empty decides:
 ///
 /// * processes of its session or group, and its children: certain
 /// * processes that share a descriptor: certain
-/// * processes that have a device open and are not listed: certain if it is only one
+/// * processes that have a device open and are not listed: certain if there is only one
 pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     let holders: Vec<&Process> = unlisted_holders(machine)
         .filter(|process| !is_monitor(process) && !serves_living(machine, process))
@@ -134,12 +134,11 @@ pub(crate) enum Ended {
     Likely,
 }
 
-/// Returns the certainty that a listed process, which cannot be seen, has ended; `None` without
-/// evidence.
+/// Returns the certainty that a listed but invisible process has ended; `None` without evidence.
 ///
 /// In a container, an older driver also lists processes from outside, with pids that processes
-/// inside may have. Then the end is likely in two cases. A holder belongs to the session or group
-/// that the process led. Or all unlisted holders of the device only inherited it, and this
+/// inside may have too. Then the end is likely in two cases. Either a holder belongs to the session
+/// or group that the process led. Or all unlisted holders of the device only inherited it, and this
 /// namespace has given out the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
@@ -158,7 +157,7 @@ pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
 }
 
 /// Describes processes in a line: `4188 (python3 w.py, ann, 2 h)`.
-pub(crate) fn list(processes: &[&Process]) -> String {
+pub(crate) fn name_processes(processes: &[&Process]) -> String {
     let named = processes.iter().take(NAMED).map(|process| {
         let old = age(process.age_seconds);
         format!("{} ({}, {}, {old})", process.pid, process.command(30), process.user)

@@ -22,7 +22,7 @@ use crate::status;
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Process that holds memory of an ended one, and that no other process uses.
+/// Process that holds memory of an ended process. No other process uses that memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orphan {
     /// Pid of the process.
@@ -55,9 +55,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// Makes the plan for a machine that was [examined](Machine::examine). Changes nothing.
+/// Returns the plan for a machine that was [examined](Machine::examine). Changes nothing.
 pub fn plan(machine: &Machine) -> Plan {
-    let (orphans, unproven) = match proof(machine) {
+    let (orphans, unproven) = match proven_orphans(machine) {
         Ok(orphans) => (orphans, None),
         Err(reason) => (Vec::new(), Some(reason)),
     };
@@ -86,15 +86,15 @@ pub fn plan(machine: &Machine) -> Plan {
     }
     named.extend(orphans.iter().flat_map(|orphan| [orphan.pid, orphan.listed_pid]));
     steps.extend(holders::steps(machine, &named));
-    let (devices, windows) = (holders::of(machine), holders::of_windows(machine));
+    let (devices, windows) = (holders::held_memory(machine), holders::windows_holders(machine));
     Plan { devices, windows, orphans, unproven, steps }
 }
 
-/// Makes a step of a finding.
+/// Returns the step of a finding.
 fn step(machine: &Machine, finding: Finding) -> Step {
     Step {
         bytes: match finding.pids.as_slice() {
-            [pid] if finding.bytes == 0 => evidence::bytes_of(machine, *pid).unwrap_or(0),
+            [pid] if finding.bytes == 0 => evidence::listed_bytes(machine, *pid).unwrap_or(0),
             _ => finding.bytes,
         },
         reason: format!("{}: {}", finding.rule, finding.fact),
@@ -106,11 +106,11 @@ fn step(machine: &Machine, finding: Finding) -> Step {
 ///
 /// # Errors
 ///
-/// Returns the reason if an ended process has memory, and no holder of it can be proven.
-fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
+/// Returns the reason if an ended process has memory, and no holder of the memory is proven.
+fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
     let mut orphans: Vec<Orphan> = Vec::new();
     for gpu in machine.devices() {
-        let account = status::Account::of(machine, gpu);
+        let account = status::Account::new(machine, gpu);
         for row in account
             .processes
             .iter()
@@ -228,24 +228,24 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or_else(|| format!("{pid} is no pid"))?;
-    // A descriptor stays with this process, even if another process gets the pid. So the start is
-    // compared after the descriptor is open.
+    // A descriptor stays with its process, even if another process gets the pid later. So the start
+    // is compared after the descriptor is open.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         opened => opened.map_err(|error| format!("pid {pid}: {error}"))?,
     };
-    if numbered(process.as_raw_fd()) != Some(pid) {
+    if pid_of_descriptor(process.as_raw_fd()) != Some(pid) {
         return Err(format!(
             "pid {pid}: /proc is that of another PID namespace, so its numbers mean other processes"
         ));
     }
-    if Machine::start_of(orphan.listed_pid).is_some() {
+    if Machine::start_ticks_here(orphan.listed_pid).is_some() {
         return Err(format!(
             "pid {} runs again, under which the memory is listed; look again with gpuheap free",
             orphan.listed_pid
         ));
     }
-    if Machine::start_of(pid) != Some(orphan.start_ticks) {
+    if Machine::start_ticks_here(pid) != Some(orphan.start_ticks) {
         return Err(format!("pid {pid} is another process by now; look again with gpuheap free"));
     }
     for (signal, patience) in [(Signal::TERM, GRACE), (Signal::KILL, Duration::from_secs(1))] {
@@ -255,7 +255,7 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
         }
         let start = Instant::now();
         while start.elapsed() < patience {
-            if !Machine::is_running(pid, orphan.start_ticks) {
+            if !Machine::is_running_here(pid, orphan.start_ticks) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -265,7 +265,7 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
 }
 
 /// Returns the pid that `/proc` shows for the process of a descriptor.
-fn numbered(descriptor: i32) -> Option<u32> {
+fn pid_of_descriptor(descriptor: i32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
 }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn process_of_other_start_survives() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let start = Machine::start_of(child.id()).unwrap();
+        let start = Machine::start_ticks_here(child.id()).unwrap();
         assert!(end(&orphan(child.id(), start + 1)).unwrap_err().contains("another process"));
         assert_eq!(child.try_wait().unwrap(), None);
         assert_eq!(end(&orphan(child.id(), start)), Ok(()));

@@ -1,10 +1,10 @@
 //! Diagnosis of GPU memory: its holders, and the reasons why it does not come back.
 //!
-//! All facts come from a [`Source`]. It is this machine ([`Here`]: NVML, `/proc`, the kernel's
-//! log), or a [`Recording`] of a machine, which a [`Recorder`] writes. [`Machine::read`] reads the
-//! facts once. All else is a function of these facts:
+//! All facts come from a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's log), or a
+//! [`Recording`] of a machine. A [`Recorder`] writes recordings. [`Machine::read`] reads the facts
+//! once. The rest of the crate are functions of these facts:
 //!
-//! * [`status::of`] accounts for the memory of each device, by process.
+//! * [`status::accounts`] accounts for the memory of each device, by process.
 //! * [`diagnose`] runs all rules ([`RULES`]) and reports their findings. [`markdown`] renders the
 //!   report for others to read.
 //! * [`explain_error`] explains the text of an out-of-memory error.
@@ -23,7 +23,7 @@
 //!      \"used\": 104857600, \"free\": 16001269760}]}\n",
 //! )?;
 //! let machine = Machine::read(recording);
-//! let accounts = status::of(&machine);
+//! let accounts = status::accounts(&machine);
 //! assert_eq!(accounts[0].unaccounted_bytes, 100 << 20);
 //! # Ok::<(), gpuheap_doctor::RecordingError>(())
 //! ```

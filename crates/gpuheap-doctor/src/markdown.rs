@@ -16,7 +16,7 @@ pub fn markdown(machine: &Machine, version: &str) -> String {
     let mut text = String::new();
     text.push_str("### gpuheap doctor\n\n");
     facts(&mut text, &machine, version);
-    for account in status::of(&machine) {
+    for account in status::accounts(&machine) {
         device(&mut text, &account);
     }
     text.push_str("\n#### Findings\n\n");

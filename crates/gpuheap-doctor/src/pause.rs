@@ -1,4 +1,4 @@
-//! Pauses a process: the driver moves its device memory to the host, and later back.
+//! Pauses of a process: the driver moves its device memory to the host, and back later.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::evidence;
 use crate::machine::Machine;
 
-/// Time in which the work of the process has to end before it can be moved.
+/// Time within which the enqueued work of the process has to end before the move.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// First branch of drivers with checkpoints of other processes.
 const FIRST_DRIVER: u32 = 570;
 
-/// A process that can be paused or is paused, with its device memory. The caller keeps it from the
-/// pause to the resume, since a paused process does not tell its memory.
+/// A process that can be paused or is paused, with its device memory. The caller keeps this record
+/// until the resume, because the driver does not report the memory of a paused process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     schema: u32,
@@ -71,7 +71,7 @@ pub trait Checkpoints {
     /// The error of the driver.
     fn restore(&self, pid: u32) -> Result<(), DriverError>;
 
-    /// Lets the process's calls of CUDA go on.
+    /// Unblocks the process's calls of CUDA.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl Pause {
     /// # Errors
     ///
     /// The process has no device memory or is stopped, the driver or the system has no checkpoints,
-    /// MPS runs, or the host lacks memory: it needs what the process has, and 10 % more.
+    /// MPS runs, or the host lacks memory: it needs the process's bytes and 10 % more.
     pub fn plan(machine: &Machine, pid: u32) -> Result<Pause, String> {
         if machine.host.is_wsl {
             return Err("the driver of WSL2 has no checkpoints of processes".to_owned());
@@ -180,8 +180,8 @@ impl Pause {
         text + &format!("  $ gpuheap pause {pid} --yes\n")
     }
 
-    /// Moves the process's memory to the host. Blocks until that is done: for the process's work,
-    /// 10 seconds at most, and for the copy. If the move fails, the process runs on.
+    /// Moves the process's memory to the host. Blocks for the process's work, 10 seconds at most,
+    /// and for the copy. If the move fails, the process runs on.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Pause {
             CUprocessState::CHECKPOINTED => {
                 return Err(format!("pid {pid} is paused already: gpuheap resume {pid}"));
             }
-            other => return Err(format!("pid {pid} cannot be paused: {}", words(other))),
+            other => return Err(format!("pid {pid} cannot be paused: {}", state_in_words(other))),
         }
         calls.lock(pid, LOCK_LIMIT).map_err(|error| {
             format!("pid {pid} runs on, its work did not end within 10 s: {error}")
@@ -209,8 +209,7 @@ impl Pause {
         }
     }
 
-    /// Moves the process's memory back to its devices, and lets it go on. Blocks until that is
-    /// done.
+    /// Moves the process's memory back to its devices, and unblocks its calls. Blocks for the copy.
     ///
     /// # Errors
     ///
@@ -225,15 +224,15 @@ impl Pause {
                 calls.restore(pid).map_err(|error| format!("pid {pid} stays paused: {error}"))?;
             }
             CUprocessState::LOCKED => {}
-            other => return Err(format!("pid {pid} cannot be resumed: {}", words(other))),
+            other => return Err(format!("pid {pid} cannot be resumed: {}", state_in_words(other))),
         }
         calls.unlock(pid).map_err(|error| {
             format!("pid {pid} has its memory back and still waits: {error}; try again")
         })
     }
 
-    /// Checks that every device has the memory free that the process needs. A restore that fails
-    /// for want of memory may leave the process stuck for ever.
+    /// Checks that every device has enough free memory for the process. A restore that fails
+    /// because memory runs out may leave the process stuck for ever.
     ///
     /// # Errors
     ///
@@ -259,7 +258,7 @@ impl Pause {
         Ok(())
     }
 
-    /// Checks that the process is the planned one: its number may belong to another one by now.
+    /// Checks that the process is the planned one: its pid may belong to another process by now.
     fn is_there(&self, machine: &Machine) -> Result<(), String> {
         match machine.start_ticks(self.pid) {
             Some(start) if start == self.start_ticks => Ok(()),
@@ -274,7 +273,7 @@ impl Pause {
 }
 
 /// Returns a state in words.
-fn words(state: CUprocessState) -> String {
+fn state_in_words(state: CUprocessState) -> String {
     match state {
         CUprocessState::RUNNING => "it runs".to_owned(),
         CUprocessState::LOCKED => "its calls of CUDA wait already".to_owned(),

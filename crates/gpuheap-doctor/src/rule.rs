@@ -27,7 +27,7 @@ pub struct Rule {
 pub enum Severity {
     /// Memory is lost, or the device cannot be used.
     Fail,
-    /// Memory is held that may be recoverable, or that will be needed.
+    /// Memory is held that may be recoverable, or that a later request will lack.
     Warning,
     /// A fact explains a figure. Shown on request.
     Info,
@@ -75,7 +75,7 @@ impl Rule {
         crate::json(self)
     }
 
-    pub(crate) fn found(
+    pub(crate) fn finding(
         &self,
         fact: impl Into<String>,
         cause: impl Into<String>,

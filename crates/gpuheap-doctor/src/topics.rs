@@ -52,12 +52,12 @@ impl Text {
         hanging(&mut self.text, "", "", words, self.width);
     }
 
-    fn point(&mut self, words: &str) {
+    fn bullet(&mut self, words: &str) {
         hanging(&mut self.text, "* ", "  ", words, self.width);
     }
 
-    /// Adds a line to copy, without breaking it.
-    fn copy(&mut self, line: &str) {
+    /// Adds a line of code to copy, unbroken.
+    fn code(&mut self, line: &str) {
         self.text.push_str(format!("    {line}").trim_end());
         self.text.push('\n');
     }
@@ -79,14 +79,14 @@ fn dedicated(text: &mut Text, machine: &Machine) {
     );
     match &machine.windows {
         Some(windows) => {
-            let (dedicated, shared) = windows.of_wsl();
+            let (dedicated, shared) = windows.wsl_memory();
             text.paragraph("Here, now:");
-            text.copy(&format!(
+            text.code(&format!(
                 "Dedicated GPU memory {:>11}, of that WSL2 {}",
                 mib(windows.dedicated),
                 mib(dedicated)
             ));
-            text.copy(&format!(
+            text.code(&format!(
                 "Shared GPU memory    {:>11}, of that WSL2 {}",
                 mib(windows.shared),
                 mib(shared)
@@ -122,20 +122,20 @@ fn wslconfig(text: &mut Text, machine: &Machine) {
         Amount(host.memory),
         Amount(host.swap)
     ));
-    let limits = Limits::of(memory);
+    let limits = Limits::for_host(memory);
     text.paragraph("In %UserProfile%\\.wslconfig, which leaves Windows a quarter, at least 4 GB:");
-    text.copy("[wsl2]");
-    text.copy(&format!("memory={}GB", limits.memory / GB));
-    text.copy(&format!("swap={}GB", limits.swap / GB));
-    text.copy("");
-    text.copy("[experimental]");
-    text.copy("autoMemoryReclaim=gradual");
-    let set: Vec<&str> = windows.map(present).unwrap_or_default();
+    text.code("[wsl2]");
+    text.code(&format!("memory={}GB", limits.memory / GB));
+    text.code(&format!("swap={}GB", limits.swap / GB));
+    text.code("");
+    text.code("[experimental]");
+    text.code("autoMemoryReclaim=gradual");
+    let set: Vec<&str> = windows.map(memory_settings).unwrap_or_default();
     if !set.is_empty() {
         text.paragraph(&format!("It has now: {}.", set.join(", ")));
     }
     text.paragraph("Then, in Windows or here; it ends every program of WSL2:");
-    text.copy("wsl.exe --shutdown");
+    text.code("wsl.exe --shutdown");
     text.paragraph(
         "It is memory of the host: programs that end with \"Killed\", pandas and spilling need it. \
          The memory of the card does not change.",
@@ -143,7 +143,7 @@ fn wslconfig(text: &mut Text, machine: &Machine) {
 }
 
 /// Returns the settings of a `.wslconfig` that concern memory or the GPU.
-fn present(windows: &Windows) -> Vec<&str> {
+fn memory_settings(windows: &Windows) -> Vec<&str> {
     const KEYS: [&str; 5] = ["memory", "swap", "gpusupport", "safemode", "automemoryreclaim"];
     let is_known = |line: &&str| {
         let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -162,7 +162,7 @@ struct Limits {
 impl Limits {
     /// Returns three quarters of the host's memory, with at least 4 GB left to Windows, and at
     /// least 1 GB. The swap is half of that, or at least 8 GB if memory is short.
-    fn of(host: u64) -> Limits {
+    fn for_host(host: u64) -> Limits {
         let left = (host / 4).max(4 * GB);
         let memory = (host.saturating_sub(left) / GB).max(1);
         let swap = if memory < 16 { 8 } else { memory / 2 };
@@ -178,20 +178,20 @@ fn rapids(text: &mut Text, machine: &Machine) {
     let percent = if is_wsl { USABLE_PERCENT } else { 90 };
     if is_wsl {
         text.paragraph("Limits of RAPIDS under WSL2:");
-        text.point("One GPU, of compute capability 7.0 or later; no GPUDirect Storage.");
-        text.point(
+        text.bullet("One GPU, of compute capability 7.0 or later; no GPUDirect Storage.");
+        text.bullet(
             "No managed memory: it cannot be larger than the card, and the first prefetch fails \
              with \"invalid device ordinal\". So no managed_memory=True and no managed pool.",
         );
-        text.point(
+        text.bullet(
             "Pinned memory is refused from 0.5 to 1 GiB in all; keep pinned pools below 0.5 GiB.",
         );
-        text.point(&format!(
+        text.bullet(&format!(
             "Windows may refuse memory that looks free, or move it to the host: plan with \
              {USABLE_PERCENT} % of what is free."
         ));
-        text.point("The driver's own pool only without exchange between processes (IPC).");
-        text.point("Spilling goes into the memory of WSL2: see gpuheap explain wslconfig.");
+        text.bullet("The driver's own pool only without exchange between processes (IPC).");
+        text.bullet("Spilling goes into the memory of WSL2: see gpuheap explain wslconfig.");
     } else {
         text.paragraph("This is not WSL2: managed memory and several GPUs may be used.");
     }
@@ -213,15 +213,15 @@ fn rapids(text: &mut Text, machine: &Machine) {
             continue;
         }
         let first = (most / 4 / STEP * STEP).max(STEP.min(most));
-        text.copy("import rmm");
-        text.copy("rmm.reinitialize(pool_allocator=True, managed_memory=False,");
-        text.copy(&format!("    initial_pool_size={first}, maximum_pool_size={most})"));
+        text.code("import rmm");
+        text.code("rmm.reinitialize(pool_allocator=True, managed_memory=False,");
+        text.code(&format!("    initial_pool_size={first}, maximum_pool_size={most})"));
         if is_wsl {
-            text.copy("# or, for cudf.pandas, before it starts:");
-            text.copy("export CUDF_PANDAS_RMM_MODE=pool");
+            text.code("# or, for cudf.pandas, before it starts:");
+            text.code("export CUDF_PANDAS_RMM_MODE=pool");
         }
-        text.copy("# what does not fit goes to the host:");
-        text.copy(&format!(
+        text.code("# what does not fit goes to the host:");
+        text.code(&format!(
             "export CUDF_SPILL=on CUDF_SPILL_DEVICE_LIMIT={}",
             most / 5 * 4 / STEP * STEP
         ));
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn windows_keeps_quarter_or_four_gb() {
         let limits = |host: u64| {
-            let limits = Limits::of(host * GB);
+            let limits = Limits::for_host(host * GB);
             (limits.memory / GB, limits.swap / GB)
         };
         assert_eq!(limits(64), (48, 24));

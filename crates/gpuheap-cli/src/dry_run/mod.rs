@@ -12,9 +12,9 @@ use gpuheap_replay::cards::{self, Card, UnknownCard};
 
 use crate::exit::{Failure, Verdict};
 use crate::output;
-use crate::values::{TypedSize, bytes, missing};
+use crate::values::{TypedSize, bytes, refuse_option, time};
 
-/// Card that a program is run on if none is given: the largest one that was measured.
+/// Card that a program runs on by default: the largest one that was measured.
 const CARD: &str = "H200 141GB";
 /// Most devices that share an account of their memory.
 const MOST_DEVICES: u32 = 16;
@@ -43,7 +43,7 @@ pub(crate) struct DryRunArguments {
     steps: Option<u64>,
 
     /// End the program after this time, e.g. 90s or 5min; an optimiser step has 5 s more
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = time_limit, allow_hyphen_values = true)]
     time_limit: Option<Duration>,
 
     /// Find the largest value of an environment variable with which the program fits; {VAR} in ARGS
@@ -67,7 +67,7 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
-    /// Folder of the emulated libraries [default: the one of this installation]
+    /// Folder of the emulated libraries [default: this installation's]
     #[arg(long, value_name = "FOLDER", hide = true)]
     stand_ins: Option<PathBuf>,
 
@@ -76,21 +76,21 @@ pub(crate) struct DryRunArguments {
     program: Vec<OsString>,
 }
 
-/// A card, and how its name was taken if it fits several cards.
-struct AskedCard {
+/// A card, with a note if its name fits several cards.
+struct ChosenCard {
     card: &'static Card,
     note: Option<String>,
 }
 
-/// Returns the card with the least memory of those that a name fits.
-fn smallest(name: &str, error: &UnknownCard) -> AskedCard {
+/// Returns the card with the least memory among the cards that a name fits.
+fn smallest(name: &str, error: &UnknownCard) -> ChosenCard {
     let candidates = error.candidates();
     let fitting = cards::all().iter().filter(|card| candidates.contains(&card.name));
     // The name fits some cards, so that the default is never taken.
     let card = fitting.min_by_key(|card| card.total_bytes).unwrap_or(&cards::all()[0]);
     let name = name.trim();
     let note = format!("{name}: taken as {}, the smallest of {}", card.name, candidates.join(", "));
-    AskedCard { card, note: Some(note) }
+    ChosenCard { card, note: Some(note) }
 }
 
 impl DryRunArguments {
@@ -100,13 +100,13 @@ impl DryRunArguments {
     }
 
     /// Returns the cards. A name of several cards is the one with the least memory.
-    fn cards(&self) -> Result<Vec<AskedCard>, Failure> {
-        let mut found: Vec<AskedCard> = Vec::new();
+    fn cards(&self) -> Result<Vec<ChosenCard>, Failure> {
+        let mut found: Vec<ChosenCard> = Vec::new();
         for name in self.card.as_deref().unwrap_or(CARD).split(',') {
             let failed = |error: String| Failure::wrong_use(format!("--card: {error}"));
-            missing(name).map_err(failed)?;
+            refuse_option(name).map_err(failed)?;
             let asked = match cards::find(name) {
-                Ok(card) => AskedCard { card, note: None },
+                Ok(card) => ChosenCard { card, note: None },
                 Err(error) if error.is_ambiguous() => smallest(name, &error),
                 Err(error) => {
                     return Err(failed(format!("{error}; gpuheap replay --card list shows all")));
@@ -148,7 +148,7 @@ impl DryRunArguments {
 pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     let options = arguments.options()?;
     if let Some(file) = &arguments.json {
-        // Before the program runs for it.
+        // Fails before the program runs.
         write(file, "")?;
     }
     let mut verdict = dry_run(&options, &Notes).map_err(failed)?;
@@ -198,51 +198,7 @@ impl Progress for Notes {
     }
 }
 
-/// Parses `90s`, `5min`, `2h`, `500ms`.
-fn time(text: &str) -> Result<Duration, String> {
-    missing(text)?;
-    let fail = |reason: &str| {
-        Err(format!("'{text}' is not a time: {reason}; write a number and s, min or h (90s, 5min)"))
-    };
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let seconds = match unit.trim() {
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "min" => 60.0,
-        "h" => 3600.0,
-        "" => return fail("it has no unit"),
-        _ if number.is_empty() => return fail("it does not start with a number"),
-        _ => return fail("it has an unknown unit"),
-    };
-    match number.parse::<f64>() {
-        Ok(0.0) => fail("it is zero"),
-        Ok(number) if number * seconds > 1e6 => fail("it is more than eleven days"),
-        Ok(number) => Ok(Duration::from_secs_f64(number * seconds)),
-        Err(_) => fail("it does not start with a number"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_has_a_unit() {
-        for (text, seconds) in [("90s", 90.0), ("5min", 300.0), ("1.5h", 5400.0), ("500ms", 0.5)] {
-            assert_eq!(time(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
-        }
-        for (text, reason) in [
-            ("90", "no unit"),
-            ("s", "number"),
-            ("-1s", "number"),
-            ("0s", "zero"),
-            ("1.2.3s", "number"),
-            ("3d", "unknown"),
-            ("9999h", "eleven"),
-            ("--json", "missing"),
-        ] {
-            assert!(time(text).unwrap_err().contains(reason), "{text}: {:?}", time(text));
-        }
-    }
+/// Parses a time limit of at most eleven days.
+fn time_limit(text: &str) -> Result<Duration, String> {
+    time(text, "ms", Duration::from_secs(1_000_000), "90s, 5min")
 }

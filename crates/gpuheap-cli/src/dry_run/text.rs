@@ -13,15 +13,15 @@ const HOLDERS: usize = 3;
 const ROWS: usize = 8;
 /// Library that has PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
-/// Requests that were refused and made good, which fit on a screen.
+/// Requests that fit on a screen, of those that the driver refused and that later succeeded.
 const REFUSALS: usize = 3;
 /// Lines on libraries that fit on a screen.
 const LIBRARIES: usize = 4;
 
-/// Reads that decide sizes, as many as fit on a screen.
+/// Reads that fit on a screen, of those that decide sizes.
 const SIZES: usize = 6;
 
-/// Renders a verdict: the outcome first, then figures, what would help, and what is not known.
+/// Renders a verdict: the outcome first, then figures, remedies and unknown figures.
 pub(super) fn render(verdict: &Verdict) -> String {
     let mut text = String::from("\n");
     hanging(&mut text, "gpuheap dry-run: ", "  ", &verdict.program);
@@ -46,7 +46,7 @@ pub(super) fn render(verdict: &Verdict) -> String {
 
 /// Returns the outcome on all cards in words.
 fn sentence(verdict: &Verdict) -> String {
-    let mut parts: Vec<String> = verdict.batch.iter().map(found).collect();
+    let mut parts: Vec<String> = verdict.batch.iter().map(batch_sentence).collect();
     let mut outcomes: Vec<Outcome> = verdict.cards.iter().map(|card| card.outcome).collect();
     outcomes.sort();
     outcomes.dedup();
@@ -54,7 +54,7 @@ fn sentence(verdict: &Verdict) -> String {
         let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
         let names: Vec<String> = of.map(|card| on_all(verdict.devices, &card.card)).collect();
         let names = names.join(", ");
-        // A search has said which values fit.
+        // The sentence about a search names the values that fit.
         let is_said = verdict.batch.is_some();
         match outcome {
             Outcome::NoVerdict(reason) => parts.push(no_verdict(reason, &names)),
@@ -134,7 +134,7 @@ fn read_at(reads: &[Read]) -> String {
     reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn found(batch: &Batch) -> String {
+fn batch_sentence(batch: &Batch) -> String {
     let Batch { variable, least, most, .. } = batch;
     let of = |Found { card, largest }: &Found| match largest {
         Some(value) if value == most => {
@@ -230,7 +230,7 @@ fn rows(card: &CardResult) -> Vec<Row> {
         _ => {
             let mut rows = vec![Row { name: card.card.clone(), fits, figures: Default::default() }];
             rows.extend(used.iter().take(ROWS).map(|(process, device)| Row {
-                name: format!("  {}", which(process, device)),
+                name: format!("  {}", row_name(process, device)),
                 fits: "",
                 figures: figures(device),
             }));
@@ -243,7 +243,7 @@ fn rows(card: &CardResult) -> Vec<Row> {
     }
 }
 
-fn which(process: &ProcessResult, device: &DeviceResult) -> String {
+fn row_name(process: &ProcessResult, device: &DeviceResult) -> String {
     match &process.rank {
         Some(rank) => format!("rank {rank}"),
         None => format!("device {}, pid {}", device.device, process.pid),
@@ -283,7 +283,7 @@ fn failed(text: &mut String, verdict: &Verdict) {
             let end = match card.ended {
                 Some(Ended::Exit(code)) => format!("it ended with exit code {code}."),
                 Some(Ended::Signal(signal)) => {
-                    format!("signal {signal}{} ended it.", about(signal))
+                    format!("signal {signal}{} ended it.", signal_name(signal))
                 }
                 Some(Ended::TimeLimit | Ended::Interrupted) | None => "it did not end.".to_owned(),
             };
@@ -303,12 +303,12 @@ fn failed(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Adds the requests that the driver refused on a card, those by which memory ran out first.
+/// Adds the requests that the driver refused on a card, first those that made memory run out.
 fn refused(text: &mut String, card: &CardResult) {
     let all = || card.processes.iter().flat_map(|process| &process.refused);
     let mut decisive = all().filter(|refusal| refusal.is_decisive);
     if let Some(first) = decisive.next() {
-        // The program ignored it, or said so and ended.
+        // The program ignored the error, or printed it and ended.
         let unchecked = match card.ended {
             Some(Ended::Exit(0)) => " The program ended with exit code 0 all the same.",
             _ => "",
@@ -328,7 +328,7 @@ fn refused(text: &mut String, card: &CardResult) {
     // PyTorch's allocator empties its cache and repeats a request; its failures were shown.
     let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
     for refusal in all().filter(is_of_program).take(REFUSALS) {
-        // Of sizes that a loop tried, the first tells enough.
+        // If a loop tried several sizes, the first is enough.
         if shown.iter().any(|other| other.lines == refusal.lines && other.then == refusal.then) {
             continue;
         }
@@ -368,8 +368,8 @@ fn request(refusal: &Refusal) -> String {
     )
 }
 
-/// Returns the name of one of Linux's signals that ends programs, and its likely reason.
-fn about(signal: i32) -> &'static str {
+/// Returns the name of a signal that ends programs, and its likely reason.
+fn signal_name(signal: i32) -> &'static str {
     match signal {
         4 => " (SIGILL)",
         6 => " (SIGABRT)",
@@ -461,13 +461,13 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         true => String::new(),
         false => format!(", most at {}", read_at(&unknown.lines)),
     };
-    // A program without both left nothing open, or no report.
+    // Without reads and launches nothing is unknown, or the program wrote no report.
     if unknown.reads + unknown.launches > 0 {
         parts.push(format!(
             "sizes that depend on results: every result is 0, and the program read {}{lines}",
             count(unknown.reads, "result")
         ));
-        parts.push(format!("memory of kernels: {} not run", count_were(unknown.launches)));
+        parts.push(format!("memory of kernels: {} not run", launches_were(unknown.launches)));
     }
     if unknown.asked_for_free_memory > 0 {
         let times = count(unknown.asked_for_free_memory, "time");
@@ -493,7 +493,7 @@ fn short(line: &str) -> &str {
     &line[file.rfind('/').map_or(0, |at| at + 1)..]
 }
 
-fn count_were(launches: u64) -> String {
+fn launches_were(launches: u64) -> String {
     match launches {
         1 => "1 launch was".to_owned(),
         _ => format!("{} launches were", grouped(launches)),

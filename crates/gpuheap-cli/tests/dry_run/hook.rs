@@ -183,7 +183,7 @@ item()
     assert!(ran.stderr.replace("\n  ", " ").contains(watchdog), "{}", ran.stderr);
 }
 
-/// Runs a callback on a thread of C, which has no Python frame of its own.
+/// Runs a callback on a thread of C. It has no Python frame.
 const ON_A_THREAD: &str = r#"
 import ctypes
 def on_a_thread(callback):
@@ -226,7 +226,7 @@ fn signal_during_callback_reaches_program() {
         ("OSError(5, 'late')", 0, "OSError(5, 'late')\n"),
         ("SystemExit(7)", 3, "SystemExit(7)\n"),
     ] {
-        // A handler runs wherever the callback is.
+        // A signal's handler may run at any point of the callback.
         let program = format!(
             "
 import time

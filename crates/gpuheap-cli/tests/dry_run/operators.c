@@ -1,5 +1,5 @@
-/* Operators of PyTorch by the names of their functions, on the driver: each reads four bytes from the
- * device, itself or by another operator. */
+/* Operators of PyTorch by the names of their functions, on the driver: each reads four bytes from
+ * the device, itself or by another operator. */
 #include <dlfcn.h>
 #include <stddef.h>
 

@@ -22,7 +22,7 @@ fn driver_reports_peak_failures_and_counts() {
     let (ran, json) = bench.json(&["--card", "h200", "--", &take, "100"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let device = &json["cards"][0]["processes"][0]["devices"][0];
-    // The context, which was measured, and what was taken and freed.
+    // The context's measured size, and the bytes that the program took.
     assert_eq!(device["in_use"], 552_402_944_u64 + (100 << 20));
     assert_eq!(
         (&json["unknown"]["reads"], &json["unknown"]["asked_for_free_memory"]),
@@ -103,7 +103,7 @@ fn variable_is_set_and_replaced() {
 fn python_loads_hook_and_own_sitecustomize() {
     let bench = Bench::new();
     bench.file("sitecustomize.py", "print('own')");
-    // Stands for PyTorch: what the hook asks of it.
+    // Stands for PyTorch, with the members that the hook reads.
     bench.file("torch.py", "class version: cuda = None\n__version__ = '0'\nprint('torch')\n");
     let script = "import sys, torch; print([p for p in sys.path if 'gpuheap-dry-run' in p])";
     let mut command = bench.command();
@@ -111,7 +111,7 @@ fn python_loads_hook_and_own_sitecustomize() {
     let ran = crate::ran(&mut command);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, "own\ntorch\n[]\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("this PyTorch has no CUDA"), "{}", ran.stderr);
-    // Without one of its own, and without PyTorch, the interpreter says nothing either.
+    // Without its own sitecustomize and without PyTorch, the interpreter prints nothing either.
     std::fs::remove_file(bench.files.path().join("sitecustomize.py")).unwrap();
     let ran = bench.dry_run(&[
         "--",

@@ -1,5 +1,5 @@
-// Takes memory by the CUDA runtime, in the way that its first argument names. No way but `checked` looks
-// at a result.
+// Takes memory by the CUDA runtime, in the way that its first argument names. No way but `checked`
+// looks at a result.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

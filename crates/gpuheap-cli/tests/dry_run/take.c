@@ -1,5 +1,5 @@
-/* Takes as many MiB of device memory as its argument says, through the driver, reads 8 bytes and frees
- * them. With a second argument it asks for the free memory before. */
+/* Takes as many MiB of device memory as its argument says, through the driver, reads 8 bytes and
+ * frees them. With a second argument it queries the free memory before. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

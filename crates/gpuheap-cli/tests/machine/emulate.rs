@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::{Ran, library};
 
-/// Runs the command with the emulated libraries in a folder that it is to find.
+/// Runs the command with a folder of the emulated libraries.
 fn emulate(arguments: &[&str]) -> Ran {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));

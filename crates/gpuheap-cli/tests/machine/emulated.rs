@@ -1,4 +1,4 @@
-//! Commands on the emulated NVML, which they load like the real one.
+//! Commands on the emulated NVML. They load it like the real one.
 
 use std::path::Path;
 

@@ -48,7 +48,7 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn told_in_one_line(ran: &Ran) -> String {
+fn error_line(ran: &Ran) -> String {
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert!(ran.stderr.starts_with("error: ") && ran.stderr.ends_with('\n'), "{}", ran.stderr);
@@ -66,7 +66,7 @@ fn bad_files_are_wrong_use() {
     }
     for name in ["folder", "missing"].into_iter().chain(files.iter().map(|(name, _)| *name)) {
         let ran = replay_in(folder.path(), &["--json", name]);
-        let line = told_in_one_line(&ran);
+        let line = error_line(&ran);
         assert!(line.contains(name), "{line}");
         told += &line;
     }
@@ -130,7 +130,7 @@ fn bad_arguments_are_wrong_use() {
     let mut told = String::new();
     for arguments in cases {
         let ran = Ran::from(command(Path::new("."), arguments).output().unwrap());
-        told += &format!("$ gpuheap {}\n{}", arguments.join(" "), told_in_one_line(&ran));
+        told += &format!("$ gpuheap {}\n{}", arguments.join(" "), error_line(&ran));
     }
     insta::assert_snapshot!(told);
 }

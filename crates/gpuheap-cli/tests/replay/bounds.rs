@@ -10,7 +10,7 @@ fn words(ran: &Ran) -> String {
     verdict.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The run had 4.85 GiB, which is not enough. 4.94 GiB is enough.
+/// The run had 4.85 GiB. It needs 4.94 GiB.
 #[test]
 fn limit_replaces_memory_of_failed_run() {
     for (limit, code) in [("4.94GiB", 0), ("4.8GiB", 1)] {
@@ -19,7 +19,7 @@ fn limit_replaces_memory_of_failed_run() {
         let words = words(&ran);
         assert!(words.contains(&format!(", limited to {limit} ")), "{words}");
         assert!(!words.contains("the memory that the run had"), "{words}");
-        // The question is about another limit than the one that stopped the recorded run.
+        // The limit of the option is not the limit that stopped the recorded run.
         assert!(!words.contains("your own limit"), "{words}");
         assert_eq!(words.contains("a higher limit: 4.94 GiB"), code == 1, "{words}");
     }

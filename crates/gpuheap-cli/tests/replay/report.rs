@@ -105,7 +105,7 @@ fn snapshot_is_checked_with_recorded_pool() {
     ] {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
-    // A pool that fails decides only if it recorded the trace or was asked for.
+    // A pool that fails decides only if it recorded the trace or was named.
     let memory = ["--device-memory", "1.81GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),
@@ -136,8 +136,8 @@ fn recorded_failure_is_served_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
-    // The log does not name its device. A replay on an H200, which is large enough, proves nothing
-    // for the run.
+    // The log does not name its device. A replay on an H200 gets through, and proves nothing for
+    // the run.
     let ran = replay_in(folder.path(), &["log.csv"]);
     assert_eq!(ran.code, 1);
     insta::assert_snapshot!(without_times(&ran.stdout));
@@ -189,7 +189,7 @@ fn failed_log_names_memory_and_cards() {
         assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
         assert!(ran.stdout.contains("GTX 1650 4GB: yes"), "{}", ran.stdout);
         assert!(verdict(&ran.stdout).lines().count() <= 24, "{}", ran.stdout);
-        // A program that uses RMM has none of gpuheap's pools.
+        // gpuheap's pools are not compared for a program that uses RMM.
         let told = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(told.contains("cuda had reserved") || told.contains("rmm:async had"), "{told}");
         let json = replay_in(&folder, &[&["--json"], &arguments[..]].concat()).json();
@@ -198,7 +198,7 @@ fn failed_log_names_memory_and_cards() {
     }
 }
 
-/// The figures do not depend on the device, and are those of `--find-minimum`.
+/// The figures do not depend on the device, and equal the result of `--find-minimum`.
 #[test]
 fn verdict_has_needed_and_taken_memory() {
     let run = "two_streams.snapshot.pickle.gz";

@@ -1,4 +1,4 @@
-//! Answers of CUDA to the probes that a process of its own ran.
+//! Results of probing CUDA in a separate process.
 
 use gpuheap_text::cut;
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ pub const PROBES: [&str; 4] = ["context", "virtual memory", "pool", "managed mem
 
 /// One probe of CUDA.
 ///
-/// It is also a line of the text that the probing process writes: one line of JSON when a probe
-/// starts, and one when it is done.
+/// The probing process writes it as a line of JSON: one line when a probe starts, and one when the
+/// probe is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaProbe {
-    /// NVML's index of the device with this UUID; `None` if NVML lists none. The probe does not
-    /// print it: it is set when its output is read.
+    /// NVML's index of the device with this UUID; `None` if NVML lists no such device. The probing
+    /// process does not write the index: it is set when the line is read.
     #[serde(default)]
     pub gpu: Option<u32>,
     /// The device's UUID, as NVML writes it; `None` for a probe of the driver or of the host.
@@ -84,18 +84,18 @@ impl CudaProbe {
     }
 }
 
-/// Name of the line that says how the probing process ended.
+/// Name of the line about the end of the probing process.
 const END: &str = "end";
 
-/// Returns the line that says how the probing process ended, which follows its own lines.
+/// Returns the line about the end of the probing process. It follows the lines of the process.
 pub(crate) fn end_line(failure: Option<&str>) -> String {
     let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Ok };
     CudaProbe::new(None, END, outcome, failure.unwrap_or_default()).to_line()
 }
 
-/// Reads the lines of a probing process and its end. A line that is none is left out.
+/// Reads the lines of a probing process. Leaves out lines of another form.
 ///
-/// A probe that began and did not end failed, by the reason for which the process ended; the other
+/// A probe that began and did not end failed, and its reason is the end of the process. The other
 /// probes of its device are skipped.
 pub(crate) fn parse_probes(text: &str, devices: &[Gpu]) -> Vec<CudaProbe> {
     let mut probes: Vec<CudaProbe> = Vec::new();

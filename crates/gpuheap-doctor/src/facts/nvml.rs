@@ -12,7 +12,7 @@ pub struct Nvml {
     pub driver: String,
     /// Newest CUDA version that the driver supports, as 1000 major + 10 minor: 13000 for 13.0.
     pub cuda: i32,
-    /// Error of NVML, if it answers nothing.
+    /// Error of NVML, if NVML gives no answer at all.
     pub failure: Option<NvmlFailure>,
     /// The devices, in NVML's order.
     pub devices: Vec<Gpu>,
@@ -28,11 +28,11 @@ pub struct NvmlFailure {
     pub text: String,
 }
 
-/// Device, as NVML describes it. Sizes are bytes. `None` means that the device gives no answer.
+/// Device, as NVML describes it. Sizes are bytes. A field is `None` if NVML gives no answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gpu {
-    /// NVML's index, which is not always CUDA's.
+    /// NVML's index. CUDA may number the device differently.
     pub index: u32,
     /// The name: `NVIDIA H200`.
     pub name: String,
@@ -69,7 +69,7 @@ pub struct Gpu {
     pub persistence: Option<bool>,
     /// `true` if a screen shows the device's output.
     pub display: Option<bool>,
-    /// NUMA node of the device's memory, if it is one.
+    /// NUMA node of the device's memory, if the memory is a node of the host.
     pub numa_node: Option<u32>,
     /// Kind of virtualisation, in NVML's word; `None` or `"None"` without it.
     pub virtualization: Option<String>,

@@ -1,6 +1,6 @@
 //! Device files, Windows drives and environment variables that the doctor records.
 
-/// Environment variables that rules know. No others are kept, because environments hold secrets.
+/// Environment variables that rules read. No others are kept, because environments hold secrets.
 const VARIABLES: [&str; 13] = [
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PIPE_DIRECTORY",
@@ -30,11 +30,10 @@ pub(crate) fn windows_drive(path: &str) -> Option<&str> {
     is_drive.then(|| &path[..6])
 }
 
-/// Returns the device file of a path, as `/dev/nvidia0`; `None` if memory of a GPU is not held
-/// through it.
+/// Returns the device file of a path, as `/dev/nvidia0`; `None` for other files.
 ///
-/// Containers mount device files below other folders, such as `/host/dev`, and a file that was
-/// removed since has a remark behind its name.
+/// Containers mount device files below other folders, such as `/host/dev`. A file that was removed
+/// since has a remark after its name.
 pub(crate) fn device(path: &str) -> Option<String> {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let (folder, name) = path.rsplit_once('/')?;
@@ -44,7 +43,7 @@ pub(crate) fn device(path: &str) -> Option<String> {
     (is_folder_of_devices && is_known).then(|| format!("/dev/{name}"))
 }
 
-/// Returns the device file of a path if it is that of one GPU.
+/// Returns the device file of a path if the file belongs to one GPU.
 pub(crate) fn numbered_device(path: &str) -> Option<String> {
     device(path).filter(|file| file.ends_with(|c: char| c.is_ascii_digit()))
 }

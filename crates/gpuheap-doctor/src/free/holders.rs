@@ -1,4 +1,4 @@
-//! Holders of the devices' memory, and the steps that each holder leaves to the reader.
+//! Holders of the devices' memory, and the steps that would free the memory of each.
 
 use gpuheap_text::{age, count, cut, hanging, mib};
 use serde::Serialize;
@@ -7,12 +7,12 @@ use crate::evidence;
 use crate::machine::{Kind, Machine, WindowsProcess};
 use crate::status::{Account, Place, Row};
 
-/// Step that would give memory back, for the reader to take.
+/// Step that would give memory back. The user takes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// Reason why the step would help.
     pub reason: String,
-    /// Bytes that the step would give back; 0 if that is not known.
+    /// Bytes that the step would give back; 0 if unknown.
     pub bytes: u64,
     /// Command to type.
     pub command: String,
@@ -31,7 +31,7 @@ pub struct Held {
     pub holders: Vec<Holder>,
 }
 
-/// Holder of memory: a process, or several as one.
+/// Holder of memory: one process, or several processes counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
     /// Pid, if the holder is one process of this system.
@@ -43,11 +43,11 @@ pub struct Holder {
 }
 
 /// Returns the memory in use of each device that can be read, with its holders.
-pub(super) fn of(machine: &Machine) -> Vec<Held> {
+pub(super) fn held_memory(machine: &Machine) -> Vec<Held> {
     evidence::accounts(machine)
         .map(|(gpu, account)| {
             let mut holders: Vec<Holder> = account.processes.iter().map(holder).collect();
-            // Without figures by process, the processes that have the device open are known.
+            // Under WSL2 the driver lists no process, but /proc shows who has the device open.
             holders.extend(unlisted(machine).map(|process| Holder {
                 pid: Some(process.pid),
                 name: format!("{} ({})", process.command(40), process.user),
@@ -83,10 +83,10 @@ fn holder(row: &Row) -> Holder {
     Holder { pid: Some(row.pid), name, bytes: row.bytes }
 }
 
-/// Returns Windows' count under WSL2.
-pub(super) fn of_windows(machine: &Machine) -> Vec<Holder> {
+/// Returns the holders that Windows counts under WSL2.
+pub(super) fn windows_holders(machine: &Machine) -> Vec<Holder> {
     let Some(windows) = &machine.windows else { return Vec::new() };
-    let (own, _) = windows.of_wsl();
+    let (own, _) = windows.wsl_memory();
     let mut holders = vec![Holder { pid: None, name: "all of WSL2".to_owned(), bytes: Some(own) }];
     let others = windows.processes.iter().filter(|process| !process.is_wsl());
     let others = others.filter(|process| process.dedicated > 0);
@@ -99,10 +99,10 @@ pub(super) fn of_windows(machine: &Machine) -> Vec<Holder> {
     holders
 }
 
-/// Programs of Windows that are shown.
+/// Number of Windows programs that are shown.
 const MOST_SHOWN: usize = 5;
 
-/// Returns a step for each holder that no other step is about. `named` are their pids.
+/// Returns a step for each holder whose pid is not in `named`, since it has no other step.
 pub(super) fn steps(machine: &Machine, named: &[u32]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut seen = named.to_vec();
@@ -110,22 +110,22 @@ pub(super) fn steps(machine: &Machine, named: &[u32]) -> Vec<Step> {
         for row in &account.processes {
             if !seen.contains(&row.pid) {
                 seen.push(row.pid);
-                steps.push(of_row(machine, row));
+                steps.push(row_step(machine, row));
             }
         }
         for process in unlisted(machine).filter(|process| !seen.contains(&process.pid)) {
             let place = if process.uid == machine.host.uid { Place::Own } else { Place::OtherUser };
             let bytes = 0;
             let name = format!("pid {} ({})", process.pid, process.command(40));
-            steps.push(of_place(machine, place, process.pid, &process.user, &name, bytes));
+            steps.push(place_step(machine, place, process.pid, &process.user, &name, bytes));
         }
         seen.extend(unlisted(machine).map(|process| process.pid));
-        if let Some(step) = rest(machine, gpu.index, &account) {
+        if let Some(step) = unaccounted_step(machine, gpu.index, &account) {
             steps.push(step);
         }
     }
     if let Some(windows) = &machine.windows {
-        let others = windows.of_others();
+        let others = windows.others_memory();
         if others > 0 && !steps.iter().any(|step| step.reason.contains("Windows programs")) {
             steps.push(Step {
                 reason: "Windows programs: nothing inside WSL2 can end them; close them in Windows"
@@ -139,7 +139,7 @@ pub(super) fn steps(machine: &Machine, named: &[u32]) -> Vec<Step> {
 }
 
 /// Returns the step for a listed process.
-fn of_row(machine: &Machine, row: &Row) -> Step {
+fn row_step(machine: &Machine, row: &Row) -> Step {
     let bytes = row.bytes.unwrap_or(0);
     let name = match &row.command {
         Some(command) => format!("pid {} ({})", row.pid, cut(command, 40)),
@@ -151,24 +151,33 @@ fn of_row(machine: &Machine, row: &Row) -> Step {
         return Step { reason, bytes, command: format!("ps -fp {}", row.pid) };
     }
     let user = row.user.as_deref().unwrap_or_default();
-    of_place(machine, row.place, row.pid, user, &name, bytes)
+    place_step(machine, row.place, row.pid, user, &name, bytes)
 }
 
-fn of_place(machine: &Machine, place: Place, pid: u32, user: &str, name: &str, bytes: u64) -> Step {
+fn place_step(
+    machine: &Machine,
+    place: Place,
+    pid: u32,
+    user: &str,
+    name: &str,
+    bytes: u64,
+) -> Step {
     let (reason, command) = match place {
-        Place::Own if machine.host.is_wsl => {
-            (format!("{name} is yours and runs; its memory comes back when it ends"), ends(pid))
-        }
+        Place::Own if machine.host.is_wsl => (
+            format!("{name} is yours and runs; its memory comes back when it ends"),
+            kill_command(pid),
+        ),
         Place::Own => (
             format!(
                 "{name} is yours and runs; its memory comes back when it ends, or for a while with \
                  gpuheap pause {pid}"
             ),
-            ends(pid),
+            kill_command(pid),
         ),
-        Place::OtherUser if machine.host.uid == Some(0) => {
-            (format!("{name} is {user}'s and runs; ask {user} before you end it"), ends(pid))
-        }
+        Place::OtherUser if machine.host.uid == Some(0) => (
+            format!("{name} is {user}'s and runs; ask {user} before you end it"),
+            kill_command(pid),
+        ),
         Place::OtherUser => (
             format!("{name} is {user}'s and runs; only {user} can end it, so ask, or wait"),
             "gpuheap wait --free 50%".to_owned(),
@@ -191,12 +200,12 @@ fn of_place(machine: &Machine, place: Place, pid: u32, user: &str, name: &str, b
     Step { reason, bytes, command }
 }
 
-fn ends(pid: u32) -> String {
+fn kill_command(pid: u32) -> String {
     format!("kill {pid}")
 }
 
 /// Returns the step for memory in use that no listed process accounts for.
-fn rest(machine: &Machine, gpu: u32, account: &Account) -> Option<Step> {
+fn unaccounted_step(machine: &Machine, gpu: u32, account: &Account) -> Option<Step> {
     if machine.host.is_wsl {
         if machine.windows.is_some() || account.used_bytes == 0 {
             return None;
@@ -237,16 +246,16 @@ pub(super) fn render(devices: &[Held], windows: &[Holder], width: usize) -> Stri
             }
         );
         hanging(&mut text, "", "  ", &words, width);
-        rows(&mut text, &held.holders, width);
+        add_holders(&mut text, &held.holders, width);
     }
     if !windows.is_empty() {
         text.push_str("Windows counts, of the whole card:\n");
-        rows(&mut text, windows, width);
+        add_holders(&mut text, windows, width);
     }
     text
 }
 
-fn rows(text: &mut String, holders: &[Holder], width: usize) {
+fn add_holders(text: &mut String, holders: &[Holder], width: usize) {
     for holder in holders {
         let size = holder.bytes.map_or_else(|| "unknown".to_owned(), mib);
         let pid = holder.pid.map(|pid| format!("pid {pid} ")).unwrap_or_default();

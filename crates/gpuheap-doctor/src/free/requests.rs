@@ -12,7 +12,7 @@ pub(super) fn requests(machine: &Machine) -> Vec<(u32, Step)> {
         .filter_map(|process| {
             let (reason, command) = request(process)?;
             let reason = format!("pid {}: {reason}", process.pid);
-            let bytes = evidence::bytes_of(machine, process.pid).unwrap_or(0);
+            let bytes = evidence::listed_bytes(machine, process.pid).unwrap_or(0);
             Some((process.pid, Step { reason, bytes, command: command.to_owned() }))
         })
         .collect()

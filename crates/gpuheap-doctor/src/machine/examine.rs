@@ -40,7 +40,7 @@ pub(super) fn libcuda(source: &dyn Source) -> Result<Vec<String>, Skipped> {
     Ok(cache.lines().filter_map(path).collect())
 }
 
-/// Returns the ids of Docker's running containers. Only asks if a process is in one.
+/// Returns the ids of Docker's running containers; `None` if no process is in a container.
 pub(super) fn containers(
     source: &dyn Source,
     processes: &[Process],
@@ -53,7 +53,7 @@ pub(super) fn containers(
     })
 }
 
-/// Returns the ids of Slurm's jobs. Only asks if a process belongs to one.
+/// Returns the ids of Slurm's jobs; `None` if no process belongs to a job.
 pub(super) fn jobs(
     source: &dyn Source,
     processes: &[Process],
@@ -65,8 +65,8 @@ pub(super) fn jobs(
     })
 }
 
-/// Returns the processes that `cuda-checkpoint` reports as checkpointed. Asks for those that have a
-/// thread of CUDA and no open device.
+/// Returns the processes that `cuda-checkpoint` reports as checkpointed. Only processes with a
+/// thread of CUDA and without an open device can be.
 pub(super) fn checkpointed(
     source: &dyn Source,
     visible: &[u32],
@@ -102,9 +102,9 @@ pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32
     devices.iter().filter_map(|gpu| gpu.numa_node).filter_map(cache).collect()
 }
 
-/// The most processes, and descriptors of each, that are compared. Jobs with 126 workers were
-/// reported, and a process has some 20 descriptors for each GPU. All pairs of 256 processes that
-/// share nothing take some 2 million calls, about a second.
+/// Most processes that are compared, and most descriptors of each. Jobs with 126 workers were
+/// reported, and a process has some 20 descriptors for each GPU. All pairs of 256 processes without
+/// a shared file take some 2 million calls, about a second.
 const MOST_COMPARED: usize = 256;
 
 /// Pairs of processes that share an open file of a device, and why some were not compared.
@@ -125,7 +125,7 @@ pub(super) fn shared(source: &dyn Source, processes: &[Process]) -> Result<Share
         for other in &holders[index + 1..] {
             let mut is_shared = false;
             for (number, path) in one.holds.iter().take(MOST_COMPARED) {
-                // A child has the descriptor under its parent's number.
+                // A child inherits a descriptor under the same number.
                 if !other.holds.contains(&(*number, path.clone())) {
                     continue;
                 }

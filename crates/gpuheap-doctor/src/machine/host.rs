@@ -38,7 +38,7 @@ pub struct Host {
     pub is_wsl: bool,
     /// Number of users of the module `nvidia_drm`, if it is loaded.
     pub drm_users: Option<u32>,
-    /// `true` if the driver says that it does not save device memory while the machine sleeps.
+    /// `true` if the driver is set not to save device memory while the machine sleeps.
     pub loses_memory_asleep: bool,
     /// `true` if neither an NVIDIA device file nor `/dev/dxg` exists.
     pub has_no_device: bool,
@@ -68,10 +68,10 @@ impl Host {
         let vmstat = text("/proc/vmstat");
         let counted = |name: &str| {
             let line = vmstat.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(first::<u64>).unwrap_or(0)
+            line.and_then(first_word::<u64>).unwrap_or(0)
         };
         Host {
-            uptime_seconds: first(&text("/proc/uptime")).unwrap_or(0.0),
+            uptime_seconds: first_word(&text("/proc/uptime")).unwrap_or(0.0),
             memory: amount("MemTotal"),
             available: amount("MemAvailable"),
             cached: amount("Cached"),
@@ -81,7 +81,7 @@ impl Host {
                 .saturating_sub(counted("nr_foll_pin_released "))
                 .saturating_mul(PAGE),
             wsl_facts,
-            uid: uid.and_then(first),
+            uid: uid.and_then(first_word),
             hidepid: hidepid(&text("/proc/self/mountinfo")),
             is_container: is_container(source, is_wsl),
             is_first_namespace: source
@@ -92,7 +92,7 @@ impl Host {
                 .nth(4)
                 .and_then(|number| number.parse().ok()),
             is_wsl,
-            drm_users: first(&text("/sys/module/nvidia_drm/refcnt")),
+            drm_users: first_word(&text("/sys/module/nvidia_drm/refcnt")),
             loses_memory_asleep: text("/proc/driver/nvidia/params")
                 .lines()
                 .any(|line| line.trim() == "PreserveVideoMemoryAllocations: 0"),
@@ -135,6 +135,6 @@ fn is_container(source: &dyn Source, is_wsl: bool) -> bool {
 }
 
 /// Parses the first word of a text.
-fn first<T: std::str::FromStr>(text: &str) -> Option<T> {
+fn first_word<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.split_whitespace().next()?.parse().ok()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::{device, numbered_device};
 
-/// Prefixes of file names in `/proc/PID/maps` that rules know.
+/// Prefixes of file names in `/proc/PID/maps` that rules look for.
 const LIBRARIES: [&str; 14] = [
     "libcuda.so",
     "libnvidia-ml.so",
@@ -22,11 +22,11 @@ const LIBRARIES: [&str; 14] = [
     "libtpu",
 ];
 
-/// Size of the mapping of `/dev/nvidiaN` that each context has, bytes: on an H200 with driver
-/// 580, two contexts had two of them, and the smaller mappings stayed two.
+/// Size of the mapping of `/dev/nvidiaN` that each context has, bytes. On an H200 with driver 580,
+/// a second context added one mapping of this size and no smaller ones.
 const CONTEXT_MAPPING: u64 = 2 << 20;
 
-/// Mappings of a process, as far as rules know them.
+/// Mappings of a process that rules look for.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Maps {
     /// Names of libraries, and device files.
@@ -67,7 +67,7 @@ fn mapping(line: &str) -> Option<(u64, &str, &str)> {
     Some((number(end)?.checked_sub(number(start)?)?, fields.next()?, path))
 }
 
-/// Returns the name of the file in a line of `/proc/PID/maps`; `None` if rules do not know it.
+/// Returns the name of the file in a line of `/proc/PID/maps`; `None` for files of no rule.
 fn known_file(line: &str) -> Option<String> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;

@@ -52,9 +52,10 @@ pub struct Machine {
     pub device_nodes: BTreeMap<u32, u64>,
     /// Processes whose memory a checkpoint moved to the host, each with its name.
     pub checkpointed: Vec<(u32, String)>,
-    /// Windows' own facts; `None` if this is not WSL2, or if Windows was not asked.
+    /// Windows' own facts; `None` if this is not WSL2, or before
+    /// [`read_windows`](Machine::read_windows).
     pub windows: Option<Windows>,
-    /// Answers of CUDA; empty before [`probe_cuda`](Machine::probe_cuda).
+    /// Results of probing CUDA; empty before [`probe_cuda`](Machine::probe_cuda).
     pub cuda: Vec<CudaProbe>,
     /// Pairs of processes that share an open file of a device.
     pub shared: Vec<(u32, u32)>,
@@ -124,24 +125,24 @@ impl Machine {
         }
     }
 
-    /// Reads the further facts that rules need, and samples again what may be temporary. Blocks for
-    /// 20 seconds at most, and for less than one on a healthy machine.
+    /// Reads the further facts that rules need, and samples states again that may be temporary.
+    /// Blocks for 20 seconds at most, and for less than one on a healthy machine.
     pub fn examine(&mut self) {
-        self.settle();
+        self.reread_unaccounted();
         process::sample(&*self.source, &mut self.processes);
         let source = self.source.clone();
         let log = probe::limited(&source, Duration::from_secs(5), |source| source.kernel_log());
         let log = log.and_then(|log| log);
-        self.log = self.keep("kernel log", log.map(|log| examine::messages(&log)));
+        self.log = self.value_or_skip("kernel log", log.map(|log| examine::messages(&log)));
         let libcuda = if self.host.is_wsl { examine::libcuda(&*source) } else { Ok(Vec::new()) };
-        self.libcuda = self.keep("ldconfig", libcuda);
+        self.libcuda = self.value_or_skip("ldconfig", libcuda);
         let containers = examine::containers(&*source, &self.processes);
-        self.running_containers = self.keep("docker", containers.transpose());
+        self.running_containers = self.value_or_skip("docker", containers.transpose());
         let jobs = examine::jobs(&*source, &self.processes);
-        self.running_jobs = self.keep("squeue", jobs.transpose());
+        self.running_jobs = self.value_or_skip("squeue", jobs.transpose());
         self.device_nodes = examine::device_nodes(&*source, self.devices());
         let shared = examine::shared(&*source, &self.processes);
-        let (shared, left_out) = self.keep("kcmp", shared);
+        let (shared, left_out) = self.value_or_skip("kcmp", shared);
         self.shared = shared;
         if let Some(reason) = left_out {
             self.skipped.push(("kcmp", reason));
@@ -154,39 +155,39 @@ impl Machine {
         let checkpointed = probe::limited(&source, Duration::from_secs(5), move |source| {
             examine::checkpointed(source, &visible, &holders)
         });
-        self.checkpointed = self.keep("cuda-checkpoint", checkpointed.and_then(|found| found));
-        self.ask_windows();
-        // A recording may have the answers of its time.
+        self.checkpointed =
+            self.value_or_skip("cuda-checkpoint", checkpointed.and_then(|found| found));
+        self.read_windows();
+        // A recording may have results of a probe.
         if let Ok(text) = self.source.cuda(&[]) {
             self.cuda = facts::parse_probes(&text, self.devices());
         }
     }
 
-    /// Makes `command`, a program with its arguments, probe CUDA in a process of its own, which is
-    /// killed after 30 seconds. Its output is a [`CudaProbe`] on each line, as `gpuheap probe-cuda`
-    /// writes it. A context costs memory of the device while the process runs. Blocks for 31
-    /// seconds at most.
+    /// Probes CUDA by `command`, a program with its arguments, and kills it after 30 seconds. The
+    /// program writes a [`CudaProbe`] on each line, as `gpuheap probe-cuda` does. Its context takes
+    /// memory of the device while it runs. Blocks for 31 seconds at most.
     pub fn probe_cuda(&mut self, command: &[String]) {
         let asked = self.source.cuda(command);
         let probes = asked.map(|text| facts::parse_probes(&text, self.devices()));
-        self.cuda = self.keep("cuda", probes);
+        self.cuda = self.value_or_skip("cuda", probes);
     }
 
-    /// Asks Windows for its facts about the card, under WSL2. Blocks for 8 seconds at most, and
-    /// usually for one to three.
-    pub fn ask_windows(&mut self) {
+    /// Reads Windows' facts about the card, under WSL2. Blocks for 8 seconds at most, and usually
+    /// for one to three.
+    pub fn read_windows(&mut self) {
         if !self.host.is_wsl || self.windows.is_some() {
             return;
         }
         let asked = probe::limited(&self.source, Duration::from_secs(8), Windows::read);
         let asked = asked.and_then(|asked| asked);
-        self.windows = self.keep("windows", asked.map(Some));
+        self.windows = self.value_or_skip("windows", asked.map(Some));
     }
 
-    /// Asks NVML up to twice more, half a second apart, while much memory is unaccounted. Keeps the
-    /// answer with the least. A process that starts or ends may be missing in one of the lists. The
-    /// processes are read again after an answer that is kept, since it may list other ones.
-    fn settle(&mut self) {
+    /// Reads NVML up to twice more, half a second apart, while much memory is unaccounted: a
+    /// process that starts or ends may be missing in one of the lists. Keeps the answer with the
+    /// least unaccounted memory, and reads the processes again, since that answer may list others.
+    fn reread_unaccounted(&mut self) {
         for _ in 0..2 {
             let unaccounted = self.unaccounted();
             if unaccounted <= 512 << 20 {
@@ -215,7 +216,7 @@ impl Machine {
     }
 
     /// Returns the result of a probe. If it was skipped, keeps the reason and returns the default.
-    fn keep<T: Default>(&mut self, probe: &'static str, looked: Result<T, Skipped>) -> T {
+    fn value_or_skip<T: Default>(&mut self, probe: &'static str, looked: Result<T, Skipped>) -> T {
         looked.unwrap_or_else(|reason| {
             self.skipped.push((probe, reason));
             T::default()
@@ -228,12 +229,12 @@ impl Machine {
     }
 
     /// Returns the start of a process of this machine, in ticks of 10 ms after boot.
-    pub(crate) fn start_of(pid: u32) -> Option<u64> {
+    pub(crate) fn start_ticks_here(pid: u32) -> Option<u64> {
         process::stat(&Here, pid).map(|stat| stat.start_ticks)
     }
 
     /// Returns `true` while a process of this machine with this start lives.
-    pub(crate) fn is_running(pid: u32, start_ticks: u64) -> bool {
+    pub(crate) fn is_running_here(pid: u32, start_ticks: u64) -> bool {
         process::stat(&Here, pid)
             .is_some_and(|stat| stat.start_ticks == start_ticks && !matches!(stat.state, 'Z' | 'X'))
     }
@@ -255,9 +256,9 @@ impl Machine {
     /// pid without a process has ended.
     ///
     /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. It
-    /// gives the pid in the caller's namespace, and leaves out processes that have none there
+    /// gives the pid in the caller's namespace, and leaves out processes without a pid there
     /// (`os_find_ns_pid` in the open kernel modules). In gVisor, whose kernel reports release
-    /// 4.4.0, the caller is the sandbox. On WSL2 the driver is that of Windows.
+    /// 4.4.0, the caller is the sandbox. Under WSL2 the driver is Windows' own.
     pub fn lists_own_pids(&self) -> bool {
         const FIRST_DRIVER: [u32; 2] = [535, 113];
         let driver = self.nvml.as_ref().map_or("", |nvml| nvml.driver.as_str());

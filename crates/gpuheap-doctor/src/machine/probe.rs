@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::facts::{Skipped, Source, Why};
 
-/// Runs `look` on a thread of its own, and waits for it until `limit`. A late one continues until
-/// it or the program ends.
+/// Runs `probe` on a separate thread, and waits for its result until `limit`. A late probe
+/// continues until it or the program ends.
 ///
 /// # Errors
 ///
@@ -15,7 +15,7 @@ use crate::facts::{Skipped, Source, Why};
 pub(super) fn limited<T: Send + 'static>(
     source: &Arc<dyn Source>,
     limit: Duration,
-    look: impl FnOnce(&dyn Source) -> T + Send + 'static,
+    probe: impl FnOnce(&dyn Source) -> T + Send + 'static,
 ) -> Result<T, Skipped> {
     let (sender, receiver) = channel();
     let source = source.clone();
@@ -23,7 +23,7 @@ pub(super) fn limited<T: Send + 'static>(
         .name("gpuheap-probe".to_owned())
         .spawn(move || {
             // After the time limit, no receiver is left.
-            let _ = sender.send(look(&*source));
+            let _ = sender.send(probe(&*source));
         })
         .map_err(|error| Skipped::new(Why::Failed, error.to_string()))?;
     receiver.recv_timeout(limit).map_err(|error| match error {

@@ -55,10 +55,10 @@ pub struct Process {
     pub drives: BTreeSet<String>,
     /// `true` if the descriptors could be read.
     pub is_readable: bool,
-    /// Mapped files that rules know: libraries and device files.
+    /// Mapped files that rules look for: libraries and device files.
     pub maps: BTreeSet<String>,
-    /// Number of contexts on each device file, by the mapping that each context has. Seen on an
-    /// H200 with driver 580; empty if a driver has no such mapping.
+    /// Number of contexts on each device file, counted by a mapping that each context has on an
+    /// H200 with driver 580. Empty if a driver has no such mapping.
     pub contexts: BTreeMap<String, usize>,
     /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps it (driver 580), and programs
     /// share it between processes.
@@ -66,7 +66,7 @@ pub struct Process {
     /// `true` if the process has a thread of the CUDA driver. A context starts one, and a fork does
     /// not copy it. `None` if the threads could not be read.
     pub has_cuda_thread: Option<bool>,
-    /// Environment variables that rules know.
+    /// Environment variables that rules read.
     pub environment: BTreeMap<String, String>,
     /// Kernel function in which the process sleeps, if it can be read.
     pub waits_in: Option<String>,
@@ -112,7 +112,7 @@ impl Process {
     }
 
     /// Returns the number of contexts that the process has on the device of a minor number; 0 if
-    /// its mappings do not tell.
+    /// its mappings do not show them.
     pub fn contexts_on(&self, minor: Option<u32>) -> usize {
         let file = minor.map(|minor| format!("/dev/nvidia{minor}"));
         file.and_then(|file| self.contexts.get(&file).copied()).unwrap_or(0)
@@ -155,7 +155,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
     let mut seen: Vec<Seen> = names
         .iter()
         .filter_map(|name| name.parse().ok())
-        .filter_map(|pid: u32| see(&**source, pid))
+        .filter_map(|pid: u32| read_seen(&**source, pid))
         .collect();
     seen.sort_by_key(|process| process.pid);
     let visible = seen.iter().map(|process| (process.pid, process.stat.session)).collect();
@@ -184,13 +184,12 @@ pub(super) fn stat(source: &dyn Source, pid: u32) -> Option<Stat> {
     Stat::parse(&String::from_utf8_lossy(&text))
 }
 
-fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
+fn read_seen(source: &dyn Source, pid: u32) -> Option<Seen> {
     let stat = stat(source, pid)?;
     let folder = format!("/proc/{pid}/fd");
     let (numbers, is_readable) = match source.list(&folder) {
         Ok(numbers) => (numbers, true),
-        // The folder of a process without descriptors is empty, and a recording has no empty
-        // folders.
+        // A recording has no empty folders, and a process may have no descriptor.
         Err(skipped) => (Vec::new(), skipped.why == Why::Missing),
     };
     let mut holds = Vec::new();
@@ -206,8 +205,8 @@ fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
     Some(Seen { pid, stat, holds, drives, is_readable })
 }
 
-/// Reads the fields that the first pass leaves out. These files may block as long as the process
-/// does, so all of them together have a time limit.
+/// Reads the fields that the first pass leaves out. Reading these files may block for as long as
+/// the process does, so they share a time limit.
 fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> Process {
     let pid = seen.pid;
     let stat = seen.stat;
@@ -223,7 +222,7 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
     let uid = field("Uid:");
     let cgroup = text("cgroup").lines().last().unwrap_or_default().to_owned();
     let waits_in = text("wchan").trim().to_owned();
-    let details = details(source, pid);
+    let details = read_details(source, pid);
     Process {
         pid,
         comm: stat.comm,
@@ -277,7 +276,7 @@ struct Details {
     maps: Maps,
 }
 
-fn details(source: &Arc<dyn Source>, pid: u32) -> Details {
+fn read_details(source: &Arc<dyn Source>, pid: u32) -> Details {
     let read = move |source: &dyn Source| {
         let text = |name: &str| {
             let bytes = source.read(&format!("/proc/{pid}/{name}")).unwrap_or_default();

@@ -85,18 +85,18 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
     let mut result = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(word) {
-        let (before, behind) = (&rest[..at], &rest[at + word.len()..]);
+        let (before, after) = (&rest[..at], &rest[at + word.len()..]);
         let is_alone = !before.chars().next_back().is_some_and(is_part)
-            && !behind.chars().next().is_some_and(is_part);
+            && !after.chars().next().is_some_and(is_part);
         result.push_str(before);
         result.push_str(if is_alone { replacement } else { word });
-        rest = behind;
+        rest = after;
     }
     result + rest
 }
 
-/// Replaces a folder of homes, in any case, and the name behind it by `~`. A Windows name may have
-/// blanks: it ends at the next separator if one follows in the word after a blank.
+/// Replaces a folder of homes, in any case, and the name after it by `~`. A Windows name may have
+/// blanks: it ends at the next separator, if the path continues there.
 fn without_names(text: &str, folder: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
     let mut result = String::new();

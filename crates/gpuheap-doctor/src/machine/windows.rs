@@ -1,4 +1,4 @@
-//! Windows' own facts about the card, which WSL2 lacks.
+//! Windows' own facts about the card, that Linux under WSL2 lacks.
 
 use crate::facts::{Skipped, Source};
 
@@ -9,11 +9,11 @@ pub struct Windows {
     pub memory: Option<u64>,
     /// "Dedicated GPU memory" in use, on the adapter with the most of it.
     pub dedicated: u64,
-    /// "Shared GPU memory" in use on that adapter, which is memory of the host.
+    /// "Shared GPU memory" in use on that adapter: memory of the host.
     pub shared: u64,
     /// Windows processes on that adapter, the most dedicated memory first.
     pub processes: Vec<WindowsProcess>,
-    /// Seconds since Windows reset the display driver, if it did within the last hour.
+    /// Seconds since Windows reset the display driver; `None` if not within the last hour.
     pub reset_ago: Option<u64>,
     /// Names of the running distributions of WSL2.
     pub distributions: Vec<String>,
@@ -45,7 +45,7 @@ impl Windows {
     }
 
     /// Returns the memory of WSL2's virtual machine: dedicated and shared.
-    pub fn of_wsl(&self) -> (u64, u64) {
+    pub fn wsl_memory(&self) -> (u64, u64) {
         let own = self.processes.iter().filter(|process| process.is_wsl());
         own.fold((0, 0), |(dedicated, shared), process| {
             (dedicated.max(process.dedicated), shared.max(process.shared))
@@ -53,7 +53,7 @@ impl Windows {
     }
 
     /// Returns the dedicated memory of Windows' own programs.
-    pub fn of_others(&self) -> u64 {
+    pub fn others_memory(&self) -> u64 {
         let others = self.processes.iter().filter(|process| !process.is_wsl());
         others.map(|process| process.dedicated).fold(0, u64::saturating_add)
     }
@@ -110,7 +110,7 @@ mod tests {
              reset|40\r\nmemory|x\r\nadapter|half\r\n",
         );
         assert_eq!((windows.dedicated, windows.shared), (5000, 70));
-        assert_eq!((windows.of_wsl(), windows.of_others()), ((4000, 50), 800));
+        assert_eq!((windows.wsl_memory(), windows.others_memory()), ((4000, 50), 800));
         assert_eq!((windows.reset_ago, windows.memory), (Some(40), None));
     }
 }

@@ -4,8 +4,8 @@ use super::explanation::{Explanation, explanation};
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
 
-/// Explains "device not ready". Under WSL2 it stands for memory that Windows did not keep on the
-/// card; elsewhere it is an answer about unfinished work.
+/// Explains "device not ready". Under WSL2, Windows did not keep memory on the card; elsewhere, a
+/// query found unfinished work.
 pub(super) fn not_ready(text: &str, on_wsl2: bool) -> Option<Explanation> {
     const NAMES: [&str; 3] = ["device not ready", "cudaErrorNotReady", "CUDA_ERROR_NOT_READY"];
     if !NAMES.iter().any(|name| text.contains(name)) {
@@ -21,12 +21,12 @@ pub(super) fn not_ready(text: &str, on_wsl2: bool) -> Option<Explanation> {
                 USABLE_PERCENT as f64 / 100.0
             ),
         )
-        .or(&[
+        .with_alternatives(&[
             "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
             "gpuheap free # who holds the card, programs of Windows included",
             "sudo dmesg | grep dxgkio_make_resident # -12 confirms it; gpuheap explain W06",
         ])
-        .of_wsl2()
+        .with_wsl2_guide()
     } else {
         explanation(
             "CUDA",
@@ -34,14 +34,14 @@ pub(super) fn not_ready(text: &str, on_wsl2: bool) -> Option<Explanation> {
              not done, and the program took the answer for an error",
             "CUDA_LAUNCH_BLOCKING=1 python program.py # the first error is the one to read",
         )
-        .noting(
+        .with_note(
             "under WSL2 it stands for memory that Windows did not keep on the card: gpuheap explain \
              --profile wsl2-rtx4060",
         )
     })
 }
 
-/// Explains "invalid device ordinal". Under WSL2 it stands for a prefetch of managed memory.
+/// Explains "invalid device ordinal". Under WSL2, a prefetch of managed memory fails with it.
 pub(super) fn invalid_device(text: &str, on_wsl2: bool) -> Option<Explanation> {
     const NAMES: [&str; 3] =
         ["invalid device ordinal", "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE"];
@@ -54,11 +54,11 @@ pub(super) fn invalid_device(text: &str, on_wsl2: bool) -> Option<Explanation> {
         let cause = "Windows has no prefetch and no advice for managed memory; the first one fails \
                      with this name, whatever the device's number is";
         explanation("CUDA", cause, "rmm.reinitialize(pool_allocator=True, managed_memory=False)")
-            .or(&[
+            .with_alternatives(&[
                 "export CUDF_PANDAS_RMM_MODE=pool # for cudf.pandas, before it starts",
                 "nvidia-smi -L # if the program names a device by a number that is not there",
             ])
-            .of_wsl2()
+            .with_wsl2_guide()
     } else if is_managed {
         explanation(
             "CUDA",
@@ -66,14 +66,14 @@ pub(super) fn invalid_device(text: &str, on_wsl2: bool) -> Option<Explanation> {
              managed memory, as under WSL2 and on native Windows",
             "rmm.reinitialize(pool_allocator=True, managed_memory=False)",
         )
-        .or(&["gpuheap doctor --probe-cuda # says whether it has"])
+        .with_alternatives(&["gpuheap doctor --probe-cuda # says whether it has"])
     } else {
         explanation(
             "CUDA",
             "the program names a device by a number that is not there, which is no lack of memory",
             "nvidia-smi -L # lists the devices; CUDA_VISIBLE_DEVICES numbers them anew from 0",
         )
-        .noting(
+        .with_note(
             "under WSL2 it stands for a prefetch of managed memory: gpuheap explain --profile \
              wsl2-rtx4060",
         )
@@ -83,7 +83,7 @@ pub(super) fn invalid_device(text: &str, on_wsl2: bool) -> Option<Explanation> {
 /// Explains the names of the error in the driver and the runtime, without figures.
 pub(super) fn bare(text: &str, on_wsl2: bool) -> Option<Explanation> {
     const NAMES: [&str; 6] = [
-        // The macro `gpuErrchk` of many C++ programs prints the runtime's words after this one.
+        // Printed by the macro `gpuErrchk` of many C++ programs.
         "GPUassert: out of memory",
         "cudaErrorMemoryAllocation",
         "CUDA_ERROR_OUT_OF_MEMORY",
@@ -111,31 +111,40 @@ pub(super) fn bare(text: &str, on_wsl2: bool) -> Option<Explanation> {
              pinned memory from 0.5 to 1 GiB on; the text does not say for how much",
             "gpuheap free # who holds the card, programs of Windows included",
         )
-        .or(&["gpuheap doctor --probe-cuda # how much of each kind of memory this machine gives"])
-        .of_wsl2()
-        .seen(),
+        .with_alternatives(&["gpuheap doctor --probe-cuda # how much of each kind of memory this machine gives"])
+        .with_wsl2_guide()
+        .confirmed(true),
         (false, true) => explanation(
             "CUDA",
             "the host has no memory left that can be pinned",
             "free -h # then fewer or smaller pinned buffers, each used again",
         )
-        .seen(),
+        .confirmed(true),
         (false, false) => explanation(
             "CUDA",
             "the driver has no memory left for a request; the text does not say for how much",
             "gpuheap status",
         )
-        .or(&["gpuheap free # what would give memory back"])
-        .seen(),
+        .with_alternatives(&["gpuheap free # what would give memory back"])
+        .confirmed(true),
+    })
+}
+
+/// Explains cudarc: `DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")`.
+pub(super) fn cudarc(text: &str) -> Option<Explanation> {
+    text.contains("DriverError(CUDA_ERROR_OUT_OF_MEMORY").then(|| {
+        explanation("cudarc", "the driver has no memory left for the request", "gpuheap status")
     })
 }
 
 /// Adds Windows' part to an explanation of a device that has no memory left.
-pub(super) fn of_windows(found: Explanation, on_wsl2: bool) -> Explanation {
+pub(super) fn add_windows(found: Explanation, on_wsl2: bool) -> Explanation {
     if !on_wsl2 {
         return found;
     }
-    found.or(&["gpuheap free # who holds the card, programs of Windows included"]).of_wsl2()
+    found
+        .with_alternatives(&["gpuheap free # who holds the card, programs of Windows included"])
+        .with_wsl2_guide()
 }
 
 /// Returns the explanation of pinned memory that Windows refused.
@@ -146,6 +155,6 @@ pub(super) fn pinned(program: &'static str) -> Explanation {
          much the host has",
         "pin less than 0.5 GiB in all: pin_memory=False, or one small buffer that is used again",
     )
-    .or(&["gpuheap doctor --probe-cuda # how much this machine pins"])
-    .of_wsl2()
+    .with_alternatives(&["gpuheap doctor --probe-cuda # how much this machine pins"])
+    .with_wsl2_guide()
 }

@@ -70,37 +70,43 @@ impl Explanation {
     }
 
     /// Adds the figures that are known.
-    pub(super) fn with(mut self, figures: &[(&'static str, Option<u64>)]) -> Explanation {
+    pub(super) fn with_figures(mut self, figures: &[(&'static str, Option<u64>)]) -> Explanation {
         self.evidence.extend(figures.iter().filter_map(|(name, bytes)| Some((*name, (*bytes)?))));
         self
     }
 
     /// Adds further things to do, cheapest first.
-    pub(super) fn or(mut self, others: &[&str]) -> Explanation {
+    pub(super) fn with_alternatives(mut self, others: &[&str]) -> Explanation {
         self.alternatives.extend(others.iter().map(|other| (*other).to_owned()));
         self
     }
 
     /// Adds a limit of the explanation.
-    pub(super) fn noting(mut self, note: impl Into<String>) -> Explanation {
+    pub(super) fn with_note(mut self, note: impl Into<String>) -> Explanation {
         self.notes.push(note.into());
         self
     }
 
     /// Names the chapter about WSL2.
-    pub(super) fn of_wsl2(mut self) -> Explanation {
+    pub(super) fn with_wsl2_guide(mut self) -> Explanation {
         self.guide = Some(WSL2_CHAPTER);
         self
     }
 
-    /// Marks the form of the text as seen in a run.
-    pub(super) fn seen(mut self) -> Explanation {
-        self.from_documentation = false;
+    /// Marks the figures as rounded, or as exact.
+    pub(super) fn rounded(mut self, is_rounded: bool) -> Explanation {
+        self.is_rounded = is_rounded;
+        self
+    }
+
+    /// Marks the form of the text as known from a run, or from documentation only.
+    pub(super) fn confirmed(mut self, is_confirmed: bool) -> Explanation {
+        self.from_documentation = !is_confirmed;
         self
     }
 }
 
-/// Makes an explanation without figures, for a text known from documentation only.
+/// Returns an explanation without figures, of a text known from documentation only.
 pub(super) fn explanation(
     program: &'static str,
     cause: impl Into<String>,

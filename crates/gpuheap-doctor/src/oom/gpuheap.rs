@@ -48,17 +48,21 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
         ("larger_than_device", _) => "work in smaller pieces, or use a larger device".to_owned(),
         _ => "free arrays that are done with, then heap.flush()".to_owned(),
     };
-    let mut found = explanation(PROGRAM, words, fix).seen();
+    let mut found = explanation(PROGRAM, words, fix).confirmed(true);
     let variable = |limit| format!("export GPUHEAP_MEMORY_LIMIT={limit} {OF_ENVIRONMENT}");
     found.alternatives.extend(raised.map(variable));
     if is_set("on_wsl2") {
-        found = found.of_wsl2();
+        found = found.with_wsl2_guide();
     }
     // Zeros explain nothing.
-    Some(found.with(&NAMES.map(|(field, name)| (name, bytes(field).filter(|bytes| *bytes > 0)))))
+    Some(
+        found.with_figures(
+            &NAMES.map(|(field, name)| (name, bytes(field).filter(|bytes| *bytes > 0))),
+        ),
+    )
 }
 
-/// When the variable decides.
+/// Condition under which the variable decides.
 const OF_ENVIRONMENT: &str = "# if the program sets no limit itself";
 
 /// Figures that are shown, each with its name.
@@ -75,8 +79,8 @@ const NAMES: [(&str, &str); 10] = [
     ("foreign", "held by others"),
 ];
 
-/// Returns the object with the figures. Python writes `'`, `None`, `True` and tuples where JSON has
-/// other signs.
+/// Returns the object with the figures. Reads `'`, `None`, `True` and tuples, as Python writes
+/// them, as JSON.
 fn object(text: &str) -> Option<serde_json::Map<String, Value>> {
     let at = text.find("\"requested\"").or_else(|| text.find("'requested'"))?;
     let start = text[..at].rfind('{')?;
@@ -97,7 +101,8 @@ fn object(text: &str) -> Option<serde_json::Map<String, Value>> {
     }
 }
 
-/// Explains gpuheap's own error by its text, which has its cause and its remedy, and rounds sizes.
+/// Explains gpuheap's own error by its text. The text has the cause and the remedy, and rounds
+/// sizes.
 pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let kinds = ["GPU", "unified", "pinned host", "registered host"];
     let (at, start) = kinds.iter().find_map(|kind| {
@@ -118,21 +123,20 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let raised = after(remedy, "raise the limit by ")
         .or_else(|| after(remedy, "raise the limit by at least "))
         .zip(limit);
-    let mut found = match raised.and_then(|(short, limit)| limit.checked_add(short)) {
+    let found = match raised.and_then(|(short, limit)| limit.checked_add(short)) {
         Some(limit) => explanation(
             PROGRAM,
             cause,
             format!("export GPUHEAP_MEMORY_LIMIT={}MiB {OF_ENVIRONMENT}", limit.div_ceil(1 << 20)),
         )
-        .or(&[remedy]),
+        .with_alternatives(&[remedy]),
         None => explanation(PROGRAM, cause, remedy),
     };
-    found.from_documentation = false;
-    found.is_rounded = true;
-    if on_wsl2 || tail.contains("WSL2") {
-        found = found.of_wsl2();
-    }
-    Some(found.with(&[
+    let found = match on_wsl2 || tail.contains("WSL2") {
+        true => found.with_wsl2_guide(),
+        false => found,
+    };
+    Some(found.confirmed(true).rounded(true).with_figures(&[
         ("requested", Some(requested)),
         ("short by", short),
         ("live", before(tail, " live")),
@@ -144,8 +148,8 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     ]))
 }
 
-/// Returns the remedy: the words up to the figures, which are in the last pair of brackets that
-/// begins with a pool's name.
+/// Returns the remedy: the words up to the figures. The figures stand in brackets that begin with a
+/// pool's name.
 fn remedy(tail: &str) -> &str {
     let pools = ["none", "simple", "binned", "split", "stitched", "driver"];
     let figures = pools.iter().filter_map(|pool| tail.find(&format!(" ({pool} pool: ")));

@@ -1,7 +1,7 @@
 //! Errors of the host's memory: NumPy, C++, and the kernel.
 
 use super::explanation::{Explanation, explanation};
-use super::rapids::host_of_wsl2;
+use super::rapids::add_wsl2_host;
 use super::sizes::after;
 
 /// Explains NumPy: `Unable to allocate 12.0 GiB for an array with shape (40000, 40000) and data
@@ -16,14 +16,13 @@ pub(super) fn numpy(text: &str, on_wsl2: bool) -> Option<Explanation> {
         "the host has no memory left for the array; this is not memory of the GPU",
         "free -h # what the host has; del what is done with",
     )
-    .or(&[
+    .with_alternatives(&[
         "numpy.empty(shape, dtype=\"float32\") # half of float64's bytes",
         "numpy.lib.format.open_memmap(\"a.npy\", \"w+\", dtype, shape) # on disk",
     ])
-    .seen();
-    let mut found = host_of_wsl2(found, on_wsl2).with(&[("requested", Some(requested))]);
-    found.is_rounded = exact.is_none();
-    Some(found)
+    .confirmed(true);
+    let found = add_wsl2_host(found, on_wsl2).rounded(exact.is_none());
+    Some(found.with_figures(&[("requested", Some(requested))]))
 }
 
 /// Returns the bytes of an array by its shape and its type, as NumPy prints them.
@@ -65,8 +64,8 @@ pub(super) fn kernel(text: &str, on_wsl2: bool) -> Option<Explanation> {
         ),
         SMALLER,
     )
-    .or(&["free -h # what the host has, and its swap"]);
-    Some(host_of_wsl2(found, on_wsl2).with(&[
+    .with_alternatives(&["free -h # what the host has, and its swap"]);
+    Some(add_wsl2_host(found, on_wsl2).with_figures(&[
         ("memory of the process", kib("anon-rss:")),
         ("addresses of the process", kib("total-vm:")),
     ]))
@@ -83,11 +82,11 @@ pub(super) fn bad_alloc(text: &str, on_wsl2: bool) -> Option<Explanation> {
              memory of the GPU",
             "free -h # what the host has left",
         )
-        .or(&[
+        .with_alternatives(&[
             "ulimit -v # a limit of the shell; unlimited if it has none",
             "gdb -ex 'catch throw' -ex run -ex bt --args ./program # the line that requests it",
         ]);
-        host_of_wsl2(found, on_wsl2).seen()
+        add_wsl2_host(found, on_wsl2).confirmed(true)
     })
 }
 
@@ -111,8 +110,8 @@ pub(super) fn killed(text: &str, line: &str, on_wsl2: bool) -> Option<Explanatio
              host's memory ran out; this is not memory of the GPU",
             "sudo dmesg | grep -i 'killed process' # whether the kernel ended it, and its size",
         )
-        .or(&["free -h # what the host has, and its swap", SMALLER]);
-        host_of_wsl2(found, on_wsl2)
+        .with_alternatives(&["free -h # what the host has, and its swap", SMALLER]);
+        add_wsl2_host(found, on_wsl2)
     })
 }
 

@@ -1,12 +1,12 @@
-//! Texts of out-of-memory errors: their figures, one cause, and what helps.
+//! Explanations of out-of-memory errors: figures of the text, one cause, and remedies.
 
 mod driver;
 mod explanation;
 mod gpuheap;
 mod host;
+mod julia;
 mod python;
 mod rapids;
-mod rest;
 mod sizes;
 
 pub use self::explanation::Explanation;
@@ -14,28 +14,28 @@ pub use self::explanation::Explanation;
 /// Explains an out-of-memory error anywhere in a text. `None` if no known error is in it. Lines may
 /// be wrapped anywhere between two words.
 ///
-/// `on_wsl2` says whether the error is of a program under WSL2. With `None`, signs of WSL2 in the
-/// text decide: a Windows drive, the name of its kernel.
+/// `on_wsl2` is `true` for an error of a program under WSL2. With `None`, signs of WSL2 in the text
+/// decide: a Windows drive, the name of its kernel.
 pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
     let sign = wsl2_sign(text);
     let is_wsl2 = on_wsl2.unwrap_or(sign.is_some());
     let unwrapped = unwrapped(text);
     let line = unwrapped.as_str();
-    // Specific readers come first. Most texts end with the driver's own words, which `bare` reads.
+    // Specific readers come first: most texts end with the driver's own words, read by `bare`.
     let readers: [&dyn Fn() -> Option<Explanation>; 18] = [
         &|| gpuheap::figures(line),
-        // gpuheap's own error is one line, after which other text follows.
+        // gpuheap's own error is one line, and other text may follow.
         &|| gpuheap::error(text, is_wsl2).or_else(|| gpuheap::error(line, is_wsl2)),
         &|| driver::not_ready(line, is_wsl2),
         &|| driver::invalid_device(line, is_wsl2),
         &|| python::torch(line, is_wsl2),
         &|| rapids::rmm(line, is_wsl2),
         &|| python::cupy(line, is_wsl2),
-        &|| python::jax(line).map(|found| driver::of_windows(found, is_wsl2)),
-        &|| rest::julia(line).map(|found| driver::of_windows(found, is_wsl2)),
+        &|| python::jax(line).map(|found| driver::add_windows(found, is_wsl2)),
+        &|| julia::julia(line).map(|found| driver::add_windows(found, is_wsl2)),
         &|| python::pycuda(line, is_wsl2),
-        &|| python::numba(line).map(|found| driver::of_windows(found, is_wsl2)),
-        &|| rest::cudarc(line).map(|found| driver::of_windows(found, is_wsl2)),
+        &|| python::numba(line).map(|found| driver::add_windows(found, is_wsl2)),
+        &|| driver::cudarc(line).map(|found| driver::add_windows(found, is_wsl2)),
         &|| driver::bare(line, is_wsl2),
         &|| rapids::dask(line, is_wsl2),
         &|| host::numpy(line, is_wsl2),
@@ -44,9 +44,9 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
         &|| host::killed(text, line, is_wsl2),
     ];
     let found = readers.iter().find_map(|read| read())?;
-    // The chapter marks an explanation that would be another one without WSL2.
+    // An explanation that names the chapter would differ without WSL2.
     Some(match (found.guide, on_wsl2, sign) {
-        (Some(explanation::WSL2_CHAPTER), None, Some(sign)) if found.program != gpuheap::PROGRAM => found.noting(format!(
+        (Some(explanation::WSL2_CHAPTER), None, Some(sign)) if found.program != gpuheap::PROGRAM => found.with_note(format!(
             "read as an error under WSL2, because the text has \"{sign}\"; --profile h200 reads it \
              as one of Linux"
         )),
@@ -56,7 +56,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
 
 /// Returns the words that show that a text was written under WSL2.
 fn wsl2_sign(text: &str) -> Option<&str> {
-    // PyTorch prints the last one for memory that Windows does not report.
+    // PyTorch prints the last size for memory that Windows does not report.
     const SIGNS: [&str; 7] = [
         "microsoft-standard",
         "/usr/lib/wsl/",

@@ -2,7 +2,7 @@
 
 use gpuheap_text::Amount;
 
-use super::driver::of_windows;
+use super::driver::add_windows;
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
 
@@ -36,8 +36,8 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
         .filter_map(|(at, _)| after(&text[at..], " has "))
         .fold(0, u64::saturating_add);
     let others = match own.zip(total).zip(free) {
-        // Memory that is neither free nor the process's own belongs to others, named in the text or
-        // not.
+        // Memory that is neither free nor the process's own belongs to others, whether or not the
+        // text names them.
         Some(((own, total), free)) if is_new => {
             let rest = total.saturating_sub(free).saturating_sub(own);
             // Sizes are rounded, and the driver keeps some memory for itself.
@@ -48,29 +48,24 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let (free_bytes, unallocated_bytes) = (free.unwrap_or(0), unallocated.unwrap_or(0));
     let taken = allocated.unwrap_or(0).saturating_add(unallocated_bytes);
     let short = requested.saturating_sub(free_bytes);
-    let found = if total.is_some_and(|total| requested > total) {
-        explanation(
-            "PyTorch",
-            format!("one request of {} is larger than the device", Amount(requested)),
-            "a smaller batch, or a device with more memory: gpuheap replay --find-minimum SNAPSHOT",
-        )
-    } else if allowed.is_some_and(|allowed| taken.saturating_add(requested) > allowed) {
-        explanation(
-            "PyTorch",
-            format!(
-                "the program's own limit is reached: {} are allowed",
-                Amount(allowed.unwrap_or(0))
-            ),
+    const LARGER: &str =
+        "a smaller batch, or a device with more memory: gpuheap replay --find-minimum SNAPSHOT";
+    let (cause, fix) = if total.is_some_and(|total| requested > total) {
+        (format!("one request of {} is larger than the device", Amount(requested)), LARGER)
+    } else if let Some(allowed) =
+        allowed.filter(|&allowed| taken.saturating_add(requested) > allowed)
+    {
+        (
+            format!("the program's own limit is reached: {} are allowed", Amount(allowed)),
             "torch.cuda.set_per_process_memory_fraction(1.0) # or another larger fraction",
         )
     } else if unallocated_bytes >= short && unallocated_bytes > 0 {
-        explanation(
-            "PyTorch",
+        (
             format!(
                 "{} that PyTorch keeps are enough, but lie in pieces (fragmentation)",
                 Amount(unallocated_bytes)
             ),
-            // Windows was seen to refuse the large range of addresses that segments need.
+            // Windows has refused the large address range that such segments need.
             match (on_wsl2, is_hip) {
                 (_, true) => "export PYTORCH_HIP_ALLOC_CONF=expandable_segments:True",
                 (true, false) => "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
@@ -78,20 +73,15 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
             },
         )
     } else if others >= short && others > 1 << 30 {
-        explanation(
-            "PyTorch",
-            format!("other processes hold {} of the device", Amount(others)),
-            if is_hip { "rocm-smi --showpids" } else { "gpuheap status" },
-        )
+        let command = if is_hip { "rocm-smi --showpids" } else { "gpuheap status" };
+        (format!("other processes hold {} of the device", Amount(others)), command)
     } else {
-        let missing = short.saturating_sub(unallocated_bytes);
-        explanation(
-            "PyTorch",
-            format!("the program needs {} more than the device has", Amount(missing)),
-            "a smaller batch, or a device with more memory: gpuheap replay --find-minimum SNAPSHOT",
-        )
+        let missing = Amount(short.saturating_sub(unallocated_bytes));
+        (format!("the program needs {missing} more than the device has"), LARGER)
     };
-    let mut found = found.with(&[
+    // The texts for CUDA are known from the runs in tests/machine/texts.
+    let found = explanation("PyTorch", cause, fix).rounded(true).confirmed(!is_hip);
+    let mut found = found.with_figures(&[
         ("requested", Some(requested)),
         ("device", total),
         ("free", free),
@@ -100,14 +90,11 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
         ("allowed", allowed),
         ("other processes", (others > 0).then_some(others)),
     ]);
-    // This repository has recorded texts of real runs.
-    found.from_documentation = is_hip;
-    found.is_rounded = true;
     if is_hip {
         found.guide = Some("docs/other-gpus.md");
         return Some(found);
     }
-    Some(of_windows(found, on_wsl2))
+    Some(add_windows(found, on_wsl2))
 }
 
 /// Explains CuPy: `Out of memory allocating N bytes (allocated so far: N bytes, limit set to: N
@@ -118,27 +105,20 @@ pub(super) fn cupy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let taken = after(text, "allocated so far: ")?;
     let requested = after(text, "allocating ")?;
     let limit = after(text, "limit set to: ");
-    let found = match limit {
-        Some(limit) if taken.saturating_add(requested) > limit => explanation(
-            "CuPy",
-            format!(
-                "the pool's limit is reached; {} more would do, or less if what it keeps is given back",
-                Amount(taken.saturating_add(requested) - limit)
-            ),
-            "cupy.get_default_memory_pool().free_all_blocks()",
+    let cause = match limit {
+        Some(limit) if taken.saturating_add(requested) > limit => format!(
+            "the pool's limit is reached; {} more would do, or less if cached memory is given back",
+            Amount(taken.saturating_add(requested) - limit)
         ),
-        _ => explanation(
-            "CuPy",
-            format!("the device has less than {} left in one piece", Amount(requested)),
-            "cupy.get_default_memory_pool().free_all_blocks()",
-        ),
+        _ => format!("the device has less than {} left in one piece", Amount(requested)),
     };
-    let found = found.with(&[
+    let found = explanation("CuPy", cause, "cupy.get_default_memory_pool().free_all_blocks()");
+    let found = found.with_figures(&[
         ("requested", Some(requested)),
         ("taken by the pool", Some(taken)),
         ("limit", limit),
     ]);
-    Some(of_windows(found, on_wsl2))
+    Some(add_windows(found, on_wsl2))
 }
 
 /// Explains JAX and XLA: `RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes.`
@@ -147,33 +127,27 @@ pub(super) fn jax(text: &str) -> Option<Explanation> {
     let text = &text[at..];
     let requested = after(text, "trying to allocate ").or_else(|| after(text, "allocating "));
     let program = after(text, "total allocation:");
-    let found = match program {
-        Some(program) => explanation(
-            "JAX",
-            format!("the compiled program needs {} beside what is live", Amount(program)),
+    let (cause, fix) = match program {
+        Some(program) => (
+            format!("the compiled program needs {} beyond the live memory", Amount(program)),
             "jax.checkpoint around the layers, or a smaller batch",
         ),
-        None => explanation(
-            "JAX",
-            "XLA's pool, 75 % of the device unless told otherwise, has no room for the request",
+        None => (
+            "XLA's pool, 75 % of the device by default, has no room for the request".to_owned(),
             "XLA_PYTHON_CLIENT_MEM_FRACTION=.95",
         ),
     };
-    Some(found.with(&[
+    Some(explanation("JAX", cause, fix).with_figures(&[
         ("requested", requested),
         ("the program's buffers", program),
         ("of these, temporary", after(text, "preallocated temp allocation:")),
     ]))
 }
 
-/// Explains PyCUDA, where a context is current only on the thread that pushed it.
+/// Explains PyCUDA. Its contexts are current only on the thread that pushed them.
 pub(super) fn pycuda(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_pycuda = text.contains("pycuda");
-    let known = |cause: &str, fix: &str| {
-        let mut found = explanation("PyCUDA", cause, fix);
-        found.from_documentation = false;
-        Some(found)
-    };
+    let known = |cause: &str, fix: &str| Some(explanation("PyCUDA", cause, fix).confirmed(true));
     if text.contains("out-of-thread context could not be cleaned up")
         || text.contains("cuMemFree failed: invalid device context")
     {
@@ -203,27 +177,21 @@ pub(super) fn pycuda(text: &str, on_wsl2: bool) -> Option<Explanation> {
         );
     }
     text.contains("cuMemAlloc failed: out of memory").then(|| {
-        let mut found = explanation(
-            "PyCUDA",
-            "the driver has no memory left for the request",
-            "gpuheap status",
-        );
-        // Seen in PyCUDA 2026.1, whose exceptions name their module.
-        found.from_documentation = !text.contains("pycuda._driver.MemoryError");
-        of_windows(found, on_wsl2)
+        let cause = "the driver has no memory left for the request";
+        // The exceptions of PyCUDA 2026.1 name their module, as a run showed.
+        let is_confirmed = text.contains("pycuda._driver.MemoryError");
+        let found = explanation("PyCUDA", cause, "gpuheap status").confirmed(is_confirmed);
+        add_windows(found, on_wsl2)
     })
 }
 
-/// Explains Numba: `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`, where numba-cuda
-/// 0.30 has `[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]`.
+/// Explains Numba: `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`. In numba-cuda 0.30
+/// the number is `[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]`.
 pub(super) fn numba(text: &str) -> Option<Explanation> {
     text.contains("results in CUDA_ERROR_OUT_OF_MEMORY").then(|| {
-        let mut found = explanation(
-            "Numba",
-            "the device is full; Numba frees late, and has freed what waited before it failed",
-            "gpuheap status",
-        );
-        found.from_documentation = !text.contains("[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]");
-        found
+        let cause =
+            "the device is full; Numba frees late, and frees all waiting memory before it fails";
+        let is_confirmed = text.contains("[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]");
+        explanation("Numba", cause, "gpuheap status").confirmed(is_confirmed)
     })
 }

@@ -29,28 +29,29 @@ pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
              than the card",
             "rmm.reinitialize(pool_allocator=True, managed_memory=False)",
         )
-        .or(&["export CUDF_SPILL=on # what does not fit goes to the host", TABLES])
-        .of_wsl2()
+        .with_alternatives(&["export CUDF_SPILL=on # what does not fit goes to the host", TABLES])
+        .with_wsl2_guide()
     } else if on_wsl2 {
         on_windows(program, is_pool, is_start(text))
     } else if is_pool {
         pool(program, is_start(text))
     } else {
-        explanation(program, "the driver has no memory left for the request", HOLDERS).or(&[
+        explanation(program, "the driver has no memory left for the request", HOLDERS).with_alternatives(&[
             "del df; gc.collect() # tables and intermediate results that are done with",
             "export CUDF_SPILL=on # before python starts: cuDF moves what it can to the host",
             "rmm.reinitialize(managed_memory=True) # slower, larger than the card; not under WSL2",
             "gpuheap replay --find-minimum run.dev0.csv # a card that is enough",
         ])
     };
-    let found = if text.contains("read_csv") { found.or(&[CSV_PARTS]) } else { found };
+    let found =
+        if text.contains("read_csv") { found.with_alternatives(&[CSV_PARTS]) } else { found };
     let found = match program {
-        "RMM, in a worker of Dask" => found.or(&[
+        "RMM, in a worker of Dask" => found.with_alternatives(&[
             "LocalCUDACluster(rmm_pool_size=0.25, device_memory_limit=0.5) # shares of the card",
         ]),
         _ => found,
     };
-    Some(found.with(&[("requested", after(text, "failed to allocate "))]))
+    Some(found.with_figures(&[("requested", after(text, "failed to allocate "))]))
 }
 
 const HOLDERS: &str = "gpuheap status # who holds the card";
@@ -64,7 +65,7 @@ fn is_cudf(text: &str) -> bool {
     ["cudf", "pylibcudf", "libcudf"].iter().any(|name| text.contains(name))
 }
 
-/// Returns `true` if the pool was just made, so that its first size was the request.
+/// Returns `true` if the request was for the first size of a new pool.
 fn is_start(text: &str) -> bool {
     ["reinitialize", "_initialize", "PoolMemoryResource", "__cinit__"]
         .iter()
@@ -91,8 +92,8 @@ fn not_about_memory(program: &'static str, name: &str, on_wsl2: bool) -> Explana
             format!("{cause}; Windows has no pool of the driver that other processes may open"),
             "rmm.reinitialize(pool_allocator=True) # RMM's own pool",
         )
-        .or(&["gpuheap doctor --probe-cuda # what this machine's driver has"])
-        .of_wsl2()
+        .with_alternatives(&["gpuheap doctor --probe-cuda # what this machine's driver has"])
+        .with_wsl2_guide()
     } else {
         let probe = "gpuheap doctor --probe-cuda # what this machine's driver has";
         explanation(program, cause, probe)
@@ -103,13 +104,13 @@ fn refused_pinned(program: &'static str, on_wsl2: bool) -> Explanation {
     let smaller = "rmm.mr.PoolMemoryResource(rmm.mr.PinnedHostMemoryResource(), \
                    initial_pool_size=2**28, maximum_pool_size=2**28)";
     if on_wsl2 {
-        return driver::pinned(program).or(&[smaller]);
+        return driver::pinned(program).with_alternatives(&[smaller]);
     }
     let cause = "the host has no memory left that can be pinned";
-    explanation(program, cause, smaller).or(&["free -h # what the host has left"])
+    explanation(program, cause, smaller).with_alternatives(&["free -h # what the host has left"])
 }
 
-/// Explains what Windows refuses.
+/// Explains a request of RMM that Windows refused.
 fn on_windows(program: &'static str, is_pool: bool, is_start: bool) -> Explanation {
     let cause = match (is_start, is_pool) {
         (true, _) => {
@@ -127,32 +128,32 @@ fn on_windows(program: &'static str, is_pool: bool, is_start: bool) -> Explanati
         }
     };
     explanation(program, cause, SMALL_START)
-        .or(&[
+        .with_alternatives(&[
             TABLES,
             "gpuheap free # who holds the card, programs of Windows included",
             "export CUDF_SPILL=on # what does not fit goes to the host",
         ])
-        .of_wsl2()
+        .with_wsl2_guide()
 }
 
 fn pool(program: &'static str, is_start: bool) -> Explanation {
     if is_start {
         let cause = "the pool could not take its first piece, half of the card unless it is told";
-        return explanation(program, cause, SMALL_START).or(&[HOLDERS]);
+        return explanation(program, cause, SMALL_START).with_alternatives(&[HOLDERS]);
     }
     explanation(
         program,
         "the pool could not grow: its maximum is reached, or the device is full",
         HOLDERS,
     )
-    .or(&[
+    .with_alternatives(&[
         "rmm.mr.set_current_device_resource(rmm.mr.CudaAsyncMemoryResource()) # no pieces",
         "export CUDF_SPILL=on # before python starts: cuDF moves what it can to the host",
         "gpuheap replay --find-minimum run.dev0.csv # a card that is enough",
     ])
 }
 
-/// Explains workers of Dask that ended for want of the host's memory.
+/// Explains workers of Dask that ended because the host's memory ran out.
 pub(super) fn dask(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let budget = text.find("% memory budget").map(|end| {
         let digits = text[..end].rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -162,36 +163,31 @@ pub(super) fn dask(text: &str, on_wsl2: bool) -> Option<Explanation> {
         text.contains("KilledWorker") || text.contains("all those workers died while running it");
     let is_paused = text.contains("% memory usage. Pausing worker");
     let found = if let Some(percent) = budget {
-        explanation(
-            "Dask",
-            format!(
-                "a worker used {percent} % of its share of the host's memory, and was ended for it; \
-                 this is not memory of the GPU"
-            ),
-            SMALL_PARTS,
-        )
+        let cause = format!(
+            "a worker used {percent} % of its share of the host's memory, and was ended for it; \
+             this is not memory of the GPU"
+        );
+        explanation("Dask", cause, SMALL_PARTS)
     } else if is_paused {
-        explanation(
-            "Dask",
-            "a worker waits, because its share of the host's memory is nearly used; this is not \
-             memory of the GPU",
-            SMALL_PARTS,
-        )
+        let cause = "a worker waits, because its share of the host's memory is nearly used; this \
+                     is not memory of the GPU";
+        explanation("Dask", cause, SMALL_PARTS)
     } else if is_killed {
-        explanation(
-            "Dask",
-            "the workers that ran a task ended. Most often the host's memory ran out: the nanny \
-             ends a worker at 95 % of its share, and the kernel ends it when there is none",
-            "gpuheap explain < worker.log # the worker's own error, which this text lacks",
-        )
-        .or(&["sudo dmesg | grep -i 'killed process' # whether the kernel ended it", SMALL_PARTS])
+        let cause = "the workers that ran a task ended. Most often the host's memory ran out: the \
+                     nanny ends a worker at 95 % of its share, and the kernel ends it when there \
+                     is none";
+        let fix = "gpuheap explain < worker.log # the worker's own error, which this text lacks";
+        explanation("Dask", cause, fix).with_alternatives(&[
+            "sudo dmesg | grep -i 'killed process' # whether the kernel ended it",
+            SMALL_PARTS,
+        ])
     } else {
         return None;
     };
-    let found = found.or(&["LocalCUDACluster(n_workers=1, memory_limit=\"auto\") # larger shares"]);
-    let mut found = host_of_wsl2(found, on_wsl2);
-    found.is_rounded = true;
-    Some(found.with(&[
+    let found = found.with_alternatives(&[
+        "LocalCUDACluster(n_workers=1, memory_limit=\"auto\") # larger shares",
+    ]);
+    Some(add_wsl2_host(found, on_wsl2).rounded(true).with_figures(&[
         ("used by the worker", after(text, "Process memory: ")),
         ("share of the worker", {
             let limit = after(text, "Worker memory limit: ");
@@ -202,12 +198,14 @@ pub(super) fn dask(text: &str, on_wsl2: bool) -> Option<Explanation> {
 
 const SMALL_PARTS: &str = "ddf = ddf.repartition(partition_size=\"128MiB\") # smaller pieces";
 
-/// Adds the way to more host memory under WSL2.
-pub(super) fn host_of_wsl2(found: Explanation, on_wsl2: bool) -> Explanation {
+/// Adds the setting for more host memory under WSL2.
+pub(super) fn add_wsl2_host(found: Explanation, on_wsl2: bool) -> Explanation {
     if !on_wsl2 {
         return found;
     }
     found
-        .or(&["gpuheap explain wslconfig # WSL2 has half of the host's memory unless it is told"])
-        .of_wsl2()
+        .with_alternatives(&[
+            "gpuheap explain wslconfig # WSL2 has half of the host's memory unless it is told",
+        ])
+        .with_wsl2_guide()
 }

@@ -21,7 +21,7 @@ pub(super) fn leading(text: &str) -> Option<u64> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor.unwrap_or(1));
     }
-    // A part of a byte is not a size.
+    // A size without a unit is a whole number of bytes.
     let bytes = number.parse::<f64>().ok()? * factor? as f64;
     (bytes < UNKNOWN).then_some(bytes.round() as u64)
 }
@@ -41,9 +41,9 @@ fn factor(unit: &str) -> Option<u64> {
     Some(base.pow(power as u32 + 1))
 }
 
-/// Returns the size in front of `behind`: `14.31 GiB already allocated`.
-pub(super) fn before(text: &str, behind: &str) -> Option<u64> {
-    let (head, _) = text.split_once(behind)?;
+/// Returns the size before the text `after`: `14.31 GiB already allocated`.
+pub(super) fn before(text: &str, after: &str) -> Option<u64> {
+    let (head, _) = text.split_once(after)?;
     let start = head
         .trim_end()
         .rfind(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != ',' && c != ' ');

@@ -22,7 +22,7 @@ fn hidden_processes(machine: &Machine) -> Vec<Finding> {
     if host.hidepid == 0 || host.uid == Some(0) {
         return Vec::new();
     }
-    vec![P15.found(
+    vec![P15.finding(
         format!("/proc hides processes of other users (hidepid={})", host.hidepid),
         "Ended processes look like hidden ones.",
         "sudo gpuheap doctor",
@@ -50,7 +50,7 @@ fn unlisted_outside(machine: &Machine) -> Vec<Finding> {
         })
         .map(|(gpu, account)| {
             let used = mib(account.used_bytes);
-            P16.found(
+            P16.finding(
                 format!("{gpu}: {used} in use, and no process is listed in this container"),
                 "Processes outside of it are not listed; look on the host.",
                 "docker run --pid=host --gpus all IMAGE gpuheap doctor",
@@ -76,7 +76,7 @@ fn removed_containers(machine: &Machine) -> Vec<Finding> {
         .filter_map(|process| Some((process, process.container.as_deref()?)))
         .filter(|(_, container)| !running.iter().any(|id| id.starts_with(container)))
         .map(|(process, container)| {
-            P17.found(
+            P17.finding(
                 format!("{process} belongs to container {container}, which does not run"),
                 "The container was removed and its process stayed.",
                 format!("sudo kill {}", process.pid),
@@ -107,7 +107,7 @@ fn ended_jobs(machine: &Machine) -> Vec<Finding> {
             }
             let fact = format!("{process} belongs to job {job}, which has ended");
             let command = format!("scancel --signal=KILL {job}");
-            let finding = P20.found(fact, "A step of the job outlived it.", command);
+            let finding = P20.finding(fact, "A step of the job outlived it.", command);
             Some(finding.with_pids([process.pid]))
         })
         .collect()

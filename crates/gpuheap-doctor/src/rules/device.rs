@@ -31,7 +31,7 @@ fn error_correction(machine: &Machine) -> Vec<Finding> {
         let is_gddr = words.any(|word| GDDR.iter().any(|card| word.starts_with(card)))
             && !gpu.name.contains("A100");
         (gpu.ecc == Some(true) && is_gddr).then(|| {
-            G04.found(
+            G04.finding(
                 format!("{gpu}: {} in all, with error correction on", mib(gpu.total)),
                 "Error correction takes some 6 % of a card with GDDR memory.",
                 format!("sudo nvidia-smi -i {} -e 0", gpu.index),
@@ -56,7 +56,7 @@ fn full_windows(machine: &Machine) -> Vec<Finding> {
     for_devices(machine, |gpu| {
         let (used, total) = (gpu.bar1_used?, gpu.bar1_total.filter(|&total| total > 0)?);
         (used > total / 10 * 9).then(|| {
-            G05.found(
+            G05.finding(
                 format!("{gpu}: {} of the {} of BAR1 are in use", mib(used), mib(total)),
                 "Mappings for peers and RDMA fail once it is full, with device memory left.",
                 format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
@@ -94,7 +94,7 @@ fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
             _ => ("The driver's reason is in the kernel's log.", "sudo dmesg | grep NVRM"),
         };
         let fact = format!("{subject}: {} (NVML error {})", failure.text, failure.code);
-        G07.found(fact, cause, command)
+        G07.finding(fact, cause, command)
     };
     let mut found = Vec::new();
     match &machine.nvml {
@@ -102,7 +102,7 @@ fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
         Err(skipped) if !machine.host.has_no_device => {
             let fact = format!("a GPU is there, and the driver's library is not: {skipped}");
             let cause = "The package of the library, libnvidia-compute, is missing or broken.";
-            found.push(G07.found(fact, cause, "ldconfig -p | grep libnvidia-ml"));
+            found.push(G07.finding(fact, cause, "ldconfig -p | grep libnvidia-ml"));
         }
         Err(_) => {}
     }
@@ -139,9 +139,12 @@ fn refused_resets(machine: &Machine) -> Vec<Finding> {
     for_devices(machine, |gpu| {
         (!holders.is_empty() && is_due(gpu)).then(|| {
             let number = count(holders.len() as u64, "process");
-            G08.found(
+            G08.finding(
                 format!("{gpu} needs a reset, and {number} may hold it"),
-                format!("A reset is refused until these have ended: {}.", evidence::list(&holders)),
+                format!(
+                    "A reset is refused until these have ended: {}.",
+                    evidence::name_processes(&holders)
+                ),
                 "sudo systemctl stop nvidia-dcgm nvidia-persistenced",
             )
         })
@@ -162,7 +165,7 @@ fn pending_pages(machine: &Machine) -> Vec<Finding> {
     for_devices(machine, |gpu| {
         let retired = gpu.retired_pages.unwrap_or(0);
         (gpu.pages_pending == Some(true)).then(|| {
-            G09.found(
+            G09.finding(
                 format!("{gpu}: pages wait to be retired, {retired} are already"),
                 "They had errors; a reset takes them out of use.",
                 format!("sudo nvidia-smi -r -i {}", gpu.index),
@@ -184,7 +187,7 @@ pub(super) const G12: Rule = Rule {
 fn instances(machine: &Machine) -> Vec<Finding> {
     for_devices(machine, |gpu| {
         (gpu.mig == Some(true)).then(|| {
-            G12.found(
+            G12.finding(
                 format!("{gpu}: {} in use, divided into instances (MIG)", mib(gpu.used)),
                 "Processes are listed by instance, and other users' processes for root alone.",
                 "sudo nvidia-smi",
@@ -206,7 +209,7 @@ pub(super) const G13: Rule = Rule {
 fn virtual_gpus(machine: &Machine) -> Vec<Finding> {
     for_devices(machine, |gpu| {
         gpu.virtualization.as_deref()?.to_lowercase().contains("vgpu").then(|| {
-            G13.found(
+            G13.finding(
                 format!("{gpu}: {} of a card that virtual machines share", mib(gpu.total)),
                 "The profile of the virtual GPU sets its memory; the host has the other figures.",
                 "nvidia-smi -q | grep -A3 Virtualization",
@@ -231,7 +234,7 @@ fn confidential_devices(machine: &Machine) -> Vec<Finding> {
         .filter(|(_, account)| account.unaccounted_bytes > 512 << 20)
         .map(|(gpu, account)| {
             let bytes = mib(account.unaccounted_bytes as u64);
-            G14.found(
+            G14.finding(
                 format!("{gpu}: {bytes} unaccounted, with confidential computing on"),
                 "Confidential computing sets memory aside.",
                 "nvidia-smi conf-compute -q",
@@ -287,6 +290,6 @@ fn failed_probe(probe: &CudaProbe) -> Finding {
         Some(bytes) => format!("{name}: refused after {}: {}", mib(bytes), cut(&probe.text, 90)),
         None => format!("{name}: {}", cut(probe.text.trim_end_matches('.'), 110)),
     };
-    let finding = G16.found(fact, cause, command).with_severity(severity);
+    let finding = G16.finding(fact, cause, command).with_severity(severity);
     finding.with_bytes(probe.bytes.unwrap_or(0))
 }

@@ -50,12 +50,12 @@ fn unaccounted_memory(machine: &Machine) -> Vec<Finding> {
             (holders, _) => (
                 format!(
                     "Processes have the device open and are not listed: {}.",
-                    evidence::list(holders)
+                    evidence::name_processes(holders)
                 ),
                 format!("ps -fp {}", evidence::pids(holders, ",")),
             ),
         };
-        found.push(G01.found(fact, cause, command).with_bytes(bytes));
+        found.push(G01.finding(fact, cause, command).with_bytes(bytes));
     }
     found
 }
@@ -78,7 +78,7 @@ fn memory_of_idle_devices(machine: &Machine) -> Vec<Finding> {
                 && (1..=evidence::unaccounted_limit(account)).contains(&account.unaccounted_bytes)
         })
         .map(|(gpu, account)| {
-            G02.found(
+            G02.finding(
                 format!("{gpu}: {} in use with no process", mib(account.used_bytes)),
                 "The driver's own clients; no process can give it back.",
                 format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
@@ -105,7 +105,7 @@ fn reserved_memory(machine: &Machine) -> Vec<Finding> {
         .iter()
         .filter_map(|gpu| Some((gpu, gpu.reserved.filter(|&bytes| bytes > 0)?)))
         .map(|(gpu, bytes)| {
-            G03.found(
+            G03.finding(
                 format!("{gpu}: {} reserved by the driver", mib(bytes)),
                 "Monitors that use NVML's older call count this as used.",
                 format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
@@ -134,7 +134,7 @@ fn page_cache(machine: &Machine) -> Vec<Finding> {
             let fact = format!("{gpu}: {} of page cache on its NUMA node {node}", mib(bytes));
             let cause = "The kernel keeps files in the device's memory.";
             let command = "echo 1 | sudo tee /proc/sys/vm/drop_caches";
-            Some(G11.found(fact, cause, command).with_bytes(bytes))
+            Some(G11.finding(fact, cause, command).with_bytes(bytes))
         })
         .collect()
 }
@@ -153,10 +153,10 @@ pub(super) const P08: Rule = Rule {
 fn pytorch_caches(machine: &Machine) -> Vec<Finding> {
     with_memory(machine)
         .filter(|process| process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda"))
-        .filter_map(|process| Some((process, evidence::bytes_of(machine, process.pid)?)))
+        .filter_map(|process| Some((process, evidence::listed_bytes(machine, process.pid)?)))
         .filter(|&(_, bytes)| bytes > 2 << 30)
         .map(|(process, bytes)| {
-            P08.found(
+            P08.finding(
                 format!("{process} has {} and PyTorch loaded", mib(bytes)),
                 "A part of it may be PyTorch's cache, which torch.cuda.empty_cache() gives back.",
                 format!("ps -fp {}", process.pid),
@@ -189,7 +189,8 @@ fn contexts(machine: &Machine) -> Vec<Finding> {
             let fact = format!("{process} has {contexts} contexts on {gpu}, with {size}");
             let cause = "Each context costs some 500 MiB; libraries share the primary one, \
                          cuCtxCreate makes another.";
-            let finding = P11.found(fact, cause, format!("gpuheap status --device {}", gpu.index));
+            let finding =
+                P11.finding(fact, cause, format!("gpuheap status --device {}", gpu.index));
             findings.push(finding.with_pids([row.pid]).with_severity(Severity::Info));
         }
     }
@@ -216,7 +217,7 @@ fn small_processes(machine: &Machine) -> Vec<Finding> {
             let fact = format!("{gpu}: {number} processes hold {each} each, {sum} together");
             let cause = "Each is hardly more than a context; choose a device for each worker by \
                          CUDA_VISIBLE_DEVICES.";
-            Some(P11.found(fact, cause, format!("nvidia-smi pmon -c 1 -i {}", gpu.index)))
+            Some(P11.finding(fact, cause, format!("nvidia-smi pmon -c 1 -i {}", gpu.index)))
         })
         .collect()
 }
@@ -236,7 +237,7 @@ fn displays(machine: &Machine) -> Vec<Finding> {
         .filter_map(|(gpu, account)| {
             let (rows, sum) = selected(&account, |row| row.kind == Kind::Graphics)?;
             let number = count(rows.len() as u64, "process");
-            Some(P13.found(
+            Some(P13.finding(
                 format!("{gpu}: {number} for drawing: {}", mib(sum)),
                 "Compositor, browser and editors keep their textures there.",
                 format!("nvidia-smi -i {}", gpu.index),
@@ -270,7 +271,7 @@ fn other_users(machine: &Machine) -> Vec<Finding> {
             users.dedup();
             let (held, total) = (mib(sum), mib(account.total_bytes));
             let is_most = sum > account.total_bytes / 2;
-            let finding = P14.found(
+            let finding = P14.finding(
                 format!("{gpu}: {held} of {total} belong to {}", users.join(", ")),
                 "Processes of other users; they are not yours to end.",
                 format!("gpuheap status --device {}", gpu.index),
@@ -321,6 +322,6 @@ fn pinned_memory(machine: &Machine) -> Vec<Finding> {
     };
     let fact = format!("{} of the host's {} are pinned", mib(pinned), mib(memory));
     let severity = if pinned > memory / 2 { Severity::Warning } else { P24.severity };
-    let finding = P24.found(fact, cause, "grep foll_pin /proc/vmstat").with_severity(severity);
+    let finding = P24.finding(fact, cause, "grep foll_pin /proc/vmstat").with_severity(severity);
     vec![finding.with_pids(owners.iter().map(|process| process.pid))]
 }

@@ -50,7 +50,7 @@ fn logged_errors(machine: &Machine) -> Vec<Finding> {
             };
             let times = if count == 1 { String::new() } else { format!(" {count} times, last") };
             let fact = format!("GPU at {device}: Xid {xid} was logged{times} {} ago", age(ago));
-            Some(G06.found(fact, cause, command))
+            Some(G06.finding(fact, cause, command))
         })
         .collect()
 }
@@ -79,7 +79,7 @@ pub(super) const G15: Rule = Rule {
 fn memory_lost_in_sleep(machine: &Machine) -> Vec<Finding> {
     let slept = logged(machine, "PM: suspend exit").filter(|_| machine.host.loses_memory_asleep);
     let finding = |(_, ago)| {
-        G15.found(
+        G15.finding(
             format!("the machine slept until {} ago; device memory was not saved", age(ago)),
             "Programs started before have lost theirs; calls can fail with error 999.",
             "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",

@@ -52,16 +52,16 @@ fn proven_end(machine: &Machine, gpu: &Gpu, row: &Row) -> Finding {
         (heirs, _) if is_sure => (
             format!(
                 "A child inherited its device file and keeps it open: {}.",
-                evidence::list(heirs)
+                evidence::name_processes(heirs)
             ),
             format!("kill {}", evidence::pids(heirs, " ")),
         ),
         (heirs, _) => (
-            format!("One of these inherited its device file: {}.", evidence::list(heirs)),
+            format!("One of these inherited its device file: {}.", evidence::name_processes(heirs)),
             format!("ps -fp {}", evidence::pids(heirs, ",")),
         ),
     };
-    P01.found(format!("{}, which has ended", listed(gpu, row)), cause, command)
+    P01.finding(format!("{}, which has ended", listed(gpu, row)), cause, command)
         .with_pids(heirs.iter().map(|heir| heir.pid))
 }
 
@@ -70,10 +70,10 @@ fn likely_end(machine: &Machine, gpu: &Gpu, row: &Row) -> Finding {
     let (heirs, _) = evidence::heirs(machine, row.pid);
     let cause = format!(
         "Or it is outside of this container. Look whether these are its children: {}.",
-        evidence::list(&heirs)
+        evidence::name_processes(&heirs)
     );
     let command = format!("ps -o pid,ppid,pgid,sid,lstart,args -p {}", evidence::pids(&heirs, ","));
-    P01.found(format!("{}, which may have ended", listed(gpu, row)), cause, command)
+    P01.finding(format!("{}, which may have ended", listed(gpu, row)), cause, command)
         .with_pids(heirs.iter().map(|heir| heir.pid))
         .with_severity(Severity::Warning)
 }
@@ -113,7 +113,7 @@ fn workers_without_program(machine: &Machine) -> Vec<Finding> {
             format!("pid {} ({command}, {old}) is a worker whose program has ended", process.pid);
         let cause =
             format!("Its session {} has no leader, and it has a device open.", process.session);
-        P02.found(fact, cause, format!("kill {}", process.pid)).with_pids([process.pid])
+        P02.finding(fact, cause, format!("kill {}", process.pid)).with_pids([process.pid])
     };
     machine.processes.iter().filter(is_worker).map(finding).collect()
 }
@@ -134,7 +134,7 @@ fn stuck_processes(machine: &Machine) -> Vec<Finding> {
         .filter(|process| process.is_stuck)
         .map(|process| {
             let place = process.waits_in.as_deref().unwrap_or("the kernel");
-            P03.found(
+            P03.finding(
                 format!("{process} cannot be ended: a thread waits in {place}"),
                 "A file server or a driver does not answer; the memory stays until it does.",
                 format!("sudo cat /proc/{}/stack", process.pid),
@@ -158,7 +158,7 @@ fn zombies_with_threads(machine: &Machine) -> Vec<Finding> {
     with_memory(machine)
         .filter(|process| process.state == 'Z' && process.threads > 1)
         .map(|process| {
-            P04.found(
+            P04.finding(
                 format!("{process} is a zombie with {} threads", process.threads),
                 "Its main thread has ended and the others keep the memory.",
                 format!("kill -9 {}", process.pid),
@@ -182,7 +182,7 @@ fn zombies(machine: &Machine) -> Vec<Finding> {
     let is_zombie = |process: &&Process| process.state == 'Z' && process.threads <= 1;
     let finding = |process: &Process| {
         let Process { pid, comm, parent, .. } = process;
-        P05.found(
+        P05.finding(
             format!("pid {pid} ({comm}) is a zombie"),
             format!("It holds no memory; its parent {parent} has not read its exit code."),
             format!("ps -fp {parent}"),
@@ -205,7 +205,7 @@ fn stopped_processes(machine: &Machine) -> Vec<Finding> {
     with_memory(machine)
         .filter(|process| matches!(process.state, 'T' | 't'))
         .map(|process| {
-            let size = evidence::bytes_of(machine, process.pid)
+            let size = evidence::listed_bytes(machine, process.pid)
                 .map_or_else(|| "a device open".to_owned(), mib);
             let (cause, command) = match process.tracer {
                 0 => (
@@ -217,7 +217,7 @@ fn stopped_processes(machine: &Machine) -> Vec<Finding> {
                     format!("ps -fp {tracer}"),
                 ),
             };
-            P06.found(format!("{process} is stopped, with {size}"), cause, command)
+            P06.finding(format!("{process} is stopped, with {size}"), cause, command)
                 .with_pids([process.pid])
         })
         .collect()
@@ -238,11 +238,11 @@ fn idle_notebooks(machine: &Machine) -> Vec<Finding> {
     with_memory(machine)
         .filter(|process| process.runs("ipykernel") && process.busy_lately == Some(0))
         .filter_map(|process| {
-            let size = mib(evidence::bytes_of(machine, process.pid)?);
+            let size = mib(evidence::listed_bytes(machine, process.pid)?);
             let (pid, old) = (process.pid, age(process.age_seconds));
             let fact = format!("pid {pid} is an idle notebook with {size}, started {old} ago");
             let cause = "Its variables, and Out and _, keep the objects that they name.";
-            Some(P07.found(fact, cause, format!("kill {pid}")))
+            Some(P07.finding(fact, cause, format!("kill {pid}")))
         })
         .collect()
 }
@@ -268,7 +268,7 @@ fn profilers(machine: &Machine) -> Vec<Finding> {
             let is_reported = |tool: &&&str| !(has_framework && **tool == "libcupti");
             let mut tools = TOOLS.iter().filter(is_reported);
             let tool = tools.find(|tool| process.has_loaded(tool))?;
-            Some(P19.found(
+            Some(P19.finding(
                 format!("{process} has {tool} loaded"),
                 "A profiler's or checker's buffers count as its memory.",
                 format!("ps -fp {}", process.pid),
@@ -299,7 +299,7 @@ fn forgotten_jobs(machine: &Machine) -> Vec<Finding> {
             }
             let size = row.bytes.map_or_else(|| "memory".to_owned(), mib);
             let (pid, user, old) = (row.pid, &process.user, age(process.age_seconds));
-            found.push(P21.found(
+            found.push(P21.finding(
                 format!("{gpu}: pid {pid} of {user} has {size} and may be idle, {old} old"),
                 format!("No terminal, and no kernel ran just now: {}.", process.command(30)),
                 format!("ps -fp {pid}"),
@@ -343,7 +343,7 @@ fn memory_of_ended_senders(machine: &Machine) -> Vec<Finding> {
                 .min()?;
             let fact = format!("{process} maps tensors of pid {sender}, which has ended");
             let cause = "Device memory that it received stays until it closes the tensors.";
-            let finding = P22.found(fact, cause, format!("ps -fp {}", process.pid));
+            let finding = P22.finding(fact, cause, format!("ps -fp {}", process.pid));
             Some(finding.with_pids([process.pid]).with_severity(severity))
         })
         .collect()
@@ -367,7 +367,7 @@ fn checkpointed_processes(machine: &Machine) -> Vec<Finding> {
         .map(|(pid, name)| {
             let fact = format!("pid {pid} ({name}) is checkpointed: it has no memory of a device");
             let cause = "Its memory is on the host; a restore needs it free on the device again.";
-            P23.found(fact, cause, format!("cuda-checkpoint --toggle --pid {pid}"))
+            P23.finding(fact, cause, format!("cuda-checkpoint --toggle --pid {pid}"))
                 .with_pids([*pid])
         })
         .collect()

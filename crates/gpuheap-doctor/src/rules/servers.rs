@@ -22,7 +22,7 @@ fn persistence_daemons(machine: &Machine) -> Vec<Finding> {
     };
     let finding = |process: &Process| {
         let Process { pid, comm, holds, .. } = process;
-        G10.found(
+        G10.finding(
             format!("pid {pid} ({comm}) has {} device files open", holds.len()),
             "It keeps the driver initialised and holds no memory of programs.",
             "nvidia-smi -q | grep Persistence",
@@ -52,7 +52,7 @@ fn preallocations(machine: &Machine) -> Vec<Finding> {
             };
             let share = bytes as f64 / account.total_bytes as f64;
             let Some((framework, setting)) = preallocation(process, share) else { continue };
-            found.push(P09.found(
+            found.push(P09.finding(
                 format!("{gpu}: pid {} has {:.0} % of it", row.pid, share * 100.0),
                 format!(
                     "{framework} takes a share of the device when it begins, and keeps it; start \
@@ -101,13 +101,13 @@ fn model_servers(machine: &Machine) -> Vec<Finding> {
     with_memory(machine)
         .filter_map(|process| {
             let name = SERVERS.iter().find(|name| process.runs(name))?;
-            let bytes = evidence::bytes_of(machine, process.pid)?;
+            let bytes = evidence::listed_bytes(machine, process.pid)?;
             let command = match *name {
                 "ollama" => "ollama ps".to_owned(),
                 _ => format!("kill {}", process.pid),
             };
             let fact = format!("pid {} ({name}) has {}", process.pid, mib(bytes));
-            Some(P10.found(fact, "It keeps its model loaded between requests.", command))
+            Some(P10.finding(fact, "It keeps its model loaded between requests.", command))
         })
         .collect()
 }
@@ -129,9 +129,9 @@ fn mps_servers(machine: &Machine) -> Vec<Finding> {
         .iter()
         .filter(|process| process.comm.starts_with("nvidia-cuda-mps") && process.runs("mps-server"))
         .map(|process| {
-            let size = evidence::bytes_of(machine, process.pid)
+            let size = evidence::listed_bytes(machine, process.pid)
                 .map_or_else(String::new, |bytes| format!(", with {}", mib(bytes)));
-            P12.found(
+            P12.finding(
                 format!("pid {} is a server of MPS{size}", process.pid),
                 "Programs compute through it; after a fault it may keep their memory.",
                 "echo quit | nvidia-cuda-mps-control",
@@ -156,7 +156,7 @@ fn monitors(machine: &Machine) -> Vec<Finding> {
             process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so")
         })
         .map(|process| {
-            P18.found(
+            P18.finding(
                 format!("{process} watches devices"),
                 "It has device files open and uses no memory of a device.",
                 format!("ps -fp {}", process.pid),

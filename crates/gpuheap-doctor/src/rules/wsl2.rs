@@ -23,7 +23,7 @@ fn missing_gpu(machine: &Machine) -> Vec<Finding> {
     if !machine.host.is_wsl || !machine.host.has_no_device {
         return Vec::new();
     }
-    vec![W01.found(
+    vec![W01.finding(
         "WSL2 offers no GPU: there is no /dev/dxg",
         "It is switched off in .wslconfig or wsl.conf, or WSL is too old.",
         "wsl.exe --update",
@@ -44,7 +44,7 @@ pub(super) const W02: Rule = Rule {
 fn linux_drivers(machine: &Machine) -> Vec<Finding> {
     let first = machine.libcuda.first().filter(|path| !path.starts_with("/usr/lib/wsl/"));
     let Some(path) = first.filter(|_| machine.host.is_wsl) else { return Vec::new() };
-    vec![W02.found(
+    vec![W02.finding(
         format!("programs load {path} and not the library of WSL2"),
         "A Linux driver is installed inside WSL2 and hides Windows' own.",
         format!("dpkg -S {path}"),
@@ -86,7 +86,7 @@ fn memory_of_windows(machine: &Machine) -> Vec<Finding> {
         .filter(|(_, account)| account.used_bytes > limit(account.total_bytes))
         .map(|(gpu, account)| {
             let used = mib(account.used_bytes);
-            W03.found(
+            W03.finding(
                 format!("{gpu}: {used} in use, none of it by this distribution"),
                 "Windows programs, another distribution or Docker Desktop hold it.",
                 "tasklist.exe",
@@ -99,7 +99,7 @@ fn memory_of_windows(machine: &Machine) -> Vec<Finding> {
 /// Returns the finding by Windows' own counters.
 fn counted_by_windows(machine: &Machine, windows: &Windows) -> Option<Finding> {
     let total = machine.devices().iter().map(|gpu| gpu.total).max()?;
-    let held = windows.of_others();
+    let held = windows.others_memory();
     if held <= limit(total) {
         return None;
     }
@@ -110,7 +110,7 @@ fn counted_by_windows(machine: &Machine, windows: &Windows) -> Option<Finding> {
     let fact = format!("Windows programs hold {} of the card's {}", mib(held), mib(total));
     let cause =
         format!("Nothing inside WSL2 can free it: {}.", named.collect::<Vec<_>>().join(", "));
-    Some(W03.found(fact, cause, "taskmgr.exe").with_bytes(held))
+    Some(W03.finding(fact, cause, "taskmgr.exe").with_bytes(held))
 }
 
 pub(super) const W04: Rule = Rule {
@@ -132,7 +132,7 @@ const NORMAL_SHARED: u64 = 256 << 20;
 fn spilled_memory(machine: &Machine) -> Vec<Finding> {
     let Some(windows) = &machine.windows else { return Vec::new() };
     let total = machine.devices().iter().map(|gpu| gpu.total).max().unwrap_or(0);
-    let (_, spilled) = windows.of_wsl();
+    let (_, spilled) = windows.wsl_memory();
     let is_full = total > 0 && windows.dedicated >= total - total / 10;
     if !is_full || spilled <= NORMAL_SHARED.saturating_add(machine.host.pinned) {
         return Vec::new();
@@ -145,7 +145,7 @@ fn spilled_memory(machine: &Machine) -> Vec<Finding> {
     );
     let cause = "The card is full, and Windows moved a part to the host: slow; it may refuse the \
                  next request.";
-    vec![W04.found(fact, cause, "gpuheap explain dedicated").with_bytes(spilled)]
+    vec![W04.finding(fact, cause, "gpuheap explain dedicated").with_bytes(spilled)]
 }
 
 pub(super) const W05: Rule = Rule {
@@ -174,7 +174,7 @@ fn pinned_memory(machine: &Machine) -> Vec<Finding> {
     let fact = format!("{} are pinned; WSL2 has refused more from 512 to 1024 MiB", mib(pinned));
     let cause = "Pinning fails with \"out of memory\"; use pin_memory=False, or fewer workers.";
     let severity = if pinned < WARNED { Severity::Info } else { W05.severity };
-    let finding = W05.found(fact, cause, "grep foll_pin /proc/vmstat").with_bytes(pinned);
+    let finding = W05.finding(fact, cause, "grep foll_pin /proc/vmstat").with_bytes(pinned);
     vec![finding.with_severity(severity)]
 }
 
@@ -195,7 +195,7 @@ fn refused_residency(machine: &Machine) -> Vec<Finding> {
     let refused = logged(machine, "dxgkio_make_resident: Ioctl failed: -12");
     let finding = |(number, ago)| {
         let (times, old) = (count(number, "time"), age(ago));
-        W06.found(
+        W06.finding(
             format!("Windows refused to keep memory on the card, {times}, last {old} ago"),
             format!(
                 "Too little was left on the card; plan with {USABLE_PERCENT} % of the free memory."
@@ -224,7 +224,7 @@ fn broken_channel(machine: &Machine) -> Vec<Finding> {
     if !machine.host.is_wsl || !(is_blocked || is_logged) {
         return Vec::new();
     }
-    vec![W07.found(
+    vec![W07.finding(
         "the channel from WSL2 to the Windows driver is broken",
         "It breaks after several hundred contexts; only a restart of WSL2 repairs it.",
         "wsl.exe --shutdown",
@@ -249,7 +249,7 @@ fn short_host_memory(machine: &Machine) -> Vec<Finding> {
     }
     let (memory, left) = (Amount(host.memory), Amount(host.available));
     let killed = count(host.oom_kills, "process");
-    vec![W08.found(
+    vec![W08.finding(
         format!("WSL2 has {memory} of memory, {left} left; the kernel ended {killed} for it"),
         "Its default is half of the host's; set memory= in .wslconfig.",
         "gpuheap explain wslconfig",
@@ -271,7 +271,7 @@ fn page_cache(machine: &Machine) -> Vec<Finding> {
     if !host.is_wsl || host.cached <= host.memory / 4 {
         return Vec::new();
     }
-    vec![W09.found(
+    vec![W09.finding(
         format!("{} of WSL2's {} are page cache", Amount(host.cached), Amount(host.memory)),
         "Windows counts it as in use by vmmem.",
         "echo 1 | sudo tee /proc/sys/vm/drop_caches",
@@ -294,7 +294,7 @@ const WINDOW_SYSTEM: u64 = 500 << 20;
 /// Returns a finding if Windows counts memory for WSL2, and no process in it uses the GPU.
 fn memory_without_holder(machine: &Machine) -> Vec<Finding> {
     let Some(windows) = &machine.windows else { return Vec::new() };
-    let (held, _) = windows.of_wsl();
+    let (held, _) = windows.wsl_memory();
     let has_holder = machine.processes.iter().any(|process| !process.holds.is_empty());
     let is_alone = windows.distributions.len() == 1 && machine.unreadable == Some(0);
     if held <= WINDOW_SYSTEM || has_holder || !is_alone || machine.host.is_container {
@@ -302,7 +302,7 @@ fn memory_without_holder(machine: &Machine) -> Vec<Finding> {
     }
     let fact = format!("Windows counts {} of the card for WSL2, where nothing uses it", mib(held));
     let cause = "If it stays for a minute, an ended program's memory was not taken back.";
-    vec![W10.found(fact, cause, "wsl.exe --shutdown").with_bytes(held)]
+    vec![W10.finding(fact, cause, "wsl.exe --shutdown").with_bytes(held)]
 }
 
 pub(super) const W11: Rule = Rule {
@@ -320,7 +320,7 @@ pub(super) const W11: Rule = Rule {
 fn reset_by_windows(machine: &Machine) -> Vec<Finding> {
     let ago = machine.windows.as_ref().and_then(|windows| windows.reset_ago);
     let finding = |ago| {
-        W11.found(
+        W11.finding(
             format!("Windows reset the card {} ago", age(ago)),
             "A kernel ran longer than TdrDelay, 2 s by default; every context was lost.",
             "powershell.exe Get-WinEvent System -MaxEvents 200",
@@ -344,7 +344,7 @@ fn processes_without_figure(machine: &Machine) -> Vec<Finding> {
         .filter(|(_, account)| machine.host.is_wsl && account.processes_without_figure > 0)
         .map(|(gpu, account)| {
             let number = count(account.processes_without_figure as u64, "process");
-            W12.found(
+            W12.finding(
                 format!("{gpu}: {number} without a figure"),
                 "Windows manages the card's memory and does not give figures by process.",
                 "tasklist.exe",
@@ -372,7 +372,7 @@ fn large_ranges(machine: &Machine) -> Vec<Finding> {
             let (user, remedy) = range_setting(process)?;
             let fact = format!("{process} reserves large address ranges");
             let cause = format!("It uses {user}; WSL2 has refused ranges of 4 GiB and more.");
-            Some(W13.found(fact, cause, format!("export {remedy}")).with_pids([process.pid]))
+            Some(W13.finding(fact, cause, format!("export {remedy}")).with_pids([process.pid]))
         })
         .collect()
 }
@@ -408,7 +408,7 @@ fn harmless_messages(machine: &Machine) -> Vec<Finding> {
     let messages = logged(machine, QUERY)
         .or_else(|| logged(machine, "dxgkio_is_feature_enabled: Ioctl failed"));
     let finding = |(number, _)| {
-        W14.found(
+        W14.finding(
             format!("{number} messages \"{QUERY}\" in the kernel's log"),
             "WSL2 logs them at its start; they mean nothing.",
             "sudo dmesg | grep dxg",
@@ -436,7 +436,9 @@ fn windows_drives(machine: &Machine) -> Vec<Finding> {
             let drive = process.drives.first()?;
             let fact = format!("{process} reads files of {drive}");
             let cause = "A Windows drive is slow from inside WSL2; copy the data once.";
-            Some(W15.found(fact, cause, format!("cp -r {drive}/DATA ~/")).with_pids([process.pid]))
+            Some(
+                W15.finding(fact, cause, format!("cp -r {drive}/DATA ~/")).with_pids([process.pid]),
+            )
         })
         .collect()
 }

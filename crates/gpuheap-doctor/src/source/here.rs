@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use super::{kcmp, nvml, windows};
 use crate::facts::{Nvml, Skipped, Source, Why, end_line};
 
-/// The most bytes read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
+/// Most bytes that are read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
 const MOST: u64 = 16 << 20;
 
-/// The most bytes read of the kernel's log, whose ring has 16 MiB at most.
+/// Most bytes that are read of the kernel's log. Its ring has 16 MiB at most.
 const MOST_OF_LOG: usize = 16 << 20;
 
 /// Time for all probes of CUDA. The first context of a machine without persistence mode takes some
@@ -50,7 +50,7 @@ impl Source for Here {
     }
 
     fn nvml(&self) -> Result<Nvml, Skipped> {
-        nvml::ask()
+        nvml::query()
     }
 
     fn kernel_log(&self) -> Result<String, Skipped> {
@@ -65,19 +65,19 @@ impl Source for Here {
     }
 
     fn windows(&self) -> Result<String, Skipped> {
-        windows::ask(run)
+        windows::query(run)
     }
 
     fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         let (text, ended) = run_partly(&command, LIMIT_OF_CUDA)?;
-        // The reason begins with the program's path, which says nothing here.
+        // The program's path at the start of the reason does not help the reader.
         let reason = |text: String| match command.first() {
             Some(program) => text.trim_start_matches(&format!("{program}: ")).to_owned(),
             None => text,
         };
         let failure = ended.err().map(|skipped| reason(skipped.text));
-        // A line that was cut off has no end.
+        // The last line may be cut off.
         Ok(format!("{text}\n{}", end_line(failure.as_deref())))
     }
 
@@ -133,10 +133,10 @@ fn run(command: &[&str], limit: Duration) -> Result<String, Skipped> {
     ended.map(|()| text)
 }
 
-/// Runs a command as [`run`] does. Returns its output so far, also of one that fails or is killed,
-/// and why it failed.
+/// Runs a command as [`run`] does. Returns its output, complete or not, and the reason if it failed
+/// or was killed.
 ///
-/// A command that blocks in the kernel cannot be killed, and is left behind.
+/// A command that blocks in the kernel cannot be killed, and runs on.
 fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), Skipped>), Skipped> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Skipped::new(Why::Missing, "no command"));
@@ -148,7 +148,7 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| Skipped::io(program, &error))?;
-    let output = Output::of(child.stdout.take());
+    let output = Output::read(child.stdout.take());
     let ended = match wait(&mut child, limit) {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(Skipped::new(Why::Failed, format!("{program}: {status}"))),
@@ -168,7 +168,7 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
 /// ended.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// Waits until a command ends; `None` if its time is over.
+/// Waits until a command ends. `None` if it runs on after `limit`.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
@@ -180,14 +180,14 @@ fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus
     }
 }
 
-/// Output of a command, which a thread reads, so that a full pipe does not stop the command.
+/// Output of a command. A thread reads it, so that a full pipe does not stop the command.
 struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Output {
-    fn of(stdout: Option<ChildStdout>) -> Output {
+    fn read(stdout: Option<ChildStdout>) -> Output {
         let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
         let kept = bytes.clone();
         let reader = stdout.map(|stdout| {
@@ -203,7 +203,7 @@ impl Output {
         Output { bytes, reader }
     }
 
-    /// Returns the output so far. The pipe of a command that was left behind stays open.
+    /// Returns the output so far. The pipe of a command that runs on stays open.
     fn text(self) -> String {
         let start = Instant::now();
         let is_reading = || self.reader.as_ref().is_some_and(|reader| !reader.is_finished());

@@ -1,8 +1,8 @@
-//! Comparison of descriptors by the kernel, the only call of this crate that needs `unsafe`.
+//! Comparison of descriptors by the kernel: the only call of this crate that needs `unsafe`.
 
 use crate::facts::{Skipped, Why};
 
-/// `KCMP_FILE` of `linux/kcmp.h`, which libc lacks.
+/// `KCMP_FILE` of `linux/kcmp.h`. The crate libc lacks it.
 const KCMP_FILE: libc::c_int = 0;
 
 /// Returns `true` if two descriptors, each given by pid and number, share an open file.
@@ -24,11 +24,11 @@ pub(super) fn is_same_file(one: (u32, u32), other: (u32, u32)) -> Result<bool, S
         1.. => Ok(false),
         _ => {
             let error = std::io::Error::last_os_error();
-            let what = format!("kcmp of pid {} and pid {}", one.0, other.0);
+            let call = format!("kcmp of pid {} and pid {}", one.0, other.0);
             Err(match error.raw_os_error() {
-                Some(libc::ENOSYS) => Skipped::new(Why::Missing, format!("{what}: {error}")),
-                Some(libc::EPERM) => Skipped::new(Why::Denied, format!("{what}: {error}")),
-                _ => Skipped::io(&what, &error),
+                Some(libc::ENOSYS) => Skipped::new(Why::Missing, format!("{call}: {error}")),
+                Some(libc::EPERM) => Skipped::new(Why::Denied, format!("{call}: {error}")),
+                _ => Skipped::io(&call, &error),
             })
         }
     }

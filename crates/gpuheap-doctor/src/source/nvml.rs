@@ -1,4 +1,4 @@
-//! All facts of NVML, read in one pass.
+//! Facts of NVML, read in one pass.
 
 use nvml_wrapper::enum_wrappers::device::RetirementCause;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -8,11 +8,11 @@ use nvml_wrapper::{Device, Nvml as Library};
 
 use crate::facts::{Gpu, Kind, Listed, Nvml, NvmlFailure, Skipped, Why};
 
-/// Places of NVML. WSL2 has it outside of the linker's folders.
+/// Paths of NVML. Under WSL2 it is outside of the linker's folders.
 const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
 
-/// Loads NVML and asks it for all facts.
-pub(super) fn ask() -> Result<Nvml, Skipped> {
+/// Loads NVML and reads all facts.
+pub(super) fn query() -> Result<Nvml, Skipped> {
     let mut missing = None;
     for place in PLACES {
         match Library::builder().lib_path(place.as_ref()).init() {

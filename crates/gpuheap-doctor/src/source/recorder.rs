@@ -15,8 +15,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Returns the record so far, for [`Recording::parse`](crate::Recording::parse). Of
-    /// environments, it has only the variables that rules know. Command lines are complete.
+    /// Returns the record so far, for [`Recording::parse`](crate::Recording::parse). It has
+    /// complete command lines, but only those environment variables that rules read.
     pub fn text(&self) -> String {
         let sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
         sections.values().map(String::as_str).collect()

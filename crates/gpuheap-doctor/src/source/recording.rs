@@ -14,7 +14,7 @@ use crate::facts::{Nvml, Skipped, Source, Why};
 /// # Lines before the first section are remarks.
 /// == /proc/4188/cmdline            a file; \0 stands for a byte of zero
 /// == /proc/4188/fd/5 -> /dev/nvidia0      a link
-/// == /proc/4188/environ !denied    what cannot be read: !denied, !missing, !timeout, !failed
+/// == /proc/4188/environ !denied    a file that cannot be read: !denied, !missing, !timeout, !failed
 /// == nvml                          JSON of machine::Nvml
 /// == environment                   NAME=value lines
 /// == kernel log                    [seconds] text
@@ -24,8 +24,8 @@ use crate::facts::{Nvml, Skipped, Source, Why};
 /// == same 4188:5 4189:5            two descriptors of one open file
 /// ```
 ///
-/// A later section replaces an earlier one of the same name. So a recording can consist of a base
-/// and its differences. A folder contains the paths that were recorded in it.
+/// A later section replaces an earlier one of the same name, so a recording can consist of a base
+/// and its differences. The recorded paths of a folder are its content.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     sections: BTreeMap<String, Section>,
@@ -122,7 +122,7 @@ impl Recording {
 
     /// Adds the sections of `base` that this recording lacks.
     #[must_use]
-    pub fn over(self, mut base: Recording) -> Recording {
+    pub fn on_base(self, mut base: Recording) -> Recording {
         base.sections.extend(self.sections);
         base
     }

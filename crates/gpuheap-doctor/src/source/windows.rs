@@ -1,4 +1,4 @@
-//! Questions to Windows from inside WSL2, through its PowerShell.
+//! Queries of Windows from inside WSL2, through PowerShell.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::facts::Skipped;
 /// Time limit of PowerShell. Its first start takes one to three seconds.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// Places of PowerShell. The second one is for a distribution without Windows' folders in PATH.
+/// Paths of PowerShell. The second is for a distribution without Windows' folders in PATH.
 const PLACES: [&str; 2] =
     ["powershell.exe", "/mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"];
 
-/// Script that asks for classes, because names of counters are translated in other languages of
-/// Windows.
+/// Script for PowerShell. It queries classes and not counters, because Windows translates the names
+/// of counters.
 const SCRIPT: &str = "\
 $n=@{};Get-Process|%{$n[[string]$_.Id]=$_.ProcessName};\
 $c='Win32_PerfFormattedData_GPUPerformanceCounters_';\
@@ -25,11 +25,12 @@ Get-WinEvent -FilterHashtable @{LogName='System';Id=4101;StartTime=(Get-Date).Ad
 wsl.exe -l --running -q|%{$_ -replace [char]0,''}|?{$_.Trim()}|%{\"distribution|$($_.Trim())\"};\
 Get-Content \"$env:USERPROFILE\\.wslconfig\" -ErrorAction SilentlyContinue|%{\"wslconfig|$_\"}";
 
-/// Asks Windows for its counters of the card, its memory, resets of the driver and WSL2's settings.
+/// Returns Windows' counters of the card, its memory, resets of the driver and WSL2's settings.
 /// `run` runs a command with a time limit.
-pub(super) fn ask(
+pub(super) fn query(
     run: impl Fn(&[&str], Duration) -> Result<String, Skipped>,
 ) -> Result<String, Skipped> {
-    let ask = |place| run(&[place, "-NoProfile", "-NonInteractive", "-Command", SCRIPT], PATIENCE);
-    ask(PLACES[0]).or_else(|first| ask(PLACES[1]).map_err(|_| first))
+    let query =
+        |place| run(&[place, "-NoProfile", "-NonInteractive", "-Command", SCRIPT], PATIENCE);
+    query(PLACES[0]).or_else(|first| query(PLACES[1]).map_err(|_| first))
 }

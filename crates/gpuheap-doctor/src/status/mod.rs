@@ -1,4 +1,4 @@
-//! The memory of each device, accounted for by process.
+//! Accounts of each device's memory, by process.
 
 mod text;
 
@@ -82,7 +82,7 @@ const LARGE_CONTEXT: u64 = 527 << 20;
 /// Memory of a context on other cards. Reports have 256 MiB (RTX 3090) to 426 MiB (RTX 6000 Ada).
 const SMALL_CONTEXT: u64 = 330 << 20;
 
-/// Memory from which on a card counts as a data-centre card.
+/// Least memory of a data-centre card.
 const LARGE_CARD: u64 = 64 << 30;
 
 /// Accounts, as `gpuheap status --json` prints them.
@@ -103,10 +103,10 @@ struct WindowsFigures {
 }
 
 /// Renders accounts as JSON, by `docs/status.schema.json`. `driver` is the driver's version, empty
-/// if unknown. `windows` has the figures of Windows under WSL2, if it was asked.
+/// if unknown. `windows` has the figures of Windows under WSL2, if known.
 pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> String {
     let windows = windows.map(|windows| {
-        let (wsl_dedicated_bytes, wsl_shared_bytes) = windows.of_wsl();
+        let (wsl_dedicated_bytes, wsl_shared_bytes) = windows.wsl_memory();
         WindowsFigures {
             dedicated_bytes: windows.dedicated,
             shared_bytes: windows.shared,
@@ -118,13 +118,13 @@ pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> St
 }
 
 /// Returns the accounts of all devices of the machine.
-pub fn of(machine: &Machine) -> Vec<Account> {
-    machine.devices().iter().map(|gpu| Account::of(machine, gpu)).collect()
+pub fn accounts(machine: &Machine) -> Vec<Account> {
+    machine.devices().iter().map(|gpu| Account::new(machine, gpu)).collect()
 }
 
 impl Account {
     /// Returns the account of one device.
-    pub fn of(machine: &Machine, gpu: &Gpu) -> Account {
+    pub fn new(machine: &Machine, gpu: &Gpu) -> Account {
         let reserved = gpu.reserved.unwrap_or(0);
         // NVML's header contradicts itself on including the reserved memory in `used`.
         let is_included =

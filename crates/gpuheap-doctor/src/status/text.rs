@@ -19,7 +19,7 @@ pub fn render(accounts: &[Account], driver: &str, width: usize) -> String {
 /// Renders Windows' own figures of the card, under WSL2, for `width` columns.
 pub fn render_windows(windows: &Windows, width: usize) -> String {
     let mut text = "Windows, of the whole card\n".to_owned();
-    let (dedicated, shared) = windows.of_wsl();
+    let (dedicated, shared) = windows.wsl_memory();
     let wsl = |bytes| format!("of that WSL2 {}", mib(bytes));
     amount(&mut text, "Dedicated GPU memory", &mib(windows.dedicated), &wsl(dedicated));
     amount(&mut text, "Shared GPU memory", &mib(windows.shared), &wsl(shared));

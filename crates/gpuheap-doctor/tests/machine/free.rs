@@ -30,7 +30,7 @@ fn unreadable_process_prevents_proof() {
 fn holder_without_shared_file_survives() {
     let stat = "4300 (python3) S 1 4300 4300 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n";
     let other = named("fork").with("/proc/4300/stat", stat);
-    let other = Recording::parse("== /proc/4300/fd/9 -> /dev/nvidia0\n").unwrap().over(other);
+    let other = Recording::parse("== /proc/4300/fd/9 -> /dev/nvidia0\n").unwrap().on_base(other);
     assert!(plan(other.clone()).orphans.is_empty());
     let shared = other.with("same 4188:9 4300:9", "");
     assert_eq!(plan(shared).orphans.len(), 2);
@@ -63,7 +63,7 @@ fn two_programs() -> Recording {
                 \"reserved\": 653262848, \"processes\": [{\"pid\": 4000, \"bytes\": 2147483648}, \
                 {\"pid\": 4100, \"bytes\": 1932735283}]}]}";
     let both = process(4000, "solver") + &process(4100, "viewer");
-    Recording::parse(&both).unwrap().over(named("h200_idle").with("nvml", nvml))
+    Recording::parse(&both).unwrap().on_base(named("h200_idle").with("nvml", nvml))
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn unknown_share_of_windows_is_stated() {
 fn in_a_container(driver: &str) -> Recording {
     let nvml = named("fork").text("nvml").unwrap().replace("580.95.05", driver);
     let container = "== /proc/self/ns/pid -> pid:[4026533333]\n== /.dockerenv\n";
-    Recording::parse(container).unwrap().over(named("fork").with("nvml", &nvml))
+    Recording::parse(container).unwrap().on_base(named("fork").with("nvml", &nvml))
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn likely_orphan_in_container_survives() {
     }
 }
 
-/// The pid may be that of a process outside, which lives.
+/// The pid may belong to a live process outside of the container.
 #[test]
 fn process_group_under_older_driver_survives() {
     let stat = "4188 (python3) S 1 4120 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 9280000 0 0\n";
@@ -146,8 +146,8 @@ fn process_group_under_older_driver_survives() {
     assert!(plan.steps.iter().any(|step| step.reason.contains("may have ended")), "{plan:?}");
 }
 
-/// Returns the fork case beside a training process, 4300, which is listed. `parent` and `group` are
-/// those of the child 4188.
+/// Returns the fork case with a listed training process, 4300, next to it. The child 4188 has the
+/// `parent` and the `group`.
 fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
     let stat = |pid, parent, group| {
         format!("{pid} (python3) S {parent} {group} 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n")
@@ -161,7 +161,7 @@ fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
         .with("/proc/4300/stat", &stat(4300, 1, 4300))
         .with("/proc/4188/stat", &stat(4188, parent, group));
     let link = format!("== /proc/4300/fd/9 -> /dev/nvidia{minor}\n");
-    Recording::parse(&link).unwrap().over(machine)
+    Recording::parse(&link).unwrap().on_base(machine)
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn workers_of_live_training_survive() {
 fn mps_server_prevents_proof() {
     let stat = "4400 (nvidia-cuda-mps) S 1 4400 4400 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n";
     let link = Recording::parse("== /proc/4400/fd/9 -> /dev/nvidiactl\n").unwrap();
-    let plan = plan(link.over(named("fork").with("/proc/4400/stat", stat)));
+    let plan = plan(link.on_base(named("fork").with("/proc/4400/stat", stat)));
     assert!(plan.orphans.is_empty(), "{plan:?}");
     assert!(plan.unproven.unwrap().contains("MPS"));
 }
@@ -213,7 +213,7 @@ fn uncompared_files_prevent_proof() {
         recording = recording.with(&format!("/proc/{pid}/stat"), &stat);
         holders.push_str(&format!("== /proc/{pid}/fd/9 -> /dev/nvidia0\n"));
     }
-    let recording = Recording::parse(&holders).unwrap().over(recording);
+    let recording = Recording::parse(&holders).unwrap().on_base(recording);
     let shared = recording.with("same 4188:9 5000:9", "");
     let plan = plan(shared);
     assert!(plan.orphans.is_empty(), "{plan:?}");

@@ -1,4 +1,4 @@
-//! Recorded machines, and what the commands report on them.
+//! Recorded machines, and the reports on them.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -67,12 +67,12 @@ proptest! {
             let name = &names[section.index(names.len())];
             recording = mutate(recording, name, how, &junk);
         }
-        look(recording);
+        run_all(recording);
     }
 }
 
 /// Runs all commands on a machine. Fails if a probe panicked on its thread.
-fn look(recording: Recording) {
+fn run_all(recording: Recording) {
     let mut machine = Machine::read(recording);
     machine.examine();
     let report = diagnose(&machine);
@@ -83,7 +83,7 @@ fn look(recording: Recording) {
         Topic::explain(topic, &machine, 80).map(|topic| topic.to_json());
     }
     free::plan(&machine).render(80);
-    status::render(&status::of(&machine), "580", 80);
+    status::render(&status::accounts(&machine), "580", 80);
     let panicked = report.skipped.iter().any(|skipped| skipped.reason.contains("panicked"));
     assert!(!panicked, "{:?}", report.skipped);
 }
@@ -95,7 +95,7 @@ fn one_garbled_section_never_panics() {
         let sections: Vec<String> = recording.names().map(str::to_owned).collect();
         for section in sections {
             for how in 0..KINDS {
-                look(mutate(recording.clone(), &section, how, "[ ( ] ) é\n== 7"));
+                run_all(mutate(recording.clone(), &section, how, "[ ( ] ) é\n== 7"));
             }
         }
     }

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use gpuheap_doctor::explain_error;
 
-/// Each text comes with the program that wrote it, and a part of the cause.
 #[test]
 fn every_text_has_its_cause() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/texts");
@@ -43,20 +42,20 @@ fn other_texts_are_not_explained() {
     }
 }
 
-fn of(name: &str) -> String {
+fn error_text(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/texts");
     std::fs::read_to_string(folder.join(format!("{name}.txt"))).unwrap()
 }
 
 #[test]
 fn rmm_error_under_wsl2_names_windows() {
-    let text = of("rmm_cuda_line");
+    let text = error_text("rmm_cuda_line");
     let windows = explain_error(&text, Some(true)).unwrap();
     for word in ["Windows refused", "pinned", "half of the card", "wsl2.md", "explain rapids"] {
         assert!(windows.render(200).contains(word), "{word}: {windows:#?}");
     }
-    assert_eq!(explain_error(&of("rmm_cuda_wsl2"), None).unwrap().cause, windows.cause);
-    let linux = explain_error(&of("rmm_cuda_wsl2"), Some(false)).unwrap();
+    assert_eq!(explain_error(&error_text("rmm_cuda_wsl2"), None).unwrap().cause, windows.cause);
+    let linux = explain_error(&error_text("rmm_cuda_wsl2"), Some(false)).unwrap();
     assert!(!linux.render(200).contains("Windows"), "{linux:#?}");
     assert_eq!(linux.guide, None);
     // Cheapest first: a look, then freeing, then spilling, then slower memory, then a larger card.
@@ -70,9 +69,9 @@ fn rmm_error_under_wsl2_names_windows() {
 fn full_device_under_wsl2_names_windows() {
     for name in ["bare_driver", "cudarc", "cupy_full", "jax_short", "julia", "numba", "pycuda_full"]
     {
-        let found = explain_error(&of(name), Some(true)).unwrap().render(80);
+        let found = explain_error(&error_text(name), Some(true)).unwrap().render(80);
         assert!(found.contains("gpuheap free") && found.contains("wsl2.md"), "{found}");
-        let linux = explain_error(&of(name), Some(false)).unwrap().render(80);
+        let linux = explain_error(&error_text(name), Some(false)).unwrap().render(80);
         assert!(!linux.contains("Windows"), "{linux}");
     }
 }
@@ -80,7 +79,7 @@ fn full_device_under_wsl2_names_windows() {
 #[test]
 fn wsl2_advice_omits_expandable_segments() {
     for name in ["torch_pieces", "torch_1"] {
-        let text = of(name);
+        let text = error_text(name);
         assert!(explain_error(&text, None).unwrap().fix.contains("expandable_segments:True"));
         let windows = explain_error(&text, Some(true)).unwrap().render(80);
         assert!(!windows.contains("expandable_segments:True"), "{windows}");
@@ -90,20 +89,23 @@ fn wsl2_advice_omits_expandable_segments() {
 #[test]
 fn other_error_is_not_about_memory() {
     for (name, part) in [("not_ready", "no lack of memory"), ("ordinal", "no lack of memory")] {
-        let found = explain_error(&of(name), None).unwrap();
+        let found = explain_error(&error_text(name), None).unwrap();
         assert!(found.cause.contains(part), "{found:#?}");
         assert!(found.notes[0].contains("--profile wsl2-rtx4060"), "{found:#?}");
-        assert!(explain_error(&of(name), Some(true)).unwrap().cause.contains("Windows"), "{name}");
+        assert!(
+            explain_error(&error_text(name), Some(true)).unwrap().cause.contains("Windows"),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn host_errors_exclude_gpu_memory() {
     for name in ["numpy", "killed", "killed_kernel", "host_bad_alloc", "dask_nanny"] {
-        let found = explain_error(&of(name), None).unwrap();
+        let found = explain_error(&error_text(name), None).unwrap();
         assert!(found.cause.contains("not memory of the GPU"), "{name}: {found:#?}");
         assert!(!found.render(80).contains("wslconfig"), "{name}: {found:#?}");
-        let windows = explain_error(&of(name), Some(true)).unwrap().render(80);
+        let windows = explain_error(&error_text(name), Some(true)).unwrap().render(80);
         assert!(windows.contains("gpuheap explain wslconfig"), "{name}: {windows}");
     }
 }
@@ -111,7 +113,7 @@ fn host_errors_exclude_gpu_memory() {
 #[test]
 fn figures_are_exact_or_marked_rounded() {
     let bytes = |name: &str, figure: &str| {
-        let found = explain_error(&of(name), None).unwrap();
+        let found = explain_error(&error_text(name), None).unwrap();
         let value = found.evidence.iter().find(|(key, _)| *key == figure).unwrap().1;
         (value, found.is_rounded)
     };

@@ -25,7 +25,7 @@ impl Fake {
         Fake { state: RefCell::new(state), fails, calls: RefCell::default() }
     }
 
-    /// Goes from one state to another, as the driver does.
+    /// Changes the state as the driver does, or fails.
     fn step(
         &self,
         call: &'static str,

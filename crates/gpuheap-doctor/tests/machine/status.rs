@@ -11,13 +11,13 @@ use gpuheap_doctor::{Machine, Recording, Skipped, Source, Why, diagnose};
 use crate::support::named;
 
 fn account(recording: Recording) -> Account {
-    status::of(&Machine::read(recording)).remove(0)
+    status::accounts(&Machine::read(recording)).remove(0)
 }
 
-fn shown(name: &str, width: usize) -> String {
+fn rendered(name: &str, width: usize) -> String {
     let machine = Machine::read(named(name));
     let driver = machine.nvml.as_ref().unwrap().driver.clone();
-    let text = status::render(&status::of(&machine), &driver, width);
+    let text = status::render(&status::accounts(&machine), &driver, width);
     assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
     text
 }
@@ -59,19 +59,19 @@ fn invisible_process_is_hidden_not_ended() {
 
 #[test]
 fn several_users_at_80_columns() {
-    insta::assert_snapshot!(shown("several_users", 80));
+    insta::assert_snapshot!(rendered("several_users", 80));
 }
 
 #[test]
 fn several_users_at_200_columns() {
-    insta::assert_snapshot!(shown("several_users", 200));
+    insta::assert_snapshot!(rendered("several_users", 200));
 }
 
 #[test]
 fn wsl2_status_shows_figures_of_windows() {
     let mut machine = Machine::read(named("wsl2_windows"));
     assert_eq!(machine.windows, None);
-    machine.ask_windows();
+    machine.read_windows();
     let windows = machine.windows.unwrap();
     let text = status::render_windows(&windows, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -80,7 +80,7 @@ fn wsl2_status_shows_figures_of_windows() {
 
 #[test]
 fn wsl2_gives_no_figure_by_process() {
-    insta::assert_snapshot!(shown("wsl2", 80));
+    insta::assert_snapshot!(rendered("wsl2", 80));
 }
 
 /// A machine on which a process starts after the first look at the driver's lists.

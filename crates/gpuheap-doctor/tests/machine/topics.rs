@@ -9,7 +9,7 @@ use crate::support::named;
 
 fn explained(topic: &str, recording: Recording) -> String {
     let mut machine = Machine::read(recording);
-    machine.ask_windows();
+    machine.read_windows();
     let text = Topic::explain(topic, &machine, 80).unwrap().text;
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     text

@@ -1,4 +1,4 @@
-//! Errors of Julia and of Rust.
+//! Errors of Julia.
 
 use gpuheap_text::Amount;
 
@@ -22,33 +22,22 @@ pub(super) fn julia(text: &str) -> Option<Explanation> {
     let others = used.zip(reserved).map(|(used, reserved)| used.saturating_sub(reserved));
     let free = total.zip(used).map(|(total, used)| total.saturating_sub(used));
     let wanted = requested.unwrap_or(0);
-    let found = if kept.unwrap_or(0).saturating_add(free.unwrap_or(0)) >= wanted
-        && kept.is_some_and(|kept| kept > 0)
-    {
-        explanation(
-            "CUDA.jl",
-            format!(
-                "the pool keeps {} that are not live, but in pieces",
-                Amount(kept.unwrap_or(0))
-            ),
+    let (cause, fix) = match (kept, others) {
+        (Some(kept @ 1..), _) if kept.saturating_add(free.unwrap_or(0)) >= wanted => (
+            format!("the pool keeps {} that are not live, but in pieces", Amount(kept)),
             "GC.gc(true); CUDA.reclaim()",
-        )
-    } else if others.is_some_and(|others| others >= wanted && others > 2 << 30) {
-        explanation(
-            "CUDA.jl",
-            format!("{} of the device are in use outside of the pool", Amount(others.unwrap_or(0))),
+        ),
+        (_, Some(others)) if others >= wanted && others > 2 << 30 => (
+            format!("{} of the device are in use outside of the pool", Amount(others)),
             "gpuheap status",
-        )
-    } else {
-        explanation(
-            "CUDA.jl",
-            "live arrays, and those that Julia has not collected, fill the device",
+        ),
+        _ => (
+            "live arrays, and those that Julia has not collected, fill the device".to_owned(),
             "CUDA.unsafe_free!(array) for arrays that are done with",
-        )
+        ),
     };
-    let mut found = found;
-    found.is_rounded = true;
-    Some(found.with(&[
+    let found = explanation("CUDA.jl", cause, fix).rounded(true);
+    Some(found.with_figures(&[
         ("requested", requested),
         ("device", total),
         ("free", free),
@@ -56,11 +45,4 @@ pub(super) fn julia(text: &str) -> Option<Explanation> {
         ("kept by the pool, not live", kept),
         ("outside of the pool", others),
     ]))
-}
-
-/// Explains cudarc: `DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")`.
-pub(super) fn cudarc(text: &str) -> Option<Explanation> {
-    text.contains("DriverError(CUDA_ERROR_OUT_OF_MEMORY").then(|| {
-        explanation("cudarc", "the driver has no memory left for the request", "gpuheap status")
-    })
 }
