@@ -35,7 +35,7 @@ struct Cli {
 /// Commands of `gpuheap`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Say why memory ran out and how to prevent it, from recorded allocations
+    /// Say why memory ran out and how to avoid it, from recorded allocations
     #[command(long_about = REPLAY, after_help = EXIT_CODES, after_long_help = REPLAY_AFTER)]
     Replay(Box<ReplayArguments>),
 

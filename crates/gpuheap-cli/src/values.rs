@@ -69,7 +69,7 @@ pub(crate) fn time(
     let (number, unit) = text.split_at(split);
     let number = number.parse::<f64>();
     let units = UNITS.iter().skip_while(|(unit, _)| *unit != shortest);
-    let factor = units.into_iter().find(|(name, _)| *name == unit.trim());
+    let factor = units.clone().find(|(name, _)| *name == unit.trim());
     let reason = match (unit.trim(), number, factor) {
         ("", ..) => "it has no unit",
         (_, Err(_), _) => "it does not start with a number",
@@ -80,7 +80,9 @@ pub(crate) fn time(
             nanoseconds => return Ok(Duration::from_nanos(nanoseconds as u64)),
         },
     };
-    Err(format!("'{text}' is not a time: {reason}; write a number and a unit ({examples})"))
+    let units: Vec<&str> = units.map(|(name, _)| *name).collect();
+    let units = units.join(", ");
+    Err(format!("'{text}' is not a time: {reason}; write a number and one of {units} ({examples})"))
 }
 
 #[cfg(test)]

@@ -180,7 +180,7 @@ fn pause_without_yes_changes_nothing() {
     let (code, text) = run(&["pause", &pid]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains(&format!("$ gpuheap pause {pid} --yes")), "{text}");
-    assert!(text.contains("1024 MiB of GPU 0"), "{text}");
+    assert!(text.replace('\n', " ").contains("1024 MiB of GPU 0"), "{text}");
     assert!(!state.path().join("gpuheap").exists());
     let (code, text) = run(&["resume", &pid]);
     assert!(code == 3 && text.contains("no record of a pause"), "{text}");
