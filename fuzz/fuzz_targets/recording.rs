@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
         Topic::explain(topic, &machine, 80);
     }
     free::plan(&machine).render(80);
-    status::render(&status::of(&machine), "580", 80);
+    status::render(&status::accounts(&machine), "580", 80);
     let panicked = report.skipped.iter().find(|skipped| skipped.reason.contains("panicked"));
     assert!(panicked.is_none(), "{panicked:?}");
 });

@@ -128,15 +128,15 @@ Example: gpuheap emulate --device wsl2-rtx4060 -- python program.py";
 
 const STATUS: &str = "\
 Account for each GPU's memory: total, free, reserved by the driver, and used by which process. \
-What no process is listed with is its own row, unaccounted, so that the rows add up to used.
+Memory of no listed process has its own row, unaccounted, so that the rows add up to used.
 
 Reads NVML and /proc and creates no CUDA context. Sizes are whole MiB, as in nvidia-smi.";
 
 const DOCTOR: &str = "\
 Find out why GPU memory does not come back: for each finding a fact with its numbers, its cause, \
-and a command. Says one line if nothing is found; -v shows what only informs.
+and a command. Prints one line if nothing is found; -v shows findings that only inform.
 
-Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue where they matter, and \
+Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue if a rule needs them, and \
 changes nothing. Only --probe-cuda creates a CUDA context, in a process of its own. Run it with sudo to see the processes of every user.";
 
 const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy, 1 findings, 2 wrong use or unreadable \
@@ -150,13 +150,13 @@ const FREE_EXIT_CODES: &str = "Exit codes: 0 shown, or memory came back; 1 with 
                                does not answer";
 
 const FREE: &str = "\
-Say who holds GPU memory, and what would give it back, step by step, with its bytes. Without --yes nothing is \
-done. Under WSL2 Windows is asked for its own programs.
+Show who holds GPU memory, and the steps that would give it back, each with its bytes. Without --yes nothing is \
+done. Under WSL2 Windows' own programs are listed too.
 
 With --yes ends processes that are proven orphans, and no others: the process under which the memory \
 is listed has ended, the descriptors of every process could be read, and the orphan is not listed \
 itself and shares its device file with another holder, or is the only one that has it open. First \
-SIGTERM, after 5 seconds SIGKILL. Then says what came back.";
+SIGTERM, after 5 seconds SIGKILL. Then prints the memory that came back.";
 
 const PAUSE: &str = "\
 Move a process's GPU memory to the host, and make its calls of CUDA wait until gpuheap resume. Without --yes \
@@ -169,7 +169,7 @@ with memory that they share with others, may be refused by the driver.";
 const RESUME: &str = "\
 Move a paused process's memory back to its GPUs, and let it go on. Without --yes nothing is done.
 
-The memory has to be free on each of its devices, and is not asked for if it is not: a restore that fails may leave \
+The memory has to be free on each of its devices; else the driver is not called: a restore that fails may leave \
 the process stuck for ever.";
 
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \

@@ -1,7 +1,7 @@
 //! Machine that the commands examine, and the width of their output.
 
 use std::io::{IsTerminal, stdout};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Here, Machine, Recording};
@@ -17,25 +17,15 @@ const WIDTH: usize = 80;
 ///
 /// Returns a failure if the file cannot be read, or is not a recording.
 pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
-    match file {
-        None => Ok(Machine::read(Here)),
-        Some(path) => recording(path).map(Machine::read),
-    }
-}
-
-/// Reads a recording.
-///
-/// # Errors
-///
-/// Returns a failure if the file cannot be read, or is not a recording.
-pub(crate) fn recording(path: &Path) -> Result<Recording, Failure> {
+    let Some(path) = file else { return Ok(Machine::read(Here)) };
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::wrong_use(format!("--machine {name}: {error}; give a text file"))
     })?;
-    Recording::parse(&text).map_err(|error| {
+    let recording = Recording::parse(&text).map_err(|error| {
         Failure::wrong_use(format!("--machine {name} is no recorded machine: {error}"))
-    })
+    })?;
+    Ok(Machine::read(recording))
 }
 
 /// Returns the devices of a machine, or device `wanted` alone. At least one of them answers.

@@ -66,7 +66,7 @@ impl Text {
 fn dedicated(text: &mut Text, machine: &Machine) {
     text.paragraph(
         "Windows' Task Manager has two figures for a GPU. \"Dedicated GPU memory\" is memory of the \
-         card: what gpuheap status calls used, of all programs of Windows and of WSL2. \"Shared GPU \
+         card: the used memory of gpuheap status, by all programs of Windows and of WSL2. \"Shared GPU \
          memory\" is memory of the host that the GPU may use.",
     );
     text.paragraph(
@@ -93,7 +93,7 @@ fn dedicated(text: &mut Text, machine: &Machine) {
             ));
         }
         None if machine.host.is_wsl => {
-            text.paragraph("Windows could not be asked for the figures; Task Manager has them.");
+            text.paragraph("Windows gave no figures; its Task Manager shows them.");
         }
         None => text.paragraph("This machine is not WSL2; it has no such figures."),
     }
@@ -112,10 +112,10 @@ fn wslconfig(text: &mut Text, machine: &Machine) {
         None => (host.memory, true),
     };
     if !host.is_wsl {
-        text.paragraph("This machine is not WSL2; the numbers are what WSL2 would get here.");
+        text.paragraph("This machine is not WSL2; the numbers are those that WSL2 would get here.");
     }
     let certainty =
-        if is_known { "" } else { " (estimated: twice what WSL2 has, which is its default)" };
+        if is_known { "" } else { " (estimated: twice the memory of WSL2, by its default)" };
     text.paragraph(&format!(
         "Windows has {} of memory{certainty}; Linux sees {}, and {} of swap.",
         Amount(memory),
@@ -188,7 +188,7 @@ fn rapids(text: &mut Text, machine: &Machine) {
         );
         text.bullet(&format!(
             "Windows may refuse memory that looks free, or move it to the host: plan with \
-             {USABLE_PERCENT} % of what is free."
+             {USABLE_PERCENT} % of the free memory."
         ));
         text.bullet("The driver's own pool only without exchange between processes (IPC).");
         text.bullet("Spilling goes into the memory of WSL2: see gpuheap explain wslconfig.");
@@ -220,7 +220,7 @@ fn rapids(text: &mut Text, machine: &Machine) {
             text.code("# or, for cudf.pandas, before it starts:");
             text.code("export CUDF_PANDAS_RMM_MODE=pool");
         }
-        text.code("# what does not fit goes to the host:");
+        text.code("# tables that do not fit go to the host:");
         text.code(&format!(
             "export CUDF_SPILL=on CUDF_SPILL_DEVICE_LIMIT={}",
             most / 5 * 4 / STEP * STEP

@@ -71,8 +71,8 @@ fn unlisted(machine: &Machine) -> impl Iterator<Item = &crate::machine::Process>
 
 fn holder(row: &Row) -> Holder {
     let name = match (row.place, &row.command, &row.user) {
-        (Place::Ended, ..) => "which has ended".to_owned(),
-        (Place::Hidden, ..) => "not visible from here".to_owned(),
+        (Place::Ended, ..) => "(ended)".to_owned(),
+        (Place::Hidden, ..) => "(not visible from here)".to_owned(),
         (_, Some(command), Some(user)) => format!(
             "{} ({user}, {})",
             cut(command, 40),
@@ -175,11 +175,13 @@ fn place_step(
             kill_command(pid),
         ),
         Place::OtherUser if machine.host.uid == Some(0) => (
-            format!("{name} is {user}'s and runs; ask {user} before you end it"),
+            format!("{name} is {user}'s and runs; write to {user} before you end it"),
             kill_command(pid),
         ),
         Place::OtherUser => (
-            format!("{name} is {user}'s and runs; only {user} can end it, so ask, or wait"),
+            format!(
+                "{name} is {user}'s and runs; only {user} can end it; write to {user}, or wait"
+            ),
             "gpuheap wait --free 50%".to_owned(),
         ),
         Place::Container => (
@@ -212,8 +214,8 @@ fn unaccounted_step(machine: &Machine, gpu: u32, account: &Account) -> Option<St
         }
         return Some(Step {
             reason: format!(
-                "GPU {gpu}: Windows could not be asked, so how much of the {} in use its programs \
-                 hold is not known; its Task Manager says it",
+                "GPU {gpu}: Windows gave no figures, so the share of its programs in the {} in use \
+                 is unknown; its Task Manager shows it",
                 mib(account.used_bytes)
             ),
             bytes: 0,

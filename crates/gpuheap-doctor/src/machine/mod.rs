@@ -87,10 +87,7 @@ impl Machine {
     /// Reads the facts that [`status`](crate::status) needs. Blocks for 15 seconds at most, and
     /// usually for some 50 ms.
     pub fn read(source: impl Source) -> Machine {
-        Machine::from_source(Arc::new(source))
-    }
-
-    fn from_source(source: Arc<dyn Source>) -> Machine {
+        let source: Arc<dyn Source> = Arc::new(source);
         let mut skipped = Vec::new();
         let nvml = limited_nvml(&source);
         if let Err(reason) = &nvml {
@@ -103,7 +100,7 @@ impl Machine {
         });
         let scan = scan(&source, &nvml, host.uptime_seconds).unwrap_or_else(|reason| {
             skipped.push(("processes", reason));
-            process::Scan { processes: Vec::new(), visible: BTreeMap::new(), unreadable: None }
+            process::Scan::default()
         });
         Machine {
             nvml,

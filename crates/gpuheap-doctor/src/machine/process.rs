@@ -141,6 +141,7 @@ struct Seen {
 }
 
 /// Result of the scan.
+#[derive(Default)]
 pub(super) struct Scan {
     pub(super) processes: Vec<Process>,
     /// Pids of all visible processes, with their sessions.

@@ -125,7 +125,7 @@ pub(super) fn bare(text: &str, on_wsl2: bool) -> Option<Explanation> {
             "the driver has no memory left for a request; the text does not say for how much",
             "gpuheap status",
         )
-        .with_alternatives(&["gpuheap free # what would give memory back"])
+        .with_alternatives(&["gpuheap free # steps that would give memory back"])
         .confirmed(true),
     })
 }

@@ -27,7 +27,7 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
         "other_heaps" => format!("other heaps of this process hold the rest of {place}"),
         "foreign" => format!("others hold the rest of {place}"),
         "refused" => "the driver refuses it, though it calls that much free".to_owned(),
-        "capture" => "a stream that captures a graph cannot wait for what was freed".to_owned(),
+        "capture" => "a stream that captures a graph cannot wait for freed memory".to_owned(),
         _ => return None,
     };
     let raised = match (bytes("limit"), bytes("limit_short_by")) {

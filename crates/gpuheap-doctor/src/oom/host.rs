@@ -14,7 +14,7 @@ pub(super) fn numpy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let found = explanation(
         "NumPy",
         "the host has no memory left for the array; this is not memory of the GPU",
-        "free -h # what the host has; del what is done with",
+        "free -h # free memory of the host; del finished arrays",
     )
     .with_alternatives(&[
         "numpy.empty(shape, dtype=\"float32\") # half of float64's bytes",
@@ -64,7 +64,7 @@ pub(super) fn kernel(text: &str, on_wsl2: bool) -> Option<Explanation> {
         ),
         SMALLER,
     )
-    .with_alternatives(&["free -h # what the host has, and its swap"]);
+    .with_alternatives(&["free -h # free memory of the host, and its swap"]);
     Some(add_wsl2_host(found, on_wsl2).with_figures(&[
         ("memory of the process", kib("anon-rss:")),
         ("addresses of the process", kib("total-vm:")),
@@ -80,7 +80,7 @@ pub(super) fn bad_alloc(text: &str, on_wsl2: bool) -> Option<Explanation> {
             "C++",
             "the host has no memory left for operator new; RMM would name CUDA, so this is not \
              memory of the GPU",
-            "free -h # what the host has left",
+            "free -h # free memory of the host",
         )
         .with_alternatives(&[
             "ulimit -v # a limit of the shell; unlimited if it has none",
@@ -110,7 +110,7 @@ pub(super) fn killed(text: &str, line: &str, on_wsl2: bool) -> Option<Explanatio
              host's memory ran out; this is not memory of the GPU",
             "sudo dmesg | grep -i 'killed process' # whether the kernel ended it, and its size",
         )
-        .with_alternatives(&["free -h # what the host has, and its swap", SMALLER]);
+        .with_alternatives(&["free -h # free memory of the host, and its swap", SMALLER]);
         add_wsl2_host(found, on_wsl2)
     })
 }

@@ -19,8 +19,9 @@ pub use self::explanation::Explanation;
 pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
     let sign = wsl2_sign(text);
     let is_wsl2 = on_wsl2.unwrap_or(sign.is_some());
-    let unwrapped = unwrapped(text);
-    let line = unwrapped.as_str();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = words.join(" ");
+    let line = line.as_str();
     // Specific readers come first: most texts end with the driver's own words, read by `bare`.
     let readers: [&dyn Fn() -> Option<Explanation>; 18] = [
         &|| gpuheap::figures(line),
@@ -76,18 +77,6 @@ fn drive(text: &str) -> Option<&str> {
         let [.., letter, b'/'] = drive.as_bytes() else { return None };
         letter.is_ascii_lowercase().then_some(drive)
     })
-}
-
-/// Returns the text in one line, with one space between two words.
-fn unwrapped(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for word in text.split_whitespace() {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    line
 }
 
 #[cfg(test)]

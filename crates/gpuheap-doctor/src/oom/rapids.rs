@@ -29,7 +29,7 @@ pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
              than the card",
             "rmm.reinitialize(pool_allocator=True, managed_memory=False)",
         )
-        .with_alternatives(&["export CUDF_SPILL=on # what does not fit goes to the host", TABLES])
+        .with_alternatives(&["export CUDF_SPILL=on # tables that do not fit go to the host", TABLES])
         .with_wsl2_guide()
     } else if on_wsl2 {
         on_windows(program, is_pool, is_start(text))
@@ -38,7 +38,7 @@ pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
     } else {
         explanation(program, "the driver has no memory left for the request", HOLDERS).with_alternatives(&[
             "del df; gc.collect() # tables and intermediate results that are done with",
-            "export CUDF_SPILL=on # before python starts: cuDF moves what it can to the host",
+            "export CUDF_SPILL=on # before python starts: cuDF moves all it can to the host",
             "rmm.reinitialize(managed_memory=True) # slower, larger than the card; not under WSL2",
             "gpuheap replay --find-minimum run.dev0.csv # a card that is enough",
         ])
@@ -92,10 +92,10 @@ fn not_about_memory(program: &'static str, name: &str, on_wsl2: bool) -> Explana
             format!("{cause}; Windows has no pool of the driver that other processes may open"),
             "rmm.reinitialize(pool_allocator=True) # RMM's own pool",
         )
-        .with_alternatives(&["gpuheap doctor --probe-cuda # what this machine's driver has"])
+        .with_alternatives(&["gpuheap doctor --probe-cuda # features of this machine's driver"])
         .with_wsl2_guide()
     } else {
-        let probe = "gpuheap doctor --probe-cuda # what this machine's driver has";
+        let probe = "gpuheap doctor --probe-cuda # features of this machine's driver";
         explanation(program, cause, probe)
     }
 }
@@ -107,7 +107,7 @@ fn refused_pinned(program: &'static str, on_wsl2: bool) -> Explanation {
         return driver::pinned(program).with_alternatives(&[smaller]);
     }
     let cause = "the host has no memory left that can be pinned";
-    explanation(program, cause, smaller).with_alternatives(&["free -h # what the host has left"])
+    explanation(program, cause, smaller).with_alternatives(&["free -h # free memory of the host"])
 }
 
 /// Explains a request of RMM that Windows refused.
@@ -119,7 +119,7 @@ fn on_windows(program: &'static str, is_pool: bool, is_start: bool) -> Explanati
         }
         (false, true) => {
             "the pool could not grow: its maximum is reached, or Windows refused the next piece, \
-             which it may do below what the driver calls free"
+             which it may do below the memory that the driver calls free"
         }
         (false, false) => {
             "Windows refused the request. It may refuse device memory that the driver calls free; \
@@ -131,7 +131,7 @@ fn on_windows(program: &'static str, is_pool: bool, is_start: bool) -> Explanati
         .with_alternatives(&[
             TABLES,
             "gpuheap free # who holds the card, programs of Windows included",
-            "export CUDF_SPILL=on # what does not fit goes to the host",
+            "export CUDF_SPILL=on # tables that do not fit go to the host",
         ])
         .with_wsl2_guide()
 }
@@ -148,7 +148,7 @@ fn pool(program: &'static str, is_start: bool) -> Explanation {
     )
     .with_alternatives(&[
         "rmm.mr.set_current_device_resource(rmm.mr.CudaAsyncMemoryResource()) # no pieces",
-        "export CUDF_SPILL=on # before python starts: cuDF moves what it can to the host",
+        "export CUDF_SPILL=on # before python starts: cuDF moves all it can to the host",
         "gpuheap replay --find-minimum run.dev0.csv # a card that is enough",
     ])
 }

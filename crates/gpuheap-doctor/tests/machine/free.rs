@@ -107,10 +107,10 @@ fn unknown_share_of_windows_is_stated() {
     let text = plan(named("wsl2")).render(80);
     assert!(!text.contains("nothing to give back"), "{text}");
     assert!(text.contains("pid 4000 python3 train.py"), "{text}");
-    assert!(text.contains("Windows could not be asked"), "{text}");
+    assert!(text.contains("Windows gave no figures"), "{text}");
     let empty = named("wsl2").without("/proc/4000/stat", Why::Missing);
     let text = plan(empty).render(80);
-    assert!(text.contains("Windows could not be asked"), "{text}");
+    assert!(text.contains("Windows gave no figures"), "{text}");
 }
 
 /// Returns the fork case as a container shows it, under a driver of this version.

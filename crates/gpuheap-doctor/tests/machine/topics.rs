@@ -28,7 +28,7 @@ fn topics_have_the_numbers_of_wsl2() {
 fn topics_state_unknown_figures() {
     let estimated = explained("wslconfig", named("wsl2"));
     assert!(estimated.contains("31.05 GiB of memory (estimated"), "{estimated}");
-    assert!(explained("dedicated", named("wsl2")).contains("could not be asked"));
+    assert!(explained("dedicated", named("wsl2")).contains("gave no figures"));
     assert!(explained("dedicated", named("h200_idle")).contains("not WSL2"));
     let none = explained("rapids", Recording::default());
     assert!(none.contains("No GPU answers here"), "{none}");
