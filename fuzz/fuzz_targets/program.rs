@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn models(trace: &Trace) {
-    let program = Program::of(trace);
+    let program = Program::from_trace(trace);
     for name in NAMES {
         let Ok(mut model) = build(name, DEVICE) else { continue };
         let figures = program.run(&mut *model).figures;
@@ -51,6 +51,6 @@ fn models(trace: &Trace) {
     }
     let last = trace.events().last().map_or(0, |event| event.number);
     for event in [0, last / 2, last] {
-        report::at(trace, event.into()).expect("an event of the trace");
+        report::render_moment(trace, event.into()).expect("an event of the trace");
     }
 }

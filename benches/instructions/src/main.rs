@@ -123,7 +123,7 @@ fn driver_calls(count: u64) -> Done {
 fn torch_program() -> Done<Program> {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let traces = read(traces.join("gpt_train_short.csv.gz"), &ReadOptions::default())?;
-    Ok(Program::of(traces.first().ok_or("the trace is empty")?))
+    Ok(Program::from_trace(traces.first().ok_or("the trace is empty")?))
 }
 
 /// Replays a trace, each time from its start with an empty model. `count` is a multiple of its

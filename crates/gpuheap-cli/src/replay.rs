@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     }
     if let Some(event) = arguments.at {
         let moments: Result<Vec<String>, String> =
-            traces.iter().map(|trace| report::at(trace, event)).collect();
+            traces.iter().map(|trace| report::render_moment(trace, event)).collect();
         let moments = moments.map_err(|error| Failure::wrong_use(format!("--at: {error}")))?;
         return output::print(&moments.join("\n")).map(|()| Verdict::Fine);
     }
@@ -60,7 +60,7 @@ fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failur
     let progress = Progress::new();
     let searches: Vec<TraceSearch> = traces
         .iter()
-        .map(|trace| TraceSearch::of(trace, arguments.family(), &device, &progress))
+        .map(|trace| TraceSearch::run(trace, arguments.family(), &device, &progress))
         .collect();
     drop(progress);
     let text = if arguments.json {

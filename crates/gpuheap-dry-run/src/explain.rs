@@ -67,7 +67,7 @@ pub(crate) fn peak(run: &Run, recorded: &Recorded) -> Option<Peak> {
     let trace = &recorded.trace;
     let summary = trace.summary();
     let at = summary.peak_event?;
-    let moment = Moment::after(trace, &Program::of(trace), at + 1);
+    let moment = Moment::after(trace, &Program::from_trace(trace), at + 1);
     let held = |holder: &gpuheap_replay::moment::Holder| Held {
         line: match moment.has_stacks {
             true => holder.name.clone(),

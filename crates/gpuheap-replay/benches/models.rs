@@ -15,7 +15,7 @@ fn models(criterion: &mut Criterion) {
     for name in ["llm_serve", "gpt_train", "serve_threads"] {
         let path = traces.join(format!("{name}.csv.gz"));
         let trace = &read(path, &ReadOptions::default()).expect("an example trace")[0];
-        let program = Program::of(trace);
+        let program = Program::from_trace(trace);
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(program.len() as u64)).sample_size(10);
         for model in [

@@ -40,7 +40,7 @@ impl Budget {
     }
 
     /// Returns the bounds of a card, and 20 seconds.
-    pub fn of(card: &Card) -> Self {
+    pub fn for_card(card: &Card) -> Self {
         let Card { total_bytes, usable_bytes, vmm, .. } = *card;
         Self { device_memory: total_bytes, usable_memory: usable_bytes, vmm, ..Self::new(0) }
     }

@@ -17,7 +17,7 @@
 //!
 //! let settings: Settings = "expandable_segments:True".parse()?;
 //! let mut model = Torch::new(settings, 16 << 30);
-//! let outcome = Program::of(&traces[0]).run(&mut model);
+//! let outcome = Program::from_trace(&traces[0]).run(&mut model);
 //! assert!(outcome.failure.is_none());
 //! assert_eq!(outcome.figures.peak_reserved, 20 << 20);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

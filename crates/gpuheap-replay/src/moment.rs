@@ -95,20 +95,20 @@ pub struct Held {
 pub(crate) struct Piece {
     pub(crate) bytes: u64,
     pub(crate) stream: u64,
-    pub(crate) state: State,
+    pub(crate) state: PieceState,
     /// `true` if a gap lies before the range.
     pub(crate) is_start: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum PieceState {
     Live,
     Pending,
     Free,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Block {
+struct HeldBlock {
     requested: u64,
     stream: u64,
     stack: u32,
@@ -248,29 +248,33 @@ impl Moment {
                     is_start = false;
                 }
             };
-            let mut gap = |bytes: u64, is_after_block: bool, add: &mut dyn FnMut(u64, State)| {
-                if is_large && is_after_block && bytes <= LARGEST_REST {
-                    held.rounding += bytes;
-                    add(bytes, State::Live);
-                    return;
-                }
-                held.free += bytes;
-                on_stream.free += bytes;
-                add(bytes, State::Free);
-                if stream.is_none_or(|stream| stream == of) {
-                    held.pieces += u64::from(bytes > 0);
-                    held.largest = held.largest.max(bytes);
-                } else {
-                    held.other_streams += bytes;
-                }
-            };
+            let mut gap =
+                |bytes: u64, is_after_block: bool, add: &mut dyn FnMut(u64, PieceState)| {
+                    if is_large && is_after_block && bytes <= LARGEST_REST {
+                        held.rounding += bytes;
+                        add(bytes, PieceState::Live);
+                        return;
+                    }
+                    held.free += bytes;
+                    on_stream.free += bytes;
+                    add(bytes, PieceState::Free);
+                    if stream.is_none_or(|stream| stream == of) {
+                        held.pieces += u64::from(bytes > 0);
+                        held.largest = held.largest.max(bytes);
+                    } else {
+                        held.other_streams += bytes;
+                    }
+                };
             let mut rounding = 0;
             for (&address, here) in blocks.range(start..end) {
                 let Some(block) = here.iter().max_by_key(|block| block.requested) else { continue };
                 let place = address.max(at);
                 gap(place - at, is_after_block, &mut add);
                 let block_end = place.saturating_add(settings.rounded(block.requested)).min(end);
-                add(block_end - place, if block.is_pending { State::Pending } else { State::Live });
+                add(
+                    block_end - place,
+                    if block.is_pending { PieceState::Pending } else { PieceState::Live },
+                );
                 rounding += (block_end - place).saturating_sub(block.requested);
                 (at, is_after_block) = (block_end, true);
             }
@@ -291,12 +295,12 @@ impl Moment {
             }
             let distance = address.saturating_sub(at);
             let is_start = at == 0 || distance > FAR;
-            let Block { stream, .. } = *block;
+            let HeldBlock { stream, .. } = *block;
             if !is_start && distance > 0 {
-                let state = State::Free;
+                let state = PieceState::Free;
                 self.pieces.push(Piece { bytes: distance, stream, state, is_start: false });
             }
-            let state = if block.is_pending { State::Pending } else { State::Live };
+            let state = if block.is_pending { PieceState::Pending } else { PieceState::Live };
             self.pieces.push(Piece { bytes: block.requested, stream, state, is_start });
             at = at.max(address.saturating_add(block.requested));
         }
@@ -304,11 +308,11 @@ impl Moment {
 }
 
 /// Blocks by address. Several blocks of zero bytes may have one address.
-type Blocks = BTreeMap<u64, Vec<Block>>;
+type Blocks = BTreeMap<u64, Vec<HeldBlock>>;
 
 fn blocks_after(trace: &Trace, events: usize) -> Blocks {
     let completes = trace.format().records_completion();
-    let mut found: FxHashMap<u32, Block> = FxHashMap::default();
+    let mut found: FxHashMap<u32, HeldBlock> = FxHashMap::default();
     for event in &trace.events()[..events] {
         match event.op {
             Op::Allocate { allocation, bytes } => {
@@ -316,7 +320,7 @@ fn blocks_after(trace: &Trace, events: usize) -> Blocks {
                 let stack = event.stack;
                 found.insert(
                     allocation,
-                    Block { requested: bytes, stream, stack, is_pending: false },
+                    HeldBlock { requested: bytes, stream, stack, is_pending: false },
                 );
             }
             Op::Free { allocation } => match found.get_mut(&allocation) {
@@ -413,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_taken_out_of_larger_ones_and_of_several() {
+    fn removed_range_cuts_several_segments() {
         let mut taken = Taken::default();
         taken.add(100, 100, 0);
         taken.add(200, 100, 1);

@@ -52,7 +52,7 @@ pub struct RecordedLimit {
 }
 
 impl Recorded {
-    pub(crate) fn of(trace: &Trace, program: &Program) -> Self {
+    pub(crate) fn from_trace(trace: &Trace, program: &Program) -> Self {
         let settings = program.recorded_settings();
         let events = trace.events();
         let failed_at = |(index, event): (usize, &Event)| match event.op {
@@ -73,7 +73,7 @@ impl Recorded {
             is_expandable: settings.as_ref().is_some_and(|settings| settings.expandable_segments()),
             settings: settings.map(|settings| settings.to_alloc_conf()),
             peak_reserved: reserved_until(trace, events.len()).map(|(most, _)| most),
-            limit: first.and_then(|(index, request)| RecordedLimit::at(trace, index, request)),
+            limit: first.and_then(|(index, request)| RecordedLimit::derive(trace, index, request)),
             at_failure: first.map(|(index, _)| Moment::after(trace, program, index)),
             waits: waits(trace),
             failed: failed.into_iter().map(|(_, request)| request).collect(),
@@ -95,7 +95,7 @@ fn waits(trace: &Trace) -> bool {
 }
 
 impl RecordedLimit {
-    fn at(trace: &Trace, index: usize, request: FailedRequest) -> Option<Self> {
+    fn derive(trace: &Trace, index: usize, request: FailedRequest) -> Option<Self> {
         const GRANULE: u64 = 2 << 20;
         // PyTorch takes 20 MiB for a request between these two sizes.
         const MEDIUM: std::ops::Range<u64> = (1 << 20) + 1..10 << 20;

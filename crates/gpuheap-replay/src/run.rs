@@ -55,8 +55,8 @@ pub fn replay(
 ) -> Result<Vec<TraceReport>, ReplayError> {
     let mut benches = Vec::new();
     for trace in traces {
-        let program = Program::of(trace);
-        let recorded = Recorded::of(trace, &program);
+        let program = Program::from_trace(trace);
+        let recorded = Recorded::from_trace(trace, &program);
         let bench = Bench::new(trace, program, &recorded, options);
         let pools = pools(trace, &recorded, options);
         progress.expect(pools.len() as u64);
@@ -88,7 +88,7 @@ pub fn replay(
     for ((bench, recorded, _), results) in benches.into_iter().zip(all_results) {
         progress.now("judging");
         let gaps = gaps(&bench, &recorded, options)?;
-        let verdict = Verdict::of(&bench, &recorded, &results, options)?;
+        let verdict = Verdict::judge(&bench, &recorded, &results, options)?;
         let results = match options.pools.is_empty() {
             true => with_remedies(&bench, results, &verdict, options.find_minimum)?,
             false => results,

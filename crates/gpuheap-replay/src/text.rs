@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_to_type_break_where_python_goes_on() {
+    fn typed_lines_break_where_python_allows() {
         let shown = |code: &str| {
             let mut text = String::new();
             typed(&mut text, "  1. ", "     ", code);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_any_length_are_lines_of_the_shell() {
+    fn long_variables_span_shell_lines() {
         let list = "a:[256:1,>:8]";
         for (value, lines) in [
             ("x:1", &["  1. export NAME=x:1"][..]),

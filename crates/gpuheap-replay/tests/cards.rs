@@ -4,7 +4,7 @@ use gpuheap_emu::Profile;
 use gpuheap_replay::cards;
 
 #[test]
-fn profiles_of_the_emulator_are_the_cards_of_their_names() {
+fn emulator_profiles_match_their_cards() {
     for name in Profile::NAMES {
         let profile = Profile::named(name).unwrap();
         let card = cards::find(name).unwrap();

@@ -13,7 +13,7 @@ use gpuheap_trace::{ReadOptions, read};
 
 fn program(path: &str) -> Program {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    Program::of(&read(path, &ReadOptions::default()).unwrap()[0])
+    Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0])
 }
 
 const VARIED: &str = "tests/data/torch-settings/varied_default.pickle.gz";
@@ -25,7 +25,7 @@ fn found(program: &Program, family: Family, budget: &Budget) -> Vec<Candidate> {
 }
 
 #[test]
-fn front_holds_what_its_models_take() {
+fn front_has_figures_of_its_models() {
     let program = program(SERVING);
     for family in [Family::Torch, Family::Rmm, Family::CuPy] {
         let front = found(&program, family, &Budget::new(DEVICE));
@@ -48,7 +48,7 @@ fn front_holds_what_its_models_take() {
 }
 
 #[test]
-fn front_begins_with_the_settings_that_pytorch_took_least_under() {
+fn front_begins_with_least_recorded_peak() {
     let program = program(VARIED);
     let front = found(&program, Family::Torch, &Budget::new(DEVICE));
     // The least of the five settings that were recorded on a GPU.
@@ -62,7 +62,7 @@ fn front_begins_with_the_settings_that_pytorch_took_least_under() {
 }
 
 #[test]
-fn settings_that_fail_are_left_out_unless_all_do() {
+fn failing_settings_are_left_out() {
     let program = program(VARIED);
     let front = found(&program, Family::Torch, &Budget::new(7400 << 20));
     assert!(front.iter().all(|one| !one.fails && one.setting.contains("expandable")), "{front:?}");
@@ -70,13 +70,13 @@ fn settings_that_fail_are_left_out_unless_all_do() {
     assert_eq!(front.len(), 1);
     assert!(front[0].fails && front[0].reserved_peak <= 1 << 30, "{front:?}");
     let card = cards::find("RTX 4060").unwrap();
-    let budget = Budget::of(card);
+    let budget = Budget::for_card(card);
     assert_eq!((budget.device_memory, budget.usable_memory), (card.total_bytes, card.usable_bytes));
     assert!(found(&program, Family::Torch, &budget).iter().all(|one| !one.fails));
 }
 
 #[test]
-fn progress_counts_every_setting_and_time_and_steps_bound_them() {
+fn budget_bounds_counted_progress() {
     let program = program(SERVING);
     let seen = Mutex::new(Vec::new());
     search(&program, Family::Torch, &Budget::new(DEVICE), |done, of| {

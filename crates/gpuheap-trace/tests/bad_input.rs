@@ -22,7 +22,7 @@ fn errors(cases: &[(&str, &[u8])]) -> String {
 }
 
 #[test]
-fn files() {
+fn bad_files_have_clear_errors() {
     let half_header = &gzip(HEADER.repeat(10).as_bytes())[..14];
     let header_row = gzip(log(&["allocate,0x7f5b8c000000,77,0"]).as_bytes());
     let errors = errors(&[
@@ -42,7 +42,7 @@ fn files() {
 }
 
 #[test]
-fn paths() {
+fn bad_paths_have_clear_errors() {
     let folder = tempfile::tempdir().unwrap();
     let error = read(folder.path(), &ReadOptions::default()).unwrap_err();
     let shown = folder.path().display().to_string();
@@ -53,7 +53,7 @@ fn paths() {
 }
 
 #[test]
-fn logs() {
+fn bad_logs_have_clear_errors() {
     let row = |row: &str| log(&["allocate,0xa,8,0", row, "free,0xa,8,0"]).into_bytes();
     let long = format!("{HEADER}\"{}", "x\n".repeat(2 << 20)).into_bytes();
     let time = format!("{HEADER}1,25:00:00.000000,allocate,0xa,8,0\n1,,,,,\n").into_bytes();
@@ -92,7 +92,7 @@ const ENTRY: &[u8] =
     b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06streamK\0u";
 
 #[test]
-fn pickles() {
+fn bad_pickles_have_clear_errors() {
     let errors = errors(&[
         ("class by GLOBAL", &raw(&[b"cos\nsystem\n"])),
         ("class by STACK_GLOBAL", &raw(&[b"\x8c\x08builtins\x8c\x04eval\x93"])),
@@ -149,7 +149,7 @@ fn with_blocks(blocks: Data) -> Vec<u8> {
 }
 
 #[test]
-fn snapshots() {
+fn bad_snapshots_have_clear_errors() {
     let pickled = |data: Data| encode(&data, 4);
     let traces_tuple =
         |length| pickled(dict([("device_traces", Data::Tuple(vec![Data::None; length]))]));

@@ -30,44 +30,44 @@ fn log(file: &str, events: u64, streams: usize, peak_live_bytes: u64) -> Summary
 }
 
 #[test]
-fn gpt_train() {
+fn gpt_train_has_its_documented_figures() {
     assert_eq!(log("gpt_train.csv.gz", 113_900, 1, 15_447_174_472).left_live, 0);
 }
 
 #[test]
-fn llama_ckpt() {
+fn llama_ckpt_has_its_documented_figures() {
     assert_eq!(log("llama_ckpt.csv.gz", 131_866, 1, 10_005_282_000).left_live, 0);
 }
 
 #[test]
-fn llm_serve() {
+fn llm_serve_has_its_documented_figures() {
     assert_eq!(log("llm_serve.csv.gz", 431_690, 1, 3_312_016_256).left_live, 0);
 }
 
 #[test]
-fn cupy_groupby_with_two_live_blocks_of_zero_bytes_at_one_pointer() {
+fn cupy_groupby_has_its_documented_figures() {
     let summary = log("cupy_groupby.csv.gz", 5_443, 1, 561_988_493);
     assert_eq!(summary.left_live, 11);
     assert_eq!(summary.left_live_bytes, 190_873_643);
 }
 
 #[test]
-fn two_streams() {
+fn two_streams_has_its_documented_figures() {
     assert_eq!(log("two_streams.csv.gz", 2_768, 2, 1_842_372_616).left_live, 0);
 }
 
 #[test]
-fn serve_threads() {
+fn serve_threads_has_its_documented_figures() {
     assert_eq!(log("serve_threads.csv.gz", 13_740, 7, 2_646_497_280).left_live, 12);
 }
 
 #[test]
-fn gpt_train_short() {
+fn gpt_train_short_has_documented_figures() {
     assert_eq!(log("gpt_train_short.csv.gz", 4_471, 1, 671_893_152).left_live, 3);
 }
 
 #[test]
-fn two_streams_snapshot_with_the_blocks_live_before_recording() {
+fn two_streams_snapshot_has_earlier_blocks() {
     let trace = read_one("two_streams.snapshot.pickle.gz", &ReadOptions::default());
     let summary = trace.summary();
     assert_eq!(trace.format(), Format::PytorchSnapshot);
@@ -86,7 +86,7 @@ fn two_streams_snapshot_with_the_blocks_live_before_recording() {
 }
 
 #[test]
-fn two_streams_snapshot_as_recorded() {
+fn recorded_only_snapshot_has_log_figures() {
     let options = ReadOptions::default().recorded_only(true);
     let summary = read_one("two_streams.snapshot.pickle.gz", &options).summary();
     assert_eq!(summary.events, 2_768);
@@ -97,7 +97,7 @@ fn two_streams_snapshot_as_recorded() {
 }
 
 #[test]
-fn gpt_train_short_snapshot_had_nothing_live_before() {
+fn gpt_train_short_begins_without_blocks() {
     for recorded_only in [false, true] {
         let options = ReadOptions::default().recorded_only(recorded_only);
         let summary = read_one("gpt_train_short.snapshot.pickle.gz", &options).summary();
@@ -111,7 +111,7 @@ fn gpt_train_short_snapshot_had_nothing_live_before() {
 }
 
 #[test]
-fn a_snapshot_and_the_log_of_the_same_run_tell_the_same_story() {
+fn snapshot_and_log_have_equal_events() {
     for run in ["two_streams", "gpt_train_short"] {
         let log = read_one(&format!("{run}.csv.gz"), &ReadOptions::default());
         let options = ReadOptions::default().recorded_only(true);
@@ -132,7 +132,7 @@ fn program(trace: &Trace) -> Vec<(u64, Op)> {
 }
 
 #[test]
-fn stacks_of_a_snapshot_are_innermost_first() {
+fn stacks_are_innermost_first() {
     let trace = read_one("two_streams.snapshot.pickle.gz", &ReadOptions::default());
     let first = trace.events()[trace.reconstructed_events()];
     assert!(matches!(first.op, Op::SegmentTaken { bytes: 16_777_216, .. }));

@@ -242,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn random_text_after_the_header_never_panics(
+    fn random_rows_never_panic(
         pieces in vec(
             prop::sample::select(vec![
                 ",", "\n", "\r\n", "\"", "1", "0", "0x", "a", "(nil)", "allocate", "free", " ",
@@ -266,7 +266,7 @@ proptest! {
     }
 
     #[test]
-    fn a_log_means_what_the_naive_model_says(rows in vec(row(), 1..60), gzipped: bool) {
+    fn log_matches_the_naive_model(rows in vec(row(), 1..60), gzipped: bool) {
         let text: String = rows.iter().enumerate().map(|(index, row)| row.line(index)).collect();
         let text = HEADER.to_owned() + &text;
         let trace = read_one(&if gzipped { gzip(text.as_bytes()) } else { text.into_bytes() });
@@ -282,7 +282,7 @@ proptest! {
     }
 
     #[test]
-    fn a_log_that_is_cut_gives_its_whole_rows(rows in vec(row(), 1..30), cut: Index) {
+    fn cut_log_gives_whole_rows(rows in vec(row(), 1..30), cut: Index) {
         let mut text = HEADER.to_owned();
         text.extend(rows.iter().enumerate().map(|(index, row)| row.line(index)));
         let at = HEADER.len() + cut.index(text.len() - HEADER.len());
@@ -305,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn the_past_of_a_snapshot_is_found(
+    fn earlier_blocks_of_random_snapshots_found(
         before in vec((0..ADDRESSES, 1_i64..500), 0..20),
         recorded in vec((0..ADDRESSES, 1_i64..500), 1..30),
         protocol in 2_u8..=5,
@@ -370,7 +370,7 @@ proptest! {
     }
 
     #[test]
-    fn all_plain_data_is_read(data in plain_data(), protocol in 2_u8..=5) {
+    fn plain_data_is_read(data in plain_data(), protocol in 2_u8..=5) {
         // The pickle is read. Then an error says that it is not a snapshot.
         let error = read_bytes("plain", &encode(&data, protocol), &ReadOptions::default());
         let error = error.expect_err("is no snapshot").to_string();
@@ -382,7 +382,7 @@ proptest! {
     }
 
     #[test]
-    fn a_log_that_is_written_reads_back(rows in vec((row(), 0..1_200_000_000_000_u64), 1..60)) {
+    fn written_log_reads_back(rows in vec((row(), 0..1_200_000_000_000_u64), 1..60)) {
         let mut builder = TraceBuilder::new("built", Format::RmmCsv);
         // The time is 20:00. The rows take at most 20 hours, so some pass midnight.
         let mut time_ns = 20 * 3_600_000_000_000;
@@ -456,7 +456,7 @@ proptest! {
 }
 
 #[test]
-fn the_example_traces_read_back_as_written() {
+fn written_example_traces_read_back() {
     for run in ["cupy_groupby", "two_streams", "serve_threads", "gpt_train_short"] {
         let trace =
             read(example(&format!("{run}.csv.gz")), &ReadOptions::default()).unwrap().remove(0);
@@ -470,7 +470,7 @@ fn the_example_traces_read_back_as_written() {
 }
 
 #[test]
-fn a_snapshot_written_as_a_log_keeps_its_peak() {
+fn snapshot_as_log_keeps_its_peak() {
     let file = example("two_streams.snapshot.pickle.gz");
     let trace = read(file, &ReadOptions::default()).unwrap().remove(0);
     let mut text = Vec::new();

@@ -18,13 +18,13 @@ fn free(allocation: u32) -> Op {
 }
 
 #[test]
-fn a_pointer_that_comes_back_is_another_allocation() {
+fn reused_pointer_is_another_allocation() {
     let text = log(&["allocate,0xa,8,0", "free,0xa,8,0", "allocate,0xa,16,0", "free,0xa,16,0"]);
     assert_eq!(ops(&text), [allocate(0, 8), free(0), allocate(1, 16), free(1)]);
 }
 
 #[test]
-fn columns_are_found_by_name_and_others_are_ignored() {
+fn columns_are_found_by_name() {
     let text = "Device,Stream,Size,Note,Pointer,Action,Time,Thread\n\
                 0,0x5,8,\"a, \"\"b\"\"\nc\",0xa,allocate,10:00:00.000001,7\n\
                 0,0x5,8,,0xa,free,10:00:00:000002,7\n";
@@ -36,7 +36,7 @@ fn columns_are_found_by_name_and_others_are_ignored() {
 }
 
 #[test]
-fn byte_order_mark_carriage_returns_quotes_blank_lines_and_spaces() {
+fn csv_oddities_are_read() {
     let text = "\u{feff}Thread,Time,Action,Pointer,Size,Stream\r\n\r\n\
                 \"1\",\"10:00:00.000001\",\"allocate\",\"0xa\",\"8\",\"0x0\"\r\n\
                 1, 10:00:00.000002 , free , 0xa , 8 , 0 \r\n";
@@ -45,7 +45,7 @@ fn byte_order_mark_carriage_returns_quotes_blank_lines_and_spaces() {
 }
 
 #[test]
-fn the_null_stream_has_three_spellings() {
+fn null_stream_has_three_spellings() {
     let text = log(&["allocate,0xa,8,0", "allocate,0xb,8,0x0", "allocate,0xc,8,(nil)"]);
     let trace = read_one(text.as_bytes());
     assert_eq!(trace.summary().streams, 1);
@@ -53,7 +53,7 @@ fn the_null_stream_has_three_spellings() {
 }
 
 #[test]
-fn streams_and_threads_keep_their_identity() {
+fn streams_and_threads_keep_their_ids() {
     let text = format!(
         "{HEADER}11,10:00:00.000000,allocate,0xa,8,0x2\n\
          22,10:00:00.000000,allocate,0xb,8,0x21f2a2b0\n\
@@ -67,7 +67,7 @@ fn streams_and_threads_keep_their_identity() {
 }
 
 #[test]
-fn failures_are_kept() {
+fn failure_is_an_event() {
     let text = log(&["allocate,0xa,8,0", "allocate failure,(nil),999,0"]);
     assert_eq!(ops(&text), [allocate(0, 8), Op::Fail { bytes: 999 }]);
     let summary = read_one(text.as_bytes()).summary();
@@ -75,7 +75,7 @@ fn failures_are_kept() {
 }
 
 #[test]
-fn request_that_is_met_when_made_again_is_no_failure() {
+fn retried_request_is_no_failure() {
     let text = log(&[
         "allocate,0xa,8,0",
         "allocate failure,(nil),999,0",
@@ -117,7 +117,7 @@ fn blocks_of_zero_bytes_share_a_pointer() {
 }
 
 #[test]
-fn a_block_of_zero_bytes_may_share_the_pointer_of_another() {
+fn empty_block_may_share_a_pointer() {
     let text = log(&["allocate,0xa,8,0", "allocate,0xa,0,0", "free,0xa,8,0", "free,0xa,0,0"]);
     assert_eq!(ops(&text), [allocate(0, 8), allocate(1, 0), free(0), free(1)]);
     let text = log(&["allocate,0xa,0,0", "allocate,0xa,8,0", "free,0xa,0,0", "free,0xa,8,0"]);
@@ -125,12 +125,12 @@ fn a_block_of_zero_bytes_may_share_the_pointer_of_another() {
 }
 
 #[test]
-fn a_free_that_gives_no_size_still_ends_its_block() {
+fn free_without_size_ends_its_block() {
     assert_eq!(ops(&log(&["allocate,0xa,8,0", "free,0xa,0,0"])), [allocate(0, 8), free(0)]);
 }
 
 #[test]
-fn frees_of_pointers_never_seen_are_counted_and_reported() {
+fn unknown_frees_are_a_warning() {
     let text = log(&["free,0xa,8,0", "allocate,0xb,8,0", "free,0xb,8,0", "free,0xb,8,0"]);
     let trace = read_one(text.as_bytes());
     let summary = trace.summary();
@@ -142,7 +142,7 @@ fn frees_of_pointers_never_seen_are_counted_and_reported() {
 }
 
 #[test]
-fn a_lost_free_is_taken_as_done_when_the_pointer_comes_back() {
+fn reused_pointer_infers_the_lost_free() {
     let text = log(&["allocate,0xa,8,0x5", "allocate,0xa,16,0", "free,0xa,16,0"]);
     let trace = read_one(text.as_bytes());
     assert_eq!(ops(&text), [allocate(0, 8), free(0), allocate(1, 16), free(1)]);
@@ -156,7 +156,7 @@ fn a_lost_free_is_taken_as_done_when_the_pointer_comes_back() {
 }
 
 #[test]
-fn sizes_that_add_up_beyond_64_bits() {
+fn sums_beyond_64_bits_saturate() {
     let most = u64::MAX;
     let text = log(&[
         &format!("allocate,0xa,{most},0"),
@@ -169,7 +169,7 @@ fn sizes_that_add_up_beyond_64_bits() {
 }
 
 #[test]
-fn midnight_is_undone() {
+fn midnight_adds_a_day() {
     let text = format!(
         "{HEADER}1,23:59:59.999999,allocate,0xa,8,0\n\
          1,00:00:00.000001,free,0xa,8,0\n"
@@ -180,7 +180,7 @@ fn midnight_is_undone() {
 }
 
 #[test]
-fn a_last_line_without_a_newline_is_used_if_it_can_be_whole() {
+fn unterminated_last_line_counts_if_whole() {
     let whole = log(&["allocate,0xa,8,0x55", "free,0xa,8,0x55"]);
     let unterminated = whole.trim_end();
     let trace = read_one(unterminated.as_bytes());
@@ -199,7 +199,7 @@ fn a_last_line_without_a_newline_is_used_if_it_can_be_whole() {
 }
 
 #[test]
-fn a_gzip_of_several_members_is_one_file() {
+fn gzip_members_are_one_file() {
     let text = log(&["allocate,0xa,8,0", "free,0xa,8,0", "allocate,0xb,8,0"]);
     for at in 0..=text.len() {
         let (start, end) = text.as_bytes().split_at(at);
@@ -210,7 +210,7 @@ fn a_gzip_of_several_members_is_one_file() {
 }
 
 #[test]
-fn a_gzip_cut_anywhere_gives_its_whole_rows_or_an_error() {
+fn cut_gzip_gives_whole_rows() {
     let rows: Vec<_> = (0..200_u64)
         .map(|n| format!("allocate,{:#x},{},{:#x}", n * 512 + 512, n * n * 7919 % 1_000_003, n % 5))
         .collect();
@@ -235,7 +235,7 @@ fn a_gzip_cut_anywhere_gives_its_whole_rows_or_an_error() {
 }
 
 #[test]
-fn a_gzip_with_a_wrong_checksum_is_used_with_a_warning() {
+fn wrong_gzip_checksum_is_a_warning() {
     let mut packed = gzip(log(&["allocate,0xa,8,0", "free,0xa,8,0"]).as_bytes());
     let checksum = packed.len() - 8;
     packed[checksum] ^= 1;
@@ -245,7 +245,7 @@ fn a_gzip_with_a_wrong_checksum_is_used_with_a_warning() {
 }
 
 #[test]
-fn errors_name_the_line_also_after_blank_lines_and_quoted_newlines() {
+fn errors_name_the_physical_line() {
     let text = "Thread,Time,Action,Pointer,Size,Stream,Note\n\
                 \n\
                 1,10:00:00.000000,allocate,0xa,8,0,\"two\nlines\"\n\

@@ -29,7 +29,7 @@ fn of_trace(entries: Vec<Data>) -> Trace {
 }
 
 #[test]
-fn every_protocol_plain_and_gzipped() {
+fn pickle_protocols_2_to_5_read() {
     let data = snapshot(vec![], vec![vec![entry("alloc", 0x1000, 8, 0)]]);
     for protocol in PROTOCOLS {
         let bytes = encode(&data, protocol);
@@ -39,7 +39,7 @@ fn every_protocol_plain_and_gzipped() {
 }
 
 #[test]
-fn a_block_is_pending_between_request_and_completion() {
+fn freed_block_is_pending_until_completion() {
     let trace = of_trace(vec![
         entry("alloc", 0x1000, 8, 7),
         entry("free_requested", 0x1000, 8, 7),
@@ -52,7 +52,7 @@ fn a_block_is_pending_between_request_and_completion() {
 }
 
 #[test]
-fn segments_failures_and_notes() {
+fn segments_and_failures_are_events() {
     let oom = dict([
         ("action", "oom".into()),
         ("device_free", 5.into()),
@@ -82,7 +82,7 @@ fn segments_failures_and_notes() {
 }
 
 #[test]
-fn refused_size_is_the_rounded_one() {
+fn refused_size_matches_rounded_request() {
     let oom = || dict([("action", "oom".into()), ("size", 1024.into()), ("stream", 0.into())]);
     let trace = of_trace(vec![oom(), entry("alloc", 0x1000, 900, 0), oom()]);
     assert_eq!(
@@ -115,7 +115,7 @@ fn with_blocks_before() -> Data {
 }
 
 #[test]
-fn what_was_there_before_is_found_by_undoing_the_trace() {
+fn earlier_blocks_are_derived_from_trace() {
     let trace = read_one(&encode(&with_blocks_before(), 4));
     let before = [
         allocate(0, 300), // 0x3000
@@ -139,7 +139,7 @@ fn what_was_there_before_is_found_by_undoing_the_trace() {
 }
 
 #[test]
-fn recorded_only_leaves_out_what_was_there_before() {
+fn recorded_only_omits_earlier_blocks() {
     let options = ReadOptions::default().recorded_only(true);
     let traces = read_bytes("test", &encode(&with_blocks_before(), 4), &options).unwrap();
     assert_keeps_its_word(&traces[0]);
@@ -150,7 +150,7 @@ fn recorded_only_leaves_out_what_was_there_before() {
 }
 
 #[test]
-fn old_snapshots_without_block_addresses_and_times() {
+fn old_snapshot_without_addresses_is_read() {
     let block = |size: i64, state: &str| dict([("size", size.into()), ("state", state.into())]);
     let segment = dict([
         ("device", 0.into()),
@@ -170,7 +170,7 @@ fn old_snapshots_without_block_addresses_and_times() {
 }
 
 #[test]
-fn keys_are_compared_with_those_of_pytorch_2_11() {
+fn keys_differ_from_pytorch_2_11() {
     let segment = dict([
         ("device", 0.into()),
         ("address", 0x1000.into()),
@@ -199,7 +199,7 @@ fn with_key(mut entry: Data, key: &str, value: Data) -> Data {
 }
 
 #[test]
-fn pools_of_entries_are_those_of_their_allocations() {
+fn allocations_have_pools_of_their_entries() {
     let pool = |first: i64, second: i64| Data::Tuple(vec![first.into(), second.into()]);
     let of_pool = |address, pool| with_key(entry("alloc", address, 8, 0), "pool_id", pool);
     let trace = of_trace(vec![
@@ -217,7 +217,7 @@ fn pools_of_entries_are_those_of_their_allocations() {
 }
 
 #[test]
-fn entry_in_two_places_is_the_entry_in_both() {
+fn shared_entry_counts_twice() {
     // The entry is stored as number 200, and used again as the second item of the list.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let bytes = raw(&[
@@ -230,7 +230,7 @@ fn entry_in_two_places_is_the_entry_in_both() {
 }
 
 #[test]
-fn entry_in_place_of_another_dict_has_no_keys() {
+fn entry_as_segment_has_no_keys() {
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let bytes = raw(&[
         b"}(\x8c\x0ddevice_traces]](",
@@ -242,7 +242,7 @@ fn entry_in_place_of_another_dict_has_no_keys() {
 }
 
 #[test]
-fn frames_that_are_added_later_are_not_those_of_equal_lists() {
+fn appended_frame_leaves_equal_lists_alone() {
     // Two entries have equal lists of one frame. Afterwards, the first list gets another frame.
     let frame = |line: u8| {
         [&b"}(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01p\x8c\x04lineK"[..], &[line], b"u"]
@@ -276,7 +276,7 @@ fn frames_that_are_added_later_are_not_those_of_equal_lists() {
 }
 
 #[test]
-fn each_device_with_events_is_a_trace() {
+fn device_with_events_is_a_trace() {
     let segments = vec![
         segment(2, 0, &[(0x1000, 512, 512, "active_allocated")]),
         segment(0, 0, &[(0x1000, 512, 511, "active_allocated")]),
@@ -291,7 +291,7 @@ fn each_device_with_events_is_a_trace() {
 }
 
 #[test]
-fn entries_that_a_recording_skipped_are_inferred() {
+fn skipped_entries_are_inferred() {
     // `skip_actions` can leave out frees of either kind.
     let trace = of_trace(vec![
         entry("alloc", 0x1000, 8, 0),
@@ -315,7 +315,7 @@ fn entries_that_a_recording_skipped_are_inferred() {
 }
 
 #[test]
-fn a_second_free_is_unknown_and_a_lost_one_inferred() {
+fn second_free_unknown_lost_free_inferred() {
     let trace = of_trace(vec![
         entry("alloc", 0x1000, 8, 0),
         entry("free_requested", 0x1000, 8, 0),
@@ -331,7 +331,7 @@ fn a_second_free_is_unknown_and_a_lost_one_inferred() {
 }
 
 #[test]
-fn unknown_kinds_of_entries_are_left_out_with_a_warning() {
+fn unknown_entry_kinds_are_a_warning() {
     let trace = of_trace(vec![
         entry("alloc", 0x1000, 8, 0),
         entry("teleport", 0x1000, 8, 0),
@@ -344,7 +344,7 @@ fn unknown_kinds_of_entries_are_left_out_with_a_warning() {
 }
 
 #[test]
-fn a_later_key_wins_and_times_never_go_back() {
+fn last_key_wins_and_times_increase() {
     let entry = |time: i64| {
         dict([
             ("action", "free_requested".into()),
@@ -361,7 +361,7 @@ fn a_later_key_wins_and_times_never_go_back() {
 }
 
 #[test]
-fn numbers_up_to_64_bits() {
+fn numbers_up_to_64_bits_read() {
     let wide = |addr: i128| {
         let Data::Dict(mut pairs) = entry("alloc", 0, 8, 0) else { unreachable!() };
         pairs[1].1 = Data::Int(addr);
@@ -387,7 +387,7 @@ fn refused(bytes: &[u8]) -> gpuheap_trace::Error {
 }
 
 #[test]
-fn lists_that_stand_in_many_places_do_not_multiply_the_work() {
+fn multiply_shared_lists_are_refused() {
     // One entry stands 100,000 times in a list, and that list stands for 100,000 devices: ten
     // billion entries.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
@@ -406,7 +406,7 @@ fn lists_that_stand_in_many_places_do_not_multiply_the_work() {
 }
 
 #[test]
-fn deep_nesting_and_values_that_contain_themselves() {
+fn nested_and_recursive_values_are_refused() {
     let deep = raw(&[&b"]".repeat(100_000), &b"a".repeat(99_999)]);
     assert!(refused(&deep).what().contains("is a list of 1 instead of a dict"));
     let marks = raw(&[&b"(".repeat(1_000_000), b"N"]);
@@ -416,7 +416,7 @@ fn deep_nesting_and_values_that_contain_themselves() {
 }
 
 #[test]
-fn lengths_beyond_the_end_take_no_memory() {
+fn length_beyond_end_takes_no_memory() {
     let huge = u64::MAX.to_le_bytes();
     for opcode in [0x8d, 0x8e, 0x95] {
         let error = refused(&raw(&[&[opcode], &huge]));
@@ -431,7 +431,7 @@ fn lengths_beyond_the_end_take_no_memory() {
 }
 
 #[test]
-fn a_file_that_unpacks_to_more_than_the_limit() {
+fn oversized_unpacked_file_is_refused() {
     let options = ReadOptions::default().unpacked_limit(1000);
     let bytes = gzip(&raw(&[&b"N0".repeat(100_000), b"N"]));
     assert!(bytes.len() < 1000);
@@ -443,7 +443,7 @@ fn a_file_that_unpacks_to_more_than_the_limit() {
 }
 
 #[test]
-fn a_small_file_that_unpacks_to_many_lists_is_refused_at_their_first_megabytes() {
+fn small_file_of_lists_is_refused() {
     let unpacked = [b"\x80\x04", &vec![b']'; 64 << 20][..], b"."].concat();
     let packed = gzip(&unpacked);
     assert!(packed.len() < 100_000);
@@ -453,7 +453,7 @@ fn a_small_file_that_unpacks_to_many_lists_is_refused_at_their_first_megabytes()
 }
 
 #[test]
-fn one_entry_in_millions_of_places_is_refused() {
+fn entry_in_millions_of_places_refused() {
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let with = |places: usize| {
         let many = [&b"("[..], &b"h\xc9".repeat(places), b"e"].concat();

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_a_card_with_a_name_of_its_own() {
+    fn rows_are_cards_with_distinct_names() {
         let malformed: Vec<_> = rows().filter(|row| Card::parse(row).is_none()).collect();
         assert!(malformed.is_empty(), "{malformed:?}");
         assert!(all().len() >= 40, "{}", all().len());
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn usable_is_less_than_total_is_less_than_the_vendor_says() {
+    fn usable_total_vendor_memory_ascend() {
         for card in all() {
             let name = card.name;
             assert!(card.usable_bytes < card.total_bytes, "{name}");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_finds_its_own_card() {
+    fn card_is_found_by_its_names() {
         for card in all() {
             for name in std::iter::once(&card.name).chain(&card.driver_names) {
                 for text in [
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn words_may_be_left_out_while_one_card_fits() {
+    fn partial_name_finds_the_only_card() {
         for (text, name) in [
             ("RTX 4060", "RTX 4060 8GB"),
             ("NVIDIA GeForce RTX 4060", "RTX 4060 8GB"),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_name_lists_the_cards_that_have_it() {
+    fn ambiguous_name_lists_its_cards() {
         for (text, names) in [
             ("A100", &["A100 40GB", "A100 80GB"][..]),
             ("H100", &["H100 PCIe 80GB", "H100 SXM 80GB", "H100 NVL 94GB"]),

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_takes_32_mib_at_a_time_and_uses_its_free_end() {
+    fn async_pool_grows_by_32_mib() {
         let mut pool = Async::new(1 << 30);
         let first = pool.allocate(request(20 << 20)).unwrap();
         assert_eq!(pool.figures().reserved, POOL_CHUNK);

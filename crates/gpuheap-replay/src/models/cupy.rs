@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_one_stream_never_serves_another() {
+    fn freed_memory_serves_its_stream_only() {
         let mut pool = Cupy::new(1 << 30, None).unwrap();
         let ticket = pool.allocate(request(1000, 0)).unwrap();
         assert_eq!(pool.figures().reserved, 1024);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn block_is_split_and_merged_within_what_was_taken() {
+    fn blocks_split_and_merge_within_segments() {
         let mut pool = Cupy::new(1 << 30, None).unwrap();
         let whole = pool.allocate(request(4096, 0)).unwrap();
         pool.free(whole, 0);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_memory_is_given_back_before_a_request_fails() {
+    fn cached_memory_returns_before_failure() {
         let mut pool = Cupy::new(1 << 30, Some(10_240)).unwrap();
         let first = pool.allocate(request(5000, 0)).unwrap();
         pool.free(first, 0);

@@ -116,7 +116,7 @@ mod tests {
     const DEVICE: u64 = 8 << 30;
 
     #[test]
-    fn every_name_gives_its_model() {
+    fn model_is_built_by_its_name() {
         for name in NAMES {
             let model = build(name, DEVICE).unwrap();
             assert!(model.name().starts_with(name), "{name}: {}", model.name());
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_texts_say_what_would_be_right() {
+    fn wrong_text_names_the_right_one() {
         for (text, right) in [
             ("pytorch", "torch"),
             ("rmm:poole:limit:3", "rmm:pool"),

@@ -141,11 +141,11 @@ pub struct Failure {
 
 impl Program {
     /// Prepares the program of a trace.
-    pub fn of(trace: &Trace) -> Self {
+    pub fn from_trace(trace: &Trace) -> Self {
         let events = trace.events();
         let mut steps = Vec::with_capacity(events.len());
         let recorded = driver_events(trace);
-        let private = PrivatePools::of(trace);
+        let private = PrivatePools::from_trace(trace);
         let reserved_before = reserved_before(trace.segments_at_end(), &recorded);
         let mut cleared = cleared::find(trace, reserved_before).into_iter().peekable();
         let mut before = 0;
@@ -155,7 +155,7 @@ impl Program {
             }
             let action = match event.op {
                 Op::Allocate { allocation, bytes } => {
-                    let pool = private.of_allocation(trace, allocation, index);
+                    let pool = private.number_of(trace, allocation, index);
                     Action::Allocate { allocation, pool, bytes }
                 }
                 Op::Free { allocation } => {
@@ -229,7 +229,7 @@ impl Program {
     /// Returns the release of PyTorch that recorded the program, judged by the snapshot's keys.
     /// `None` if the recording is no snapshot.
     pub fn recorded_version(&self) -> Option<Version> {
-        self.keys.as_ref().map(Version::of)
+        self.keys.as_ref().map(Version::from_keys)
     }
 
     /// Returns the segments that the recorded allocator took from the driver and gave back, in
@@ -309,9 +309,9 @@ impl Program {
         match completion {
             Completion::Shifted(by) if by != 0 => {
                 let shifted = Self { steps: self.shifted(by), ..self.clone() };
-                shifted.go(model, &mut tickets, 0, Completion::Recorded, false)
+                shifted.run_steps(model, &mut tickets, 0, Completion::Recorded, false)
             }
-            completion => self.go(model, &mut tickets, 0, completion, false),
+            completion => self.run_steps(model, &mut tickets, 0, completion, false),
         }
     }
 
@@ -415,14 +415,14 @@ impl Program {
         // If a request failed, PyTorch may have given segments back because of a limit that the
         // model lacks.
         let is_unlimited = !self.steps.iter().any(Step::fails);
-        self.go(model, &mut tickets, self.before, Completion::Recorded, is_unlimited)
+        self.run_steps(model, &mut tickets, self.before, Completion::Recorded, is_unlimited)
     }
 
     /// Runs the steps from `from` on.
     ///
     /// With `as_recorded`, the model has the recorded settings and limit. Then segments that it
     /// would have kept were given back by the program.
-    fn go(
+    fn run_steps(
         &self,
         model: &mut (impl Model + ?Sized),
         tickets: &mut [Ticket],

@@ -14,7 +14,7 @@ pub(super) struct PrivatePools {
 }
 
 impl PrivatePools {
-    pub(super) fn of(trace: &Trace) -> Self {
+    pub(super) fn from_trace(trace: &Trace) -> Self {
         let of_pools = trace.segments_at_end().iter().filter(|segment| segment.pool != COMMON);
         let mut segments: Vec<_> = of_pools.collect();
         let of_requests = (0..trace.allocations()).filter_map(|allocation| trace.pool(allocation));
@@ -44,7 +44,7 @@ impl PrivatePools {
     }
 
     /// Returns the number of an allocation's pool; 0 is the common one.
-    pub(super) fn of_allocation(&self, trace: &Trace, allocation: u32, event: usize) -> u32 {
+    pub(super) fn number_of(&self, trace: &Trace, allocation: u32, event: usize) -> u32 {
         match trace.pool(allocation) {
             Some(COMMON) => return 0,
             Some(pool) => return number(&self.pools, pool),

@@ -98,7 +98,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn of(bytes: u64) -> Self {
+    pub(crate) fn whole(bytes: u64) -> Self {
         Self { total: bytes, usable: bytes, limit: None }
     }
 

@@ -65,8 +65,8 @@ impl DeviceChoice {
     /// the memory of the recorded run.
     pub(crate) fn resolve(&self, recorded: &Recorded, is_limited: bool) -> DeviceUsed {
         let of = |profile: &Profile| DeviceUsed {
-            name: plain(&profile.name),
-            profile: Some(plain(&profile.name)),
+            name: real_name(&profile.name),
+            profile: Some(real_name(&profile.name)),
             total: profile.memory_bytes,
             usable: profile.memory_bytes.saturating_sub(profile.context_bytes),
             typed: None,
@@ -167,6 +167,6 @@ impl Machine {
 }
 
 /// Returns the name of the real device that a profile stands for.
-fn plain(name: &str) -> String {
+fn real_name(name: &str) -> String {
     name.trim_start_matches("emulated ").to_owned()
 }

@@ -205,7 +205,7 @@ impl Shortage {
                     (pieces.saturating_sub(other_streams), Cause::Fragmentation),
                 ];
                 let capacity = limit.unwrap_or(device);
-                Cause::of(evidence.requested, evidence.live, capacity, limit.is_some(), parts)
+                Cause::find(evidence.requested, evidence.live, capacity, limit.is_some(), parts)
             }
         };
         Stop {

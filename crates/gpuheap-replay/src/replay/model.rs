@@ -40,7 +40,7 @@ pub(super) fn measure(
         },
         peak_reserved,
         driver_calls: outcome.figures.driver_calls,
-        stop: outcome.failure.map(|failure| stop(bench, failure, memory)),
+        stop: outcome.failure.map(|failure| describe_failure(bench, failure, memory)),
         may_fail,
         ..report
     })
@@ -125,7 +125,7 @@ pub(crate) fn torch_settings(
     })
 }
 
-fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
+fn describe_failure(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
     let refusal = failure.refusal;
     let figures = refusal.figures;
     let requested = refusal.request.bytes;
@@ -133,7 +133,7 @@ fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
     let cached = figures.reserved.saturating_sub(figures.allocated);
     let is_limit = refusal.allowed < memory.usable;
     let pieces = cached.saturating_sub(refusal.pending);
-    let cause = Cause::of(
+    let cause = Cause::find(
         requested,
         figures.requested,
         refusal.allowed,

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_pools_in_one_option_are_told_apart() {
+    fn two_pools_in_one_option_refused() {
         for (text, advice) in [
             ("split,stitched", "--pool split --pool stitched"),
             ("torch,split", "--pool torch --pool split"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_without_their_pool_are_told_how_to_be_written() {
+    fn settings_without_pool_name_the_fix() {
         let settings = "expandable_segments:True";
         for text in [settings.to_owned(), format!("PYTORCH_CUDA_ALLOC_CONF={settings}")] {
             let error = Pool::parse(&text).unwrap_err();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_settings_are_found() {
+    fn base_name_leaves_out_settings() {
         for (text, base) in [
             ("stitched", "stitched"),
             ("torch:expandable_segments:True", "torch"),

@@ -79,7 +79,7 @@ impl Cause {
     ///
     /// `capacity` has the bytes that the pool may take, and `live` the bytes in use. `parts` are
     /// the bytes that could not be used, with the reason for each.
-    pub(crate) fn of(
+    pub(crate) fn find(
         requested: u64,
         live: u64,
         capacity: u64,

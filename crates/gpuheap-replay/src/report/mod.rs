@@ -1,13 +1,13 @@
 //! Texts of reports: the verdict first, then the table.
 
-mod at;
 mod cards;
+mod moment;
 mod table;
 mod tune;
 mod verdict;
 
-pub use self::at::at;
 pub use self::cards::list_cards;
+pub use self::moment::render_moment;
 pub use self::tune::tune;
 pub use self::verdict::Detail;
 use crate::recorded::Recorded;
@@ -23,7 +23,7 @@ pub fn render(reports: &[TraceReport], detail: Detail) -> String {
 
 fn section(report: &TraceReport, detail: Detail) -> String {
     let mut text = String::new();
-    header(&mut text, report);
+    add_header(&mut text, report);
     verdict::add(&mut text, report, detail);
     text.truncate(text.trim_end().len());
     text.push_str("\n\n");
@@ -31,7 +31,7 @@ fn section(report: &TraceReport, detail: Detail) -> String {
     text
 }
 
-fn header(text: &mut String, report: &TraceReport) {
+fn add_header(text: &mut String, report: &TraceReport) {
     let summary = &report.summary;
     let device = report.recorded_on.map(|device| format!(", device {device}")).unwrap_or_default();
     line(text, format_args!("{} ({}{device})", report.name, report.format));

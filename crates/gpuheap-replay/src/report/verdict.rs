@@ -26,24 +26,24 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
         true => " The log is cut off: figures are at least.",
         false => "",
     };
-    let label = match Outcomes::of(report) {
+    let label = match Outcomes::from_report(report) {
         Outcomes::BothFirstReplayed => "As replayed: ",
         Outcomes::One | Outcomes::BothFirstRecorded => "",
     };
     let indent = if label.is_empty() { "" } else { "  " };
     hanging(text, label, indent, &format!("{}{cut}", sentence(report)));
     if let Some(failure) = &verdict.failure {
-        happened(text, report, failure, detail);
+        add_failure(text, report, failure, detail);
     }
-    other_outcome(text, report);
-    let hidden = remedies(text, report, detail);
+    add_other_outcome(text, report);
+    let hidden = add_remedies(text, report, detail);
     if !verdict.fits.is_empty() {
         let first = verdict.remedies.first().and_then(|remedy| remedy.pool.as_deref());
         super::cards::add(text, &verdict.fits, first, detail == Detail::Full);
     }
-    gaps(text, report);
+    add_gaps(text, report);
     if detail == Detail::Screen {
-        more(text, report, &hidden);
+        add_options(text, report, &hidden);
     }
 }
 
@@ -59,7 +59,7 @@ enum Outcomes {
 }
 
 impl Outcomes {
-    fn of(report: &TraceReport) -> Self {
+    fn from_report(report: &TraceReport) -> Self {
         let verdict = &report.verdict;
         let is_replayed = verdict.failure.as_ref().is_none_or(|failure| failure.pool.is_some());
         match report.recorded.failed.is_empty() {
@@ -91,7 +91,7 @@ fn sentence(report: &TraceReport) -> String {
                 };
                 let failing = report.pools.iter().filter(failing).count();
                 match failing == verdict.checked.len() {
-                    true if Outcomes::of(report) == Outcomes::One => {
+                    true if Outcomes::from_report(report) == Outcomes::One => {
                         "No pool gets through.".to_owned()
                     }
                     true => "no pool gets through.".to_owned(),
@@ -108,7 +108,7 @@ fn sentence(report: &TraceReport) -> String {
                  --card \"T4 16GB\", to see what gets through there."
             ),
             // The title of the remedies calls their figures lower bounds.
-            true if Outcomes::of(report) == Outcomes::One => {
+            true if Outcomes::from_report(report) == Outcomes::One => {
                 format!("{who} What would have followed is not known.")
             }
             _ => who,
@@ -125,7 +125,7 @@ fn sentence(report: &TraceReport) -> String {
     };
     match (best, &verdict.recommended) {
         (Some(pool), _) => {
-            let name = name(report, &pool.pool.to_string());
+            let name = pool_text(report, &pool.pool.to_string());
             let needs = needs(report, pool.peak_reserved.high);
             format!("{with_} {name} it gets through{then} {needs}.")
         }
@@ -133,7 +133,7 @@ fn sentence(report: &TraceReport) -> String {
             "{it} gets through{then} {at_least}{:#} of usable memory is {}{}.{}",
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
-            with(advice),
+            advice_text(advice),
             // With pools that were named, the log's own pool does not matter.
             match verdict.fits.is_empty() {
                 true => "",
@@ -145,14 +145,14 @@ fn sentence(report: &TraceReport) -> String {
 }
 
 /// Adds the outcome that neither the first sentence nor the account of the failure reports.
-fn other_outcome(text: &mut String, report: &TraceReport) {
+fn add_other_outcome(text: &mut String, report: &TraceReport) {
     let verdict = &report.verdict;
     let is_told = verdict.failure.as_ref().is_some_and(|failure| failure.pool.is_none());
-    match (Outcomes::of(report), report.recorded.failed.first()) {
+    match (Outcomes::from_report(report), report.recorded.failed.first()) {
         (Outcomes::BothFirstRecorded, _) => {
             if let Some(advice) = &verdict.recommended {
                 let enough = Amount(advice.enough);
-                let needed = format!("at least {enough:#} is needed{}.", with(advice));
+                let needed = format!("at least {enough:#} is needed{}.", advice_text(advice));
                 hanging(text, "As replayed: ", "  ", &needed);
             }
         }
@@ -187,7 +187,7 @@ fn may_fail(report: &TraceReport) -> String {
 }
 
 /// Returns the name of the advised pool. A setting is the first line of the list.
-fn with(advice: &Advice) -> String {
+fn advice_text(advice: &Advice) -> String {
     match &advice.setting {
         Some(_) => " with the first of the lines below".to_owned(),
         None => format!(" with {}", advice.pool),
@@ -233,7 +233,7 @@ fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
 }
 
 /// Returns the name of the pool. For `torch` alone, it has the settings.
-fn name(report: &TraceReport, pool: &str) -> String {
+fn pool_text(report: &TraceReport, pool: &str) -> String {
     let recorded = report.recorded.settings.as_deref();
     match (pool, recorded) {
         ("torch", Some("")) => "PyTorch's default settings, as recorded,".to_owned(),
@@ -245,7 +245,7 @@ fn name(report: &TraceReport, pool: &str) -> String {
     }
 }
 
-fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, detail: Detail) {
+fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, detail: Detail) {
     let reserved = match failure.reserved {
         Some(reserved) => format!(
             " {} had reserved {}.",
@@ -267,7 +267,7 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, 
         failure.time_ns as f64 / 1e9,
         reason(report, failure),
     );
-    let (title, unknown) = match (Outcomes::of(report), failure.pool.is_some()) {
+    let (title, unknown) = match (Outcomes::from_report(report), failure.pool.is_some()) {
         (Outcomes::One, _) | (_, true) => ("What happened: ", ""),
         (Outcomes::BothFirstReplayed, false) => {
             ("As recorded: ", " What would have followed is not known.")
@@ -352,7 +352,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
 }
 
 /// Adds the remedies. Returns those that were left out.
-fn remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> Vec<&'r Remedy> {
+fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> Vec<&'r Remedy> {
     let verdict = &report.verdict;
     if verdict.remedies.is_empty() {
         if !verdict.gets_through {
@@ -486,7 +486,7 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
     parts.join(", ")
 }
 
-fn gaps(text: &mut String, report: &TraceReport) {
+fn add_gaps(text: &mut String, report: &TraceReport) {
     // The first sentence names the missing device, so that gap is left out.
     let gaps: Vec<&Gap> = report.gaps.iter().filter(|gap| **gap != Gap::Device).collect();
     if gaps.is_empty() {
@@ -499,7 +499,7 @@ fn gaps(text: &mut String, report: &TraceReport) {
 }
 
 /// Adds one line on further output of the command.
-fn more(text: &mut String, report: &TraceReport, hidden: &[&Remedy]) {
+fn add_options(text: &mut String, report: &TraceReport, hidden: &[&Remedy]) {
     let mut parts = Vec::new();
     let own = hidden.iter().filter(|remedy| remedy.is_own_heap).count();
     let mut all = Vec::new();

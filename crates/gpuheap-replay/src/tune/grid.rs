@@ -43,7 +43,7 @@ impl Candidate {
 
 /// Returns the settings to try for a program: the framework's default, then plain ones, then
 /// combinations.
-pub(super) fn of(program: &Program, family: Family, budget: &Budget) -> Vec<Candidate> {
+pub(super) fn list_settings(program: &Program, family: Family, budget: &Budget) -> Vec<Candidate> {
     match family {
         Family::Torch => torch(program, budget),
         Family::Rmm => rmm(program),

@@ -11,7 +11,7 @@
 //!            7,10:00:00.000005,free,0x7f0000000000,30000000,0x0\n";
 //! let traces = read_bytes("small.csv", log.as_bytes(), &ReadOptions::default())?;
 //!
-//! let found = search(&Program::of(&traces[0]), Family::Torch, &Budget::new(16 << 30), |_, _| {});
+//! let found = search(&Program::from_trace(&traces[0]), Family::Torch, &Budget::new(16 << 30), |_, _| {});
 //! assert_eq!(found[0].reserved_peak, 30 << 20);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -49,7 +49,7 @@ pub fn search(
 ) -> Vec<Candidate> {
     let end = Instant::now().checked_add(budget.time);
     let in_time = || end.is_none_or(|end| Instant::now() < end);
-    let mut trials = grid::of(program, family, budget);
+    let mut trials = grid::list_settings(program, family, budget);
     trials.truncate((budget.steps / program.len().max(1)).max(1));
     let (total, done) = (trials.len(), AtomicUsize::new(0));
     let tried = on_all_cores(trials.into_iter().enumerate(), |(index, trial)| {

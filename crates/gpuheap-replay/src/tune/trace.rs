@@ -37,14 +37,14 @@ pub struct TraceSearch {
 impl TraceSearch {
     /// Searches the settings of a framework's allocator for a trace. By default, the trace's format
     /// decides the family. Blocks for 20 seconds at most, plus the time of one run.
-    pub fn of(
+    pub fn run(
         trace: &Trace,
         family: Option<Family>,
         device: &DeviceChoice,
         progress: &dyn Progress,
     ) -> Self {
-        let program = Program::of(trace);
-        let recorded = Recorded::of(trace, &program);
+        let program = Program::from_trace(trace);
+        let recorded = Recorded::from_trace(trace, &program);
         let used = device.resolve(&recorded, false);
         let family = family.unwrap_or(match trace.format() {
             Format::PytorchSnapshot => Family::Torch,

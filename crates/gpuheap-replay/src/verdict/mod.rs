@@ -75,7 +75,7 @@ pub struct Needs {
 impl Needs {
     /// Returns `None` for gpuheap's own pools if the options want no minimum, because replays of
     /// these pools take long.
-    fn of(bench: &Bench<'_>, result: &PoolReport) -> Result<Option<Self>, ReplayError> {
+    fn find(bench: &Bench<'_>, result: &PoolReport) -> Result<Option<Self>, ReplayError> {
         let minimum = match (&result.minimum, &result.pool) {
             (Some(minimum), _) => minimum.clone(),
             (None, Pool::Model(_)) => bench.find_minimum(result, &Silent)?,
@@ -136,13 +136,13 @@ pub struct MemoryAtFailure {
 }
 
 impl Verdict {
-    pub(crate) fn of(
+    pub(crate) fn judge(
         bench: &Bench<'_>,
         recorded: &Recorded,
         results: &[PoolReport],
         options: &Options,
     ) -> Result<Self, ReplayError> {
-        let checked = checked(bench, results, options);
+        let checked = checked_pools(bench, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
         // Without a device or a pool, the verdict is on the recorded run. If the run's memory is
         // not known, a pool that gets through on the default device proves nothing for the run.
@@ -174,14 +174,14 @@ impl Verdict {
             (Some(first), Some((result, stop)))
                 if is_given || stop.event < first.event && stop.pass == 1 =>
             {
-                Some(MemoryAtFailure::of_stop(bench, result, stop))
+                Some(MemoryAtFailure::from_stop(bench, result, stop))
             }
             (Some(first), _) => recorded
                 .at_failure
                 .as_ref()
-                .map(|moment| MemoryAtFailure::of_recording(moment, *first, recorded.limit)),
+                .map(|moment| MemoryAtFailure::from_recording(moment, *first, recorded.limit)),
             (None, Some((result, stop))) if !gets_through => {
-                Some(MemoryAtFailure::of_stop(bench, result, stop))
+                Some(MemoryAtFailure::from_stop(bench, result, stop))
             }
             _ => None,
         };
@@ -194,15 +194,15 @@ impl Verdict {
             gets_through,
         )?;
         let recommended = match gets_through && !options.pools.is_empty() {
-            true => least_of(results, &checked),
-            false => advice(bench, results, &checked, &remedies, gets_through),
+            true => choose_named_pool(results, &checked),
+            false => choose_pool(bench, results, &checked, &remedies, gets_through),
         };
         let deciding = match (recorded.allocator.is_some(), gets_through) {
             (true, true) => of_checked().next(),
             (true, false) if may_fail => of_checked().find(|result| result.may_fail),
             _ => None,
         };
-        let needs = deciding.map_or(Ok(None), |result| Needs::of(bench, result))?;
+        let needs = deciding.map_or(Ok(None), |result| Needs::find(bench, result))?;
         let main = checked.iter().find(|pool| pool.base() == "torch").map(ToString::to_string);
         let fits = match main.is_some() || !pools.is_empty() {
             true => fits::find(bench, main.as_deref(), &pools)?,
@@ -224,7 +224,7 @@ impl Verdict {
 
 /// Returns the pools that decide: the one to check, or else those that were named, or else the
 /// allocator that recorded the trace, or else all.
-fn checked(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<Pool> {
+fn checked_pools(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<Pool> {
     match (&options.check, &options.pools[..], bench.trace.format()) {
         (Some(pool), ..) => vec![pool.clone()],
         (None, [], Format::PytorchSnapshot) => vec![Pool::Model("torch".to_owned())],
@@ -234,21 +234,21 @@ fn checked(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<
 }
 
 /// Returns the named pool for which the least memory is enough.
-fn least_of(results: &[PoolReport], checked: &[Pool]) -> Option<Advice> {
+fn choose_named_pool(results: &[PoolReport], checked: &[Pool]) -> Option<Advice> {
     let named = results.iter().filter(|result| checked.contains(&result.pool));
     let named = named.filter(|result| result.fallback.is_none() || results.len() == 1);
-    let least = named.min_by_key(|result| (enough(result), result.driver_calls))?;
-    Some(Advice { pool: least.pool.to_string(), setting: None, enough: enough(least) })
+    let least = named.min_by_key(|result| (sufficient_memory(result), result.driver_calls))?;
+    Some(Advice { pool: least.pool.to_string(), setting: None, enough: sufficient_memory(least) })
 }
 
 /// Returns the memory that is enough for a pool: the memory of the smallest device if it was
 /// searched, or else the peak.
-fn enough(result: &PoolReport) -> u64 {
+fn sufficient_memory(result: &PoolReport) -> u64 {
     let minimum = result.minimum.as_ref().and_then(|minimum| minimum.bytes());
     minimum.unwrap_or(result.peak_reserved.high)
 }
 
-fn advice(
+fn choose_pool(
     bench: &Bench<'_>,
     results: &[PoolReport],
     checked: &[Pool],
@@ -261,11 +261,15 @@ fn advice(
         return Some(Advice { pool, setting, enough: reserved.high });
     }
     let own = best_pool(bench, results, |result| !gets_through || checked.contains(&result.pool))?;
-    Some(Advice { pool: own.pool.to_string(), setting: None, enough: enough(own) })
+    Some(Advice { pool: own.pool.to_string(), setting: None, enough: sufficient_memory(own) })
 }
 
 impl MemoryAtFailure {
-    fn of_recording(moment: &Moment, request: FailedRequest, limit: Option<RecordedLimit>) -> Self {
+    fn from_recording(
+        moment: &Moment,
+        request: FailedRequest,
+        limit: Option<RecordedLimit>,
+    ) -> Self {
         let held = moment.held;
         let cause = limit.zip(held).map(|(limit, held)| {
             let parts = [
@@ -274,7 +278,7 @@ impl MemoryAtFailure {
                 (held.other_streams, Cause::OtherStreams),
                 (held.free.saturating_sub(held.other_streams), Cause::Fragmentation),
             ];
-            Cause::of(request.bytes, moment.live, limit.below, limit.is_own_limit, parts)
+            Cause::find(request.bytes, moment.live, limit.below, limit.is_own_limit, parts)
         });
         Self {
             pool: None,
@@ -296,7 +300,7 @@ impl MemoryAtFailure {
         }
     }
 
-    fn of_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
+    fn from_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
         // The second pass also holds memory that the first one left cached. Both passes have the
         // same live blocks before the event.
         let events = bench.trace.events();

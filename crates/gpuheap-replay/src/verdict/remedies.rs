@@ -35,7 +35,7 @@ pub(super) fn find(
     let mut pools = None;
     if let Some(Pool::Model(text)) = torch {
         let settings = crate::replay::torch_settings(bench, text)?.unwrap_or_default();
-        let torch = OfTorch::new(bench, settings);
+        let torch = TorchRemedies::new(bench, settings);
         remedies.extend(torch.settings(recorded, gets_through));
         if !gets_through {
             remedies.extend(torch.asynchronous()?);
@@ -143,7 +143,7 @@ enum Limiting {
 }
 
 /// Remedies for a PyTorch program.
-struct OfTorch<'b, 't> {
+struct TorchRemedies<'b, 't> {
     bench: &'b Bench<'t>,
     settings: Settings,
     /// Outcome of the run on the device.
@@ -152,10 +152,10 @@ struct OfTorch<'b, 't> {
     unbounded: Outcome,
 }
 
-impl<'b, 't> OfTorch<'b, 't> {
+impl<'b, 't> TorchRemedies<'b, 't> {
     fn new(bench: &'b Bench<'t>, settings: Settings) -> Self {
         let before = run_torch(bench, &settings, bench.memory()).outcome;
-        let unbounded = run_torch(bench, &settings.without_limit(), Memory::of(LARGEST)).outcome;
+        let unbounded = run_torch(bench, &settings.without_limit(), Memory::whole(LARGEST)).outcome;
         Self { bench, settings, before, unbounded }
     }
 

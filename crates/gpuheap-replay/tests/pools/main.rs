@@ -241,7 +241,7 @@ fn differences(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn repository_has_the_recordings_that_are_compared() {
+fn repository_has_all_listed_recordings() {
     let found = fs::read_dir(folder()).into_iter().flatten();
     let names = found.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let found: BTreeSet<String> = names.collect();
@@ -250,7 +250,7 @@ fn repository_has_the_recordings_that_are_compared() {
 }
 
 #[test]
-fn random_programs_get_what_the_resources_gave() {
+fn random_programs_match_resources() {
     let counted = ["pool", "arena", "binning", "cupy"];
     let names = RECORDED.iter().filter(|name| counted.contains(name));
     let found: Vec<String> = names.flat_map(|name| differences(name)).collect();
@@ -259,7 +259,7 @@ fn random_programs_get_what_the_resources_gave() {
 
 /// The driver is closed, so its models are approximate.
 #[test]
-fn driver_takes_about_what_its_models_say() {
+fn driver_models_are_within_their_error() {
     // Measured on an H200: `rmm:async` 5.4 % with one stream and 10.2 % with two.
     const MOST: [(&str, f64); 2] = [("cuda", 0.02), ("async", 0.103)];
     for (name, most) in MOST {

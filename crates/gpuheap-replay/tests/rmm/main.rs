@@ -13,11 +13,11 @@ fn run(log: &str, pool: &str) -> Outcome {
     let path = format!("tests/data/rmm-logs/{log}.dev0.csv.gz");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let traces = read(path, &ReadOptions::default()).unwrap();
-    Program::of(&traces[0]).run(&mut *models::build(pool, H200).unwrap())
+    Program::from_trace(&traces[0]).run(&mut *models::build(pool, H200).unwrap())
 }
 
 #[test]
-fn pool_takes_what_its_upstream_counted() {
+fn pool_peak_equals_upstream_count() {
     let outcome = run("cudf_like", "rmm:pool:initial_pool_size:512MiB");
     assert_eq!(outcome.failure, None);
     // By `StatisticsResourceAdaptor` below the pool.
@@ -25,7 +25,7 @@ fn pool_takes_what_its_upstream_counted() {
 }
 
 #[test]
-fn pool_at_its_maximum_fails_where_it_failed() {
+fn full_pool_fails_at_recorded_request() {
     let settings = "rmm:pool:initial_pool_size:512MiB,maximum_pool_size:1536MiB";
     let outcome = run("cudf_oom", settings);
     let failure = outcome.failure.unwrap();

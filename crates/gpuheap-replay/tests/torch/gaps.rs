@@ -10,7 +10,7 @@ use crate::{H200, RECORDED, data, program};
 
 fn odd(name: &str) -> Program {
     let path = data(&format!("tests/data/torch-odd/{name}.pickle"));
-    Program::of(&read(path, &ReadOptions::default()).unwrap()[0])
+    Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0])
 }
 
 fn texts(name: &str) -> Vec<String> {
@@ -18,7 +18,7 @@ fn texts(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn recordings_with_all_that_decides_have_no_gaps() {
+fn complete_recordings_have_no_gaps() {
     for (name, fraction, peak) in RECORDED {
         let program = program(name);
         let found = program.reproduction(fraction, H200).unwrap();
@@ -32,7 +32,7 @@ fn recordings_with_all_that_decides_have_no_gaps() {
 }
 
 #[test]
-fn older_snapshot_says_that_settings_and_rules_are_assumed() {
+fn older_snapshot_reports_assumed_rules() {
     assert_eq!(odd("older").recorded_version().unwrap().to_string(), "2.10");
     assert_eq!(
         texts("older"),
@@ -48,14 +48,14 @@ fn older_snapshot_says_that_settings_and_rules_are_assumed() {
 }
 
 #[test]
-fn requests_of_an_ended_pool_stay_apart_if_entries_name_it() {
+fn named_ended_pool_stays_private() {
     // The common memory has 50 MiB. The private pool has 20 MiB that no other request may use.
     let found = odd("ended_pool").reproduction(None, H200).unwrap();
     assert_eq!((found.recorded_peak, found.modelled_peak), (70 << 20, 70 << 20));
 }
 
 #[test]
-fn newer_snapshot_gets_the_rules_of_its_release() {
+fn newer_snapshot_gets_newer_rules() {
     let program = odd("newer");
     assert_eq!(program.recorded_settings().unwrap().to_string(), "version:2.14");
     assert_eq!(
@@ -68,7 +68,7 @@ fn newer_snapshot_gets_the_rules_of_its_release() {
 }
 
 #[test]
-fn snapshot_without_segments_says_that_the_reserved_bytes_are_computed() {
+fn snapshot_without_segments_is_a_gap() {
     let program = odd("no_segments");
     assert_eq!(program.reproduction(None, H200), None);
     assert_eq!(
@@ -83,7 +83,7 @@ fn snapshot_without_segments_says_that_the_reserved_bytes_are_computed() {
 }
 
 #[test]
-fn late_recording_says_what_was_live_before() {
+fn late_recording_names_earlier_live_blocks() {
     let program = odd("late");
     assert_eq!(program.live_before(), (1, 30 << 20));
     assert_eq!((program.reserved_before(), program.recorded_peak()), (30 << 20, 50 << 20));
@@ -96,7 +96,7 @@ fn late_recording_says_what_was_live_before() {
 }
 
 #[test]
-fn collection_without_a_fraction_asks_for_it() {
+fn collection_without_fraction_is_a_gap() {
     let wanted = "garbage_collection_threshold is a part of the memory fraction, which no snapshot \
                   has: without it nothing is collected. Give it: --pool \
                   torch:garbage_collection_threshold:0.6,per_process_memory_fraction:0.9";
@@ -106,7 +106,7 @@ fn collection_without_a_fraction_asks_for_it() {
 
 /// No snapshot has calls of `empty_cache`. They are found by the segments that were given back.
 #[test]
-fn emptied_cache_is_emptied_in_the_model() {
+fn emptied_cache_empties_the_model() {
     let program = odd("emptied");
     let found = program.reproduction(None, H200).unwrap();
     assert!(found.is_exact(), "{found:?}");
@@ -118,10 +118,10 @@ fn emptied_cache_is_emptied_in_the_model() {
 
 /// Segments of a graph or a `MemPool` that ended before the snapshot have no pool in it.
 #[test]
-fn ended_pools_are_told_with_the_error_of_the_model() {
+fn ended_pools_report_the_error() {
     for (name, settings, peak) in recorded() {
         let path = data(&format!("tests/data/torch-programs/{name}.pickle.gz"));
-        let program = Program::of(&read(path, &ReadOptions::default()).unwrap()[0]);
+        let program = Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0]);
         let found = program.reproduction(None, H200).unwrap();
         assert_eq!(found.recorded_peak, peak, "{name}");
         let own = program.torch_peak(&settings.parse().unwrap(), H200);

@@ -27,7 +27,7 @@ fn program(name: &str) -> Program {
         _ => data(&format!("tests/data/torch-settings/{name}.pickle.gz")),
     };
     let traces = read(path, &ReadOptions::default()).unwrap();
-    Program::of(&traces[0])
+    Program::from_trace(&traces[0])
 }
 
 /// Name, memory fraction, and PyTorch's own peak of reserved bytes.
@@ -55,7 +55,7 @@ fn peak_of(name: &str) -> u64 {
 }
 
 #[test]
-fn same_setting_takes_the_recorded_segments() {
+fn recorded_setting_takes_recorded_segments() {
     for (name, fraction, peak) in RECORDED {
         let program = program(name);
         let mut settings = program.recorded_settings().unwrap();
@@ -76,12 +76,12 @@ fn same_setting_takes_the_recorded_segments() {
 }
 
 #[test]
-fn two_streams_has_segments_from_before_its_recording() {
+fn two_streams_has_earlier_segments() {
     assert_eq!(program("two_streams").reserved_before(), 69_206_016);
 }
 
 #[test]
-fn recorded_failure_is_met_where_it_was_and_says_why() {
+fn recorded_failure_recurs_with_its_figures() {
     let program = program("varied_oom");
     let run = |fraction: f64| {
         let mut settings = program.recorded_settings().unwrap();
@@ -100,7 +100,7 @@ fn recorded_failure_is_met_where_it_was_and_says_why() {
 }
 
 #[test]
-fn whole_device_as_fraction_is_a_limit_before_2_13() {
+fn whole_fraction_limits_before_2_13() {
     let given_back = |version: &str| {
         let text = format!(
             "version:{version},garbage_collection_threshold:0.5,per_process_memory_fraction:1"
@@ -129,7 +129,7 @@ const SETTINGS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn other_setting_has_the_peak_that_pytorch_had_under_it() {
+fn other_setting_has_its_recorded_peak() {
     for (from, _) in SETTINGS {
         let program = program(&format!("varied_{from}"));
         for (to, text) in SETTINGS {
@@ -145,7 +145,7 @@ fn other_setting_has_the_peak_that_pytorch_had_under_it() {
 }
 
 #[test]
-fn smallest_fraction_is_between_the_two_that_were_tried() {
+fn smallest_fraction_lies_between_recorded_ones() {
     for (from, _) in SETTINGS {
         let program = program(&format!("varied_{from}"));
         let gets_through = |text: &str, thousandths: u32| {
@@ -163,7 +163,7 @@ fn smallest_fraction_is_between_the_two_that_were_tried() {
 /// If blocks wait for a side stream, the program's speed decides which frees are completed. The
 /// range contains PyTorch's figure, and under the recorded settings the figure is exact.
 #[test]
-fn range_of_other_setting_holds_the_figure_that_pytorch_had() {
+fn range_holds_the_recorded_peak() {
     for (from, _) in SETTINGS {
         let program = program(&format!("streams_{from}"));
         for (to, text) in SETTINGS {

@@ -197,7 +197,7 @@ impl Recording {
 }
 
 #[test]
-fn random_programs_get_what_pytorch_gave() {
+fn random_programs_match_pytorch() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/oracle");
     let mut paths: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

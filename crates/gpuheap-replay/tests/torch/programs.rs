@@ -26,11 +26,11 @@ pub(crate) fn recorded() -> Vec<(String, String, u64)> {
 pub(crate) const POOLS_UNKNOWN: [&str; 2] = ["graphs_ended", "mempool_ended"];
 
 #[test]
-fn programs_take_the_recorded_segments() {
+fn whole_programs_take_recorded_segments() {
     let mut wrong = Vec::new();
     for (name, settings, peak) in recorded() {
         let path = data(&format!("tests/data/torch-programs/{name}.pickle.gz"));
-        let program = Program::of(&read(path, &ReadOptions::default()).unwrap()[0]);
+        let program = Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0]);
         assert_eq!(program.recorded_settings().unwrap(), settings.parse().unwrap(), "{name}");
         let mut model = Torch::new(settings.parse().unwrap(), H200);
         let outcome = program.run_as_recorded(&mut model);

@@ -50,7 +50,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 
 proptest! {
     #[test]
-    fn figures_agree_whatever_is_called(
+    fn torch_figures_stay_consistent(
         settings in settings(),
         memory in prop_oneof![4 => 1_u64 << 26..1 << 29, 1 => any::<u64>()],
         calls in vec(call(), 1..200),
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn every_model_keeps_its_books(
+    fn model_figures_stay_consistent(
         which in prop::sample::select(vec![
             "torch", "rmm:pool:initial_pool_size:1MiB", "rmm:pool:maximum_pool_size:64MiB,initial_pool_size:0",
             "rmm:arena:arena_size:32MiB", "rmm:binning:min_size_exponent:8,max_size_exponent:12",
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_model_or_an_error_of_one_line(
+    fn model_text_error_is_one_line(
         name in prop::sample::select(NAMES.to_vec()),
         text in "[a-z_:,0-9.KMGiBT\\[\\] \u{0}-\u{ff}]{0,40}",
     ) {
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_settings_or_an_error_of_one_line(text in "[a-z_:,\\[\\]>0-9.TrueFals \u{0}-\u{ff}]{0,60}") {
+    fn settings_text_error_is_one_line(text in "[a-z_:,\\[\\]>0-9.TrueFals \u{0}-\u{ff}]{0,60}") {
         if let Err(error) = text.parse::<Settings>() {
             prop_assert!(!error.to_string().contains('\n'), "{}", error);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::ids::{Ids, next};
+use super::ids::{Ids, next_number};
 use super::stacks::Stacks;
 use super::{
     AllocatorSettings, Event, Format, Op, Segment, SnapshotKeys, StreamInfo, Trace, Warning,
@@ -39,7 +39,7 @@ pub struct TraceBuilder {
     trace: Trace,
     streams: Ids,
     threads: Ids,
-    /// Indices of failures, by thread and stream. A later request of the same two settles them.
+    /// Indices of failures, by thread and stream. A later request of both turns them into retries.
     refused: FxHashMap<(u64, u64), Vec<usize>>,
     live: FxHashMap<u64, Live>,
     live_empty: FxHashMap<u64, Vec<Live>>,
@@ -145,9 +145,9 @@ impl TraceBuilder {
     /// # Errors
     /// Returns an error if events, allocations, streams or threads exceed 32 bits.
     pub fn allocate(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
-        self.count()?;
-        let allocation = next(self.trace.addresses.len())?;
-        let stream = self.streams.of(at.stream)?;
+        self.count_event()?;
+        let allocation = next_number(self.trace.addresses.len())?;
+        let stream = self.streams.number(at.stream)?;
         if let Some(pending) = self.pending.remove(&address) {
             self.push(at, pending.stream, Op::FreeCompleted { allocation: pending.allocation })?;
         }
@@ -166,7 +166,7 @@ impl TraceBuilder {
             }
         }
         self.trace.addresses.push(address);
-        self.settle_refused(at, bytes);
+        self.mark_retries(at, bytes);
         self.push(at, stream, Op::Allocate { allocation, bytes })?;
         Ok(lost.is_none())
     }
@@ -177,7 +177,7 @@ impl TraceBuilder {
     /// # Errors
     /// Returns an error if events, streams or threads exceed 32 bits.
     pub fn free(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
-        self.count()?;
+        self.count_event()?;
         let found = if bytes == 0 {
             self.take_empty(address).or_else(|| self.live.remove(&address))
         } else {
@@ -187,7 +187,7 @@ impl TraceBuilder {
             self.trace.unknown_frees += 1;
             return Ok(false);
         };
-        let stream = self.streams.of(at.stream)?;
+        let stream = self.streams.number(at.stream)?;
         self.push(at, stream, Op::Free { allocation })?;
         if self.trace.format.records_completion()
             && let Some(older) = self.pending.insert(address, Live { allocation, stream })
@@ -213,7 +213,7 @@ impl TraceBuilder {
                 live
             }
         };
-        let stream = self.streams.of(at.stream)?;
+        let stream = self.streams.number(at.stream)?;
         self.push(at, stream, Op::FreeCompleted { allocation: pending.allocation })?;
         Ok(true)
     }
@@ -224,8 +224,8 @@ impl TraceBuilder {
     /// # Errors
     /// Returns an error if events, streams or threads exceed 32 bits.
     pub fn fail(&mut self, at: At, bytes: u64) -> Result<(), Error> {
-        self.count()?;
-        let stream = self.streams.of(at.stream)?;
+        self.count_event()?;
+        let stream = self.streams.number(at.stream)?;
         let refused = self.refused.entry((at.thread, at.stream)).or_default();
         let is_same = |&index: &usize| self.trace.events[index].op == Op::Fail { bytes };
         if !refused.last().is_some_and(is_same) {
@@ -241,7 +241,7 @@ impl TraceBuilder {
     /// Returns an error if allocations exceed 32 bits.
     pub(crate) fn set_pool(&mut self, pool: Option<(u64, u64)>) -> Result<(), Error> {
         if self.trace.pools.last().and_then(|&(_, last)| last) != pool {
-            self.trace.pools.push((next(self.trace.addresses.len())?, pool));
+            self.trace.pools.push((next_number(self.trace.addresses.len())?, pool));
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl TraceBuilder {
     /// # Errors
     /// Returns an error if streams or threads exceed 32 bits.
     pub fn segment_taken(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
-        let stream = self.streams.of(at.stream)?;
+        let stream = self.streams.number(at.stream)?;
         self.push(at, stream, Op::SegmentTaken { address, bytes })
     }
 
@@ -267,7 +267,7 @@ impl TraceBuilder {
     /// # Errors
     /// Returns an error if streams or threads exceed 32 bits.
     pub fn segment_given_back(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
-        let stream = self.streams.of(at.stream)?;
+        let stream = self.streams.number(at.stream)?;
         self.push(at, stream, Op::SegmentGivenBack { address, bytes })
     }
 
@@ -292,7 +292,7 @@ impl TraceBuilder {
     }
 
     /// Turns earlier refusals of the request of `at` into retries, because it succeeded.
-    fn settle_refused(&mut self, at: At, bytes: u64) {
+    fn mark_retries(&mut self, at: At, bytes: u64) {
         if self.refused.is_empty() {
             return;
         }
@@ -320,14 +320,14 @@ impl TraceBuilder {
     }
 
     /// Counts one more event of the file.
-    fn count(&mut self) -> Result<(), Error> {
-        self.number = next(self.number as usize + 1)?;
+    fn count_event(&mut self) -> Result<(), Error> {
+        self.number = next_number(self.number as usize + 1)?;
         Ok(())
     }
 
     fn push(&mut self, at: At, stream: u32, op: Op) -> Result<(), Error> {
         self.time_ns = self.time_ns.max(at.time_ns);
-        let thread = self.threads.of(at.thread)?;
+        let thread = self.threads.number(at.thread)?;
         let Self { time_ns, number, .. } = *self;
         self.trace.events.push(Event { time_ns, stream, thread, stack: at.stack, number, op });
         Ok(())

@@ -14,7 +14,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    pub(super) fn of(&mut self, key: u64) -> Result<u32, Error> {
+    pub(super) fn number(&mut self, key: u64) -> Result<u32, Error> {
         if let Some((last, number)) = self.last
             && last == key
         {
@@ -23,7 +23,7 @@ impl Ids {
         let number = match self.numbers.get(&key) {
             Some(&number) => number,
             None => {
-                let number = next(self.keys.len())?;
+                let number = next_number(self.keys.len())?;
                 self.numbers.insert(key, number);
                 self.keys.push(key);
                 number
@@ -43,7 +43,7 @@ impl Ids {
 }
 
 /// Returns the number after `len` others.
-pub(crate) fn next(len: usize) -> Result<u32, Error> {
+pub(crate) fn next_number(len: usize) -> Result<u32, Error> {
     u32::try_from(len).ok().filter(|&number| number < u32::MAX).ok_or_else(|| {
         Error::new(
             format!("more than {len} events, allocations, streams, threads or stacks in one trace"),

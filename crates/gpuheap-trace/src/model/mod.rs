@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use allocator::{AllocatorSettings, Segment, SnapshotKeys};
 pub use builder::{At, TraceBuilder};
-pub(crate) use ids::next as next_number;
+pub(crate) use ids::next_number;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
 pub use summary::Summary;
@@ -242,7 +242,7 @@ impl Trace {
 
     /// Returns counts and peaks. Computes them in one pass over the events.
     pub fn summary(&self) -> Summary {
-        Summary::of(self)
+        Summary::compute(self)
     }
 }
 

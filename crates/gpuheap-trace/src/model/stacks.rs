@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::ids::next;
+use super::ids::next_number;
 use crate::Error;
 
 /// Frame of a call stack.
@@ -52,7 +52,7 @@ impl StackInterner {
         if let Some(&number) = self.text_numbers.get(text) {
             return Ok(number);
         }
-        let number = next(self.texts.len())?;
+        let number = next_number(self.texts.len())?;
         let text = Arc::<str>::from(text);
         self.texts.push(Arc::clone(&text));
         self.text_numbers.insert(text, number);
@@ -64,7 +64,7 @@ impl StackInterner {
         if let Some(&number) = self.frame_numbers.get(&(function, file, line)) {
             return Ok(number);
         }
-        let number = next(self.stacks.frames.len())?;
+        let number = next_number(self.stacks.frames.len())?;
         let text = |number: u32| Arc::clone(&self.texts[number as usize]);
         self.stacks.frames.push(Frame { function: text(function), file: text(file), line });
         self.frame_numbers.insert((function, file, line), number);
@@ -80,7 +80,7 @@ impl StackInterner {
         if let Some(&number) = self.stack_numbers.get(&frames) {
             return Ok(number);
         }
-        let number = next(self.stacks.stacks.len())? + 1;
+        let number = next_number(self.stacks.stacks.len())? + 1;
         self.stacks.stacks.push(frames.clone());
         self.stack_numbers.insert(frames, number);
         Ok(number)

@@ -50,7 +50,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(trace: &Trace) -> Self {
+    pub(super) fn compute(trace: &Trace) -> Self {
         let mut tally = Tally::new(trace);
         for (index, event) in trace.events.iter().enumerate() {
             if index == trace.recorded_from {

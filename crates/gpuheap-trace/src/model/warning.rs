@@ -87,7 +87,7 @@ pub(crate) struct Odd {
 }
 
 impl Odd {
-    pub(crate) fn seen(&mut self, place: impl FnOnce() -> Place) {
+    pub(crate) fn count(&mut self, place: impl FnOnce() -> Place) {
         self.first.get_or_insert_with(place);
         self.count += 1;
     }

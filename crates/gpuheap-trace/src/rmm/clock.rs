@@ -63,13 +63,13 @@ mod tests {
     }
 
     #[test]
-    fn a_straggler_does_not_add_a_day() {
+    fn late_row_adds_no_day() {
         let times = [DAY_US - 2 * SECOND_US, SECOND_US, DAY_US - SECOND_US, 2 * SECOND_US];
         assert_eq!(elapsed_s(&times), [0, 3, 1, 4]);
     }
 
     #[test]
-    fn a_clock_set_back_an_hour_is_no_midnight() {
+    fn hour_back_is_no_midnight() {
         assert_eq!(elapsed_s(&[3 * HOUR_US, 2 * HOUR_US, 4 * HOUR_US]), [0, 0, 3600]);
     }
 }

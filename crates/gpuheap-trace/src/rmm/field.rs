@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_spaces_and_nothing_are_not_numbers() {
+    fn signs_and_spaces_are_not_numbers() {
         for text in ["", "+1", "-1", "1 ", "1.0", "1e3", "0x10", "１"] {
             assert_eq!(decimal(text.as_bytes()), None, "{text}");
         }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn null_has_three_spellings() {
+    fn null_is_read_in_three_spellings() {
         for text in ["0", "0x0", "(nil)", "0X0"] {
             assert_eq!(stream(text.as_bytes()), Some(0), "{text}");
             assert_eq!(pointer(text.as_bytes()), Some(0), "{text}");
@@ -87,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_hexadecimal_as_a_pointer_and_decimal_as_a_stream() {
+    fn bare_pointer_is_hexadecimal_stream_decimal() {
         assert_eq!(pointer(b"10"), Some(16));
         assert_eq!(stream(b"10"), Some(10));
         assert_eq!(stream(b"1a"), None);
     }
 
     #[test]
-    fn both_spellings_of_the_time() {
+    fn time_has_two_spellings() {
         let us = ((23 * 60 + 59) * 60 + 58) * 1_000_000 + 7;
         assert_eq!(time_of_day_us(b"23:59:58.000007"), Some(us));
         assert_eq!(time_of_day_us(b"23:59:58:000007"), Some(us));

@@ -25,7 +25,7 @@ pub(crate) fn read(name: &str, source: Source<'_>) -> Result<Trace, Error> {
     let mut log = Log::new(name);
     while rows.advance()? {
         let (row, line) = (rows.current(), rows.line());
-        let parsed = columns.row(row);
+        let parsed = columns.parse_row(row);
         if rows.is_unterminated() {
             let cut = log.is_cut(&parsed, rows.source());
             let kind =
@@ -98,7 +98,7 @@ impl Columns {
         Ok(Self { indices, count: header.len() })
     }
 
-    fn row(&self, row: &ByteRecord) -> Result<Row, Error> {
+    fn parse_row(&self, row: &ByteRecord) -> Result<Row, Error> {
         if row.len() != self.count {
             return Err(Error::new(
                 format!("has {} fields where the header has {}", row.len(), self.count),
@@ -205,12 +205,12 @@ impl Log {
         match row.action {
             LogAction::Allocate => {
                 if !self.builder.allocate(at, row.pointer, row.size)? {
-                    self.lost_frees.seen(|| Place::Line(line));
+                    self.lost_frees.count(|| Place::Line(line));
                 }
             }
             LogAction::Free => {
                 if !self.builder.free(at, row.pointer, row.size)? {
-                    self.unknown_frees.seen(|| Place::Line(line));
+                    self.unknown_frees.count(|| Place::Line(line));
                 }
             }
             LogAction::AllocateFailure => self.builder.fail(at, row.size)?,

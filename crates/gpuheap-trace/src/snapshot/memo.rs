@@ -59,7 +59,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn memo_is_a_map(stored in prop::collection::vec((0_u32..12, 0_i64..9), 0..40)) {
+        fn memo_matches_a_map(stored in prop::collection::vec((0_u32..12, 0_i64..9), 0..40)) {
             let (mut memo, mut map) = (Memo::default(), HashMap::new());
             for (index, value) in stored {
                 let value = Packed::from(Value::Int(value));

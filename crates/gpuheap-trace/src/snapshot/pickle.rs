@@ -450,7 +450,7 @@ mod tests {
 
     /// Repeats the densest opcodes. Their values take more memory for each byte than a recording's.
     #[test]
-    fn a_bomb_is_refused_before_it_takes_much_memory() {
+    fn pickle_bomb_is_refused_early() {
         let bombs: [(&str, &[u8], &[u8]); 8] = [
             ("values on the stack", b"", b"N"),
             ("lists", b"", b"]"),
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_dense_is_refused_at_the_limit() {
+    fn sparse_pickle_is_refused_at_limit() {
         let repeated: [&[u8]; 2] = [b"\x8c\0", b"G\0\0\0\0\0\0\0\0"];
         for repeated in repeated {
             let body = repeated.repeat((4 << 20) / repeated.len());

@@ -155,7 +155,7 @@ impl Device {
                 None => {
                     let (number, unknown) = read_dict(plain, entries, item.value(), &path)?;
                     if let Some(action) = unknown {
-                        device.unknown_actions.seen(|| {
+                        device.unknown_actions.count(|| {
                             device.first_unknown_action = escape(action);
                             entry_place(index, at)
                         });
@@ -209,12 +209,12 @@ impl Device {
                 Action::Alloc => {
                     builder.set_pool(source.entries.pool(entry))?;
                     if !builder.allocate(at, entry.address, entry.bytes)? {
-                        lost_frees.seen(place);
+                        lost_frees.count(place);
                     }
                 }
                 Action::FreeRequested => {
                     if !builder.free(at, entry.address, entry.bytes)? && !recorded_only {
-                        unknown_frees.seen(place);
+                        unknown_frees.count(place);
                     }
                 }
                 Action::FreeCompleted => {

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packed_value_is_the_value() {
+    fn packing_keeps_the_value() {
         let (least, most) = (*Packed::INTS.start(), *Packed::INTS.end());
         for value in [
             Value::None,

@@ -31,14 +31,14 @@ mod tests {
 
     /// Shows RMM's issue 1957: chunks never merge.
     #[test]
-    fn pool_with_an_initial_size_cannot_serve_its_maximum() {
+    fn pool_chunks_never_merge() {
         let mut pool = Pool::new(1 << 30, 256, Some(1024)).unwrap();
         assert!(pool.allocate(request(1024, 0)).is_err());
         assert!(pool.allocate(request(256, 0)).is_ok());
     }
 
     #[test]
-    fn pool_doubles_without_a_maximum_and_takes_less_if_there_is_less() {
+    fn unbounded_pool_doubles_while_memory_lasts() {
         let mut pool = Pool::new(100 * MIB, 16 * MIB, None).unwrap();
         pool.allocate(request(16 * MIB, 0)).unwrap();
         pool.allocate(request(MIB, 0)).unwrap();
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_takes_what_other_streams_freed_before_it_grows() {
+    fn pool_merges_lists_before_it_grows() {
         let mut pool = Pool::new(1 << 30, 4 * MIB, None).unwrap();
         let one = pool.allocate(request(2 * MIB, 5)).unwrap();
         let other = pool.allocate(request(2 * MIB, 6)).unwrap();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn arena_has_a_fixed_size_and_gives_superblocks_back_before_it_fails() {
+    fn arena_returns_superblocks_before_it_fails() {
         let mut arena = Arena::new(64 * MIB, Some(8 * MIB)).unwrap();
         assert_eq!(arena.figures().reserved, 8 * MIB);
         let small: Vec<_> =

@@ -30,7 +30,7 @@ impl Torch {
             return 0;
         }
         let (other, is_before) = (*other, into.previous == neighbour);
-        let of_stream = self.pools[other.pool as usize].of_mut(other.stream);
+        let of_stream = self.pools[other.pool as usize].stream_mut(other.stream);
         if other.state == State::Free {
             of_stream.free.remove(other.bytes, other.address);
         } else {
@@ -53,12 +53,12 @@ impl Torch {
         let this = &mut self.blocks[block as usize];
         this.searches_before = pool.searches;
         this.state = State::Free;
-        pool.of_mut(stream).free.insert(bytes, address, block);
+        pool.stream_mut(stream).free.insert(bytes, address, block);
     }
 
     pub(super) fn remove_free(&mut self, block: u32) {
         let Block { address, bytes, stream, pool, .. } = self.blocks[block as usize];
-        self.pools[pool as usize].of_mut(stream).free.remove(bytes, address);
+        self.pools[pool as usize].stream_mut(stream).free.remove(bytes, address);
     }
 
     /// Returns an unused block to its pool, merged with its free neighbours.

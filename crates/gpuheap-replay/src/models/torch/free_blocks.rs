@@ -33,7 +33,7 @@ pub(super) struct Position {
 impl FreeBlocks {
     pub(super) fn insert(&mut self, bytes: u64, address: u64, block: u32) {
         let free = Free { bytes, address, block };
-        let Position { mut chunk, mut index } = self.from(bytes, address);
+        let Position { mut chunk, mut index } = self.first_not_below(bytes, address);
         if chunk == self.chunks.len() {
             let Some(last) = chunk.checked_sub(1) else {
                 let mut first = Vec::with_capacity(CHUNK);
@@ -56,7 +56,7 @@ impl FreeBlocks {
 
     /// Removes a block, if it is there.
     pub(super) fn remove(&mut self, bytes: u64, address: u64) {
-        let position = self.from(bytes, address);
+        let position = self.first_not_below(bytes, address);
         let found = self.chunks.get(position.chunk).map(|chunk| chunk[position.index]);
         if found.is_some_and(|found| found.bytes == bytes && found.address == address) {
             self.remove_at(position);
@@ -79,7 +79,7 @@ impl FreeBlocks {
 
     /// Returns the position of the smallest block with at least `bytes`; of several, the lowest.
     pub(super) fn find(&self, bytes: u64) -> Position {
-        self.from(bytes, 0)
+        self.first_not_below(bytes, 0)
     }
 
     /// Returns bytes and number of the block at a position; `None` after the last.
@@ -89,7 +89,7 @@ impl FreeBlocks {
     }
 
     /// Returns the next position.
-    pub(super) fn after(&self, position: Position) -> Position {
+    pub(super) fn next(&self, position: Position) -> Position {
         let Position { chunk, index } = position;
         if index + 1 < self.chunks[chunk].len() {
             Position { chunk, index: index + 1 }
@@ -109,7 +109,7 @@ impl FreeBlocks {
     }
 
     /// Returns the first position whose block is not below this size and address.
-    fn from(&self, bytes: u64, address: u64) -> Position {
+    fn first_not_below(&self, bytes: u64, address: u64) -> Position {
         let chunk = count_below(&self.lasts, bytes, address);
         let in_chunk = |chunk: &Vec<Free>| count_below(chunk, bytes, address);
         let index = self.chunks.get(chunk).map_or(0, in_chunk);
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn free_blocks_are_an_ordered_map(
+        fn free_blocks_match_an_ordered_map(
             steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u64..40, 0_u64..42), 0..3000),
         ) {
             let (mut free, mut map) = (FreeBlocks::default(), BTreeMap::new());
@@ -158,7 +158,7 @@ mod tests {
                 let mut position = free.find(wanted);
                 for (&(bytes, _), &block) in map.range((wanted, 0)..).take(3) {
                     prop_assert_eq!(free.get(position), Some((bytes, block)));
-                    position = free.after(position);
+                    position = free.next(position);
                 }
                 if map.range((wanted, 0)..).count() <= 3 {
                     prop_assert_eq!(free.get(position), None);

@@ -32,7 +32,7 @@ impl Torch {
     /// Returns the lowest place where free and unmapped neighbours are large enough, or a new
     /// segment.
     fn room_to_grow(&mut self, wanted: Wanted) -> Option<u32> {
-        if let Some(of) = self.pools[wanted.pool as usize].of(wanted.stream) {
+        if let Some(of) = self.pools[wanted.pool as usize].stream(wanted.stream) {
             for &unmapped in of.unmapped.values() {
                 let before = self.blocks[unmapped as usize].previous;
                 let start = if self.is_available(before) { before } else { unmapped };
@@ -63,7 +63,7 @@ impl Torch {
         let new = &mut self.blocks[block as usize];
         new.growing = growing;
         new.state = State::Unmapped;
-        self.pools[wanted.pool as usize].of_mut(wanted.stream).unmapped.insert(base, block);
+        self.pools[wanted.pool as usize].stream_mut(wanted.stream).unmapped.insert(base, block);
         Some(block)
     }
 
@@ -82,20 +82,20 @@ impl Torch {
         if self.books.figures.reserved.checked_add(mapped)? > self.books.allowed {
             return None;
         }
-        self.pools[pool as usize].of_mut(stream).unmapped.remove(&address);
+        self.pools[pool as usize].stream_mut(stream).unmapped.remove(&address);
         if mapped < room {
             let rest = self.new_block(address + mapped, room - mapped, stream, pool);
             self.link(block, rest, next);
             let rest_block = &mut self.blocks[rest as usize];
             rest_block.growing = growing;
             rest_block.state = State::Unmapped;
-            self.pools[pool as usize].of_mut(stream).unmapped.insert(address + mapped, rest);
+            self.pools[pool as usize].stream_mut(stream).unmapped.insert(address + mapped, rest);
             self.blocks[block as usize].bytes = mapped;
         }
         self.blocks[block as usize].state = State::Free;
         self.merge_neighbours(block);
         self.insert_free(block);
-        self.took(mapped);
+        self.count_taken(mapped);
         self.books.count_call(true, mapped, stream, address);
         Some(())
     }
@@ -133,11 +133,11 @@ impl Torch {
         this.state = State::Unmapped;
         self.merge_neighbours(block);
         let this = self.blocks[block as usize];
-        self.pools[pool as usize].of_mut(stream).unmapped.insert(this.address, block);
+        self.pools[pool as usize].stream_mut(stream).unmapped.insert(this.address, block);
         self.books.figures.reserved -= unmapped;
         self.books.count_call(false, unmapped, stream, begin);
         if this.bytes == of_segment {
-            self.pools[pool as usize].of_mut(stream).unmapped.remove(&this.address);
+            self.pools[pool as usize].stream_mut(stream).unmapped.remove(&this.address);
             self.discard(block);
         }
     }

@@ -23,7 +23,7 @@ pub use settings::Settings;
 pub use version::Version;
 
 use self::block::{Block, Growing, LARGEST_REQUEST, MIN_BLOCK, State, Wanted};
-use self::pool::Pool;
+use self::pool::BlockPool;
 use super::addresses::Addresses;
 use super::{Books, Model, Refusal, Request, Ticket};
 
@@ -36,7 +36,7 @@ pub struct Torch {
     blocks: Vec<Block>,
     spare: Vec<u32>,
     /// Pools of large and of small blocks: two of the common memory, then two of each private pool.
-    pools: Vec<Pool>,
+    pools: Vec<BlockPool>,
     private_pools: Vec<u32>,
     growing: Vec<Growing>,
     pending: Vec<u32>,
@@ -51,13 +51,13 @@ impl Torch {
         let books = Books::new(device_memory);
         let limits = |fraction: &f64| *fraction < 1.0 || settings.version.limits_to_whole_device();
         let fraction = settings.memory_fraction().filter(limits);
-        let allowed = fraction.map(|fraction| part(books.allowed, fraction));
+        let allowed = fraction.map(|fraction| fraction_of(books.allowed, fraction));
         Self {
             settings,
             allowed,
             blocks: Vec::new(),
             spare: Vec::new(),
-            pools: vec![Pool::new(false), Pool::new(true)],
+            pools: vec![BlockPool::new(false), BlockPool::new(true)],
             private_pools: Vec::new(),
             growing: Vec::new(),
             pending: Vec::new(),
@@ -91,7 +91,7 @@ impl Torch {
         let block = self.new_block(address, bytes, stream, pool);
         self.insert_free(block);
         self.books.figures.segments += 1;
-        self.took(bytes);
+        self.count_taken(bytes);
         true
     }
 
@@ -101,7 +101,7 @@ impl Torch {
         let bytes = self.settings.rounded(request.bytes);
         let end = address.checked_add(bytes)?;
         let (pool, found) = self.pools.iter().enumerate().find_map(|(pool, of)| {
-            let free = &of.of(request.stream)?.free;
+            let free = &of.stream(request.stream)?.free;
             let holds = |&(bytes, block): &(u64, u32)| {
                 let start = self.blocks[block as usize].address;
                 start <= address && start.saturating_add(bytes) >= end
@@ -139,7 +139,7 @@ impl Torch {
         self.allowed.unwrap_or(u64::MAX).min(self.books.allowed)
     }
 
-    fn took(&mut self, bytes: u64) {
+    fn count_taken(&mut self, bytes: u64) {
         let figures = &mut self.books.figures;
         figures.reserved += bytes;
         figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
@@ -184,7 +184,7 @@ impl Model for Torch {
             }
             None => {
                 self.books.figures.failures += 1;
-                let of = self.pools[pool as usize].of(request.stream);
+                let of = self.pools[pool as usize].stream(request.stream);
                 let largest = of.and_then(|of| of.free.largest());
                 let pending = self.pending.iter().map(|&block| self.blocks[block as usize].bytes);
                 Err(Box::new(Refusal {
@@ -222,6 +222,6 @@ impl Model for Torch {
 }
 
 /// Returns a part of `bytes`. PyTorch computes it in floating point and truncates.
-fn part(bytes: u64, fraction: f64) -> u64 {
+fn fraction_of(bytes: u64, fraction: f64) -> u64 {
     (bytes as f64 * fraction) as u64
 }

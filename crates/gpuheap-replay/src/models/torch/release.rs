@@ -1,7 +1,7 @@
 //! Memory given back to the driver: garbage, oversize blocks, and all cached memory.
 
 use super::block::{Block, FIXED, Wanted};
-use super::{Torch, part};
+use super::{Torch, fraction_of};
 
 impl Torch {
     pub(super) fn collects_garbage(&self) -> bool {
@@ -11,7 +11,7 @@ impl Torch {
     /// Gives back unused large segments, oldest first, until the threshold is met.
     pub(super) fn collect_garbage(&mut self) {
         let allowed = self.allowed.unwrap_or(u64::MAX);
-        let threshold = part(allowed, self.settings.garbage_collection_threshold);
+        let threshold = fraction_of(allowed, self.settings.garbage_collection_threshold);
         if self.books.figures.reserved <= threshold {
             return;
         }
@@ -53,7 +53,7 @@ impl Torch {
             return false;
         }
         let needed = wanted.bytes.max(most);
-        let Some(of) = self.pools[wanted.pool as usize].of(wanted.stream) else { return false };
+        let Some(of) = self.pools[wanted.pool as usize].stream(wanted.stream) else { return false };
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
         if let Some((_, block)) = of.free.get(of.free.find(needed))
             && is_fixed(block)

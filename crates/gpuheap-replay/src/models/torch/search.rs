@@ -2,7 +2,7 @@
 
 use super::Torch;
 use super::block::{Block, FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT, State, Wanted};
-use super::pool::Pool;
+use super::pool::BlockPool;
 use crate::models::Ticket;
 
 /// Smallest request that gets a segment of its own, bytes. Its size is a multiple of 2 MiB.
@@ -29,7 +29,7 @@ impl Torch {
                 Some(index) => 2 + 2 * index,
                 None => {
                     self.private_pools.push(private);
-                    self.pools.extend([Pool::new(false), Pool::new(true)]);
+                    self.pools.extend([BlockPool::new(false), BlockPool::new(true)]);
                     self.pools.len() - 2
                 }
             },
@@ -62,23 +62,23 @@ impl Torch {
         if self.collects_garbage() {
             self.pools[wanted.pool as usize].searches += 1;
         }
-        let free = &self.pools[wanted.pool as usize].of(wanted.stream)?.free;
+        let free = &self.pools[wanted.pool as usize].stream(wanted.stream)?.free;
         let mut position = free.find(wanted.bytes);
         let (mut found_bytes, mut found) = free.get(position)?;
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
         if !is_fixed(found) && self.settings.expandable_segments {
             // A block that can grow is compared by its size after growth.
-            let mut next = free.after(position);
+            let mut next = free.next(position);
             while let Some((next_bytes, next_block)) = free.get(next)
                 && !is_fixed(found)
                 && self.grown_bytes(next_block) < self.grown_bytes(found)
             {
                 (position, found_bytes, found) = (next, next_bytes, next_block);
-                next = free.after(next);
+                next = free.next(next);
             }
         } else {
             while !is_fixed(found) {
-                position = free.after(position);
+                position = free.next(position);
                 (found_bytes, found) = free.get(position)?;
             }
         }
@@ -90,7 +90,7 @@ impl Torch {
         if wanted.bytes >= most && found_bytes >= wanted.bytes.saturating_add(slack) {
             return None;
         }
-        self.pools[wanted.pool as usize].of_mut(wanted.stream).free.remove_at(position);
+        self.pools[wanted.pool as usize].stream_mut(wanted.stream).free.remove_at(position);
         Some(found)
     }
 
@@ -110,7 +110,7 @@ impl Torch {
         let address = self.addresses.take(bytes);
         let block = self.new_block(address, bytes, wanted.stream, wanted.pool);
         self.books.figures.segments += 1;
-        self.took(bytes);
+        self.count_taken(bytes);
         self.books.count_call(true, bytes, wanted.stream, address);
         Some(block)
     }

@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_the_issue_are_read() {
+    fn settings_text_round_trips() {
         let text = "expandable_segments:True,max_split_size_mb:64,\
                     roundup_power2_divisions:[256:1,512:2,>:4],\
                     garbage_collection_threshold:0.6,per_process_memory_fraction:0.5";
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn fraction_outside_of_the_device_is_refused() {
+    fn fraction_above_one_is_refused() {
         for wrong in ["0", "7", "-1", "nan", "inf", "", "1.0001", "half"] {
             let text = format!("per_process_memory_fraction:{wrong}");
             let error = text.parse::<Settings>().unwrap_err().to_string();
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn version_is_a_setting_of_ours_alone() {
+    fn alloc_conf_leaves_out_version() {
         let settings: Settings = "version:2.6,expandable_segments:True".parse().unwrap();
         assert_eq!(settings.to_string(), "version:2.6,expandable_segments:True");
         assert_eq!(settings.to_alloc_conf(), "expandable_segments:True");

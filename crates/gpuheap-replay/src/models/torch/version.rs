@@ -44,7 +44,7 @@ impl Version {
 
     /// Returns the release that writes these keys. If several write them, returns the measured one,
     /// or the one next to it.
-    pub(crate) fn of(keys: &SnapshotKeys) -> Self {
+    pub(crate) fn from_keys(keys: &SnapshotKeys) -> Self {
         let has = |name: &str| keys.unknown.iter().any(|key| key == name);
         let minor = match (keys.missing.is_empty(), keys.unknown.is_empty()) {
             _ if has("host_segments") || has("host_traces") => 14,

@@ -18,7 +18,7 @@ const HOLDERS: usize = 8;
 ///
 /// # Errors
 /// Returns an error if the trace has no event with this number. The error names the last one.
-pub fn at(trace: &Trace, event: u64) -> Result<String, String> {
+pub fn render_moment(trace: &Trace, event: u64) -> Result<String, String> {
     let events = trace.events();
     let last = events.last().map_or(0, |event| u64::from(event.number));
     if event > last {
@@ -30,7 +30,7 @@ pub fn at(trace: &Trace, event: u64) -> Result<String, String> {
     }
     // For a failed request, this is the memory that the request found.
     let end = events.partition_point(|other| u64::from(other.number) <= event);
-    let moment = Moment::after(trace, &Program::of(trace), end);
+    let moment = Moment::after(trace, &Program::from_trace(trace), end);
     let mut text = String::new();
     line(&mut text, format_args!("{} ({})", trace.name(), trace.format()));
     line(
@@ -176,16 +176,16 @@ fn strip<'a>(pieces: impl Iterator<Item = &'a Piece>, unit: u64) -> Vec<char> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moment::State;
+    use crate::moment::PieceState;
 
     #[test]
-    fn strips_show_every_unit_and_each_range() {
+    fn map_shows_each_range() {
         let piece = |bytes, state, is_start| Piece { bytes, stream: 0, state, is_start };
         let pieces = [
-            piece(3, State::Live, true),
-            piece(2, State::Free, false),
-            piece(1, State::Pending, false),
-            piece(4, State::Pending, true),
+            piece(3, PieceState::Live, true),
+            piece(2, PieceState::Free, false),
+            piece(1, PieceState::Pending, false),
+            piece(4, PieceState::Pending, true),
         ];
         let shown: String = strip(pieces.iter(), 2).into_iter().collect();
         assert_eq!(shown, "#+~|~~");
