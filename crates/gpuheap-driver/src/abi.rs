@@ -64,6 +64,7 @@ macro_rules! plain_answers {
 plain_answers!([] (): ());
 plain_answers!([] usize: 0);
 plain_answers!([] c_char: 0);
+plain_answers!([] i32: 0);
 plain_answers!([T] *const T: std::ptr::null());
 plain_answers!([T] *mut T: std::ptr::null_mut());
 plain_answers!([] crate::CUresult: crate::CUresult::ERROR_UNKNOWN);
@@ -154,15 +155,6 @@ impl<T, E> Out<T, E> {
     /// Place that the caller left out.
     pub const NULL: Self = Self(std::ptr::null_mut(), PhantomData);
 
-    /// Takes a pointer of a C caller.
-    ///
-    /// # Safety
-    ///
-    /// The pointer is null, or valid for the accesses of the called function until that returns.
-    pub const unsafe fn new(pointer: *mut T) -> Self {
-        Self(pointer, PhantomData)
-    }
-
     /// Calls `call` with a place that has `value`, and returns the result and the value after it.
     pub fn local<R>(mut value: T, call: impl FnOnce(Self) -> R) -> (R, T) {
         let result = call(Self(&mut value, PhantomData));
@@ -227,15 +219,6 @@ impl<T, E: Code> Out<*mut T, E> {
 }
 
 impl<T, E> In<T, E> {
-    /// Takes a pointer of a C caller.
-    ///
-    /// # Safety
-    ///
-    /// The pointer is null, or valid for the reads of the called function until that returns.
-    pub const unsafe fn new(pointer: *const T) -> Self {
-        Self(pointer, PhantomData)
-    }
-
     /// Returns the `index`-th element of an array.
     pub fn at(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index), PhantomData)
@@ -327,6 +310,35 @@ pub trait Raw {
     fn raw(self) -> Self::Argument;
 }
 
+/// An argument as C passes it, and as Rust code works with it.
+pub trait Arg {
+    /// Type of the argument in Rust: a place for a pointer.
+    type Typed;
+
+    /// Takes the argument of a C caller.
+    ///
+    /// # Safety
+    ///
+    /// A pointer is null, or valid for the accesses of the called function until that returns.
+    unsafe fn typed(self) -> Self::Typed;
+}
+
+impl<T> Arg for *mut T {
+    type Typed = Out<T, crate::CUresult>;
+
+    unsafe fn typed(self) -> Self::Typed {
+        Out(self, PhantomData)
+    }
+}
+
+impl<T> Arg for *const T {
+    type Typed = In<T, crate::CUresult>;
+
+    unsafe fn typed(self) -> Self::Typed {
+        In(self, PhantomData)
+    }
+}
+
 /// An argument of a function for programs with a default stream for each thread.
 pub trait PerThread {
     /// Returns the argument as the function for one default stream takes it: the null stream
@@ -359,9 +371,19 @@ macro_rules! unchanged {
             }
         }
     )*};
-    (both: $($type:ty),*) => {
+    (Arg: $($type:ty),*) => {$(
+        impl Arg for $type {
+            type Typed = $type;
+
+            unsafe fn typed(self) -> $type {
+                self
+            }
+        }
+    )*};
+    (all: $($type:ty),*) => {
         unchanged! { Raw: $([] $type => $type, value: value;)* }
         unchanged! { PerThread: $([] $type;)* }
+        unchanged! { Arg: $($type),* }
     };
 }
 
@@ -382,7 +404,13 @@ unchanged! {
 }
 
 unchanged! {
-    both:
+    Arg:
+    u16, crate::CUresult, crate::CUstream, crate::CUmodule, crate::CUoccupancyB2DSize,
+    crate::CUuserObject
+}
+
+unchanged! {
+    all:
     u8, i32, u32, u64, usize, crate::CUcontext, crate::CUevent, crate::CUfunction,
     crate::CUfunction_attribute, crate::CUgraph, crate::CUgraphExec, crate::CUgraphMem_attribute,
     crate::CUhostFn, crate::CUkernel, crate::CUlibrary, crate::CUmemLocation,

@@ -4,9 +4,10 @@
 //! libcuda 13.0 did on an H200. The first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its
 //! result unchanged. The second form succeeds with null and gives the reason in its status.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use gpuheap_driver::abi::{Out, Text};
 use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lookup, lookup};
 
 use crate::process;
@@ -24,73 +25,57 @@ const KNOWN_FLAGS: u64 = 3;
 type AddressOf = fn(&str) -> Option<*mut c_void>;
 
 /// Looks up an entry point as `cuGetProcAddress`.
-///
-/// # Safety
-///
-/// `symbol` is null or a C string; `function` is null or valid for a write.
-pub(crate) unsafe fn find(
+pub(crate) fn find(
     address_of: AddressOf,
-    symbol: *const c_char,
-    function: *mut *mut c_void,
+    symbol: Text<CUresult>,
+    function: Out<*mut c_void, CUresult>,
     version: c_int,
     flags: u64,
 ) -> CUresult {
-    let (mut found, mut status) = (ptr::null_mut(), FOUND);
-    if function.is_null() {
-        return CUresult::ERROR_INVALID_VALUE;
+    let ((code, status), found) = Out::local(ptr::null_mut(), |found| {
+        Out::local(FOUND, |status| {
+            find_with_status(address_of, symbol, found, version, flags, status)
+        })
+    });
+    match (code, function.require()) {
+        (_, Err(code)) => code,
+        (CUresult::SUCCESS, _) if status != FOUND => CUresult::ERROR_NOT_FOUND,
+        (CUresult::SUCCESS, _) => function.write(found).err().unwrap_or(code),
+        (code, _) => code,
     }
-    // SAFETY: the caller promises the symbol, and the results are local variables.
-    let code =
-        unsafe { find_with_status(address_of, symbol, &mut found, version, flags, &mut status) };
-    if code.is_success() && status != FOUND {
-        return CUresult::ERROR_NOT_FOUND;
-    }
-    if code.is_success() {
-        // SAFETY: not null, so valid for a write.
-        unsafe { function.write(found) };
-    }
-    code
 }
 
 /// Looks up an entry point as `cuGetProcAddress_v2`.
-///
-/// # Safety
-///
-/// `symbol` is null or a C string; `function` and `status` are each null or valid for a write.
-pub(crate) unsafe fn find_with_status(
+pub(crate) fn find_with_status(
     address_of: AddressOf,
-    symbol: *const c_char,
-    function: *mut *mut c_void,
+    symbol: Text<CUresult>,
+    function: Out<*mut c_void, CUresult>,
     version: c_int,
     flags: u64,
-    status: *mut c_int,
+    status: Out<c_int, CUresult>,
 ) -> CUresult {
-    if symbol.is_null() || function.is_null() || flags & !KNOWN_FLAGS != 0 {
-        return CUresult::ERROR_INVALID_VALUE;
-    }
-    let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
-    // SAFETY: not null, so a C string.
-    let base = unsafe { CStr::from_ptr(symbol) }.to_string_lossy();
-    let asked = || format!("{base} of CUDA {}.{}", version / 1000, version % 1000 / 10);
-    if version > process::driver_version() {
-        process::log(|| format!("no {}: the driver is older", asked()));
-        return CUresult::ERROR_INVALID_VALUE;
-    }
-    let (address, outcome) = match lookup(&base, version, per_thread) {
-        Lookup::Found(symbol) => (address_of(symbol), FOUND),
-        Lookup::NotFound => (None, SYMBOL_NOT_FOUND),
-        Lookup::VersionTooOld => (None, VERSION_NOT_SUFFICIENT),
-    };
-    if address.is_none() {
-        process::log(|| format!("no {} or before", asked()));
-    }
-    // SAFETY: `function` is not null, so valid for a write. `status` is valid for a write if it is
-    // not null.
-    unsafe {
-        function.write(address.unwrap_or(ptr::null_mut()));
-        if !status.is_null() {
-            status.write(outcome);
+    let find = || {
+        function.require()?;
+        let base = symbol.text()?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
-    }
-    CUresult::SUCCESS
+        let wanted = || format!("{base} of CUDA {}.{}", version / 1000, version % 1000 / 10);
+        if version > process::driver_version() {
+            process::log(|| format!("no {}: the driver is older", wanted()));
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
+        let (address, outcome) = match lookup(&base, version, per_thread) {
+            Lookup::Found(symbol) => (address_of(symbol), FOUND),
+            Lookup::NotFound => (None, SYMBOL_NOT_FOUND),
+            Lookup::VersionTooOld => (None, VERSION_NOT_SUFFICIENT),
+        };
+        if address.is_none() {
+            process::log(|| format!("no {} or before", wanted()));
+        }
+        function.write(address.unwrap_or(ptr::null_mut()))?;
+        status.write_if_wanted(outcome)
+    };
+    find().err().unwrap_or(CUresult::SUCCESS)
 }

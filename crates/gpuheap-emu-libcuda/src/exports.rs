@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use gpuheap_driver::abi::Arg;
 use gpuheap_driver::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUcheckpointLockArgs, CUcontext, CUdevice,
     CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
@@ -11,19 +12,19 @@ use gpuheap_driver::{
     CUpointer_attribute, CUprocessState, CUstream, CUstreamCallback, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUuserObject, CUuuid,
 };
-use gpuheap_driver::{CUresult, Driver, cuda_functions};
-use gpuheap_emu::with_per_thread_default_stream;
+use gpuheap_driver::{CUresult, Driver, cuda_functions, export};
+use gpuheap_emu::{Emulator, with_per_thread_default_stream};
 
-use crate::{entry_point, process};
+use crate::{entry_point, process, report};
 
 macro_rules! exports {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $twin_since:literal $twin:ident)?] ($($arg:ident: $type:ty),*);)*) => {
         $(
-            $(#[$doc])*
-            // SAFETY: the name is libcuda's, and this library replaces libcuda.
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
-                exports!(@call $symbol ($($arg),*))
+            export! {
+                $(#[$doc])*
+                fn $symbol($($arg: $type),*) -> CUresult {
+                    exports!(@call $symbol ($($arg),*))
+                }
             }
 
             exports!(@twin [$($twin)?] $symbol ($($arg: $type),*));
@@ -42,29 +43,45 @@ macro_rules! exports {
     };
     (@twin [] $symbol:ident $arguments:tt) => {};
     (@twin [$twin:ident] $symbol:ident ($($arg:ident: $type:ty),*)) => {
-        // SAFETY: the name is libcuda's, and this library replaces libcuda.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $twin($($arg: $type),*) -> CUresult {
-            process::call(|device| {
-                // SAFETY: the caller keeps the C function's contract, which is the method's.
-                with_per_thread_default_stream(|| unsafe { device.$symbol($($arg),*) })
-            })
+        export! {
+            fn $twin($($arg: $type),*) -> CUresult {
+                // SAFETY: the program's arguments keep the contract of `cuda.h`.
+                let call = |device: &Emulator| unsafe { device.$symbol($($arg),*) };
+                process::call(|device| with_per_thread_default_stream(|| call(device)))
+            }
         }
     };
     // These functions concern the process as a whole. The device answers all others.
     (@call cuInit ($flags:ident)) => { process::initialise($flags) };
     (@call cuGetProcAddress ($($arg:ident),*)) => {
-        // SAFETY: the caller keeps the C function's contract.
-        process::guarded(|| unsafe { entry_point::find(address, $($arg),*) })
+        // SAFETY: the program's arguments keep the contract of `cuGetProcAddress`.
+        entry_point::find(address, $(unsafe { Arg::typed($arg) }),*)
     };
     (@call cuGetProcAddress_v2 ($($arg:ident),*)) => {
-        // SAFETY: the caller keeps the C function's contract.
-        process::guarded(|| unsafe { entry_point::find_with_status(address, $($arg),*) })
+        // SAFETY: the program's arguments keep the contract of `cuGetProcAddress_v2`.
+        entry_point::find_with_status(address, $(unsafe { Arg::typed($arg) }),*)
     };
     (@call $symbol:ident ($($arg:ident),*)) => {
-        // SAFETY: the caller keeps the C function's contract, which is the method's.
+        // SAFETY: the program's arguments keep the contract of `cuda.h`, which is the method's.
         process::call(|device| unsafe { device.$symbol($($arg),*) })
     };
 }
 
 cuda_functions!(exports);
+
+// The functions read none of the caller's arguments. The caller's side removes arguments in every C
+// ABI of Unix.
+macro_rules! refusals {
+    ($($name:ident),*) => {
+        export! {$(
+            /// Returns `CUDA_ERROR_NOT_SUPPORTED`. `cuGetProcAddress` does not find the function.
+            fn $name() -> CUresult {
+                report::refused(stringify!($name));
+                process::log(|| concat!(stringify!($name), " is not modelled").to_owned());
+                CUresult::ERROR_NOT_SUPPORTED
+            }
+        )*}
+    };
+}
+
+refused_functions!(refusals);

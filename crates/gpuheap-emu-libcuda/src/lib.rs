@@ -11,16 +11,11 @@
 #[macro_use]
 mod refused_names;
 
-mod blocks;
 mod copies;
-mod devices;
 mod entry_point;
 mod exports;
-mod handed_out;
-mod json;
+mod own_exports;
 mod process;
-#[allow(non_snake_case)]
-mod refused;
 mod report;
 mod requests;
 mod settings;

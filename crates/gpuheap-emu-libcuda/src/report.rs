@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use gpuheap_emu::Emulator;
 
-use crate::json::escaped;
-use crate::requests;
+use crate::requests::{self, escaped};
 
 /// Functions that the library exports and refuses, with their calls.
 static REFUSED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());

@@ -13,8 +13,6 @@ use std::thread::{self, ThreadId};
 
 use gpuheap_emu::{Request, take_request};
 
-use crate::json::escaped;
-
 /// Most refused requests that are kept, of different places. A program with more of them repeats
 /// itself.
 const KEPT: usize = 64;
@@ -217,6 +215,12 @@ fn is_of_heap(request: &Request) -> bool {
     request.function.starts_with("gpuheap_")
 }
 
+/// Returns a text for the inside of a JSON string.
+pub(crate) fn escaped(text: &str) -> String {
+    let special = |c: char| c.is_control() || c == '"' || c == '\\';
+    text.chars().map(|c| if special(c) { ' ' } else { c }).collect()
+}
+
 /// Returns the refused requests as the elements of a JSON array.
 pub(crate) fn json() -> String {
     let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -376,6 +380,11 @@ mod tests {
 
     fn request(bytes: u64, place: u64, is_granted: bool) -> Request {
         Request::new("cuMemAlloc_v2", 0, bytes, place, is_granted)
+    }
+
+    #[test]
+    fn names_stay_within_their_quotes() {
+        assert_eq!(escaped("a \"b\" \\ c\n"), "a  b    c ");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use gpuheap_driver::abi::Arg;
 use gpuheap_driver::*;
 
 use crate::Emulator;
-use crate::args::Arg;
 use crate::state::calls::Symbol;
 
 macro_rules! dispatch {
@@ -25,7 +25,7 @@ macro_rules! dispatch {
                     Ok(mut call) => {
                         // SAFETY: the caller keeps the contract of the C function, as `Driver`
                         // requires.
-                        let outcome = call.$symbol($(unsafe { $arg.checked() }),*);
+                        let outcome = call.$symbol($(unsafe { $arg.typed() }),*);
                         call.end(Symbol::$symbol as usize, outcome)
                     }
                     Err(code) => code,

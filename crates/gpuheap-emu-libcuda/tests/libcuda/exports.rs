@@ -5,11 +5,11 @@ use std::process::Command;
 use std::ptr;
 
 use gpuheap_driver::{
-    CUcontext, CUresult, CUstream, Driver, EMULATED_BLOCK, EMULATED_DEVICES, FUNCTIONS, LibCuda,
+    CUcontext, CUresult, CUstream, Driver, EMULATED_BLOCK, EMULATED_DEVICES, FUNCTIONS,
 };
 use libloading::Library;
 
-use crate::library;
+use crate::{library, open_driver};
 
 #[path = "../../src/refused_names.rs"]
 #[macro_use]
@@ -167,8 +167,7 @@ fn asks_for_default_streams() {
     type Id = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
     // SAFETY: the library runs nothing when it is loaded.
     let library = unsafe { Library::new("libcuda.so.1") }.unwrap();
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
+    let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
     // SAFETY: the pointer is valid for a write.
     let code = unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, 0) };
@@ -251,8 +250,7 @@ fn output_of(program: &str, arguments: &[&str]) -> String {
 #[test]
 fn gpuheap_s_own_loader_takes_it_for_a_driver() {
     let folder = library::folder(&[&library::LIBCUDA]);
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at(&folder.path().join("libcuda.so.1")) }.unwrap();
+    let driver = open_driver(&folder.path().join("libcuda.so.1")).unwrap();
     assert!(driver.version() >= 12_000);
 }
 

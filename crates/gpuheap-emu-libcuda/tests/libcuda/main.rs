@@ -11,3 +11,13 @@ mod library;
 #[path = "../../../gpuheap/tests/heap/planted.rs"]
 mod planted;
 mod settings;
+
+use std::path::Path;
+
+use gpuheap_driver::{LibCuda, OpenError};
+
+/// Opens the library at a path, or by its name in the loader's folders.
+fn open_driver(path: &Path) -> Result<LibCuda, OpenError> {
+    // SAFETY: the library is a driver: it is the one under test.
+    unsafe { LibCuda::open_at(path) }
+}

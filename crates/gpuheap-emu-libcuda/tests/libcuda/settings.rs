@@ -1,10 +1,8 @@
 //! Settings from the environment, and the errors of invalid ones.
 
-use std::path::Path;
+use gpuheap_driver::{BlockNote, CUcontext, CUresult, CUstream, Driver, OpenError};
 
-use gpuheap_driver::{BlockNote, CUcontext, CUresult, CUstream, Driver, LibCuda, OpenError};
-
-use crate::library;
+use crate::{library, open_driver};
 
 #[test]
 fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
@@ -86,8 +84,7 @@ fn no_device_is_visible_if_the_list_names_none() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn finds_no_device() {
-    // SAFETY: the library under test is a driver.
-    match unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) } {
+    match open_driver("libcuda.so.1".as_ref()) {
         Err(OpenError::Initialise { code, .. }) => assert_eq!(code, CUresult::ERROR_NO_DEVICE),
         other => panic!("{other:?}"),
     }
@@ -155,8 +152,7 @@ fn memory_of_an_account_is_shared_by_processes() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn takes_48_mib() {
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let (mut context, mut address) = (CUcontext::NULL, 0);
     // SAFETY: the pointers are valid for writes.
     unsafe {
@@ -197,8 +193,7 @@ fn misuse_of_a_block_is_reported_when_asked() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn leaves_its_block() {
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let (mut context, mut address) = (CUcontext::NULL, 0);
     // SAFETY: the pointers are valid for writes, and the memory is as long as all fills together.
     unsafe {
@@ -228,8 +223,7 @@ fn leaves_its_block() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn frees_twice() {
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
     // SAFETY: the pointers are valid for writes. The second free is what the checks must find.
     unsafe {
@@ -247,8 +241,7 @@ fn frees_twice() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn frees_nothing_often() {
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
     // SAFETY: the pointers are valid for writes. The frees are what the checks must find.
     unsafe {
@@ -263,8 +256,7 @@ fn frees_nothing_often() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn cannot_open() {
-    // SAFETY: the library under test is a driver.
-    match unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) } {
+    match open_driver("libcuda.so.1".as_ref()) {
         Err(OpenError::Initialise { function, code, .. }) => {
             assert_eq!((function, code), ("cuInit", CUresult::ERROR_INVALID_VALUE));
         }
@@ -275,8 +267,7 @@ fn cannot_open() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn opens() {
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let (mut count, mut bytes, mut name) = (0, 0, [0_u8; 64]);
     // SAFETY: the pointers are valid for writes, the length is the array's.
     unsafe {
@@ -292,8 +283,7 @@ fn opens() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn asks_in_vain() {
-    // SAFETY: the library under test is a driver.
-    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut address = std::ptr::null_mut();
     let mut status = 0;
     // SAFETY: a C string and pointers that are valid for writes.

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use gpuheap_driver::*;
 
-use crate::args::{In, Out};
+use crate::args::{In, Out, write_text};
 use crate::emulator::Call;
 use crate::state::device::Device;
 use crate::{Outcome, Profile};
@@ -27,7 +27,7 @@ impl Call<'_> {
         device: CUdevice,
     ) -> Outcome {
         let text = &self.device(device)?.profile.name;
-        name.write_text(text, length)
+        write_text(name, text, length)
     }
 
     pub(crate) fn cuDeviceGetUuid(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
@@ -73,7 +73,7 @@ impl Call<'_> {
         device: CUdevice,
     ) -> Outcome {
         let number = self.device(device)?.number;
-        id.write_text(&bus_id(number), length)
+        write_text(id, &bus_id(number), length)
     }
 
     pub(crate) fn cuDeviceGetByPCIBusId(

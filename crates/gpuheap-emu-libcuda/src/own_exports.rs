@@ -1,0 +1,118 @@
+//! Exports that are not the driver's. Heaps and allocators of the program report their memory by
+//! them, and the emulated NVML finds the devices.
+
+use std::ffi::{c_char, c_int};
+
+use gpuheap_driver::abi::Out;
+use gpuheap_driver::{
+    BlockEvent, BlockNote, CUcontext, CUdeviceptr, CUresult, CUstream, Driver, EmulatedBlock,
+    EmulatedDevice, export,
+};
+use gpuheap_emu::{Profile, Request, Usage, put_request};
+
+use crate::process;
+
+/// Checks that the export has the type that heaps look up.
+const _: EmulatedBlock = gpuheap_emulated_block;
+
+export! {
+    /// Writes the description of the machine's device `ordinal` and returns 1, or returns 0 if
+    /// there is no such device, as in a child of `fork`. `CUDA_VISIBLE_DEVICES` hides no device
+    /// from NVML. Needs no `cuInit`.
+    fn gpuheap_emulated_device(
+        ordinal: c_int,
+        description: Out<EmulatedDevice, CUresult>,
+    ) -> c_int {
+        let code = process::call(|emulator| {
+            let options = emulator.options();
+            let profile = usize::try_from(ordinal).ok().and_then(|at| options.devices.get(at));
+            let Some(profile) = profile else {
+                return CUresult::ERROR_INVALID_DEVICE;
+            };
+            let shown = options.shown().into_iter().position(|number| number == ordinal as usize);
+            let usage = shown.map_or(Usage::default(), |shown| emulator.usage(shown as c_int));
+            let found = EmulatedDevice {
+                name: c_text(&profile.name),
+                uuid: Profile::uuid(ordinal),
+                memory_bytes: profile.memory_bytes,
+                used_bytes: usage.in_use(),
+                compute_capability: profile.compute_capability.into(),
+                clocks_khz: [profile.clock_khz, profile.memory_clock_khz],
+                memory_bus_bits: profile.memory_bus_bits,
+                driver_version: options.driver_version,
+            };
+            description.write(found).err().unwrap_or(CUresult::SUCCESS)
+        });
+        c_int::from(code.is_success())
+    }
+
+    /// Reports an event of a heap's block to the checks. Returns 1 if the checks are on, else 0.
+    /// The events are numbered by `BlockEvent` of crate `gpuheap-driver`. An unknown number does
+    /// nothing.
+    fn gpuheap_emulated_block(
+        event: c_int,
+        context: CUcontext,
+        address: CUdeviceptr,
+        bytes: u64,
+        room: u64,
+        stream: CUstream,
+    ) -> c_int {
+        let mut are_on = false;
+        let _ = process::call(|device| {
+            if let Some(checks) = device.block_checks() {
+                are_on = true;
+                let block = BlockNote { context, address, bytes, room, stream };
+                match BlockEvent::from_number(event) {
+                    None | Some(BlockEvent::Ask) => {}
+                    Some(BlockEvent::Allocated) => checks.allocated(&block),
+                    Some(BlockEvent::Resized) => checks.resized(&block),
+                    Some(BlockEvent::Divided) => checks.divided(&block),
+                    Some(BlockEvent::Freed) => checks.freed(&block, false),
+                    Some(BlockEvent::FreedZeroed) => checks.freed(&block, true),
+                }
+            }
+            CUresult::SUCCESS
+        });
+        c_int::from(are_on)
+    }
+
+    /// Makes a range of device memory read as never written.
+    fn gpuheap_emulated_handed_out(address: CUdeviceptr, bytes: u64) -> () {
+        let _ = process::call(|device| {
+            device.handed_out(address, bytes);
+            CUresult::SUCCESS
+        });
+    }
+
+    /// Makes a range of device memory read as never written, unless the program wrote all of it
+    /// after its last launch.
+    fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) -> () {
+        let _ = process::call(|device| {
+            device.changed(address, bytes);
+            CUresult::SUCCESS
+        });
+    }
+
+    /// Reports a request of `gpuheap_allocate`: its bytes, the place of its result, and 1 if it was
+    /// granted, else 0.
+    fn gpuheap_emulated_request(bytes: u64, place: u64, is_granted: c_int) -> () {
+        let _ = process::call(|device| {
+            let options = device.options();
+            let shown = options.shown().first().and_then(|&first| options.devices.get(first));
+            let total = shown.map_or(0, |first| first.memory_bytes);
+            let mut request = Request::new("gpuheap_allocate", 0, bytes, place, is_granted != 0);
+            request.free_bytes = total.saturating_sub(device.usage(0).in_use());
+            put_request(request);
+            CUresult::SUCCESS
+        });
+    }
+}
+
+/// Returns a text as a C string, shortened if it is too long for the array.
+fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
+    let mut place = [0; LENGTH];
+    for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {
+        *to = from as c_char;
+    }
+    place
+}
