@@ -62,9 +62,8 @@ impl Settings {
     pub(crate) fn parse(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, Error> {
         let mut settings = Settings::default();
         for setting in &TABLE {
-            let former = setting.former_name().and_then(|name| Some((name, lookup(name)?)));
-            let current = lookup(setting.variable).map(|value| (setting.variable, value));
-            let Some((variable, value)) = current.or(former) else { continue };
+            let Setting { variable, .. } = setting;
+            let Some(value) = lookup(variable) else { continue };
             let read = match value.to_str().map(|text| text.trim().to_ascii_lowercase()) {
                 Some(text) if text.is_empty() => continue,
                 Some(text) => (setting.read)(&mut settings, &text),
@@ -118,12 +117,6 @@ pub(crate) fn warn_once() {
         for warning in warnings() {
             logging::warn(logging::ENVIRONMENT, format_args!("{warning}"));
         }
-        for (former, current) in FORMER_NAMES {
-            if std::env::var_os(former).is_some_and(|value| !value.is_empty()) {
-                let text = format_args!("{former} is called {current} now: use that name");
-                logging::debug(logging::ENVIRONMENT, text);
-            }
-        }
     }
 }
 
@@ -133,7 +126,6 @@ fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<S
         name.starts_with("GPUHEAP_")
             && !OTHERS.iter().any(|prefix| name.starts_with(prefix))
             && TABLE.iter().all(|setting| setting.variable != name)
-            && FORMER_NAMES.iter().all(|(former, _)| *former != name)
     };
     let set = variables.filter(|(_, value)| !value.is_empty());
     let names = set.map(|(name, _)| name.to_string_lossy().into_owned());
@@ -181,16 +173,12 @@ const OTHERS: [&str; 6] = [
     "GPUHEAP_STAND_INS",
 ];
 
-/// Former names of variables, each with its new name. They work until the next release;
-/// [`warn_once`] logs their use at debug level.
-const FORMER_NAMES: [(&str, &str); 1] = [("GPUHEAP_LOOK", "GPUHEAP_SEARCH_DEPTH")];
-
 /// A variable of the environment.
 struct Setting {
     variable: &'static str,
     /// Meaning of the variable.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
-    what: &'static str,
+    meaning: &'static str,
     /// Behavior if the variable is not set.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
     default: &'static str,
@@ -203,18 +191,10 @@ struct Setting {
     read: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-impl Setting {
-    /// Returns the variable's former name, if it has one.
-    fn former_name(&self) -> Option<&'static str> {
-        let known = FORMER_NAMES.iter().find(|(_, current)| *current == self.variable)?;
-        Some(known.0)
-    }
-}
-
 const TABLE: [Setting; 10] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
-        what: "device that `Device::open_default` opens",
+        meaning: "device that `Device::open_default` opens",
         default: "the first real GPU, else `emulated`",
         method: "`Device::open`",
         takes: device::names,
@@ -226,7 +206,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_POOL",
-        what: "policy by which a heap caches memory",
+        meaning: "policy by which a heap caches memory",
         default: "`stitched`, where the device has no virtual memory management `split`",
         method: "`HeapBuilder::pool`",
         takes: || join_names(PoolKind::ALL.map(PoolKind::name)),
@@ -238,7 +218,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_MEMORY_LIMIT",
-        what: "hard limit: most of the device's own memory that a heap takes from the driver",
+        meaning: "hard limit: most of the device's own memory that a heap takes from the driver",
         default: "no limit; on WSL2 80 % of what is free",
         method: "`HeapBuilder::hard_limit`",
         takes: sizes,
@@ -249,7 +229,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_SOFT_MEMORY_LIMIT",
-        what: "soft limit: a heap that has more than this gives cached memory back",
+        meaning: "soft limit: a heap that has more than this gives cached memory back",
         default: "no limit",
         method: "`HeapBuilder::soft_limit`",
         takes: sizes,
@@ -260,7 +240,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_TRACK",
-        what: "record that is kept of each outstanding allocation",
+        meaning: "record that is kept of each outstanding allocation",
         default: "`off`",
         method: "`HeapBuilder::track`",
         takes: || join_names(Tracking::ALL.map(Tracking::name)),
@@ -272,7 +252,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_ZERO_ON_FREE",
-        what: "freed memory is zeroed before it is cached",
+        meaning: "freed memory is zeroed before it is cached",
         default: "`off`",
         method: "`HeapBuilder::zero_on_free`",
         takes: switches,
@@ -283,7 +263,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_ZERO_ON_ALLOC",
-        what: "memory is zeroed before it is handed out",
+        meaning: "memory is zeroed before it is handed out",
         default: "`off`",
         method: "`HeapBuilder::zero_on_alloc`",
         takes: switches,
@@ -294,7 +274,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_SLACK",
-        what: "share of the live peak by which `stitched` may exceed it before it maps free memory together",
+        meaning: "share of the live peak by which `stitched` may exceed it before it maps free memory together",
         default: "4 %, or 1.4 % of the device if that is more and the device is far from full; more for a program that does not repeat itself",
         method: "`HeapBuilder::slack`",
         takes: || "a share of the peak (10%), from 0% to 1000%".to_owned(),
@@ -305,7 +285,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_SEARCH_DEPTH",
-        what: "number of free blocks among which `stitched` searches one that a stream may use without a wait",
+        meaning: "number of free blocks among which `stitched` searches one that a stream may use without a wait",
         default: "8",
         method: "`HeapBuilder::search_depth`",
         takes: || "a number from 1 to 1000".to_owned(),
@@ -317,7 +297,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_RELEASE_THRESHOLD",
-        what: "freed memory that `driver` keeps",
+        meaning: "freed memory that `driver` keeps",
         default: "all of it",
         method: "`HeapBuilder::release_threshold`",
         takes: || format!("0, {}", sizes()),
@@ -374,24 +354,6 @@ mod tests {
 
     fn parse(variable: &str, value: &str) -> Result<Settings, Error> {
         Settings::parse(|asked| (asked == variable).then(|| value.into()))
-    }
-
-    #[test]
-    fn former_name_applies_without_current_name() -> Result<(), Error> {
-        for (former, current) in FORMER_NAMES {
-            let both = |name: &str| match name {
-                name if name == former => Some(OsString::from("5")),
-                name if name == current => Some(OsString::from("6")),
-                _ => None,
-            };
-            assert_eq!(parse(former, "5")?, parse(current, "5")?);
-            assert_ne!(parse(former, "5")?, Settings::default());
-            assert_eq!(Settings::parse(both)?, parse(current, "6")?);
-            assert!(parse(former, "0").unwrap_err().to_string().starts_with(former));
-            let set = [(former, "5")].map(|(name, value)| (name.into(), value.into()));
-            assert!(unknown_names(set.into_iter()).is_empty());
-        }
-        Ok(())
     }
 
     #[test]
@@ -540,8 +502,8 @@ mod tests {
     #[test]
     fn documentation_lists_every_setting() {
         let page = include_str!("../../../docs/environment.md");
-        for Setting { variable, what, takes, default, method, .. } in &TABLE {
-            let row = format!("| `{variable}` | {what} | {} | {default} | {method} |", takes());
+        for Setting { variable, meaning, takes, default, method, .. } in &TABLE {
+            let row = format!("| `{variable}` | {meaning} | {} | {default} | {method} |", takes());
             assert!(page.contains(&row), "docs/environment.md lacks this row:\n{row}");
         }
         let rows = page.lines().filter(|line| line.starts_with("| `GPUHEAP_")).count();

@@ -89,7 +89,7 @@ impl DeviceInfo {
             let asked = unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) };
             check("cuDeviceGetAttribute", asked).map(|()| value)
         };
-        let can = |what| attribute(what).map(|value| value != 0);
+        let can = |property| attribute(property).map(|value| value != 0);
         type A = CUdevice_attribute;
         Ok(DeviceInfo {
             name: name.to_owned(),

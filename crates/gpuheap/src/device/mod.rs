@@ -258,11 +258,11 @@ impl Name {
             #[cfg(feature = "emulator")]
             Some("") => Ok(Name::Emulated(gpuheap_emu::Profile::h200())),
             #[cfg(feature = "emulator")]
-            Some(what) if what.starts_with(':') => {
-                Ok(Name::Emulated(emulated::usable_profile(name, &what[1..])?))
+            Some(rest) if rest.starts_with(':') => {
+                Ok(Name::Emulated(emulated::usable_profile(name, &rest[1..])?))
             }
             #[cfg(not(feature = "emulator"))]
-            Some(what) if what.is_empty() || what.starts_with(':') => {
+            Some(rest) if rest.is_empty() || rest.starts_with(':') => {
                 Err(ErrorKind::Unsupported.error(format!(
                     "'{name}' is an emulated device, and gpuheap was built without the emulator; build \
                      it with its feature `emulator`, which is a default one, or write {}",

@@ -434,7 +434,7 @@ impl OutOfMemory {
                 [("pending", self.pending), ("on other streams", self.cached_on_other_streams)];
             let details = details.into_iter().filter(|(_, bytes)| *bytes > 0);
             let details: String =
-                details.map(|(what, bytes)| format!("{} {what}, ", Bytes(bytes))).collect();
+                details.map(|(label, bytes)| format!("{} {label}, ", Bytes(bytes))).collect();
             let (cached, largest) = (Bytes(self.cached), self.largest_text());
             parts.push(format!("{cached} cached ({details}largest {largest})"));
         }
