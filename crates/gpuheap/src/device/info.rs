@@ -160,8 +160,8 @@ impl MemoryKind {
         match self {
             MemoryKind::Unified if !info.managed_memory => {
                 Err(ErrorKind::Unsupported.error(format!(
-                    "{} has no unified memory; use device memory, and pinned memory for what the \
-                     host touches",
+                    "{} has no unified memory; use device memory, and pinned memory for data \
+                     that the host accesses",
                     info.name
                 )))
             }

@@ -161,8 +161,8 @@ impl fmt::Display for Cause {
             Cause::Foreign => "others hold the rest of the device",
             Cause::Refused => "the driver refuses it, though it calls that much free",
             Cause::Capture => {
-                "a stream that captures a graph cannot wait, or be waited for, for what \
-                               was freed"
+                "a stream captures a graph, so it cannot wait for freed memory, and no stream can \
+                 wait for it"
             }
         })
     }
@@ -315,11 +315,11 @@ impl OutOfMemory {
             MemoryKind::Unified => format!("{UNKNOWN}; ask for less, or use device memory"),
             _ if self.on_wsl2 => format!(
                 "on WSL2 programs of Windows may hold it, or it is promised elsewhere; {UNKNOWN}; \
-                 ask for less, or close what may hold memory"
+                 ask for less, or close programs that may hold memory"
             ),
             _ => format!(
                 "the driver may keep it to itself, or another process was faster; {UNKNOWN}; ask \
-                 for less, or end what may hold memory"
+                 for less, or end processes that may hold memory"
             ),
         }
     }

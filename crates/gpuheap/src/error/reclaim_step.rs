@@ -52,13 +52,13 @@ impl fmt::Display for ReclaimStep {
             ReclaimStep::Ready => "taking ready frees",
             ReclaimStep::InFlight => "waiting for frees in flight",
             ReclaimStep::Cache => "giving cached memory back",
-            ReclaimStep::WholeCache => "giving the whole cache back",
-            ReclaimStep::OtherHeaps => "giving back what other heaps cache",
-            ReclaimStep::WholeOtherHeaps => "giving back all that other heaps cache",
-            ReclaimStep::Reclaimers => "asking reclaimers",
+            ReclaimStep::WholeCache => "giving all cached memory back",
+            ReclaimStep::OtherHeaps => "returning memory that other heaps cache",
+            ReclaimStep::WholeOtherHeaps => "returning all memory that other heaps cache",
+            ReclaimStep::Reclaimers => "calling reclaimers",
             ReclaimStep::DriverPool => "trimming the driver's pool",
             ReclaimStep::LateRelease => "waiting for the host's late release",
-            ReclaimStep::Alone => "all of it with other threads held off",
+            ReclaimStep::Alone => "all steps with other threads paused",
         })
     }
 }

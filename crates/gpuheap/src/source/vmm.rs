@@ -431,7 +431,7 @@ mod tests {
         source.give_back(plain).unwrap();
         assert_eq!(source.reserved(), Ok(6 * MIB));
         drop(source);
-        assert_eq!(used(&device), 0, "what is left goes with the source");
+        assert_eq!(used(&device), 0, "the source returns the rest at its drop");
     }
 
     #[test]

@@ -189,7 +189,7 @@ mod tests {
             is_even
         });
         assert_eq!(even.len(), PLACES / 2);
-        assert!(!frees.is_filled(), "what was not wanted is known");
+        assert!(!frees.is_filled(), "no new block was put in");
         let mut odd = 0;
         frees.take(|kept, requested| {
             assert_eq!(requested, 500);
