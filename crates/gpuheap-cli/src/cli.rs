@@ -68,11 +68,11 @@ pub(crate) enum Command {
     Free(FreeArguments),
 
     /// Move a process's GPU memory to the host until it is resumed; with --yes
-    #[command(long_about = PAUSE, after_help = STATUS_EXIT_CODES)]
+    #[command(long_about = PAUSE, after_help = PAUSE_EXIT_CODES)]
     Pause(PauseArguments),
 
     /// Move a paused process's memory back to its GPUs; with --yes
-    #[command(long_about = RESUME, after_help = STATUS_EXIT_CODES)]
+    #[command(long_about = RESUME, after_help = PAUSE_EXIT_CODES)]
     Resume(PauseArguments),
 
     /// Probe CUDA for `doctor --probe-cuda`, a line of JSON for each probe
@@ -88,12 +88,13 @@ const EXIT_CODES: &str = "Exit codes: 0 the program gets through, 1 memory ran o
                           or unreadable input, 3 environment error (no device, no permission)";
 
 const DRY_RUN: &str = "\
-Run a program and its children on an emulated GPU whose kernels do nothing, and say on which card it fits, \
-what it takes at its peak and which lines hold it, and what would make it fit.
+Run a program and its children on an emulated GPU whose kernels do nothing, and say on which card \
+it fits, what it takes at its peak and which lines hold it, and what would make it fit.
 
-PyTorch runs unmodified, with its own allocator: peaks are those of a GPU. All results are 0, so sizes that \
-depend on results are not known. No GPU is needed, and one that is there is not touched. The program's output \
-passes; the verdict follows on stderr. Of several runs, the first one's output passes.";
+PyTorch runs unmodified, with its own allocator: peaks are those of a GPU. All results are 0, so \
+sizes that depend on results are not known. No GPU is needed, and one that is there is not \
+touched. The program's output passes; the verdict follows on stderr. Of several runs, the first \
+one's output passes.";
 
 const DRY_RUN_AFTER: &str = "\
 Cards: gpuheap replay --card list
@@ -111,19 +112,20 @@ Examples:
   gpuheap dry-run --card \"T4,L4,RTX 4090\" --steps 3 -- python train.py
   gpuheap dry-run --card L4 --find-batch BATCH=8..64 -- python train.py {BATCH}";
 
-const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 no verdict, 4 fits as far \
-                                  as is known";
+const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 no \
+                                  verdict, 4 fits as far as is known";
 
 const EMULATE: &str = "\
-Run a program on an emulated GPU: an emulated libcuda.so.1 and libnvidia-ml.so.1 take the places of NVIDIA's. \
-No GPU is needed, and one that is there is not touched.
+Run a program on an emulated GPU: an emulated libcuda.so.1 and libnvidia-ml.so.1 take the places \
+of NVIDIA's. No GPU is needed, and one that is there is not touched.
 
-Programs that use the driver's own interface run: gpuheap, cuda.core, and the memory of Numba and PyCUDA. Programs \
-with NVIDIA's runtime do not: PyTorch, which gpuheap dry-run runs, CuPy and RMM. Kernels of others do not run.";
+Programs that use the driver's own interface run: gpuheap, cuda.core, and the memory of Numba and \
+PyCUDA. Programs with NVIDIA's runtime do not: PyTorch, which gpuheap dry-run runs, CuPy and RMM. \
+Kernels of others do not run.";
 
 const EMULATE_EXIT_CODES: &str = "\
-Exit codes: the program's own, 128 and the signal's number if a signal ended it; 2 wrong use, 3 the program cannot be \
-run, or the emulated libraries are missing
+Exit codes: the program's own, 128 and the signal's number if a signal ended it; 2 wrong use, 3 \
+the program cannot be run, or the emulated libraries are missing
 Example: gpuheap emulate --device wsl2-rtx4060 -- python program.py";
 
 const STATUS: &str = "\
@@ -136,8 +138,9 @@ const DOCTOR: &str = "\
 Find out why GPU memory does not come back: for each finding a fact with its numbers, its cause, \
 and a command. Prints one line if nothing is found; -v shows findings that only inform.
 
-Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue if a rule needs them, and \
-changes nothing. Only --probe-cuda creates a CUDA context, in a process of its own. Run it with sudo to see the processes of every user.";
+Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue if a rule needs them, \
+and changes nothing. Only --probe-cuda creates a CUDA context, in a process of its own. Run it \
+with sudo to see the processes of every user.";
 
 const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy, 1 findings, 2 wrong use or unreadable \
                                  input, 3 no GPU that answers, and no finding about it";
@@ -146,31 +149,35 @@ const WAIT_EXIT_CODES: &str = "Exit codes: 0 free, 1 not free in time, 2 wrong u
                                input, 3 no GPU, or the driver does not answer";
 
 const FREE_EXIT_CODES: &str = "Exit codes: 0 shown, or memory came back; 1 with --yes: none did; \
-                                2 wrong use or unreadable input; 3 no GPU, or the driver \
-                               does not answer";
+                               2 wrong use or unreadable input; 3 no GPU, or the driver does not \
+                               answer";
 
 const FREE: &str = "\
-Show who holds GPU memory, and the steps that would give it back, each with its bytes. Without --yes nothing is \
-done. Under WSL2 Windows' own programs are listed too.
+Show who holds GPU memory, and the steps that would give it back, each with its bytes. Without \
+--yes nothing is done. Under WSL2 Windows' own programs are listed too.
 
-With --yes ends processes that are proven orphans, and no others: the process under which the memory \
-is listed has ended, the descriptors of every process could be read, and the orphan is not listed \
-itself and shares its device file with another holder, or is the only one that has it open. First \
-SIGTERM, after 5 seconds SIGKILL. Then prints the memory that came back.";
+With --yes ends processes that are proven orphans, and no others: the process under which the \
+memory is listed has ended, the descriptors of every process could be read, and the orphan is not \
+listed itself and shares its device file with another holder, or is the only one that has it open. \
+First SIGTERM, after 5 seconds SIGKILL. Then prints the memory that came back.";
 
 const PAUSE: &str = "\
-Move a process's GPU memory to the host, and make its calls of CUDA wait until gpuheap resume. Without --yes \
-nothing is done.
+Move a process's GPU memory to the host, and make its calls of CUDA wait until gpuheap resume. \
+Without --yes nothing is done.
 
-The driver does that by a checkpoint: on Linux, from branch 570 on. The host needs as much memory as the process \
-has on its devices, and 10 % more. The process has 10 seconds to end its work. Processes with managed memory, or \
-with memory that they share with others, may be refused by the driver.";
+The driver does that by a checkpoint: on Linux, from branch 570 on. The host needs as much memory \
+as the process has on its devices, and 10 % more. The process has 10 seconds to end its work. \
+Processes with managed memory, or with memory that they share with others, may be refused by the \
+driver.";
+
+const PAUSE_EXIT_CODES: &str = "Exit codes: 0 shown or moved, 2 wrong use, 3 no GPU, the process \
+                                cannot be moved, or the driver fails";
 
 const RESUME: &str = "\
 Move a paused process's memory back to its GPUs, and let it go on. Without --yes nothing is done.
 
-The memory has to be free on each of its devices; else the driver is not called: a restore that fails may leave \
-the process stuck for ever.";
+The memory has to be free on each of its devices; else the driver is not called: a restore that \
+fails may leave the process stuck for ever.";
 
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";

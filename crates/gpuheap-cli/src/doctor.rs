@@ -52,11 +52,16 @@ enum Form {
 /// Returns a failure if there is no GPU that answers and no finding says why, or if a recording
 /// cannot be read or written.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
-    let mut machine;
+    let recorder = Recorder::default();
+    let mut machine = match &arguments.record {
+        Some(_) => Machine::read(recorder.clone()),
+        None => machine::read(arguments.machine.as_ref())?,
+    };
+    machine.examine();
+    if arguments.probe_cuda && !machine.has_no_gpu() {
+        machine.probe_cuda(&probe::command()?);
+    }
     if let Some(path) = &arguments.record {
-        let recorder = Recorder::default();
-        machine = Machine::read(recorder.clone());
-        examine(&mut machine, arguments.probe_cuda)?;
         let text = format!("# origin: recorded by gpuheap doctor --record\n{}", recorder.text());
         std::fs::write(path, text).map_err(|error| {
             let name = path.display();
@@ -64,9 +69,6 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
                 "--record {name}: {error}; name a file that can be written"
             ))
         })?;
-    } else {
-        machine = machine::read(arguments.machine.as_ref())?;
-        examine(&mut machine, arguments.probe_cuda)?;
     }
     let report = diagnose(&machine);
     // Without findings, a machine without a readable GPU is not healthy: nothing was examined.
@@ -85,13 +87,4 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     };
     output::print(&text)?;
     readable
-}
-
-/// Reads the facts that the rules need. Without a GPU there is nothing to probe.
-fn examine(machine: &mut Machine, probes_cuda: bool) -> Result<(), Failure> {
-    machine.examine();
-    if probes_cuda && !machine.has_no_gpu() {
-        machine.probe_cuda(&probe::command()?);
-    }
-    Ok(())
 }

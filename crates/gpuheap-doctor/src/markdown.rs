@@ -4,7 +4,6 @@ use gpuheap_text::{Amount, age, line, mib};
 
 use crate::doctor::diagnose;
 use crate::machine::{Machine, Redaction};
-use crate::rule::Severity;
 use crate::status::{self, Account, Place, Row};
 
 /// Renders the findings on a machine that was [examined](Machine::examine), its account and its
@@ -24,11 +23,7 @@ pub fn markdown(machine: &Machine, version: &str) -> String {
         line(&mut text, format_args!("None of {} rules found anything.", report.rules));
     }
     for finding in &report.findings {
-        let severity = match finding.severity {
-            Severity::Fail => "failure",
-            Severity::Warning => "warning",
-            Severity::Info => "information",
-        };
+        let severity = finding.severity.name();
         let head = format!("* **{}** ({severity}): {}", finding.rule, finding.fact);
         line(&mut text, redacted(&redaction, &head));
         line(&mut text, redacted(&redaction, &format!("  {}", finding.cause)));

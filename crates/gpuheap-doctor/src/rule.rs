@@ -33,6 +33,17 @@ pub enum Severity {
     Info,
 }
 
+impl Severity {
+    /// Returns the severity in a word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Severity::Fail => "failure",
+            Severity::Warning => "warning",
+            Severity::Info => "information",
+        }
+    }
+}
+
 /// Finding: a fact, its cause, and the command to continue with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -60,12 +71,7 @@ impl Rule {
 
     /// Renders the rule with its explanation for `width` columns.
     pub fn render(&self, width: usize) -> String {
-        let severity = match self.severity {
-            Severity::Fail => "failure",
-            Severity::Warning => "warning",
-            Severity::Info => "for information",
-        };
-        let mut text = format!("{}: {} ({severity})\n", self.id, self.title);
+        let mut text = format!("{}: {} ({})\n", self.id, self.title, self.severity.name());
         hanging(&mut text, "", "", self.explanation, width);
         text
     }

@@ -123,25 +123,19 @@ pub(super) fn shared(source: &dyn Source, processes: &[Process]) -> Result<Share
     holders.truncate(MOST_COMPARED);
     for (index, one) in holders.iter().enumerate() {
         for other in &holders[index + 1..] {
-            let mut is_shared = false;
-            for (number, path) in one.holds.iter().take(MOST_COMPARED) {
-                // A child inherits a descriptor under the same number.
-                if !other.holds.contains(&(*number, path.clone())) {
-                    continue;
-                }
+            // A child inherits a descriptor under the same number.
+            let both =
+                one.holds.iter().take(MOST_COMPARED).filter(|held| other.holds.contains(held));
+            for (number, _) in both {
                 match source.is_same_file((one.pid, *number), (other.pid, *number)) {
                     Ok(true) => {
-                        is_shared = true;
+                        pairs.push((one.pid, other.pid));
                         break;
                     }
-                    Ok(false) => {}
-                    // One of the two processes has ended, or belongs to another user.
-                    Err(skipped) if skipped.why != Why::Missing => {}
-                    Err(skipped) => return Err(skipped),
+                    Err(skipped) if skipped.why == Why::Missing => return Err(skipped),
+                    // Another file; or a process has ended, or belongs to another user.
+                    Ok(false) | Err(_) => {}
                 }
-            }
-            if is_shared {
-                pairs.push((one.pid, other.pid));
             }
         }
     }

@@ -111,7 +111,7 @@ pub(super) fn bare(text: &str, on_wsl2: bool) -> Option<Explanation> {
              pinned memory from 0.5 to 1 GiB on; the text does not say for how much",
             "gpuheap free # who holds the card, programs of Windows included",
         )
-        .with_alternatives(&["gpuheap doctor --probe-cuda # how much of each kind of memory this machine gives"])
+        .with_alternatives(&["gpuheap doctor --probe-cuda # how much of each kind this machine gives"])
         .with_wsl2_guide()
         .confirmed(true),
         (false, true) => explanation(

@@ -46,12 +46,14 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
     ];
     let found = readers.iter().find_map(|read| read())?;
     // An explanation that names the chapter would differ without WSL2.
-    Some(match (found.guide, on_wsl2, sign) {
-        (Some(explanation::WSL2_CHAPTER), None, Some(sign)) if found.program != gpuheap::PROGRAM => found.with_note(format!(
+    let depends_on_wsl2 =
+        found.guide == Some(explanation::WSL2_CHAPTER) && found.program != gpuheap::PROGRAM;
+    Some(match sign.filter(|_| depends_on_wsl2 && on_wsl2.is_none()) {
+        Some(sign) => found.with_note(format!(
             "read as an error under WSL2, because the text has \"{sign}\"; --profile h200 reads it \
              as one of Linux"
         )),
-        _ => found,
+        None => found,
     })
 }
 

@@ -29,7 +29,10 @@ pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
              than the card",
             "rmm.reinitialize(pool_allocator=True, managed_memory=False)",
         )
-        .with_alternatives(&["export CUDF_SPILL=on # tables that do not fit go to the host", TABLES])
+        .with_alternatives(&[
+            "export CUDF_SPILL=on # tables that do not fit go to the host",
+            TABLES,
+        ])
         .with_wsl2_guide()
     } else if on_wsl2 {
         on_windows(program, is_pool, is_start(text))

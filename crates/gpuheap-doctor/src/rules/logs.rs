@@ -43,7 +43,7 @@ fn logged_errors(machine: &Machine) -> Vec<Finding> {
                     ("Errors of the link to the device.", "nvidia-smi nvlink --errorcounters")
                 }
                 79 | 119 | 120 | 143 | 158 => (
-                    "The device or its firmware does not answer; memory stays in use until a reset.",
+                    "The device or its firmware does not answer; memory stays used until a reset.",
                     "sudo nvidia-smi -r",
                 ),
                 _ => return None,

@@ -5,8 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use super::{kcmp, nvml, windows};
@@ -148,7 +147,7 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| Skipped::io(program, &error))?;
-    let output = Output::read(child.stdout.take());
+    let output = child.stdout.take().map(read_pieces);
     let ended = match wait(&mut child, limit) {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(Skipped::new(Why::Failed, format!("{program}: {status}"))),
@@ -161,7 +160,7 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
         }
         Err(error) => Err(Skipped::io(program, &error)),
     };
-    Ok((output.text(), ended))
+    Ok((output.map(collect_text).unwrap_or_default(), ended))
 }
 
 /// Longest wait for a killed command to end, and for the rest of the output of a command that has
@@ -180,39 +179,29 @@ fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus
     }
 }
 
-/// Output of a command. A thread reads it, so that a full pipe does not stop the command.
-struct Output {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    reader: Option<JoinHandle<()>>,
+/// Reads the output of a command on a thread, so that a full pipe does not stop the command.
+fn read_pieces(stdout: ChildStdout) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut stdout = stdout.take(MOST);
+        let mut piece = [0; 8192];
+        while let Ok(count @ 1..) = stdout.read(&mut piece) {
+            // Without a receiver, the output is not needed.
+            let _ = sender.send(piece[..count].to_vec());
+        }
+    });
+    receiver
 }
 
-impl Output {
-    fn read(stdout: Option<ChildStdout>) -> Output {
-        let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let kept = bytes.clone();
-        let reader = stdout.map(|stdout| {
-            std::thread::spawn(move || {
-                let mut stdout = stdout.take(MOST);
-                let mut piece = [0; 8192];
-                while let Ok(count @ 1..) = stdout.read(&mut piece) {
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.extend_from_slice(&piece[..count]);
-                }
-            })
-        });
-        Output { bytes, reader }
+/// Returns the output so far. The pipe of a command that runs on stays open.
+fn collect_text(pieces: Receiver<Vec<u8>>) -> String {
+    let end = Instant::now() + LAST_MOMENT;
+    let left = || end.saturating_duration_since(Instant::now());
+    let mut bytes = Vec::new();
+    while let Ok(piece) = pieces.recv_timeout(left()) {
+        bytes.extend(piece);
     }
-
-    /// Returns the output so far. The pipe of a command that runs on stays open.
-    fn text(self) -> String {
-        let start = Instant::now();
-        let is_reading = || self.reader.as_ref().is_some_and(|reader| !reader.is_finished());
-        while is_reading() && start.elapsed() < LAST_MOMENT {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

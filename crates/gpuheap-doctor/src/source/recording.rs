@@ -14,7 +14,7 @@ use crate::facts::{Nvml, Skipped, Source, Why};
 /// # Lines before the first section are remarks.
 /// == /proc/4188/cmdline            a file; \0 stands for a byte of zero
 /// == /proc/4188/fd/5 -> /dev/nvidia0      a link
-/// == /proc/4188/environ !denied    a file that cannot be read: !denied, !missing, !timeout, !failed
+/// == /proc/4188/environ !denied    an unreadable file: !denied, !missing, !timeout, !failed
 /// == nvml                          JSON of machine::Nvml
 /// == environment                   NAME=value lines
 /// == kernel log                    [seconds] text
