@@ -11,8 +11,8 @@ True
 
 Importing this package opens no device, imports no GPU library, and loads the extension module only
 when a name of it is used. The modules for PyTorch, CuPy, Numba, RMM, cuda.core and PyCUDA are
-`gpuheap.torch`, `gpuheap.cupy` and so on, which are imported when they are named;
-`gpuheap.install()` installs what is there.
+`gpuheap.torch`, `gpuheap.cupy` and so on, imported at their first use; `gpuheap.install()` installs
+the heap in each library that is there.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
         torch,
     )
 
-# Public names by the module that has them. The pytest plugin lives in this package, and is loaded
-# in every run of pytest: so nothing is imported before it is used.
+# Public names by module. Every run of pytest loads this package for its plugin, so no module is
+# imported before its first use.
 _MODULES = {
     "_adapt": ("host",),
     "_batches": ("batches",),
@@ -176,8 +176,8 @@ __all__ = [
 ]
 
 
-# Modules of the package that a program may name without an import of its own: `gpuheap.torch`. They
-# import their library where it is used, but for `numba`.
+# Modules of the package that a program may use without an import: `gpuheap.torch`. They import
+# their library at its first use, except `numba`.
 _SUBMODULES = (
     "cuda_core",
     "cupy",

@@ -1,4 +1,4 @@
-"""`python -m gpuheap`: the command, with `emulate` besides."""
+"""`python -m gpuheap`: the command, and `emulate`."""
 
 import sys
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def adapt(heap: Heap, structure: Any, narrow: bool = False) -> Any:
-    """Returns a structure with device arrays in the place of its host arrays."""
+    """Returns a structure with its host arrays replaced by device arrays."""
     return adapt_noting(heap, structure, narrow)[0]
 
 
@@ -37,14 +37,14 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Ar
     try:
         return walk(structure, adapted), made
     except BaseException:
-        # An exception keeps frames, and those would keep the arrays.
+        # An exception keeps frames, and the frames would keep the arrays.
         for array in made:
             array.free()
         raise
 
 
 def host(structure: Any) -> Any:
-    """Moves a structure back to the host: the inverse of `Heap.adapt`.
+    """Moves a structure to the host: the inverse of `Heap.adapt`.
 
     Each `gpuheap.Array` becomes an array of NumPy, or nested lists if NumPy is not installed.
     Everything else stays. Waits for the work on the arrays.
@@ -84,14 +84,14 @@ class Open:
 
     def __init__(self, container: Any, step: Step | None, parts: list[tuple[Step, Any]]) -> None:
         self.container = container
-        #: How the container around it names it.
+        #: Name of it in the container around.
         self.step = step
         self.parts = parts
         self.made: list[Any] = []
 
 
 class Step(NamedTuple):
-    """How a container names a part of it."""
+    """Name of a part in its container."""
 
     name: Any
     is_field: bool = False
@@ -106,18 +106,18 @@ class Step(NamedTuple):
 
 
 class Walk:
-    """State of a walk. An object and not nested functions: those would refer to each other, and
-    keep arrays until the collector runs."""
+    """State of a walk. Not nested functions: they would refer to each other, and keep arrays until
+    the collector runs."""
 
     def __init__(self, leaf: Callable[[Any], Any]) -> None:
         self.leaf = leaf
-        # Each object with what replaces it, by its identity.
+        # Each object with its replacement, by identity.
         self.done: dict[int, tuple[Any, Any]] = {}
         # Containers whose parts are being replaced, the outermost first. They live as long as the
         # structure.
         self.open: list[Open] = []
         self.open_numbers: set[int] = set()
-        # How the innermost open container names the part that is looked at.
+        # Name of the current part in the innermost open container.
         self.step: Step | None = None
 
     def rebuilt(self, structure: Any) -> Any:
@@ -142,7 +142,7 @@ class Walk:
 
     def begin(self, part: Any) -> tuple[bool, Any]:
         """Replaces a part at once, or opens it if it is a container. Returns whether it is
-        replaced, and by what."""
+        replaced, and its replacement."""
         key = id(part)
         if key in self.done:
             return True, self.done[key][1]
@@ -170,7 +170,7 @@ class Walk:
         return made
 
     def path(self) -> str:
-        """Where in the structure the part is that is looked at."""
+        """Returns the path of the current part in the structure."""
         steps = [*(one.step for one in self.open), self.step]
         named = [step for step in steps if step is not None]
         if len(named) > MOST_STEPS:
@@ -178,12 +178,12 @@ class Walk:
         return "".join(map(str, named))
 
 
-#: Steps of a path that an error shows.
+#: Most steps of a path that an error shows.
 MOST_STEPS = 40
 
 
 def parts_of(part: Any) -> list[tuple[Step, Any]] | None:
-    """The parts of a container; `None` for what is none."""
+    """Returns the parts of a container; `None` for other objects."""
     if isinstance(part, dict):
         return [(Step(name), value) for name, value in part.items()]
     if isinstance(part, (list, tuple)):
@@ -207,7 +207,7 @@ def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
     if kind is dict:
         return named
     # Other kinds of dict (ordered, with defaults, counters) keep their settings. Their own `update`
-    # may mean something else: that of a counter adds.
+    # may mean something else: a counter's adds.
     import copy
 
     same = copy.copy(part)
@@ -228,8 +228,8 @@ def with_fields(part: Any, fields: dict[str, Any]) -> Any:
 
 
 def is_host_array(part: Any) -> bool:
-    """Returns `True` for what becomes a device array: objects with the buffer protocol, but for
-    `bytes` and NumPy's numbers, which are values as texts and numbers are."""
+    """Returns `True` for objects that become device arrays: objects with the buffer protocol,
+    except `bytes` and NumPy's numbers. These are values, like texts and numbers."""
     if isinstance(part, (bytes, str, int, float, complex, type(None), Array)):
         return False
     numpy = sys.modules.get("numpy")
@@ -255,8 +255,7 @@ _COLUMNS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__", "__array
 
 
 def refuse_table(part: Any) -> None:
-    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow, which has no
-    buffer."""
+    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow: it has no buffer."""
     for base in type(part).__mro__:
         library = base.__module__.partition(".")[0]
         if library in _TABLES and any(hasattr(base, name) for name in _COLUMNS):

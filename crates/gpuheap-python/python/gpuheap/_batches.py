@@ -54,8 +54,8 @@ def batches(
 
 
 class Batches(Iterator[Any]):
-    """An iterator of batches. The memory of a batch is freed when the next is asked for, and at the
-    end of the loop or of a `with` block."""
+    """An iterator of batches. The memory of a batch is freed when the next one is requested, and at
+    the end of the loop or of a `with` block."""
 
     def __init__(self, heap: Heap, narrow: bool) -> None:
         self._heap = heap
@@ -63,8 +63,8 @@ class Batches(Iterator[Any]):
         self._current: list[Array] = []
 
     def keep(self, batch: Any) -> Any:
-        """Takes the arrays of the current batch out of its turn: they live on, also those that
-        `batch` has parts of alone. Returns the batch."""
+        """Keeps the arrays of the current batch beyond its turn, also arrays of which `batch` has
+        only parts. Returns the batch."""
         kept = {array._memory.id for array in arrays(batch)}
         self._current = [array for array in self._current if array._memory.id not in kept]
         return batch
@@ -107,7 +107,7 @@ class ItemBatches(Batches):
 
 
 class RowBatches(Batches):
-    """Ranges of the rows of one array, or of several beside each other. From `gpuheap.batches`."""
+    """Ranges of the rows of one array, or of several in parallel. From `gpuheap.batches`."""
 
     def __init__(
         self, heap: Heap, data: tuple[Any, ...], is_tuple: bool, narrow: bool, fraction: float

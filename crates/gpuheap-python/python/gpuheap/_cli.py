@@ -12,11 +12,11 @@ def main() -> int:
     if sys.argv[1:2] in (["dry-run"], ["emulate"]):
         from gpuheap import emulate
 
-        # The interpreter is the executable, and the libraries do not lie beside it.
+        # The executable is the interpreter: the libraries are in another folder.
         os.environ.setdefault("GPUHEAP_STAND_INS", str(emulate.folder()))
     from gpuheap import _gpuheap
 
-    # The command is not Python's: Ctrl-C ends it, and a reader that has seen enough does too.
+    # Ctrl-C and a closed pipe end the command at once, unlike Python code.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     return _gpuheap.run_command(["gpuheap", *sys.argv[1:]])

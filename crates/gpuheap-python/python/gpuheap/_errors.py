@@ -8,19 +8,19 @@ if TYPE_CHECKING:
 
 
 class Error(RuntimeError):
-    """An error of gpuheap. `kind` is its kind, one word, which programs may rely on."""
+    """An error of gpuheap. `kind` is one word that stays the same between versions."""
 
     kind = "Error"
 
 
 class OutOfMemory(Error, MemoryError):
-    """A request that a heap had no memory for, with its evidence.
+    """A request for which a heap had no memory, with its evidence.
 
     The attributes are the figures after the last attempt, in bytes: `requested`, `live`, `cached`,
     `largest_cached_block`, `largest_stitchable`, `pending`, `reserved`, `limit`, `device`,
     `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`, and
-    `cause`, one word. `tried` has the reclaim steps with what each gave back. `figures` has all of
-    them. The error holds no memory and no frames.
+    `cause`, one word. `tried` has the reclaim steps with the bytes that each freed. `figures` has
+    all of them. The error holds no memory and no frames.
 
     A request beyond the limit of a scope has the cause `"scope"` and the attributes `scope` (its
     name), `requested`, `live`, `limit` and `short_by`.
@@ -60,7 +60,8 @@ class DriverError(Error):
 
 
 class BadInput(Error, ValueError):
-    """An argument, a setting or a stream that the call does not accept. Nothing was changed."""
+    """An argument, a setting or a stream that the call does not accept. The call changed
+    nothing."""
 
     kind = "InvalidArgument"
 
@@ -80,12 +81,12 @@ class EmulatedDeviceWarning(UserWarning):
 
 
 class Bug(Error):
-    """gpuheap failed in a way that is a fault of its own."""
+    """A bug in gpuheap."""
 
     kind = "Bug"
 
 
-# Programs know them by the package, and so do the first lines of tracebacks.
+# Programs and tracebacks name these classes by the package.
 for _public in (
     Error,
     OutOfMemory,
@@ -116,7 +117,7 @@ _is_told = False
 
 
 def warn_emulated(device: str, memory: int) -> None:
-    """Warns, once, that a device is emulated which nobody asked for."""
+    """Warns once that an emulated device is used although no device was named."""
     global _is_told
     if _is_told:
         return
@@ -143,7 +144,7 @@ def warn_emulated(device: str, memory: int) -> None:
 
 
 def from_kind(kind: str, text: str) -> Error:
-    """Makes the error of a kind that the library names."""
+    """Makes the error of a kind of `gpuheap::ErrorKind`."""
     error = _CLASSES.get(kind, BadInput)(text)
     error.kind = kind
     return error
@@ -157,7 +158,7 @@ def out_of_memory(text: str, figures: dict[str, Any]) -> OutOfMemory:
 
 
 def scope_shortage(scope: str, requested: int, left: int, limit: int) -> str:
-    """Says why a request does not fit into a scope's limit."""
+    """Returns the reason why a request does not fit into a scope's limit."""
     from gpuheap._heap import size
 
     return (

@@ -1,5 +1,4 @@
-"""Explanations of out-of-memory errors, and replays of recorded programs: the command's, as
-objects."""
+"""Explanations of out-of-memory errors, and replays of recorded programs, as objects."""
 
 from __future__ import annotations
 
@@ -14,22 +13,22 @@ from gpuheap import _gpuheap
 from gpuheap._errors import OutOfMemory
 from gpuheap._heap import size
 
-#: Program, cause, evidence, fix, whether its form is known from documentation alone, and the text.
+#: Program, cause, evidence, fix, `True` if the form is known from documentation alone, and the
+#: text.
 Explained = tuple[str, str, list[tuple[str, int]], str, bool, str]
 
 
 class Explanation:
-    """An out-of-memory error: its cause, the figures behind it, and the one thing to do first.
-    `str()` has all of it."""
+    """An out-of-memory error: cause, figures, and the first remedy. `str()` has all of it."""
 
     def __init__(self, explained: Explained) -> None:
-        #: Program whose error it is: `"PyTorch"`.
+        #: Program that raised the error: `"PyTorch"`.
         self.program: str
         #: Cause, in a sentence.
         self.cause: str
-        #: Command, setting or line of code to do first.
+        #: First remedy: a command, a setting or a line of code.
         self.fix: str
-        #: Whether the form of the error is known from documentation and reports alone.
+        #: `True` if the form of the error is known from documentation and reports alone.
         self.from_documentation: bool
         self.program, self.cause, figures, self.fix, self.from_documentation, self._text = explained
         #: Figures that the cause follows from, by name, in bytes.
@@ -48,9 +47,8 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
     """Explains an out-of-memory error of PyTorch, CuPy, RMM, cuDF, Numba, JAX, PyCUDA or gpuheap.
 
     Takes the exception, or a text with the error somewhere in it, such as a log. Without an
-    argument it explains the last error that nobody caught. Of an exception the causes are looked at
-    too. `None` if no known out-of-memory error is in it. The rules are those of the command
-    `gpuheap explain`.
+    argument it explains the last uncaught error. Reads the causes of an exception too. `None` if no
+    known out-of-memory error is in it. The rules are those of the command `gpuheap explain`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
@@ -78,7 +76,7 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
         if isinstance(one, OutOfMemory):
             # The text rounds the sizes that the figures have to the byte.
             text = f"{json.dumps(one.figures)}\n{text}"
-        # A text may hold half of a character, which has no UTF-8.
+        # A text may have half of a character, and no UTF-8 form.
         explained = _gpuheap._explain(text.encode("utf-8", "replace").decode())
         if explained is not None:
             return Explanation(explained)
@@ -86,7 +84,7 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
 
 
 def _of_scope(figures: dict[str, Any]) -> Explained:
-    """Explains the error of a request beyond the limit of a scope."""
+    """Explains the error of a request beyond a scope's limit."""
     cause = f"the limit of scope {figures['scope']!r} is reached"
     fix = f"raise the scope's limit by {size(figures['short_by'])}, or free what was requested inside it"
     evidence = [(name, figures[name]) for name in ("requested", "live", "limit")]
@@ -99,8 +97,8 @@ def _of_scope(figures: dict[str, Any]) -> Explained:
 
 
 def _text(error: BaseException) -> str:
-    """An exception as its traceback ends, without its causes: `traceback` reads those at each
-    call."""
+    """Returns the last lines of an exception's traceback, without its causes: `traceback` would
+    read them at each call."""
     kind = type(error)
     name = (
         kind.__qualname__
@@ -110,13 +108,13 @@ def _text(error: BaseException) -> str:
     try:
         lines = [f"{name}: {error}", *map(str, getattr(error, "__notes__", ()))]
     except Exception:
-        # Its own code fails. Its name may say enough.
+        # The exception's own code fails. Its class name remains.
         return name
     return "\n".join(lines)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those before it."""
+    """Yields an exception and its causes."""
     seen: set[int] = set()
     following: list[BaseException | None] = [error]
     while following:
@@ -131,7 +129,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 class Replay:
-    """The verdict on the traces of a file. `str()` has what the command prints."""
+    """The verdict on the traces of a file. `str()` is the command's output."""
 
     def __init__(self, figures: str, text: str) -> None:
         #: One dictionary for each trace, as `gpuheap replay --json` prints it
@@ -141,7 +139,7 @@ class Replay:
 
     @property
     def gets_through(self) -> bool:
-        """Whether every trace gets through on its device."""
+        """`True` if every trace gets through on its device."""
         return all(trace["verdict"]["gets_through"] for trace in self.traces)
 
     def __str__(self) -> str:
@@ -164,12 +162,12 @@ def replay(
     find_minimum: bool = False,
     recorded_only: bool = False,
 ) -> Replay:
-    """Replays a PyTorch snapshot or an RMM log through models of allocators, without a GPU: would
-    the program have got through, with which setting, on which card. The arguments are those of
+    """Replays a PyTorch snapshot or an RMM log through models of allocators, without a GPU. The
+    verdict names settings and cards on which the program gets through. Takes the arguments of
     `gpuheap replay`.
 
-    Blocks until it is done, a second for some million events. Raises `OSError` if there is no such
-    file, and `ValueError` if it is no trace, or an argument is wrong.
+    Blocks until it is done, about a second per million events. Raises `OSError` for a missing file,
+    and `ValueError` for a file that is no trace or a wrong argument.
     """
     figures, text = _gpuheap._replay(
         fspath(path),

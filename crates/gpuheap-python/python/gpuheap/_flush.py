@@ -1,5 +1,4 @@
-"""Flushes that release what only a traceback, a dead thread's frame or a notebook's output
-keeps."""
+"""Flushes that release memory kept only by tracebacks, dead threads' frames or notebook outputs."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
     """Collects Python's garbage, and gives all cached memory of the default heap back to the
     driver.
 
-    With `tracebacks` it first releases what an error left behind, and no code needs:
+    With `tracebacks` it first releases the objects that an error left and no code needs:
     `sys.last_exc`, `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the
     locals of threads that ended, where the traceback of an exception keeps them. The exceptions
     themselves stay, with their text and lines. With `outputs` it also empties IPython's `Out`, `_`,
-    `__`, `___` and `_1`, `_2`... A frame that runs, or that a generator will go on with, is never
+    `__`, `___` and `_1`, `_2`... A frame that runs, or that a generator will resume, is never
     touched.
 
-    `released` of the report says what each gave, in bytes. Waits for frees in flight.
+    `released` of the report has the bytes that each freed. Waits for frees in flight.
     """
     gc.collect()
     released = []
@@ -63,7 +62,7 @@ def _forget_last_error() -> None:
 
 
 def _ipython() -> Any:
-    """The shell of IPython, if the program runs in one."""
+    """Returns IPython's shell, if the program runs in one."""
     module = sys.modules.get("IPython")
     return module.get_ipython() if module is not None else None
 
@@ -81,7 +80,7 @@ def _forget_traceback(shell: Any) -> None:
 
 def _forget_outputs(shell: Any) -> None:
     shell.displayhook.flush()
-    # IPython's `flush` forgets these in the namespace that the user sees alone.
+    # IPython's `flush` removes these from the user's namespace alone.
     shell.user_ns_hidden.update(
         (name, "") for name in ("_", "__", "___") if name in shell.user_ns_hidden
     )
@@ -91,7 +90,7 @@ def _forget_outputs(shell: Any) -> None:
 
 
 def _frames_of_dead_threads() -> dict[str, list[types.FrameType]]:
-    """Frames that a traceback keeps, of threads that ended, by the thread's name."""
+    """Returns frames of ended threads that a traceback keeps, by thread name."""
     running = {id(frame) for _, frame in _frames.running_frames()}
     found: dict[str, dict[int, types.FrameType]] = {}
     for traceback in gc.get_objects():

@@ -17,13 +17,13 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def running_frames() -> list[tuple[int, types.FrameType]]:
-    """Frames that run now, the innermost of each thread first, with the thread's number. Frames of
-    this package are left out."""
+    """Returns the frames that run now, the innermost of each thread first, with the thread's
+    number. Frames of this package are left out."""
     found = []
     innermost = sys._current_frames()
     while innermost:
         ident, running = innermost.popitem()
-        # At the end this is no frame: one that held its own would keep its locals when it ends.
+        # A frame that held itself in `frame` would keep its locals after its end.
         frame: types.FrameType | None = running
         del running
         while frame is not None:
@@ -34,25 +34,25 @@ def running_frames() -> list[tuple[int, types.FrameType]]:
 
 
 def local_names(frame: types.FrameType) -> dict[str, int]:
-    """The locals of a frame: the number `id` of each by its name."""
+    """Returns the `id` of each local of a frame, by name."""
     return {name: id(value) for name, value in _locals(frame).items()}
 
 
 def local_values(frame: types.FrameType) -> list[Any]:
-    """The values of a frame's locals."""
+    """Returns the values of a frame's locals."""
     return list(_locals(frame).values())
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:
-    """A copy of a frame's locals: another thread may change them meanwhile. Empty for the body of a
-    class that has them in a table of its own."""
+    """Copies a frame's locals: another thread may change them meanwhile. Empty for a class body
+    with a namespace of another type."""
     values = frame.f_locals
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         named = _plain.items(values) if _plain.is_a(values, dict) else []
         return {name: value for name, value in named if type(name) is str}
     found = dict(values)
-    # Until Python 3.13 a function's frame keeps the dictionary that it made for us, and with it all
-    # that its locals are now. It is emptied, unless `locals()` or a debugger has it too.
+    # Until Python 3.13 a function's frame keeps the dictionary that this call made, and with it the
+    # values of its locals. Empties the dictionary, unless `locals()` or a debugger has it too.
     if sys.version_info < (3, 13) and sys.gettrace() is None and sys.getrefcount(values) <= 3:
         values.clear()
     return found
@@ -65,7 +65,7 @@ def place(frame: types.FrameType, line: int | None = None) -> str:
 
 
 def thread_names() -> dict[int | None, str]:
-    """The names of the threads that run, by their number."""
+    """Returns the names of the running threads, by number."""
     return {
         _of_thread(thread, threading.Thread.ident): name_of(thread)
         for thread in threading.enumerate()
@@ -73,7 +73,8 @@ def thread_names() -> dict[int | None, str]:
 
 
 def name_of(thread: threading.Thread) -> str:
-    """Name of a thread. A class of the program may have a name of its own, which is not asked."""
+    """Returns the name of a thread. A subclass of the program may override the name: its code is
+    not run."""
     name = _of_thread(thread, threading.Thread.name)
     return name if type(name) is str else "?"
 
@@ -92,7 +93,7 @@ def is_alive(thread: threading.Thread) -> bool:
 
 
 def dead_thread(frame: types.FrameType) -> threading.Thread | None:
-    """The thread that ran a frame, if it ended."""
+    """Returns the thread that ran a frame, if the thread ended."""
     outermost = frame
     while outermost.f_back is not None:
         outermost = outermost.f_back
@@ -103,7 +104,7 @@ def dead_thread(frame: types.FrameType) -> threading.Thread | None:
 
 
 def is_suspended(frame: types.FrameType) -> bool:
-    """Whether a generator or a coroutine will go on with the frame."""
+    """Returns whether a generator or a coroutine will resume the frame."""
     flags = frame.f_code.co_flags
     if not flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return False
@@ -111,9 +112,9 @@ def is_suspended(frame: types.FrameType) -> bool:
 
 
 def resumable_on_stack() -> list[weakref.ref[Any]]:
-    """Weak references to the generators and coroutines that run on this thread, the innermost
-    first. Those that `contextlib` or pytest drive are left out: they are suspended for the code
-    that runs inside their block."""
+    """Returns weak references to the generators and coroutines that run on this thread, the
+    innermost first. Leaves out generators that `contextlib` or pytest drive: they are suspended
+    while the code of their block runs."""
     found = []
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
@@ -137,7 +138,7 @@ def _is_driver(frame: types.FrameType) -> bool:
 
 
 def _opener(frame: types.FrameType) -> Any:
-    """The generator or the coroutine that a frame is of; `None` if the interpreter does not show
+    """Returns the generator or the coroutine of a frame; `None` if the interpreter does not expose
     it."""
     if sys.version_info >= (3, 14):
         return frame.f_generator
@@ -152,7 +153,8 @@ def _opener(frame: types.FrameType) -> Any:
 
 
 def frame_of(node: Any) -> types.FrameType | None:
-    """The frame of a generator or a coroutine that has not ended; `None` for other objects."""
+    """Returns the frame of a generator or a coroutine that has not ended; `None` for other
+    objects."""
     kind = type(node)
     found: types.FrameType | None = None
     if kind is types.GeneratorType:

@@ -1,4 +1,4 @@
-"""The heap, with what is made of its figures in Python: status and reports."""
+"""The heap with its reports: status, flush, leaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes", "threads"))):
-    """A line of the program, with what it holds, and the names of the threads that allocated it."""
+    """A line of the program with its outstanding memory, and the names of the allocating
+    threads."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Status(Report):
 
 
 class Released(namedtuple("Released", ("name", "bytes"))):
-    """Objects that a flush released, and the bytes that became free by it."""
+    """Objects that a flush released, and the bytes that they freed."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -92,9 +93,10 @@ class Released(namedtuple("Released", ("name", "bytes"))):
 
 
 class FlushReport(Report):
-    """What a flush gave back, and what stayed. From `Heap.flush()` and `gpuheap.flush()`."""
+    """Report of a flush: returned and remaining memory. From `Heap.flush()` and
+    `gpuheap.flush()`."""
 
-    #: What `gpuheap.flush(tracebacks=True)` released.
+    #: Objects that `gpuheap.flush(tracebacks=True)` released.
     released: list[Released] = []
 
     def __str__(self) -> str:
@@ -104,7 +106,7 @@ class FlushReport(Report):
 
     @property
     def given_back(self) -> int:
-        """Bytes given back to the driver."""
+        """Bytes returned to the driver."""
         return sum(kind["given_back"] for kind in self._figures["kinds"])
 
 
@@ -125,14 +127,14 @@ class Heap(_gpuheap.Heap):
     __doc__ = _gpuheap.Heap.__doc__
 
     def status(self) -> Status:
-        """Figures of the heap and its device. Does not wait."""
+        """Returns figures of the heap and its device. Does not wait."""
         import json
 
         figures, text = self._status()
         return Status(json.loads(figures), text)
 
     def flush(self) -> FlushReport:
-        """Gives all cached memory back to the driver, and says what stayed. Waits for frees in
+        """Returns all cached memory to the driver, with a report of the rest. Waits for frees in
         flight."""
         import json
 
@@ -149,12 +151,12 @@ class Heap(_gpuheap.Heap):
         return adapt(self, structure, narrow)
 
     def leaks(self) -> Leaks:
-        """Lines that hold memory, most bytes first. Needs `track="lines"`."""
+        """Returns the lines that hold memory, most bytes first. Needs `track="lines"`."""
         return Leaks(Line(*line) for line in self._outstanding())
 
     def held(self) -> list[Held]:
-        """Every outstanding allocation with who holds it, most bytes first. Needs `track="lines"`.
-        Looks at every object of the program: for questions, and not for loops.
+        """Returns every outstanding allocation with its holders, most bytes first. Needs
+        `track="lines"`. Examines every object of the program: do not call it in loops.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
@@ -167,7 +169,7 @@ class Heap(_gpuheap.Heap):
         return held(self)
 
     def meter(self) -> Meter:
-        """Begins to measure this heap: the peak of live memory, what stays, and by which lines.
+        """Begins to measure this heap: the peak of live memory, and the kept memory by line.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
@@ -190,21 +192,22 @@ class Heap(_gpuheap.Heap):
     ) -> Scope:
         """Opens a scope: `with heap.scope("load", limit="6 GiB"):`, or a decorator.
 
-        Buffers that the code inside requests are freed at its end, in the order of their streams,
-        also after an exception. `Scope.keep` excepts one, and so does the return from a decorated
-        function. An object of a library is not torn away: the scope reports those that stayed. The
-        code inside is that which the block calls. Other threads and asyncio tasks that are started
-        in it are outside, and so is the code that runs while a generator that opened the scope is
+        The end of the scope frees the buffers that the code inside requested, in the order of their
+        streams, also after an exception. `Scope.keep` excepts a buffer, and so does the return from
+        a decorated function. The scope does not free objects of libraries: it reports them. The
+        code inside is all code that the block calls. Threads and asyncio tasks that the block
+        starts are outside, and so is code that runs while a generator that opened the scope is
         suspended.
 
         `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it
-        raises `gpuheap.OutOfMemory`, which names the scope. It counts what Python code requests
-        from the heap, itself or through CuPy, Numba, cuda.core and PyCUDA. What RMM and PyTorch
-        request is under the limit of the heap alone: no Python may run below them.
+        raises `gpuheap.OutOfMemory` with the scope's name. The limit counts requests of Python
+        code, made directly or through CuPy, Numba, cuda.core and PyCUDA. Only the heap's limit
+        counts requests of RMM and PyTorch: no Python may run below them.
 
-        `on_leak` says what happens if memory stays: `"warn"` (a `gpuheap.LeakWarning`), `"raise"`
-        (`gpuheap.Leaked`), `"ignore"`, or a function that gets the scope. If the scope ends by an
-        exception, that one gets a note instead. A heap with `track="lines"` names the lines.
+        `on_leak` chooses the reaction if memory stays: `"warn"` (a `gpuheap.LeakWarning`),
+        `"raise"` (`gpuheap.Leaked`), `"ignore"`, or a function that gets the scope. If the scope
+        ends by an exception, the exception gets a note instead. A heap with `track="lines"` names
+        the lines.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -222,7 +225,7 @@ class Heap(_gpuheap.Heap):
 
 
 _default: Heap | None = None
-# A signal's handler may ask for the default heap while it is made.
+# A signal's handler may need the default heap while it is made.
 _default_lock = RLock()
 
 
@@ -235,8 +238,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_heap() -> Heap:
-    """The heap that `gpuheap.status()`, `gpuheap.flush()` and the modules of libraries use: the one
-    of `set_default_heap` or `install`, else one of the first device, with the settings of the
+    """Returns the heap that `gpuheap.status()`, `gpuheap.flush()` and the modules of libraries use:
+    set by `set_default_heap` or `install`, else made for the first device with the settings of the
     environment."""
     global _default
     with _default_lock:
@@ -248,12 +251,12 @@ def default_heap() -> Heap:
 
 
 def peek_default_heap() -> Heap | None:
-    """The default heap, if there is one yet."""
+    """Returns the default heap, if there is one yet."""
     return _default
 
 
 def set_default_heap(heap: Heap | None) -> Heap | None:
-    """Sets the heap that `default_heap` returns. Returns the one before."""
+    """Sets the heap that `default_heap` returns. Returns the earlier one."""
     if heap is not None and not isinstance(heap, Heap):
         raise TypeError(f"the default heap is a gpuheap.Heap or None, not {type(heap).__name__}")
     global _default
@@ -263,12 +266,12 @@ def set_default_heap(heap: Heap | None) -> Heap | None:
 
 
 def status() -> Status:
-    """Figures of the default heap and its device."""
+    """Returns figures of the default heap and its device."""
     return default_heap().status()
 
 
 def size(nbytes: int) -> str:
-    """A size for people: `512.000 MiB`."""
+    """Returns a size for people: `512.000 MiB`."""
     if nbytes < 0:
         return f"-{size(-nbytes)}"
     if nbytes < 1024:

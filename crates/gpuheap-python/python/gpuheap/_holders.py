@@ -1,4 +1,4 @@
-"""Who holds GPU memory: from an object to the names through which the program reaches it."""
+"""Holders of GPU memory: the names through which the program reaches an object."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpuheap import _frames, _plain
 from gpuheap._heap import Heap, size
 from gpuheap._objects import memory_objects, memory_of
 
-# Objects and levels that a search looks at. A program of a million objects is searched in about a
-# second.
+# Most objects and levels that a search examines. A program of a million objects is searched in
+# about a second.
 _MOST_OBJECTS = 20_000
 _MOST_LEVELS = 32
 _MOST_HOLDERS = 8
@@ -28,9 +28,8 @@ _MOST_HOLDERS = 8
 _FEW = 16
 _CHUNK = 200
 
-# Searches of several threads take turns: each would find what the others hold. A search that lasts
-# this many seconds, in code of the program that it asked for an address, does not keep the others
-# waiting.
+# Searches of several threads take turns: each would find objects that the others hold. After this
+# many seconds the others stop waiting: the search may hang in the program's own code.
 _turn = threading.RLock()
 _MOST_SECONDS = 30
 
@@ -55,7 +54,7 @@ def _in_turn() -> Iterator[None]:
 
 
 class Holder(NamedTuple):
-    """A name that keeps an object alive. Holds no object itself.
+    """A name that keeps an object alive. Holds no object.
 
     `kind` is `"local"`, `"global"`, `"class"`, `"output"` (IPython's), `"traceback"` (an exception
     that is kept), `"thread"`, `"cycle"` (waits for the collector) or `"unknown"`.
@@ -72,7 +71,7 @@ class Holder(NamedTuple):
 
 
 class Held(NamedTuple):
-    """An allocation, and who holds it. From `Heap.held`."""
+    """An allocation with its holders. From `Heap.held`."""
 
     bytes: int
     file: str
@@ -93,10 +92,10 @@ class Held(NamedTuple):
 
 
 def holders(obj: Any) -> list[Holder]:
-    """Says who holds an object: a buffer, an array or any other.
+    """Returns the holders of an object: a buffer, an array or any other.
 
-    Walks from the object to the names that reach it. Takes as long as Python's collector for each
-    level between them, so it is for questions and not for loops. Nothing is changed.
+    Walks from the object to the names that reach it. Each level between them takes as long as a run
+    of Python's collector: do not call it in loops. Changes nothing.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -111,7 +110,8 @@ def holders(obj: Any) -> list[Holder]:
 
 
 def held(heap: Heap) -> list[Held]:
-    """Every outstanding allocation of a heap with its holders, most bytes first: `Heap.held`."""
+    """Returns every outstanding allocation of a heap with its holders, most bytes first:
+    `Heap.held`."""
     records = heap._records()
     holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in records])
     shown = [
@@ -131,13 +131,13 @@ def held(heap: Heap) -> list[Held]:
 
 
 def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
-    """Who holds an object whose memory is in a range of addresses."""
+    """Returns the holders of objects with memory in a range of addresses."""
     return _holders_of_ranges([(address, nbytes)])[0]
 
 
 def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
-    """Who holds an object whose memory is in each of some ranges, which do not overlap: address and
-    bytes."""
+    """Returns the holders of objects with memory in each of some ranges: address and bytes. Ranges
+    do not overlap."""
     starts = sorted(ranges)
     with _in_turn():
         inside: dict[int, list[int]] = {}
@@ -165,25 +165,25 @@ def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
 
 
 def _without_parts(found: list[Holder]) -> list[Holder]:
-    """An array and the buffer inside it are held by one name: each name once."""
+    """One name may hold an array and the buffer inside it. Each name is listed once."""
     unique = list(dict.fromkeys(found))
     named = [holder for holder in unique if holder.kind not in ("unknown", "cycle")]
     return (named or unique)[:_MOST_HOLDERS]
 
 
 class _Search:
-    """What refers to some objects, level by level up to names.
+    """The objects that refer to some objects, level by level up to names.
 
-    `nodes` has the objects by number, and `above` the numbers of those that refer to each. These
-    and the list of the current level are the only containers of objects here, and no result of the
-    walk.
+    `nodes` has the objects by number, and `above` the numbers of the objects that refer to each.
+    These two and the list of the current level are the only containers of objects here. The walk
+    leaves them out of its results.
     """
 
     def __init__(self, targets: list[Any]) -> None:
         self.nodes: dict[int, Any] = {}
         self.above: dict[int, dict[int, None]] = {}
         self.is_complete = True
-        #: Names of the parts of large containers, by the numbers of container and part.
+        #: Names of parts of large containers, by the numbers of container and part.
         self.steps: dict[int, dict[int, str]] = {}
         # A module may have a second name: multiprocessing's __mp_main__ is __main__. The first name
         # counts.
@@ -195,7 +195,7 @@ class _Search:
         self.threads = {id(thread): _frames.name_of(thread) for thread in threading.enumerate()}
         self.running = {id(frame) for _, frame in _frames.running_frames()}
         self._walk(targets)
-        # Once all objects are held here: the number of one that ended would be another's by now.
+        # Only now are all objects held: the `id` of an ended object may be another's by now.
         names = _frames.thread_names()
         self.handled = _handled(names)
         self.locals: dict[int, list[tuple[str, str]]] = {}
@@ -253,9 +253,9 @@ class _Search:
         )
 
     def holders_of(self, target: int) -> list[Holder]:
-        """The shortest way from each name down to an object."""
+        """Returns the shortest path from each name down to an object."""
         found: list[Holder] = []
-        # Ways from a node down to the target, the shortest first.
+        # Paths from a node down to the target, the shortest first.
         ways: list[tuple[int, ...]] = [(target,)]
         seen = {target: 1}
         while ways and len(found) < _MOST_HOLDERS:
@@ -263,7 +263,7 @@ class _Search:
             for way in ways:
                 found += self._names(way)
                 for number in self.above.get(way[0], ()):
-                    # Two names may share what they go through, such as one dictionary.
+                    # Two paths may share objects, such as one dictionary.
                     if seen.get(number, 0) < _MOST_HOLDERS and number not in way:
                         seen[number] = seen.get(number, 0) + 1
                         following.append((number, *way))
@@ -272,7 +272,7 @@ class _Search:
         return found[:_MOST_HOLDERS] or self._unnamed(target, set(seen))
 
     def _names(self, way: tuple[int, ...]) -> list[Holder]:
-        """The names of the first node of a way."""
+        """Returns the names of a path's first node."""
         number = way[0]
         node = self.nodes[number]
         frame = _frames.frame_of(node) if len(way) > 1 else None
@@ -289,7 +289,7 @@ class _Search:
                     )
                 ]
         if number not in self.locals and number not in self.handled and not self._is_root(node):
-            # Most nodes have no name of their own. Their path may lead through large containers.
+            # Most nodes have no name. Their path may lead through large containers.
             return []
         below = self._path(way)
         found = [
@@ -326,7 +326,7 @@ class _Search:
         return Holder(kind, f"{module}.{key}{below}")
 
     def _path(self, way: tuple[int, ...]) -> str:
-        """The steps of a way, as one would type them."""
+        """Returns the steps of a path as Python code."""
         text = ""
         for index in range(len(way) - 1):
             outer, node, child = (
@@ -372,8 +372,8 @@ class _Search:
         return []
 
     def _cycle(self, target: int) -> list[int]:
-        """Objects above one that refer to each other in a circle."""
-        # No function that calls itself: it would refer to itself, and keep this object until the
+        """Returns the objects above one that refer to each other in a circle."""
+        # A nested recursive function would refer to itself, and keep this object until the
         # collector runs.
         way, left = [target], [iter(self.above.get(target, ()))]
         done: set[int] = set()
@@ -390,7 +390,7 @@ class _Search:
         return []
 
     def _step(self, outer: Any, node: Any, child: int) -> str:
-        """How `node` names `child`, inside `outer`."""
+        """Returns how `node` names `child`, inside `outer`."""
         kind = type(node)
         if kind is types.TracebackType:
             return ""
@@ -410,7 +410,7 @@ class _Search:
         return _attribute(node, child)
 
     def _part(self, node: Any, child: int) -> str | None:
-        """The key or the index of `child` in a container."""
+        """Returns the key or the index of `child` in a container."""
         parts: Any = None
         if _plain.is_a(node, dict):
             parts = ((value, key) for key, value in _plain.items(node))
@@ -433,7 +433,7 @@ _TRACEBACK: Any = vars(BaseException)["__traceback__"].__get__
 
 
 def len_of(node: Any) -> int:
-    """Length of a dictionary, a list or a tuple, whatever its class says."""
+    """Returns the length of a dictionary, a list or a tuple, without code of its class."""
     for kind in (dict, list, tuple):
         if _plain.is_a(node, kind):
             return kind.__len__(node)
@@ -441,8 +441,8 @@ def len_of(node: Any) -> int:
 
 
 def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
-    """Objects that refer to one of a level. Notes in `ours` what the search itself holds them
-    by."""
+    """Returns the objects that refer to one of a level. Notes in `ours` the containers of the
+    search itself."""
     if len(level) <= _FEW:
         # Python 3.13 shows the tuple of the call's arguments as a referrer.
         arguments = tuple(level)
@@ -461,13 +461,12 @@ def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]
 
 
 def vars_of_module(frame: types.FrameType) -> int:
-    """The number of a frame's variables if they are those of a module, which are globals; else
-    0."""
+    """Returns the `id` of a frame's variables if they are a module's globals; else 0."""
     return id(frame.f_globals) if frame.f_code.co_name == "<module>" else 0
 
 
 def _handled(names: dict[int | None, str]) -> dict[int, str]:
-    """Exceptions that threads handle now, by number."""
+    """Returns the exceptions that threads handle now, by number."""
     return {
         id(error[1] if type(error) is tuple else error): names.get(ident, str(ident))
         for ident, error in sys._current_exceptions().items()
@@ -482,7 +481,7 @@ def _is_output(module: str, key: str) -> bool:
 
 
 def _attribute(node: Any, child: int) -> str:
-    """`.name` of an attribute."""
+    """Returns `.name` of an attribute."""
     variables = _plain.variables(node)
     if variables is not None:
         for name, value in _plain.items(variables):

@@ -13,7 +13,7 @@ Undo = Callable[[], object]
 
 
 class Outcome(NamedTuple):
-    """What `install` did for a library, or why it did nothing."""
+    """The outcome of `install` for one library: an action, or the reason for none."""
 
     done: bool
     text: str
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
 
 
 class Installed:
-    """What `gpuheap.install` did. `heap` is the heap, `libraries` an `Outcome` for each library."""
+    """The result of `gpuheap.install`: `heap`, and an `Outcome` for each of `libraries`."""
 
     def __init__(self, heap: _heap.Heap, before: _heap.Heap | None, given: tuple[Any, ...]) -> None:
         self.heap = heap
@@ -33,7 +33,7 @@ class Installed:
         self._undos: list[tuple[str, Undo | None]] = []
 
     def undo(self) -> dict[str, str]:
-        """Puts back what was there before, the last one first, and the default heap. Memory that
+        """Restores the earlier allocators, the last one first, and the default heap. Memory that
         libraries hold stays valid. Returns the libraries that keep the heap, with the reason. A
         second call does nothing."""
         global _current
@@ -69,7 +69,7 @@ _current: Installed | None = None
 
 
 def installed() -> Installed | None:
-    """What the last `install` returned; `None` before it, and after `undo`."""
+    """Returns the result of the last `install`; `None` before it, and after `undo`."""
     return _current
 
 
@@ -85,10 +85,10 @@ def install(
     before anything uses the GPU.
 
     The heap is `heap`, or a new one of `device` with `limit` and the `settings` of `gpuheap.Heap`.
-    `libraries` is `"auto"`, which are those that are installed, or names: `cuda.core`, `cupy`,
-    `jax`, `numba`, `pycuda`, `rmm`, `torch`. They are imported. A library that cannot be served
-    does not stop the others: print the result to see what was done for each, and why not. A second
-    call with the same arguments returns the first result; `gpuheap.installed()` has it too.
+    `libraries` is `"auto"` for all installed ones, or names: `cuda.core`, `cupy`, `jax`, `numba`,
+    `pycuda`, `rmm`, `torch`. They are imported. A library that cannot be served does not stop the
+    others: print the result to see the outcome for each. A second call with the same arguments
+    returns the first result, as does `gpuheap.installed()`.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")
@@ -99,7 +99,7 @@ def install(
     """
     global _current
     names = _names(libraries)
-    # A device as an object is known by its name.
+    # Objects of one device are compared by its name.
     given = (limit, names, libraries == "auto", heap, getattr(device, "name", device), settings)
     if _current is not None:
         if _current._given == given:
@@ -119,7 +119,7 @@ def install(
         for name in names:
             made.libraries[name] = _served(made, name, asked=libraries != "auto")
     except BaseException:
-        # Ctrl-C while a library is imported: there is no object yet to undo with.
+        # Ctrl-C while a library is imported: the caller has no object to undo with yet.
         made.undo()
         raise
     return made
@@ -132,7 +132,7 @@ def _served(made: Installed, name: str, asked: bool) -> Outcome:
     try:
         text, undo = serve(made.heap)
     except Exception as error:
-        # A library that is broken or too old is no reason to leave the others out.
+        # A library that is broken or too old does not leave the others out.
         return Outcome(False, str(error) or type(error).__name__)
     made._undos.append((name, undo))
     return Outcome(True, text)
@@ -162,7 +162,7 @@ def _cuda_core(heap: _heap.Heap) -> tuple[str, Undo]:
 
     from gpuheap import cuda_core
 
-    # A device has a memory resource once it is the current one.
+    # A device has a memory resource once it is current.
     Device(heap.device.ordinal).set_current()
     made = cuda_core.install(heap)
     return "memory resource of the device", lambda: cuda_core.uninstall(made)
@@ -209,7 +209,7 @@ def _torch(heap: _heap.Heap) -> tuple[str, Undo | None]:
     return "allocator", None
 
 
-#: Hooks by the name of the library, with the module that says that it is there.
+#: Hooks by the name of the library, with the module that shows whether it is installed.
 _LIBRARIES: dict[str, tuple[str, Callable[[_heap.Heap], tuple[str, Undo | None]]]] = {
     "torch": ("torch", _torch),
     "rmm": ("rmm", _rmm),

@@ -12,10 +12,10 @@ from gpuheap._heap import Line, size
 class Reading(NamedTuple):
     """GPU memory since a meter was made. From `Meter.read()`. Bytes."""
 
-    #: Most that was live at once, above what was live at the start. Of several allocators, the sum
+    #: Most bytes live at once, above the live bytes at the start. For several allocators, the sum
     #: of their peaks.
     peak: int
-    #: Live now, above what was live at the start; 0 if less is live.
+    #: Bytes live now, above the live bytes at the start; 0 if fewer are live.
     kept: int
     #: Lines that hold more or less than at the start, the largest growth first. Counts and bytes
     #: are the differences. Needs a heap with `track="lines"`.
@@ -27,7 +27,7 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Measures from the call that made it on. From `gpuheap.meter()` and `Heap.meter()`.
+    """A measurement that begins with its making. From `gpuheap.meter()` and `Heap.meter()`.
 
     Counts all threads, and all libraries that use the heap. Meters may overlap.
     """
@@ -42,7 +42,7 @@ class Meter:
             cuda.reset_peak_memory_stats(device)
 
     def read(self) -> Reading:
-        """Returns the use until now. The meter goes on."""
+        """Returns the use so far. The meter keeps measuring."""
         peak = kept = 0
         if self._inner is not None:
             before, live, most = self._inner.read()
@@ -65,7 +65,7 @@ class Meter:
 
 def meter() -> Meter:
     """Begins to measure the default heap and PyTorch's own allocator. Opens no device and imports
-    no library. PyTorch's own peak statistic begins anew.
+    no library. Resets PyTorch's own peak statistic.
 
     >>> import gpuheap
     >>> before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB"))
@@ -79,7 +79,7 @@ def meter() -> Meter:
 
 
 def live_bytes() -> int:
-    """Bytes that the default heap and PyTorch's allocator have live. Opens no device."""
+    """Returns the live bytes of the default heap and PyTorch's allocator. Opens no device."""
     heap = _heap.peek_default_heap()
     own = heap.stats()["live"] if heap is not None else 0
     return own + sum(_torch_live().values())
@@ -114,8 +114,8 @@ def _torch_live() -> dict[int, int]:
 
 
 def _torch_devices() -> list[tuple[int, Any]]:
-    """The devices that PyTorch's own allocator is in use on. None if a heap took its place: then it
-    is the heap that counts."""
+    """Returns the devices on which PyTorch's own allocator is in use. Empty if a heap replaced it:
+    the heap has the figures."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     try:
@@ -125,6 +125,6 @@ def _torch_devices() -> list[tuple[int, Any]]:
         for device in devices:
             cuda.memory_allocated(device)
     except RuntimeError:
-        # An allocator that was plugged in has no such statistics.
+        # A pluggable allocator has no such statistics.
         return []
     return [(device, cuda) for device in devices]

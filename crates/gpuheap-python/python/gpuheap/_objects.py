@@ -1,4 +1,4 @@
-"""Python objects that hold device memory: ours, and those of libraries."""
+"""Python objects that hold device memory: gpuheap's, and other libraries'."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from gpuheap import _frames, _gpuheap, _plain
 
 _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
-# Objects that are looked at together. Of most of them no class is new.
+# Objects that are examined together. Most of them have a known class.
 _CHUNK = 500
 
 
 def memory_of(holder: Any) -> tuple[int, int] | None:
-    """Address and bytes of the device memory that an object holds; `None` if it holds none. Runs
-    code of the object's class alone that says where its memory is."""
+    """Returns address and bytes of the device memory that an object holds; `None` if it holds none.
+    Of the object's class, runs only the code that returns the address."""
     try:
         return _memory_of(holder, type(holder))
     except KeyboardInterrupt:
         raise
     except BaseException:
-        # An object that cannot say where its memory is, such as a tensor that needs gradients.
+        # The object has no address, such as a tensor that needs gradients.
         return None
 
 
@@ -29,7 +29,7 @@ def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
     if any(kind is own for own in _OWN):
         return None if holder.freed else (holder.ptr, holder.nbytes)
     if _plain.has(kind, "untyped_storage"):
-        # PyTorch: a tensor on the host has a storage too.
+        # A PyTorch tensor on the host has a storage too.
         if not holder.is_cuda:
             return None
         storage = holder.untyped_storage()
@@ -47,17 +47,17 @@ def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
 
 
 def memory_objects() -> list[Any]:
-    """All objects that may hold device memory, as far as Python's collector knows them or what
-    refers to them. Looks at every object of the program, and runs no code of it."""
+    """Returns all objects that may hold device memory, if Python's collector knows them or objects
+    that refer to them. Examines every object of the program, and runs no code of it."""
     found: dict[int, Any] = {}
     look = _Look(found)
     everything = gc.get_objects()
     for start in range(0, len(everything), _CHUNK):
         chunk = everything[start : start + _CHUNK]
         look.at(chunk)
-        # The collector does not know a buffer itself, which refers to no other object.
+        # The collector does not track a buffer: it refers to no other object.
         look.at(gc.get_referents(*chunk))
-    # They have the dictionaries of locals, which would not be emptied.
+    # They have the dictionaries of locals, and would keep them filled.
     del everything, chunk
     for _, frame in _frames.running_frames():
         look.at(_frames.local_values(frame))
@@ -65,17 +65,17 @@ def memory_objects() -> list[Any]:
 
 
 class _Look:
-    """A look at many objects. It lasts as long as one search: to remember a class is to keep it
-    alive."""
+    """An examination of many objects. It lasts as long as one search, because it keeps their
+    classes alive."""
 
     def __init__(self, found: dict[int, Any]) -> None:
         self.found = found
-        # By the number of a class: to hash the class itself may be code of its metaclass.
+        # By the `id` of a class: hashing the class may run code of its metaclass.
         self.kinds: dict[int, type] = {}
         self.holding: set[int] = set()
 
     def at(self, objects: list[Any]) -> None:
-        """Notes those of the objects that may hold device memory."""
+        """Notes the objects that may hold device memory."""
         numbers = set(map(id, map(type, objects)))
         if not numbers <= self.kinds.keys():
             for one in objects:
@@ -104,13 +104,13 @@ def _is_of_cuda_core(kind: type) -> bool:
 
 
 def _is_of_pycuda(kind: type) -> bool:
-    """Returns `True` for the pointers that PyCUDA's arrays have of gpuheap. The collector does not
-    know them, so that a search from the buffer inside ends at them."""
+    """Returns `True` for gpuheap's pointers in PyCUDA's arrays. The collector does not track them,
+    so a search from the buffer inside ends at them."""
     return _plain.module_of(kind) == "gpuheap.pycuda"
 
 
 def _span(interface: dict[str, Any]) -> int:
-    """Bytes from the first element to the end of the last one."""
+    """Returns the bytes from the first element to the end of the last one."""
     shape: tuple[int, ...] = interface["shape"]
     item = int(interface["typestr"][2:])
     if 0 in shape:

@@ -1,12 +1,12 @@
-"""Objects, looked at without code of their classes: a search meets every object of the program,
-also those whose attributes load a module, fail, or are made up by a metaclass."""
+"""Reads of objects without code of their classes: a search meets every object of the program.
+Attributes may load a module, fail, or come from a metaclass."""
 
 from __future__ import annotations
 
 import types
 from typing import Any
 
-# As C has them. A metaclass may define each of these anew.
+# C's own descriptors: a metaclass may override each attribute.
 _MRO: Any = type.__dict__["__mro__"].__get__
 _CONTENTS: Any = type.__dict__["__dict__"].__get__
 _QUALNAME: Any = type.__dict__["__qualname__"].__get__
@@ -18,29 +18,29 @@ _MOST_TRIES = 1000
 
 
 def is_a(node: Any, kind: type) -> bool:
-    """Returns `True` for an object of a class or of one below it. `isinstance` also asks the
-    object."""
+    """Returns `True` for an instance of a class or a subclass. `isinstance` would also run code of
+    the object."""
     return issubclass(type(node), kind)
 
 
 def contents(kind: type) -> Any:
-    """The names that a class itself defines."""
+    """Returns the names that a class itself defines."""
     return _CONTENTS(kind)
 
 
 def classes(kind: type) -> tuple[type, ...]:
-    """A class and those that it inherits from."""
+    """Returns a class and its bases, in the order of resolution."""
     found: tuple[type, ...] = _MRO(kind)
     return found
 
 
 def has(kind: type, name: str) -> bool:
-    """Returns `True` if a class or one that it inherits from defines a name."""
+    """Returns `True` if a class or one of its bases defines a name."""
     return any(name in _CONTENTS(one) for one in _MRO(kind))
 
 
 def variables(node: Any) -> dict[Any, Any] | None:
-    """The dictionary of an object's attributes; `None` if it has none."""
+    """Returns the dictionary of an object's attributes; `None` if it has none."""
     for kind in _MRO(type(node)):
         slot = _CONTENTS(kind).get("__dict__")
         if type(slot) is _SLOTS[0] or type(slot) is _SLOTS[1]:
@@ -53,21 +53,21 @@ def variables(node: Any) -> dict[Any, Any] | None:
 
 
 def items(table: Any) -> list[tuple[Any, Any]]:
-    """The items of a dictionary, or of what a class defines. No copy as a dictionary: keys would be
-    compared."""
+    """Returns the items of a dictionary or of a class's namespace, as a list: a copy as a
+    dictionary would compare keys."""
     for _ in range(_MOST_TRIES):
         try:
             return list(
                 table.items() if type(table) is types.MappingProxyType else dict.items(table)
             )
         except RuntimeError:
-            # Another thread changed it meanwhile.
+            # Another thread changed the dictionary meanwhile.
             continue
     return []
 
 
 def module_of(kind: type) -> str:
-    """Name of the module of a class."""
+    """Returns the name of a class's module."""
     try:
         name = _MODULE(kind)
     except AttributeError:
@@ -76,13 +76,13 @@ def module_of(kind: type) -> str:
 
 
 def name_of(kind: type, with_module: bool = False) -> str:
-    """Name of a class."""
+    """Returns the name of a class."""
     name = _QUALNAME(kind)
     return f"{module_of(kind)}.{name}" if with_module else name
 
 
 def key_of(key: Any) -> str:
-    """A key, as one would type it."""
+    """Returns a key as Python code."""
     for kind in (str, int, float, bytes, bool, type(None)):
         if type(key) is kind:
             break

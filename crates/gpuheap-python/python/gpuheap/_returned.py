@@ -15,7 +15,7 @@ _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
 _ATOMS = frozenset(
     (int, float, str, bytes, bool, complex, type(None), bytearray, memoryview, range, slice)
 )
-#: Objects that are no data, and lead to the whole program.
+#: Types of objects that are no data, and lead to the whole program.
 _CODE = (
     type,
     types.ModuleType,
@@ -25,15 +25,15 @@ _CODE = (
     types.FrameType,
 )
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
-#: Containers and objects that are looked into. A result of more is no structure of arrays.
+#: Most containers and objects that are searched. A larger result is no structure of arrays.
 _MOST = 100_000
 
 
 def memory_in(result: Any) -> Iterator[Any]:
-    """The buffers and arrays in a value: itself, in lists, tuples, sets and dictionaries, and in
-    the attributes of objects, dataclasses among them."""
+    """Returns the buffers and arrays in a value: the value itself, and inside lists, tuples, sets,
+    dictionaries and attributes of objects, dataclasses included."""
     seen: set[int] = set()
-    # The objects themselves are kept: a number would be another object's by then.
+    # Keeps the objects: the `id` of an ended object may be another's.
     left, kept = [result], []
     while left:
         one = left.pop()
@@ -61,7 +61,7 @@ def memory_in(result: Any) -> Iterator[Any]:
 
 
 def _parts(one: Any) -> list[Any]:
-    """What an object has inside, without code of its class."""
+    """Returns the parts of an object, without code of its class."""
     if any(_plain.is_a(one, kind) for kind in _CODE):
         return []
     if _plain.is_a(one, dict):

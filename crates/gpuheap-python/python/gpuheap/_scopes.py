@@ -19,8 +19,8 @@ from gpuheap._heap import Heap, default_heap, size
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The latest open scope of a context. The extension module reads it, and looks which one governs the
-# calling code.
+# The latest open scope of a context. The extension module reads it to find the scope that governs
+# the calling code.
 current: ContextVar[_gpuheap._Account | None] = ContextVar("gpuheap_scope", default=None)
 
 _ON_LEAK = ("warn", "raise", "ignore")
@@ -37,7 +37,8 @@ class Leak(NamedTuple):
     address: int
 
     def holders(self) -> list[Any]:
-        """Who holds it: `Holder` objects. Walks Python's objects, so it takes a while."""
+        """Returns the holders: `Holder` objects. Walks Python's objects: about a second for a
+        million."""
         from gpuheap._holders import holders_of_memory
 
         return holders_of_memory(self.address, self.bytes)
@@ -52,8 +53,8 @@ class Leak(NamedTuple):
 
 
 def _place_of(buffer: Any) -> tuple[int, int] | None:
-    """Address and bytes of a buffer, an array or a library's object; `None` for memory of the
-    host."""
+    """Returns address and bytes of a buffer, an array or a library's object; `None` for memory of
+    the host."""
     if isinstance(buffer, _gpuheap.HostBuffer):
         return None
     if isinstance(buffer, _gpuheap.Array):
@@ -72,7 +73,7 @@ def _place_of(buffer: Any) -> tuple[int, int] | None:
 
 
 class _Failures:
-    """What failed at the end of a scope: told once the end has done all the rest. A context manager
+    """Failures at the end of a scope, raised after all other steps of the end. A context manager
     that keeps the exception of each step."""
 
     def __init__(self, scope: Scope) -> None:
@@ -89,11 +90,10 @@ class _Failures:
 
     def tell(self, body: BaseException | None) -> None:
         """Raises the first failure, with notes of the others. If the body of the scope raised an
-        exception, that one gets the notes instead, unless the end was interrupted."""
+        exception, the body's exception gets the notes instead, unless the end was interrupted."""
         if not self._kept:
             return
-        # An interrupt comes first. The list is emptied: exceptions hold the frames that they
-        # passed.
+        # An interrupt comes first. Empties the list: exceptions hold the frames that they passed.
         kept, self._kept = sorted(self._kept, key=lambda error: isinstance(error, Exception)), []
         raised = body if body is not None and isinstance(kept[0], Exception) else kept.pop(0)
         where = f"the end of scope {self._scope.name!r} also failed"
@@ -132,7 +132,7 @@ class Scope:
         self._account: _gpuheap._Account | None = None
         #: Memory that outlived the scope, most bytes first. Needs a heap with `track="lines"`.
         self.leaked: list[Leak] = []
-        #: Bytes that outlived the scope, without what was kept.
+        #: Bytes that outlived the scope, without kept memory.
         self.leaked_bytes = 0
         #: Bytes of own buffers that the end of the scope freed.
         self.freed_bytes = 0
@@ -145,19 +145,19 @@ class Scope:
 
     @property
     def live(self) -> int:
-        """Bytes that were requested inside and are live. Memory of other threads and tasks is not
-        in it."""
+        """Live bytes that were requested inside. Memory of other threads and tasks is not
+        counted."""
         return self._opened().live
 
     @property
     def own_peak(self) -> int:
-        """Most bytes that were requested inside and live at once, which the limit bounds."""
+        """Most bytes that were requested inside and live at once. The limit bounds them."""
         return self._opened().peak
 
     def keep(self, buffer: Any) -> Any:
-        """Has a buffer outlive the scope, and returns it. The scope around, if there is one, frees
-        it at its own end. Of an array its whole memory is kept, also if a part of it is passed. An
-        object of a library can be kept too: it is not reported.
+        """Keeps a buffer beyond the scope, and returns it. The scope around, if any, frees the
+        buffer at its own end. Keeps the whole memory of an array, even if a part of it is passed. A
+        kept object of a library is not reported.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -172,7 +172,7 @@ class Scope:
         return buffer
 
     def _keep_inside(self, result: Any) -> Any:
-        """Keeps all memory in what a function returned."""
+        """Keeps all memory in the result of a function."""
         account = self._opened()
         if account.live or account.owned:
             from gpuheap._returned import memory_in
@@ -199,8 +199,8 @@ class Scope:
         account.close()
         _open.pop(account.number, None)
         # A framework may enter the scope in one context and leave it in another, and a program may
-        # leave it before a scope inside it. The scope that is current then stays, and passes over
-        # this one.
+        # leave it before a scope inside it. In both cases the current scope stays, and skips this
+        # one.
         if current.get() is account:
             current.set(account.before)
         failures = _Failures(self)
@@ -228,11 +228,11 @@ class Scope:
         return self._account
 
     def _used(self) -> Heap:
-        """The heap, which an open scope has."""
+        """Returns the heap: given, or the default heap at the first use."""
         return self._heap or default_heap()
 
     def _free_own(self, account: _gpuheap._Account, failures: _Failures) -> list[str]:
-        """Frees the scope's own buffers. Returns what to warn about."""
+        """Frees the scope's own buffers. Returns the texts of warnings."""
         viewed = []
         for buffer in account.take_owned():
             with failures:
@@ -267,7 +267,7 @@ class Scope:
     def _tell(self, error: BaseException | None) -> None:
         text = self.report()
         if error is not None:
-            # The traceback in flight holds what its frames hold: that is no leak yet.
+            # The traceback in flight holds the objects of its frames: they are no leak yet.
             error.add_note(text)
         elif callable(self._on_leak):
             self._on_leak(self)
@@ -277,7 +277,8 @@ class Scope:
             warnings.warn(text, LeakWarning, stacklevel=self._level)
 
     def report(self, holders: bool = False) -> str:
-        """What outlived the scope, in words; with `holders`, also who holds it."""
+        """Returns the memory that outlived the scope as a text; with `holders`, with its
+        holders."""
         if not self.leaked_bytes:
             return f"scope {self.name!r}: nothing outlived it"
         lines = [
@@ -336,13 +337,13 @@ def scope(
     *,
     heap: Heap | None = None,
 ) -> Scope:
-    """Opens a scope of the default heap, or of `heap`: `Heap.scope` says what it does."""
+    """Opens a scope of the default heap, or of `heap`. See `Heap.scope`."""
     return Scope(heap, name, limit, on_leak)
 
 
 def current_scope() -> Scope:
-    """The innermost open scope that governs the calling code. A decorated function reaches its own
-    scope by it. Outside of all scopes it raises `gpuheap.BadInput`.
+    """Returns the innermost open scope that governs the calling code. A decorated function gets its
+    own scope by this call. Outside of all scopes it raises `gpuheap.BadInput`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -385,7 +386,7 @@ def thread_scope(
     on_leak: str | Callable[[Scope], object] = "warn",
     heap: Heap | None = None,
 ) -> Any:
-    """A scope for the function that a thread runs, with the thread's name if none is given.
+    """Returns a scope for the function of a thread. The default name is the thread's.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -402,8 +403,7 @@ def thread_scope(
 
 
 def _is_read(buffer: Any) -> bool:
-    """Returns whether an array that was made by the CUDA array interface may refer to the buffer:
-    it holds the object, and knows nothing of `free`. An exposed object that still lives has a
-    holder, and which one that is cannot be told: the interface has no end, and counts of references
-    differ by version."""
+    """Returns whether an array made by the CUDA array interface may refer to the buffer. Such an
+    array holds the object, and ignores `free`. An exposed live object counts as held: the interface
+    has no end, and counts of references differ between versions."""
     return getattr(buffer, "_exposed", False)

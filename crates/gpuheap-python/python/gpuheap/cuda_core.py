@@ -8,8 +8,8 @@
     gpuheap.cuda_core.install()             # device.allocate and all that uses it
     buffer = device.allocate(1 << 20, stream=device.create_stream())
 
-`resource()` makes the memory resource alone, to be passed where one is taken. Needs cuda-core 1.0
-or newer.
+`resource()` makes the memory resource alone, to be passed as an argument. Needs cuda-core 1.0 or
+newer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 
 def resource(heap: _heap.Heap | None = None) -> MemoryResource:
-    """A `cuda.core.MemoryResource` over `heap`, or over the default heap.
+    """Returns a `cuda.core.MemoryResource` over `heap`, or over the default heap.
 
-    A buffer of it is freed when it is closed or collected, behind the work of the stream that it
-    was allocated on and of the one that it is closed on. Running out of memory raises
-    `gpuheap.OutOfMemory`.
+    A buffer is freed when it is closed or collected, after the work of its allocating stream and of
+    the stream that it is closed on. Running out of memory raises `gpuheap.OutOfMemory`.
     """
     heap = _heap.default_heap() if heap is None else heap
     if heap.device.emulated:
@@ -41,8 +40,8 @@ def resource(heap: _heap.Heap | None = None) -> MemoryResource:
 
 
 def install(heap: _heap.Heap | None = None) -> MemoryResource:
-    """Makes `resource(heap)` the memory resource of the heap's device, and returns it. The one
-    before is its attribute `before`; `uninstall` puts it back."""
+    """Makes `resource(heap)` the memory resource of the heap's device, and returns it. The earlier
+    resource is its attribute `before`; `uninstall` restores it."""
     from cuda.core import Device
 
     made = resource(heap)
@@ -55,8 +54,8 @@ def install(heap: _heap.Heap | None = None) -> MemoryResource:
 
 
 def uninstall(installed: MemoryResource) -> None:
-    """Puts back the memory resource from before `install`. Buffers of `installed` stay valid. Does
-    nothing if another resource was set since."""
+    """Restores the earlier memory resource. Buffers of `installed` stay valid. Does nothing if
+    another resource was set since."""
     from cuda.core import Device
 
     device = Device(installed.device_id)

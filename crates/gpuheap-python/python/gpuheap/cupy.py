@@ -4,7 +4,8 @@
     gpuheap.cupy.install()
     array = cupy.zeros(1_000_000)           # from the heap, in the order of CuPy's current stream
 
-Running out of memory raises an error that is CuPy's `OutOfMemoryError` and gpuheap's `OutOfMemory`.
+Running out of memory raises an error of two classes: CuPy's `OutOfMemoryError` and gpuheap's
+`OutOfMemory`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 #: The unit of the sizes of CuPy's own pool, bytes.
 _UNIT = 512
 
-#: CuPy's allocator from before `install`, while the heap serves CuPy.
+#: CuPy's earlier allocator, while the heap serves CuPy.
 _before: list[Any] = []
 
 
 class Allocator:
-    """What `cupy.cuda.set_allocator` takes. Memory is freed in the order of the stream that was
-    current when it was allocated."""
+    """An allocator for `cupy.cuda.set_allocator`. Memory is freed in the order of the stream that
+    was current when it was allocated."""
 
     def __init__(self, heap: _heap.Heap) -> None:
         from cupy.cuda import get_current_stream
@@ -55,7 +56,7 @@ class Allocator:
                 f"CuPy's current device is {self._device()}, and its heap is of device {self._ordinal}; allocate "
                 f'under cupy.cuda.Device({self._ordinal}), or install a heap of "cuda:{self._device()}"'
             )
-        # As CuPy's own pool: programs use all of the size that the memory says it has.
+        # Rounded as in CuPy's own pool: programs use the whole `size` of the memory.
         nbytes = nbytes + _UNIT - 1 & -_UNIT
         try:
             buffer = self._alloc(nbytes, self._stream())
@@ -65,7 +66,7 @@ class Allocator:
 
 
 class PinnedAllocator:
-    """What `cupy.cuda.set_pinned_memory_allocator` takes."""
+    """An allocator for `cupy.cuda.set_pinned_memory_allocator`."""
 
     def __init__(self, heap: _heap.Heap) -> None:
         from cupy.cuda.pinned_memory import PinnedMemoryPointer
@@ -84,8 +85,8 @@ class _Pinned:
 
 
 def install(heap: _heap.Heap | None = None) -> Allocator:
-    """Makes CuPy take its memory from `heap`, or from the default heap. Arrays that CuPy has keep
-    their own. `uninstall` puts back the allocators from before."""
+    """Makes CuPy take its memory from `heap`, or from the default heap. Existing arrays of CuPy
+    keep their memory. `uninstall` restores the earlier allocators."""
     import cupy
 
     made = Allocator(_heap.default_heap() if heap is None else heap)
@@ -98,9 +99,9 @@ def install(heap: _heap.Heap | None = None) -> Allocator:
 
 
 def uninstall() -> None:
-    """Puts back the allocator of device memory from before `install`, and CuPy's own pool of pinned
-    memory: CuPy does not tell which allocator of that was there. Arrays from the heap stay valid.
-    Does nothing if another allocator was set since."""
+    """Restores the earlier allocator of device memory, and CuPy's own pool of pinned memory: CuPy
+    does not expose its pinned allocator. Arrays from the heap stay valid. Does nothing if another
+    allocator was set since."""
     import cupy
 
     if not _before or not isinstance(cupy.cuda.get_allocator(), Allocator):
@@ -114,7 +115,7 @@ def _error_class() -> Any:
     from cupy.cuda.memory import OutOfMemoryError
 
     class HeapOutOfMemoryError(OutOfMemory, OutOfMemoryError):
-        """Out of memory, as CuPy's programs expect it and with gpuheap's figures."""
+        """Out of memory: CuPy's exception class with gpuheap's figures."""
 
         def __init__(self, text: str) -> None:
             MemoryError.__init__(self, text)

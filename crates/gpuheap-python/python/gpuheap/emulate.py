@@ -1,10 +1,10 @@
-"""Runs a program on the emulated device: an emulated `libcuda.so.1` takes the driver's place.
+"""Runs a program on the emulated device: an emulated `libcuda.so.1` replaces the driver.
 
     python -m gpuheap emulate --device rtx4090 --checks -- python script.py
 
-What uses the driver's own interface runs: cuda.core, Numba's memory, PyCUDA's memory, this package.
-What brings NVIDIA's runtime with it does not: PyTorch (which `gpuheap dry-run` runs), CuPy, RMM.
-Kernels of others do not run either.
+Programs of the driver's own interface run: cuda.core, Numba's memory, PyCUDA's memory, this
+package. Libraries with NVIDIA's runtime do not: PyTorch (use `gpuheap dry-run`), CuPy, RMM. Other
+libraries' kernels do not run either.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpuheap._errors import DriverError
 
 
 def folder() -> Path:
-    """The folder of the emulated libraries, for `gpuheap emulate` and `gpuheap dry-run`."""
+    """Returns the folder of the emulated libraries, for `gpuheap emulate` and `gpuheap dry-run`."""
     return Path(__file__).parent / "emulated"
 
 
 def library() -> Path:
-    """The emulated `libcuda.so.1`. Its folder goes in front of `LD_LIBRARY_PATH`.
+    """Returns the emulated `libcuda.so.1`. Its folder is to be the first of `LD_LIBRARY_PATH`.
 
     Raises `gpuheap.DriverError` if this build of the package lacks it.
     """
@@ -41,10 +41,10 @@ def environment(
     checks: bool = False,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment in which a program finds the emulated driver.
+    """Returns the environment in which a program finds the emulated driver.
 
     `device` is a profile or bytes (`"rtx4090"`, `"16GiB"`), several with commas between them.
-    `schedule` says when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`,
+    `schedule` chooses when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`,
     `"lag:1000"`. With `checks` each misuse of memory is a line on stderr.
     """
     made = dict(os.environ if base is None else base)

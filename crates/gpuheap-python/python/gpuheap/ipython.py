@@ -24,7 +24,7 @@ class GpuMagics(Magics):
     @no_var_expand
     @cell_magic
     def gpumem(self, line: str, cell: str) -> None:
-        """Runs the cell, and prints its peak of GPU memory and what it kept, by line.
+        """Runs the cell, and prints its peak of GPU memory and the kept bytes by line.
 
         Counts the default heap, with all libraries that `gpuheap.install()` hooked, and PyTorch's
         own allocator. A heap with `track="lines"` names the lines.
@@ -41,14 +41,14 @@ class GpuMagics(Magics):
     )
     @line_magic
     def gpuflush(self, line: str) -> FlushReport:
-        """Releases what the last error and threads that ended left behind, collects garbage, gives
-        cached memory back, and shows what each gave."""
+        """Releases objects that the last error and ended threads left, collects garbage, flushes
+        the heap, and shows the bytes that each freed."""
         arguments = parse_argstring(self.gpuflush, line)  # type: ignore[no-untyped-call]
         return flush(tracebacks=True, outputs=arguments.outputs)
 
 
 def describe(reading: Reading) -> str:
-    """The use of memory by a cell, in words."""
+    """Returns the memory use of a cell as a text."""
     return f"GPU memory: {reading}"
 
 

@@ -1,10 +1,10 @@
-"""JAX: a share of the device beside a heap of gpuheap. JAX takes no foreign allocator.
+"""JAX: a share of the device next to a heap of gpuheap. JAX takes no foreign allocator.
 
     import gpuheap.jax
     gpuheap.jax.configure(fraction=0.2)     # before JAX opens the GPU
     import jax
 
-A heap counts what JAX holds as foreign memory. Arrays go to and fro by DLPack, without a copy.
+A heap counts JAX's memory as foreign. Arrays are exchanged by DLPack, without a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FRACTION = "XLA_CLIENT_MEM_FRACTION"
-#: The name before; JAX refuses both at once.
+#: The earlier name; JAX refuses both at once.
 FRACTION_BEFORE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
@@ -28,9 +28,9 @@ PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 def configure(
     fraction: float | None = None, *, preallocate: bool = False, heap: _heap.Heap | None = None
 ) -> Callable[[], None]:
-    """Sets the share of the device's memory that JAX takes at most, by the variables of the
-    environment that it reads when it opens the GPU. Without `fraction` it is what the limit of
-    `heap` (or of the default heap) leaves. Returns a function that puts the variables back.
+    """Sets the largest share of the device's memory that JAX takes, by environment variables that
+    JAX reads when it opens the GPU. Without `fraction` the share is the memory above the limit of
+    `heap` (or of the default heap). Returns a function that restores the variables.
 
     Raises `gpuheap.BadInput` if JAX has opened the GPU already.
 

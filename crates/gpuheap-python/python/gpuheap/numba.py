@@ -9,8 +9,8 @@ or in the program, before its first use of the GPU:
     import gpuheap.numba
     gpuheap.numba.install()
 
-Numba names no stream when it allocates. Memory is ordered on the legacy default stream, as Numba's
-own streams are; order other streams yourself. What a thread drops is free at once, and not at
+Numba names no stream when it allocates. Memory is ordered on the legacy default stream, like
+Numba's own streams; order other streams yourself. Dropped memory is free at once, and not at
 Numba's next cleanup.
 """
 
@@ -25,9 +25,8 @@ from gpuheap._errors import BadInput
 
 
 def install(heap: _heap.Heap | None = None) -> None:
-    """Makes Numba take device memory from `heap`, or from the default heap; on another device than
-    that one's, from a heap for each device. Call it before Numba made a context: afterwards Numba
-    refuses."""
+    """Makes Numba take device memory from `heap`, or from the default heap. Each other device gets
+    its own heap. Call it before Numba makes a context: later Numba refuses."""
     global _heap_given
     from numba.cuda.cudadrv import devices, driver
 
@@ -50,12 +49,12 @@ def install(heap: _heap.Heap | None = None) -> None:
 
 
 _heap_given: _heap.Heap | None = None
-#: Heaps of the devices that neither that one nor the default heap is of.
+#: Heaps of the other devices.
 _others: dict[int, _heap.Heap] = {}
 
 
 class HeapManager(HostOnlyCUDAMemoryManager):
-    """Device memory from a heap of gpuheap; pinned and mapped memory as Numba has it."""
+    """Device memory from a heap of gpuheap; pinned and mapped memory from Numba."""
 
     def __init__(self, *arguments, **keywords) -> None:
         super().__init__(*arguments, **keywords)
@@ -63,13 +62,13 @@ class HeapManager(HostOnlyCUDAMemoryManager):
 
     @property
     def heap(self) -> _heap.Heap:
-        """The heap of this context's device."""
+        """Returns the heap of this context's device."""
         if self._heap is None:
             self._heap = self._found()
         return self._heap
 
     def initialize(self) -> None:
-        """Nothing: the heap is made at the first allocation."""
+        """Does nothing: the first allocation makes the heap."""
 
     def _found(self) -> _heap.Heap:
         ordinal = self.context.device.id
@@ -107,8 +106,8 @@ class HeapManager(HostOnlyCUDAMemoryManager):
 
 
 class _Freer:
-    """Frees an address when Numba's finalizer calls it. Small: Numba makes one for each
-    allocation."""
+    """Frees an address when Numba's finalizer calls it. Numba makes one for each allocation, so it
+    is small."""
 
     __slots__ = ("address", "heap")
 

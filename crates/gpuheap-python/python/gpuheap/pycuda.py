@@ -5,12 +5,11 @@
     allocator = gpuheap.pycuda.allocator()
     array = pycuda.gpuarray.zeros(1000, "f4", allocator=allocator)
 
-What a thread allocates is freed from any thread, with or without a context: no "device_allocation
-in out-of-thread context could not be cleaned up".
+Any thread may free the memory, with or without a context: no "device_allocation in out-of-thread
+context could not be cleaned up".
 
-`pycuda.autoinit` makes a context of its own, and memory of the device's primary context, which
-gpuheap and the CUDA runtime use, is not valid there. `allocator()` then raises, and names
-`pycuda.autoprimaryctx`.
+`pycuda.autoinit` makes its own context. Memory of the device's primary context, used by gpuheap and
+the CUDA runtime, is not valid there. `allocator()` then raises, and names `pycuda.autoprimaryctx`.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def allocator(heap: _heap.Heap | None = None) -> Callable[[int], Any]:
-    """A callable for `allocator=` of PyCUDA's arrays: takes bytes, returns a pointer that owns its
-    memory. Memory is ordered on the legacy default stream."""
+    """Returns a callable for `allocator=` of PyCUDA's arrays: it takes bytes, and returns a pointer
+    that owns its memory. Memory is ordered on the legacy default stream."""
     from pycuda import driver
 
     of = _heap.default_heap() if heap is None else heap
     _check_context(driver, of)
 
     class Pointer(driver.PointerHolderBase):
-        """Device memory of a heap. It goes back when this is collected, on any thread."""
+        """Device memory of a heap. The collection of this object frees it, on any thread."""
 
         def __init__(self, nbytes: int) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""GPU memory in pytest: budgets of tests, what they keep, and a summary.
+"""GPU memory in pytest: budgets of tests, limits of kept memory, and a summary.
 
     @pytest.mark.gpu_limit("2 GiB")          # the test may have that much live at once
     @pytest.mark.gpu_limit_leaks("1 MiB")    # and leave that much behind
@@ -7,11 +7,11 @@
     pytest --gpuheap                         # peaks of all tests, in the summary
     pytest --gpuheap-device emulated:16GiB   # the device of the fixture `gpu_heap`
 
-Counted is what the default heap has live, and with it all libraries that `gpuheap.install()`
-hooked, and PyTorch's own allocator. Both limits are of the test's call, above what its fixtures
-have live.
+Counts live memory of the default heap, of all libraries that `gpuheap.install()` hooked, and of
+PyTorch's own allocator. Both limits apply to the test's call, above the live memory of its
+fixtures.
 
-Pytest loads this module in every run. It imports nothing of the package until a test asks for it.
+Pytest loads this module in every run. It imports nothing of the package until a test uses it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.pluginmanager.register(_measuring(), "gpuheap-measuring")
     except TypeError:
-        # Older ones know no `wrapper`. A run that asks for nothing of gpuheap goes on as without
-        # it.
+        # Older versions have no `wrapper`. A run without options or markers of gpuheap is not
+        # changed.
         config.pluginmanager.register(_TooOld(), "gpuheap-measuring")
     if config.getoption("gpuheap") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Summary(), "gpuheap-summary")
@@ -70,8 +70,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The default heap; one that records lines, of the device of `--gpuheap-device`, if there is
-    none yet. Buffers that the test requests from it are freed at the test's end."""
+    """The default heap. Without one, makes a heap of `--gpuheap-device` that records lines. Buffers
+    that the test requests from it are freed at the test's end."""
     import gpuheap
     from gpuheap._heap import peek_default_heap
 
@@ -88,7 +88,7 @@ def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def _measuring() -> object:
     class Measuring:
-        """Measures the call of a test, and puts what it found into the report."""
+        """Measures the call of a test, and adds the figures to the report."""
 
         @pytest.hookimpl(wrapper=True, trylast=True)
         def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -102,7 +102,7 @@ def _measuring() -> object:
             try:
                 result = yield
             except BaseException:
-                # The frames of the traceback hold memory, and that is no leak.
+                # The frames of the traceback hold memory: it is no leak.
                 _note(item, measured.read())
                 raise
             gc.collect()
@@ -131,7 +131,7 @@ def _measuring() -> object:
 
 
 class _TooOld:
-    """In the place of what measures, where pytest cannot run that."""
+    """Stands in for the measuring hook if pytest is too old for it."""
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if _is_measured(item):
@@ -177,7 +177,7 @@ def _explained(call: pytest.CallInfo[Any]) -> Any:
     try:
         return explain(call.excinfo.value)
     except Exception as error:
-        # A run of tests does not end on an exception that cannot be read.
+        # An exception that cannot be read does not end the run.
         return f"gpuheap cannot read the test's exception: {type(error).__name__}"
 
 

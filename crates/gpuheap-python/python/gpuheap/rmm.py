@@ -4,8 +4,8 @@
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
 
 RMM calls Python for each allocation and each free, under the interpreter's lock: one to two
-microseconds a pair, half of them RMM's own way to Python, and one thread at a time. No collection
-of garbage runs inside RMM's calls, because RMM may hold locks of its own.
+microseconds a pair, half of it RMM's own call, and one thread at a time. No collection of garbage
+runs inside RMM's calls, because RMM may hold its own locks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def resource(heap: _heap.Heap | None = None) -> Any:
-    """An `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors go around
-    it."""
+    """Returns an `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors
+    wrap it."""
     import rmm
     from rmm.mr import CallbackMemoryResource
     from rmm.pylibrmm.stream import Stream
@@ -49,7 +49,7 @@ _installed = None
 
 def install(heap: _heap.Heap | None = None) -> Any:
     """Makes `resource(heap)` RMM's resource for the heap's device, and returns it. Install it
-    before cuDF's spilling and before adaptors, so that they go around it."""
+    before cuDF's spilling and before adaptors, so that they wrap it."""
     import rmm
 
     global _installed
@@ -70,8 +70,7 @@ def install(heap: _heap.Heap | None = None) -> Any:
 
 
 def _check_runs(rmm: Any) -> None:
-    """Refuses an RMM that cannot allocate: it needs CUDA's runtime, which finds no GPU under an
-    emulated driver."""
+    """Refuses an RMM that cannot allocate: CUDA's runtime finds no GPU under an emulated driver."""
     try:
         rmm.DeviceBuffer(size=1)
     except Exception as error:
@@ -81,8 +80,8 @@ def _check_runs(rmm: Any) -> None:
 
 
 def uninstall() -> None:
-    """Puts back the resource from before `install`, unless RMM has another one by now. What was
-    allocated stays valid."""
+    """Restores the earlier resource, unless RMM has another one by now. Allocated memory stays
+    valid."""
     import rmm
 
     if _installed is not None:

@@ -1,4 +1,4 @@
-"""PyTorch: device memory from a heap of gpuheap, in the place of PyTorch's caching allocator.
+"""PyTorch: device memory from a heap of gpuheap, instead of PyTorch's caching allocator.
 
     import torch, gpuheap.torch
     gpuheap.torch.install(limit="80%")      # before the first tensor on the GPU
@@ -6,7 +6,7 @@
     gpuheap.torch.max_memory_allocated()
 
 PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise afterwards: PyTorch
-keeps none for another allocator. The functions here take their place. `torch.cuda.MemPool`,
+keeps no statistics for another allocator. The functions here replace them. `torch.cuda.MemPool`,
 `torch.compile` with `mode="reduce-overhead"` and tensors shared between processes do not work
 either; for those leave PyTorch's allocator in place, and let `pool()` give it segments from the
 heap.
@@ -15,9 +15,9 @@ CUDA graphs work (`torch.cuda.graph`, `make_graphed_callables`; tried with PyTor
 that a capture allocated serves that graph's pool alone until the graph is deleted, and counts as
 live until then.
 
-Running out of memory raises `torch.OutOfMemoryError`, whose text begins with "CUDA out of memory.",
-by which Accelerate and Lightning recognise it. `gpuheap.explain` reads it. Wheels of PyTorch before
-2.7, which have an older C++ interface, get a `RuntimeError` with that text.
+Running out of memory raises `torch.OutOfMemoryError`. Its text begins with "CUDA out of memory.":
+Accelerate and Lightning recognise that. `gpuheap.explain` reads it. Wheels of PyTorch before 2.7
+have an older C++ interface, and raise a `RuntimeError` with that text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Track = Literal["off", "lines"]
 
 _installed: _heap.Heap | None = None
-#: Heaps that PyTorch's functions serve, by device. They serve it to the end of the process.
+#: Heaps that serve PyTorch, by device, until the end of the process.
 _served: dict[int, _heap.Heap] = {}
 
 
@@ -40,7 +40,7 @@ def install(
     heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
 ) -> _heap.Heap:
     """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`.
-    Returns the heap. It cannot be undone, and has to come before PyTorch's first allocation.
+    Returns the heap. Call it before PyTorch's first allocation. It cannot be undone.
 
     `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heap. Only the
     heap's device is served.
@@ -68,7 +68,8 @@ def install(
     allocator.set_record_stream_fn(functions["record_stream"])
     allocator.set_reset_fn(functions["reset"])
     allocator.set_memory_fraction_fn(functions["fraction"])
-    # Older versions of PyTorch have other names and types for these. Their captures are refused.
+    # Older versions of PyTorch have other names and types for these functions. Their captures are
+    # refused.
     if hasattr(allocator, "set_begin_allocate_to_pool"):
         allocator.set_begin_allocate_to_pool(functions["begin_pool"])
         allocator.set_end_allocate_to_pool_fn(functions["end_pool"])
@@ -80,7 +81,7 @@ def install(
         torch._C._cuda_changeCurrentAllocator(allocator)
     except BaseException as error:
         if not was_served:
-            # PyTorch has nothing of it.
+            # PyTorch holds no memory of the heap.
             _gpuheap._torch_leave(0)
             del _served[0]
         if isinstance(error, RuntimeError):
@@ -94,14 +95,14 @@ def install(
 def pool(
     heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
 ) -> Any:
-    """A `torch.cuda.MemPool` whose segments come from `heap`: PyTorch's allocator and its
-    statistics stay.
+    """Returns a `torch.cuda.MemPool` that takes its segments from `heap`: PyTorch's allocator and
+    its statistics stay.
 
         with torch.cuda.use_mem_pool(gpuheap.torch.pool(limit="4GiB")):
             model = load()
 
-    PyTorch does not retry after it ran out of memory inside such a pool, and routes the current
-    thread alone.
+    PyTorch does not retry after it ran out of memory inside such a pool, and uses the pool on the
+    current thread alone.
     """
     import torch
 
@@ -117,24 +118,25 @@ def pool(
 
 
 def memory_allocated() -> int:
-    """Bytes of live tensors, as requested. In the place of `torch.cuda.memory_allocated`."""
+    """Returns the bytes of live tensors, as requested. Replaces `torch.cuda.memory_allocated`."""
     return _of_install().stats()["live"]
 
 
 def max_memory_allocated() -> int:
-    """Most bytes of live tensors since the beginning, or since `reset_peak_memory_stats`."""
+    """Returns the most bytes of live tensors since `install`, or since
+    `reset_peak_memory_stats`."""
     heap = _of_install()
     return _meter.read()[2] if _meter is not None else heap.stats()["live_peak"]
 
 
 def reset_peak_memory_stats() -> None:
-    """Begins `max_memory_allocated` anew."""
+    """Resets `max_memory_allocated`."""
     global _meter
     _meter = _of_install()._meter()
 
 
 def memory_stats() -> dict[str, int]:
-    """Figures of the heap by PyTorch's names for them: `allocated_bytes.all.current` and others."""
+    """Returns figures of the heap by PyTorch's names: `allocated_bytes.all.current` and others."""
     stats = _of_install().stats()
     return {
         "allocated_bytes.all.current": stats["live"],
@@ -150,7 +152,7 @@ def memory_stats() -> dict[str, int]:
 
 
 _meter: _gpuheap._Meter | None = None
-#: Allocators, which PyTorch uses to the end of the process.
+#: Allocators: PyTorch uses them to the end of the process.
 _kept: list[Any] = []
 _TOO_LATE = (
     "PyTorch has used the GPU already and keeps its allocator; call gpuheap.torch.install() before anything of "
@@ -161,7 +163,7 @@ _TOO_LATE = (
 def _serve(
     ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track | None
 ) -> _heap.Heap:
-    """The heap that PyTorch's functions serve a device from. A device keeps its first one."""
+    """Returns the heap that serves a device to PyTorch. A device keeps its first heap."""
     if heap is not None and (limit is not None or track is not None):
         raise BadInput(
             "limit and track are for a new heap; set them where you make the heap that you pass"
