@@ -1,5 +1,5 @@
-//! Builds what a wheel has beside the extension module, with the feature `wheel`: the C++ entrance
-//! for PyTorch, and the emulated libraries of `gpuheap emulate` and `gpuheap dry-run`.
+//! Builds the other parts of a wheel, with the feature `wheel`: the C++ entrance for PyTorch, and
+//! the emulated libraries of `gpuheap emulate` and `gpuheap dry-run`.
 //!
 //! The emulated libraries are libraries of their own, so Cargo builds them here, into a target
 //! folder of its own: the one of this build is locked. `WHEEL_EMULATED` names a folder of ones that

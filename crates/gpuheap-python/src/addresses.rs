@@ -19,7 +19,7 @@ pub(crate) struct Addresses {
     shards: [Mutex<FxHashMap<u64, Memory>>; SHARDS],
 }
 
-/// Parts of the table, so that threads seldom meet.
+/// Parts of the table, each with a lock, so that threads seldom wait.
 const SHARDS: usize = 16;
 
 impl Addresses {
@@ -35,7 +35,7 @@ impl Addresses {
     }
 
     /// Frees the memory at an address. `None` if no library was given that address, or it was
-    /// freed. An error in a forked child, which frees nothing.
+    /// freed. An error in a forked child: a child frees nothing.
     pub(crate) fn free(
         &self,
         address: u64,
@@ -56,8 +56,8 @@ impl Addresses {
         self.shard(address).is_ok_and(|shard| shard.contains_key(&address))
     }
 
-    /// Puts the free of the memory at an address behind the work of `stream`. `false` if no library
-    /// was given that address.
+    /// Orders the free of the memory at an address after the work of `stream`. `false` if no
+    /// library was given that address.
     pub(crate) fn use_on(&self, address: u64, stream: &gpuheap::Stream) -> Result<bool, Error> {
         let shard = self.shard(address)?;
         let memory = shard.get(&address);

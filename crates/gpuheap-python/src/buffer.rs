@@ -28,15 +28,15 @@ pub(crate) struct Buffer {
     stream: usize,
     /// `true` once its address was read by the CUDA array interface. Its reader holds this object.
     is_exposed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<Ownership>,
 }
 
-enum State {
+enum Ownership {
     /// Owned by this object alone. Boxed, so that little is moved while an object is made.
     Own(Box<Memory>),
-    /// Shared with those that it was exported to.
+    /// Shared with the libraries that it was exported to.
     Shared(Arc<Memory>),
-    /// Freed by this object; the number of holders elsewhere does not matter here.
+    /// Freed by this object. Other holders may still have it.
     Freed,
 }
 
@@ -47,11 +47,11 @@ impl Buffer {
             bytes: memory.bytes(),
             stream: memory.stream().raw().0,
             is_exposed: AtomicBool::new(false),
-            state: Mutex::new(State::Own(memory)),
+            state: Mutex::new(Ownership::Own(memory)),
         }
     }
 
-    /// Returns the memory, to be held by somebody else too.
+    /// Returns the memory, to be shared with another holder.
     pub(crate) fn share(&self, py: Python<'_>) -> PyResult<Arc<Memory>> {
         self.shared().ok_or_else(|| freed(py))
     }
@@ -59,27 +59,27 @@ impl Buffer {
     /// Returns the memory; `None` if it was freed.
     fn shared(&self) -> Option<Arc<Memory>> {
         let mut state = self.lock();
-        let shared = match std::mem::replace(&mut *state, State::Freed) {
-            State::Own(memory) => Arc::from(memory),
-            State::Shared(shared) => shared,
-            State::Freed => return None,
+        let shared = match std::mem::replace(&mut *state, Ownership::Freed) {
+            Ownership::Own(memory) => Arc::from(memory),
+            Ownership::Shared(shared) => shared,
+            Ownership::Freed => return None,
         };
-        *state = State::Shared(shared.clone());
+        *state = Ownership::Shared(shared.clone());
         Some(shared)
     }
 
     /// Locks the state. No Python code may run under the lock: the interpreter may switch to a
     /// thread that waits for it. To make an exception is such code.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Ownership> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The innermost scope that the memory is charged to.
     pub(crate) fn scope(&self) -> Option<Arc<Counts>> {
         match &*self.lock() {
-            State::Own(memory) => memory.scope().cloned(),
-            State::Shared(memory) => memory.scope().cloned(),
-            State::Freed => None,
+            Ownership::Own(memory) => memory.scope().cloned(),
+            Ownership::Shared(memory) => memory.scope().cloned(),
+            Ownership::Freed => None,
         }
     }
 
@@ -92,7 +92,7 @@ impl Buffer {
 
     /// Returns whether `free` was called.
     pub(crate) fn is_freed(&self) -> bool {
-        matches!(*self.lock(), State::Freed)
+        matches!(*self.lock(), Ownership::Freed)
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
@@ -108,28 +108,28 @@ fn freed(py: Python<'_>) -> PyErr {
     )
 }
 
-impl State {
+impl Ownership {
     /// Frees the memory. If others hold it too, the last of them frees it.
     fn give_back(self, py: Python<'_>) -> PyResult<()> {
         let mut memory = match self {
-            State::Own(memory) => memory,
-            // The others may let it go meanwhile, and it may wait then.
-            State::Shared(shared) => return detached(py, || drop(shared)),
-            State::Freed => return Ok(()),
+            Ownership::Own(memory) => memory,
+            // The last holder may be this one by now, and the free may wait.
+            Ownership::Shared(shared) => return detached(py, || drop(shared)),
+            Ownership::Freed => return Ok(()),
         };
         if memory.may_wait() {
             return call_detached(py, || memory.give_back());
         }
-        // Without a handover of the interpreter's lock, which costs more than the free.
+        // Keeps the interpreter's lock: a handover costs more than the free.
         call(py, || memory.give_back())
     }
 
     /// Returns whether the end of the memory may wait on the host.
     fn may_wait(&mut self) -> bool {
         match self {
-            State::Own(memory) => memory.may_wait(),
-            State::Shared(_) => true,
-            State::Freed => false,
+            Ownership::Own(memory) => memory.may_wait(),
+            Ownership::Shared(_) => true,
+            Ownership::Freed => false,
         }
     }
 }
@@ -138,8 +138,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.may_wait() {
-            let state = std::mem::replace(state, State::Freed);
-            // The heap counts what it could not free as pending. A destructor returns no error.
+            let state = std::mem::replace(state, Ownership::Freed);
+            // The heap counts memory that it could not free as pending. A destructor returns no
+            // error.
             let _ = Python::try_attach(|py| state.give_back(py));
         }
     }
@@ -188,12 +189,12 @@ impl Buffer {
         {
             self.used_on(stream)?;
         }
-        let state = std::mem::replace(&mut *self.lock(), State::Freed);
+        let state = std::mem::replace(&mut *self.lock(), Ownership::Freed);
         state.give_back(py)
     }
 
-    /// Says that the memory is in use on another stream too, until `free`: the free then comes
-    /// after that stream's work.
+    /// Names another stream that uses the memory until `free`: the free then comes after that
+    /// stream's work.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let memory = self.share(py)?;
@@ -219,7 +220,7 @@ impl Buffer {
         call_detached(py, || memory.owner.upload(to, &bytes, memory.stream()))
     }
 
-    /// Copies bytes to the host. Waits until the stream has done what was enqueued before.
+    /// Copies bytes to the host. Waits for the earlier work of the stream.
     #[pyo3(signature = (offset=0, nbytes=None))]
     fn to_bytes<'py>(
         &self,

@@ -22,7 +22,7 @@ pub(crate) const DL_CUDA: i32 = 2;
 /// `kDLCUDAHost` and `kDLCUDAManaged`: memory of the host that the device addresses.
 pub(crate) const DL_CUDA_HOST: i32 = 3;
 pub(crate) const DL_CUDA_MANAGED: i32 = 13;
-/// `kDLExtDev`: the memory of an emulated device, which no other library can read.
+/// `kDLExtDev`: the memory of an emulated device. No other library can read it.
 pub(crate) const DL_EXTENSION: i32 = 12;
 
 pub(crate) const DL_INT: u8 = 0;
@@ -32,7 +32,7 @@ pub(crate) const DL_BOOL: u8 = 6;
 /// `DLPACK_FLAG_BITMASK_READ_ONLY`.
 pub(crate) const READ_ONLY: u64 = 1;
 
-/// Memory that is handed to another library, with what describes it.
+/// Memory that is handed to another library, with its description.
 pub(crate) struct Exported {
     address: u64,
     shape: Box<[i64]>,
@@ -44,18 +44,18 @@ pub(crate) struct Exported {
 
 /// Memory that is handed over: kept until the other library's end of it.
 pub(crate) trait Lent: Send + Sync {
-    /// Makes `consumer` wait for what was enqueued on the memory, and the free wait for `consumer`.
+    /// Makes `consumer` wait for the work enqueued on the memory, and the free wait for `consumer`.
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error>;
 
     /// Returns whether the memory may not be written.
     fn is_read_only(&self) -> bool;
 }
 
-/// Memory of all heaps that other libraries were shown, by its address. It may come back through
-/// one of them, whose own order has no work that gpuheap enqueued since.
+/// Memory of all heaps that was handed to other libraries, by address. It may return through one of
+/// them without an order after gpuheap's later work.
 pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
-/// Memory that other libraries were shown.
+/// Memory that was handed to other libraries.
 pub(crate) struct Shown {
     /// By address. No two live ones overlap.
     known: Mutex<BTreeMap<(Place, u64), ShownMemory>>,
@@ -65,10 +65,10 @@ pub(crate) struct Shown {
 type ShownMemory = (u64, Weak<dyn Lent>);
 
 impl Shown {
-    /// Number of entries from which on ended ones are looked for.
+    /// Number of entries at which ended ones are first dropped.
     const PRUNE: usize = 64;
 
-    /// Notes that `bytes` from `address` on were shown.
+    /// Notes that `bytes` from `address` on were handed over.
     pub(crate) fn note<L: Lent + 'static>(
         &self,
         owner: &Owner,
@@ -143,10 +143,10 @@ pub(crate) fn dlpack_device(device: &gpuheap::Device) -> (i32, i32) {
     }
 }
 
-/// Refuses what another library would do with an emulated device's memory: read it as a GPU's.
+/// Refuses the memory of an emulated device: another library would read it as a GPU's.
 pub(crate) fn refuse_emulated(_py: Python<'_>, device: &gpuheap::Device) -> PyResult<()> {
     if device.is_emulated() {
-        // An AttributeError: a library that asks finds that the memory has no such interface.
+        // An AttributeError: for a library the memory has no such interface.
         return Err(PyAttributeError::new_err(format!(
             "{} is emulated inside gpuheap, and no other library can read its memory; run the program \
              under `python -m gpuheap emulate` to emulate the driver for all of them",
@@ -176,7 +176,7 @@ pub(crate) fn array_interface<'py>(
     Ok(interface)
 }
 
-/// Makes the capsule that `__dlpack__` returns, and makes the consumer's stream wait for what was
+/// Makes the capsule that `__dlpack__` returns, and makes the consumer's stream wait for the work
 /// enqueued on the memory. The free comes after the consumer's stream.
 pub(crate) fn dlpack<'py>(
     py: Python<'py>,
@@ -211,7 +211,7 @@ pub(crate) fn dlpack<'py>(
 }
 
 /// Makes the consumer's stream wait, as DLPack's rules for CUDA say: no stream or 1 is the legacy
-/// default one, 2 the thread's own, -1 asks for no order.
+/// default one, 2 the thread's own, -1 means no order.
 fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let number = match given {
         Some(given) if !given.hasattr(intern!(py, "__cuda_stream__"))? => index_of(given)?,
@@ -219,7 +219,7 @@ fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) 
     };
     let consumer = match &number {
         Some(number) if number.eq(-1)? => return Ok(()),
-        // Work of a thread's own stream waits for the legacy one, which waits for it in turn.
+        // A thread's own stream and the legacy one wait for each other.
         Some(number) if number.eq(CUstream::PER_THREAD.0)? => exported.owner.default.clone(),
         _ => exported.owner.stream(py, given)?,
     };
@@ -356,7 +356,7 @@ unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
 
 fn capsule<M: Managed>(py: Python<'_>, exported: Exported) -> PyResult<Bound<'_, PyAny>> {
     let exported = Box::into_raw(Box::new(exported));
-    // SAFETY: just made, and read here before anybody else has it.
+    // SAFETY: the box was just made, and no other code has its address.
     let described = unsafe { &mut *exported };
     let tensor = DlTensor {
         data: described.address as *mut c_void,
@@ -397,7 +397,7 @@ unsafe extern "C" fn end_unused<M: Managed>(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Memory as its library describes it, checked.
+/// Description of another library's memory, checked.
 pub(crate) struct Described {
     pub(crate) address: u64,
     pub(crate) shape: Vec<usize>,
@@ -431,7 +431,7 @@ pub(crate) fn unknown_type(name: &str) -> PyErr {
 
 /// Returns whether a capsule of another library has the layout of version 1.
 pub(crate) fn is_versioned(capsule: &Bound<'_, PyAny>) -> PyResult<bool> {
-    // SAFETY: any object may be asked, and the names live as long as the program.
+    // SAFETY: any object is allowed here, and the names live as long as the program.
     let [versioned, plain] = [Versioned::NAME, Plain::NAME]
         .map(|name| unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) } != 0);
     if versioned || plain {
@@ -446,15 +446,15 @@ pub(crate) fn is_versioned(capsule: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// A managed tensor of another library, in its capsule.
 pub(crate) struct Foreign<M>(*mut M);
 
-/// Returns the managed tensor of a capsule, which stays the capsule's until it is consumed.
+/// Returns the managed tensor of a capsule. The capsule owns it until it is consumed.
 pub(crate) fn peek<M: Managed>(capsule: &Bound<'_, PyAny>) -> PyResult<Foreign<M>> {
-    // SAFETY: any object may be asked; the name lives as long as the program.
+    // SAFETY: the call checks the object's type and name; the name is static.
     let managed = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()) };
     if managed.is_null() { Err(PyErr::fetch(capsule.py())) } else { Ok(Foreign(managed.cast())) }
 }
 
 impl<M: Managed> Foreign<M> {
-    /// Returns what the tensor says of its memory, checked.
+    /// Reads the tensor's description of its memory, and checks it.
     pub(crate) fn describe(&self) -> PyResult<Described> {
         if !self.0.is_aligned() {
             return Err(PyBufferError::new_err(
@@ -477,7 +477,7 @@ impl<M: Managed> Foreign<M> {
             DL_FLOAT => 'f',
             _ => ' ',
         };
-        let kind = Kind::of_class(class, usize::from(bits) / 8);
+        let kind = Kind::from_class(class, usize::from(bits) / 8);
         let kind = kind.filter(|_| lanes == 1 && bits.is_multiple_of(8)).ok_or_else(|| {
             unknown_type(&format!("DLPack type code {code}, {bits} bits, {lanes} lanes"))
         })?;
@@ -513,12 +513,12 @@ impl<M: Managed> Foreign<M> {
         (tensor.device_type, tensor.device_id)
     }
 
-    /// Returns what ends the tensor once it is consumed.
+    /// Returns the end of the tensor, to be called once it is consumed.
     pub(crate) fn end(&self) -> End<M> {
         End(self.0)
     }
 
-    /// Takes the tensor out of its capsule, which then does not end it.
+    /// Takes the tensor out of its capsule. The capsule then does not end it.
     pub(crate) fn consume(self, capsule: &Bound<'_, PyAny>) -> PyResult<()> {
         // SAFETY: the capsule is valid, and the name lives as long as the program.
         match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr()) } {
@@ -535,7 +535,7 @@ pub(crate) struct End<M>(*mut M);
 unsafe impl<M> Send for End<M> {}
 
 impl<M: Managed> End<M> {
-    /// Tells the producer that the memory is not needed any more.
+    /// Calls the producer's deleter: the memory is no longer needed.
     pub(crate) fn call(self) {
         // SAFETY: called once, for a tensor that was consumed.
         unsafe { M::end(self.0) };

@@ -1,4 +1,4 @@
-//! Errors of the library as Python's exceptions, which `gpuheap/_errors.py` declares.
+//! Errors of the library as Python's exceptions. `gpuheap/_errors.py` declares them.
 
 use std::collections::TryReserveError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// Runs what calls the library: its errors become exceptions, and so does a panic, which is a bug.
+/// Runs calls of the library. Errors become exceptions, and so do panics, as bugs.
 pub(crate) fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error>) -> PyResult<R> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
@@ -18,7 +18,7 @@ pub(crate) fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error>) -
     }
 }
 
-/// Runs what calls the library and may wait, with the interpreter's lock let go.
+/// Runs calls of the library that may wait, without the interpreter's lock.
 pub(crate) fn call_detached<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, Error> + Send,
@@ -26,22 +26,21 @@ pub(crate) fn call_detached<R: Send>(
     detached(py, work)?.map_err(|error| exception(py, &error))
 }
 
-/// Runs what takes long, with the interpreter's lock let go. A panic, which is a bug, becomes an
-/// exception.
+/// Runs long work without the interpreter's lock. A panic becomes an exception, as a bug.
 pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
     py.detach(|| catch_unwind(AssertUnwindSafe(work))).map_err(|panic| bug(py, &*panic))
 }
 
-/// Runs what may wait, with the interpreter's lock let go if this thread has it. An object's end
-/// comes with the lock and without.
-pub(crate) fn let_go<R: Send>(wait: impl Fn() -> R + Send + Sync) -> R {
-    // Without an interpreter, or while it ends, there is no lock to let go.
+/// Runs work that may wait, without the interpreter's lock if this thread has it. An object may end
+/// with or without the lock.
+pub(crate) fn wait_detached<R: Send>(wait: impl Fn() -> R + Send + Sync) -> R {
+    // Without an interpreter, or while it ends, there is no lock to release.
     Python::try_attach(|py| py.detach(&wait)).unwrap_or_else(&wait)
 }
 
 /// Makes the exception of an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    made(py, error).unwrap_or_else(|failed| failed)
+    try_exception(py, error).unwrap_or_else(|failed| failed)
 }
 
 /// Makes an exception of the library's own, of a kind that [`gpuheap::ErrorKind`] names.
@@ -58,7 +57,7 @@ pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
 }
 
 /// Returns the error of a conversion in its own words, with `error` as its cause. An exception of
-/// another type is from the caller's code, and is returned as it is.
+/// another type comes from the caller's code, and is returned unchanged.
 pub(crate) fn conversion(py: Python<'_>, error: PyErr, own: impl FnOnce() -> PyErr) -> PyErr {
     let is_of_conversion = error.is_instance_of::<PyTypeError>(py)
         || error.is_instance_of::<PyValueError>(py)
@@ -71,8 +70,8 @@ pub(crate) fn conversion(py: Python<'_>, error: PyErr, own: impl FnOnce() -> PyE
     own
 }
 
-/// Makes room for `more` elements in memory of the host. Without it, Rust would end the process
-/// where the host has no memory.
+/// Makes room for `more` elements in memory of the host. Without it, Rust would end the process if
+/// the host has no memory.
 pub(crate) fn reserve<T>(py: Python<'_>, elements: &mut Vec<T>, more: usize) -> PyResult<()> {
     let wanted = elements.len().saturating_add(more).saturating_mul(size_of::<T>());
     elements.try_reserve(more).map_err(|_| no_host_memory(py, wanted))
@@ -102,7 +101,7 @@ fn errors(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     Ok(errors.bind(py).clone())
 }
 
-fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+fn try_exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let kind = format!("{:?}", error.kind());
     let Some(evidence) = error.out_of_memory() else {
         return Ok(refused(py, &kind, &text(error)));
@@ -111,20 +110,20 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made.call1((text(error), figures(py, evidence)?))?))
 }
 
-/// Returns the text of an error, with what a program in Python writes in the place of Rust's names.
+/// Returns the text of an error, with Python's names instead of Rust's.
 pub(crate) fn text(error: &Error) -> String {
     if let Some(evidence) = error.out_of_memory() {
         let limits = "Heap(limit=), Heap.set_limits(limit=) or GPUHEAP_MEMORY_LIMIT";
         return in_python(evidence.text_naming(limits));
     }
     if error.is_freed() {
-        // The core names the line of Rust that freed it, which is one of this module.
+        // The core would name a line of Rust in this module.
         return FREED.to_owned();
     }
     in_python(error.to_string())
 }
 
-/// Returns a text of the core with Python's names in the place of Rust's.
+/// Returns a text of the core with Python's names instead of Rust's.
 pub(crate) fn in_python(text: String) -> String {
     IN_PYTHON.iter().fold(text, |text, (in_rust, in_python)| text.replace(in_rust, in_python))
 }

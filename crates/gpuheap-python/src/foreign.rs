@@ -1,7 +1,7 @@
 //! Arrays over the memory of other libraries, by DLPack and by the CUDA array interface.
 //!
-//! A producer is told when the array ends, after all work on it. Neither protocol has a stream for
-//! that, so the end waits for the work on the host.
+//! The end of the array calls the producer's deleter, after all work on the array. Neither protocol
+//! names a stream for it, so the end waits for the work on the host.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::exchange::{
     self, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, Described, Managed, SHOWN, check_strides,
     dlpack_device, unknown_type,
 };
-use crate::failure::{call, call_detached, let_go};
+use crate::failure::{call, call_detached, wait_detached};
 use crate::heap::Heap;
 use crate::kind::{Kind, MOST_AXES, index_of};
 use crate::owner::Owner;
@@ -52,16 +52,16 @@ pub(crate) fn from_dlpack(
             call_detached(py, || owner.device.synchronize())?;
         }
         if asked.is_none() && stream.id() != owner.default.id() {
-            // A producer that was asked for no stream orders its work before the default one.
+            // A producer without a consumer's stream orders its work before the default stream.
             call(py, || stream.wait(&owner.default.record()?))?;
         }
         return match exchange::is_versioned(&capsule)? {
-            true => of_capsule::<exchange::Versioned>(&owner, &capsule, &stream),
-            false => of_capsule::<exchange::Plain>(&owner, &capsule, &stream),
+            true => from_capsule::<exchange::Versioned>(&owner, &capsule, &stream),
+            false => from_capsule::<exchange::Plain>(&owner, &capsule, &stream),
         };
     }
     match source.getattr_opt(intern!(py, "__cuda_array_interface__"))? {
-        Some(interface) => of_interface(&owner, source, interface.cast::<PyDict>()?, &stream),
+        Some(interface) => from_interface(&owner, source, interface.cast::<PyDict>()?, &stream),
         None => Err(PyTypeError::new_err(format!(
             "{} has neither __dlpack__ nor __cuda_array_interface__; for data of the host use \
              heap.array(x)",
@@ -129,7 +129,7 @@ fn capsule_of<'py>(
     match stream {
         None => arguments.set_item("stream", py.None())?,
         Some(stream) if is_own && stream.raw().0 > 2 => {
-            // The stream itself, which says more than its number.
+            // The stream itself: its number alone could mean another stream later.
             let stream = Bound::new(py, crate::streams::Stream { inner: stream.clone() })?;
             arguments.set_item("stream", stream)?;
         }
@@ -147,7 +147,7 @@ fn capsule_of<'py>(
     }
 }
 
-fn of_capsule<M: Managed>(
+fn from_capsule<M: Managed>(
     owner: &Arc<Owner>,
     capsule: &Bound<'_, PyAny>,
     stream: &Stream,
@@ -168,7 +168,7 @@ fn of_capsule<M: Managed>(
     wrapped.into_array(py, owner)
 }
 
-fn of_interface(
+fn from_interface(
     owner: &Arc<Owner>,
     source: &Bound<'_, PyAny>,
     interface: &Bound<'_, PyDict>,
@@ -194,7 +194,7 @@ fn of_interface(
         check_strides(&shape, &strides, kind.size())?;
     }
     match interface.get_item("stream")? {
-        // Before version 3, the interface had no stream: nothing says what the work is on.
+        // Before version 3, the interface named no stream, so the stream of the work is unknown.
         None => call_detached(py, || owner.device.synchronize())?,
         Some(theirs) => {
             let number = if theirs.is_none() { Some(0) } else { handle_number(&theirs)? };
@@ -256,7 +256,7 @@ impl Wrapped {
                 SHOWN.order(owner, address, bytes as u64, stream)?;
             }
             // SAFETY: the library that describes the memory says so, as both protocols demand. The
-            // memory is there until `end` is called, and `stream` waits for what was enqueued on
+            // memory is there until `end` is called, and `stream` waits for the work enqueued on
             // it.
             unsafe {
                 owner.heap.on(stream).wrap_owned::<u8, _>(address, Ix1(bytes), move |_, stream| {
@@ -264,22 +264,22 @@ impl Wrapped {
                 })
             }
         })?;
-        Ok(Wrapped { window: Window::of_bytes(array, shape, kind), is_read_only })
+        Ok(Wrapped { window: Window::from_bytes(array, shape, kind), is_read_only })
     }
 
     fn into_array(self, py: Python<'_>, owner: &Arc<Owner>) -> PyResult<Py<Array>> {
         let held = Held::new(&self.window, owner, None, None, self.is_read_only);
-        Array::over(py, self.window, held)
+        Array::from_parts(py, self.window, held)
     }
 }
 
-/// Waits for the work on another library's memory, then calls `end`. The wait lets the
-/// interpreter's lock go, because the stream may be behind a function that needs the lock. `end`
-/// has it, because libraries free their objects in there.
+/// Waits for the work on another library's memory, then calls `end`. The wait releases the
+/// interpreter's lock, because the stream may wait for a function that needs the lock. `end` runs
+/// with the lock, because libraries free their objects there.
 fn finish(stream: &Stream, end: impl FnOnce()) {
     // A stream that fails has no work left that could use the memory.
-    let _ = let_go(|| stream.synchronize());
+    let _ = wait_detached(|| stream.synchronize());
     let mut end = Some(end);
-    let mut tell = || end.take().map_or((), |end| end());
-    Python::try_attach(|_| tell()).unwrap_or_else(tell);
+    let mut call_end = || end.take().map_or((), |end| end());
+    Python::try_attach(|_| call_end()).unwrap_or_else(call_end);
 }

@@ -26,7 +26,7 @@ use crate::streams::Stream;
 /// Values of `GPUHEAP_TRACK` by which a heap of Python records lines.
 const TRACKS: [&str; 2] = ["counts", "backtraces"];
 
-/// A line and what it holds: file, line, function, allocations, bytes, threads.
+/// Memory of a line: file, line, function, allocations, bytes, threads.
 type LineFigures<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
 /// The memory of one device: a caching pool under limits, with an account.
@@ -53,7 +53,7 @@ pub(crate) struct Heap {
 #[pymethods]
 impl Heap {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // The collector does not know who else holds the heap; the objects then stay.
+        // The collector does not know the heap's other holders; the objects then stay.
         match Arc::strong_count(&self.owner) {
             1 => self.owner.streams.traverse(&visit),
             _ => Ok(()),
@@ -91,7 +91,7 @@ impl Heap {
             }
         };
         let total = device.total_memory();
-        // The core would record lines of this module, and no program in Python has those.
+        // The core would record lines of this module, and not of the Python program.
         let mut builder = gpuheap::Heap::builder(&device).track(Tracking::Off);
         if let Some(bytes) = limit.map(|given| size_of(given, total)).transpose()? {
             builder = builder.hard_limit(bytes);
@@ -123,7 +123,7 @@ impl Heap {
     /// cuda.core, CuPy, PyTorch, RMM), a handle as a number, or the default stream. A stream given
     /// as a number has to live until the memory is freed.
     ///
-    /// Raises `gpuheap.OutOfMemory`, which is a `MemoryError` and has the figures.
+    /// Raises `gpuheap.OutOfMemory`, a `MemoryError` with the figures.
     #[pyo3(signature = (nbytes, stream=None))]
     fn alloc<'py>(
         &self,
@@ -149,7 +149,7 @@ impl Heap {
         self.host(py, MemoryKind::Pinned, nbytes.length())
     }
 
-    /// Allocates managed memory, which host and device both address.
+    /// Allocates managed memory. Host and device both address it.
     fn managed<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Unified, nbytes.length())
     }
@@ -167,7 +167,7 @@ impl Heap {
         dtype: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<Array>> {
-        Array::of(&self.owner, source, dtype, stream)
+        Array::from_data(&self.owner, source, dtype, stream)
     }
 
     /// Makes an array of zeros, of float64 if no type is named.
@@ -226,21 +226,21 @@ impl Heap {
     }
 
     /// Sets the limits: a size, or `None` for no limit. One that is left out stays. Cached memory
-    /// above them goes back at once. Returns the bytes given back.
+    /// above them is returned at once. Returns the bytes given back.
     #[pyo3(signature = (limit=Given::Nothing, soft_limit=Given::Nothing), text_signature = "($self, limit=..., soft_limit=...)")]
     fn set_limits(&self, py: Python<'_>, limit: Given<'_>, soft_limit: Given<'_>) -> PyResult<u64> {
         let total = self.owner.device.total_memory();
         let Limits { soft, hard } = self.owner.heap.limits();
-        let hard = limit.over(hard, total)?;
-        let soft = soft_limit.over(soft, total)?;
+        let hard = limit.resolve(hard, total)?;
+        let soft = soft_limit.resolve(soft, total)?;
         call_detached(py, || self.owner.heap.set_limits(Limits { soft, hard }))
     }
 
     /// Figures of the device memory. In bytes: `live`, as requested; `live_blocks`, the blocks that
-    /// it takes; `pending` and `cached`; `largest_cached_block`, which is contiguous, and
-    /// `largest_stitchable`, which the pool can map together for one block; `reserved`; and the
-    /// peaks of live and reserved memory. Counts: `allocations`, `frees` and `driver_calls`. Does
-    /// not wait.
+    /// it takes; `pending` and `cached`; `largest_cached_block`, the largest contiguous one, and
+    /// `largest_stitchable`, the most that the pool can map together for one block; `reserved`; and
+    /// the peaks of live and reserved memory. Counts: `allocations`, `frees` and `driver_calls`.
+    /// Does not wait.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let usage = call(py, || self.owner.heap.usage())?;
         let stats = PyDict::new(py);
@@ -265,15 +265,15 @@ impl Heap {
         Ok((status.to_json(), status.to_string()))
     }
 
-    /// Gives all cached memory back; the report as JSON and as text.
+    /// Returns all cached memory to the driver; the report as JSON and as text.
     fn _flush(&self, py: Python<'_>) -> PyResult<(String, String)> {
         self.owner.streams.sweep(py, &self.owner.heap)?;
         let report = call_detached(py, || self.owner.heap.flush())?;
         Ok((report.to_json(), report.to_string()))
     }
 
-    /// Gives cached memory back until at least `nbytes` went, or all of it. Waits for frees in
-    /// flight. Returns bytes.
+    /// Returns cached memory to the driver until at least `nbytes` were returned, or all of it.
+    /// Waits for frees in flight. Returns bytes.
     #[pyo3(signature = (nbytes=None))]
     fn reclaim(&self, py: Python<'_>, nbytes: Option<Count>) -> PyResult<u64> {
         call_detached(py, || match nbytes {
@@ -282,8 +282,8 @@ impl Heap {
         })
     }
 
-    /// Says whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`, with a
-    /// sentence. The limits of the scopes around it count. Takes nothing.
+    /// Forecasts whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`,
+    /// with a sentence. The limits of the scopes around it count. Takes nothing.
     fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
         let budget = Budget::of_caller(py, &self.owner.scopes)?;
         if let Some((scope, left, limit)) =
@@ -320,8 +320,8 @@ impl Heap {
         self.owner.lines.records(py)
     }
 
-    /// Allocates for a hook, which keeps the address alone; 0 for no bytes. With `below`, the
-    /// caller is a foreign allocator, whose lock this thread may hold: no Python runs, and the
+    /// Allocates for a hook that keeps the address alone; 0 for no bytes. With `below`, the caller
+    /// is a foreign allocator, whose lock this thread may hold: no Python runs, and the
     /// interpreter's lock is kept.
     #[pyo3(signature = (nbytes, stream=None, below=false))]
     fn _allocate_address(
@@ -336,7 +336,7 @@ impl Heap {
         }
         let stream = self.owner.named_stream(py, stream)?;
         let on = stream.as_ref().unwrap_or(&self.owner.default);
-        // A budget that is exceeded runs the collector, which is out of place below another
+        // An exceeded budget would run the collector, and no Python may run below another
         // allocator.
         let charge = if below { None } else { charge(py, &self.owner.scopes, nbytes)?.0 };
         let (block, record) = match below {
@@ -349,7 +349,7 @@ impl Heap {
         Ok(address)
     }
 
-    /// Frees what `_allocate_address` gave, in the order of its stream, and behind the work of
+    /// Frees memory of `_allocate_address`, in the order of its stream, and after the work of
     /// `stream` too. Does not wait.
     #[pyo3(signature = (address, stream=None))]
     fn _free_address(
@@ -366,7 +366,7 @@ impl Heap {
             .ok_or_else(|| unknown(py, address))
     }
 
-    /// Puts the free of an address behind the work of `stream`.
+    /// Orders the free of an address after the work of `stream`.
     fn _address_used_on(&self, address: u64, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let stream = self.owner.stream(py, Some(stream))?;
@@ -502,7 +502,7 @@ enum Given<'py> {
 
 impl Given<'_> {
     /// Returns the limit that is meant, if `before` is set now.
-    fn over(&self, before: Option<u64>, total: u64) -> PyResult<Option<u64>> {
+    fn resolve(&self, before: Option<u64>, total: u64) -> PyResult<Option<u64>> {
         match self {
             Given::Nothing => Ok(before),
             Given::Object(object) if object.is_none() => Ok(None),

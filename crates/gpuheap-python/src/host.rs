@@ -20,7 +20,7 @@ use crate::scope::Holder;
 /// Pinned or managed memory of a heap. From `Heap.pinned` and `Heap.managed`. `memoryview`, NumPy
 /// and everything else with the buffer protocol read and write it in place. Filled with zeros.
 ///
-/// It goes back when it is collected, or at `free()`, which is refused while a `memoryview` is
+/// It is freed when it is collected, or at `free()`. `free()` is refused while a `memoryview` is
 /// open.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct HostBuffer {
@@ -28,10 +28,10 @@ pub(crate) struct HostBuffer {
     kind: MemoryKind,
     address: u64,
     bytes: usize,
-    state: Mutex<State>,
+    state: Mutex<Contents>,
 }
 
-struct State {
+struct Contents {
     array: Option<DeviceArray<u8, Ix1>>,
     record: Option<RecordId>,
     /// Open views of the buffer protocol.
@@ -54,7 +54,7 @@ impl HostBuffer {
             Ok((array, address))
         })?;
         let record = owner.tracked(py, address, bytes as u64);
-        let state = State { array: Some(array), record, views: 0 };
+        let state = Contents { array: Some(array), record, views: 0 };
         Ok(HostBuffer { owner: owner.clone(), kind, address, bytes, state: Mutex::new(state) })
     }
 
@@ -78,7 +78,7 @@ impl HostBuffer {
         self.lock().array.is_none()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Contents> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,8 +109,8 @@ impl HostBuffer {
         self.is_freed()
     }
 
-    /// Frees the memory, after the work of the default stream, and with `stream` after that one's.
-    /// A second call does nothing. Raises `BufferError` while a view of it is open.
+    /// Frees the memory after the work of the default stream, and with `stream` also after that
+    /// stream's. A second call does nothing. Raises `BufferError` while a view of it is open.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = self.owner.stream(py, stream)?;

@@ -131,12 +131,12 @@ impl Kind {
     }
 
     /// Returns the kind of a class letter and a size in bytes.
-    pub(crate) fn of_class(class: char, size: usize) -> Option<Kind> {
+    pub(crate) fn from_class(class: char, size: usize) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.class() == class && kind.size() == size)
     }
 
-    /// Returns the kind of an element in the notation of Python's `struct`, which buffers have.
-    pub(crate) fn of_format(format: &str, size: usize) -> Option<Kind> {
+    /// Returns the kind of an element in the notation of Python's `struct`, used by buffers.
+    pub(crate) fn from_format(format: &str, size: usize) -> Option<Kind> {
         let mut letters = format.chars();
         let mut letter = letters.next()?;
         if matches!(letter, '@' | '=' | '<') || (matches!(letter, '>' | '!') && size == 1) {
@@ -149,7 +149,7 @@ impl Kind {
             'f' | 'd' => 'f',
             _ => return None,
         };
-        if letters.next().is_some() { None } else { Kind::of_class(class, size) }
+        if letters.next().is_some() { None } else { Kind::from_class(class, size) }
     }
 
     /// Parses a name: `"float32"`, `"f4"`, `"<f4"`, `"bool"`, `"?"`.
@@ -166,11 +166,11 @@ impl Kind {
         }
         let mut letters = plain.chars();
         let class = letters.next().filter(|class| matches!(class, 'i' | 'u' | 'f'))?;
-        Kind::of_class(class, letters.as_str().parse().ok()?)
+        Kind::from_class(class, letters.as_str().parse().ok()?)
     }
 
     /// Reads a `dtype` argument: a name, a type of Python or NumPy, or a NumPy dtype.
-    pub(crate) fn of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
+    pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
         let py = given.py();
         let text = if let Ok(text) = given.cast::<PyString>() {
             text.to_string()
@@ -257,7 +257,7 @@ impl Number {
 
     /// Refuses a number that is none of a type's.
     pub(crate) fn check(self, kind: Kind) -> PyResult<Number> {
-        if with_kind!(kind, T => T::of(self).is_some()) {
+        if with_kind!(kind, T => T::from_number(self).is_some()) {
             return Ok(self);
         }
         let whole = |remedy: &str| {
@@ -324,7 +324,7 @@ pub(crate) trait Native: Scalar + Default {
     const KIND: Kind;
 
     /// Converts a number, if the type has it.
-    fn of(number: Number) -> Option<Self>;
+    fn from_number(number: Number) -> Option<Self>;
 
     /// Reads an element from its bytes.
     fn get(bytes: &[u8]) -> Self;
@@ -342,7 +342,7 @@ macro_rules! natives {
             impl Native for $of {
                 const KIND: Kind = Kind::$kind;
 
-                fn of(number: Number) -> Option<$of> {
+                fn from_number(number: Number) -> Option<$of> {
                     let from: fn(Number) -> Option<$of> = $from;
                     from(number)
                 }
@@ -356,8 +356,8 @@ macro_rules! natives {
                 }
 
                 fn item(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-                    // Not `into_py_any`, which panics where the host has no memory.
-                    // SAFETY: the interpreter's lock is held; the result is a new object or null.
+                    // Not `into_py_any`: it panics if the host has no memory. SAFETY: the
+                    // interpreter's lock is held; the result is a new object or null.
                     unsafe {
                         let item = ffi::$item(self.into());
                         Bound::from_owned_ptr_or_err(py, item).map(Bound::unbind)
@@ -405,7 +405,7 @@ natives! {
 impl Native for bool {
     const KIND: Kind = Kind::Bool;
 
-    fn of(number: Number) -> Option<bool> {
+    fn from_number(number: Number) -> Option<bool> {
         match number {
             Number::Bool(is) => Some(is),
             Number::Int(int) if int == 0 || int == 1 => Some(int == 1),
@@ -428,7 +428,7 @@ impl Native for bool {
 
 /// Appends a number to `bytes` as an element of type `kind`. The caller has checked that it fits.
 pub(crate) fn put(number: Number, kind: Kind, bytes: &mut Vec<u8>) {
-    with_kind!(kind, T => T::of(number).unwrap_or_default().put(bytes));
+    with_kind!(kind, T => T::from_number(number).unwrap_or_default().put(bytes));
 }
 
 /// Makes the number of Python from the bytes of an element.

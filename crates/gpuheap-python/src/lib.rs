@@ -1,13 +1,15 @@
 //! The extension module `gpuheap._gpuheap`: heaps, buffers and streams for Python, by Rust and not
-//! by the C interface. What needs no speed is Python, in `python/gpuheap/`.
+//! by the C interface. Parts that need no speed are Python, in `python/gpuheap/`.
 //!
 //! * `heap`: heaps of a device, and their figures.
 //! * `buffer`: device memory, as Python owns it; `host`: pinned and managed memory.
-//! * `array`: arrays, their arithmetic, and what they are made from.
-//! * `owner`: what buffers need of their heap; `memory`: a block and what its free comes after.
+//! * `array`: arrays, their arithmetic, and their sources; `foreign`: arrays over other libraries'
+//!   memory.
+//! * `owner`: a heap with its streams and lines; `memory`: a block and the order of its free.
 //! * `addresses`: memory by its address, for hooks; `torch`: the functions that PyTorch calls.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
-//! * `lines`: allocations by the line of Python that made them; `scope`: those of open scopes.
+//! * `lines`: allocations by line of Python; `scope`: figures and limits of scopes; `scope_memory`:
+//!   the objects that a scope frees or keeps.
 //! * `kind`: types of elements; `count`: numbers that a caller passes.
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the command `gpuheap`.
@@ -16,12 +18,12 @@
 //! * `reserve`: memory of the host that is held back for a shortage.
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
-//! call of the heap lets it go, because it may wait for the device. The core never asks for the
-//! lock while it holds a lock of its own, so a thread may hold a foreign lock and free memory.
+//! call of the heap releases it, because it may wait for the device. The core never takes the lock
+//! while it holds a lock of its own, so a thread may hold a foreign lock and free memory.
 //!
-//! A free-threaded interpreter is asked to turn the lock on. Counts of references decide which
-//! streams only the heap holds and which buffers a scope may free, and without the lock another
-//! thread may change a count between the look and the decision.
+//! The module makes a free-threaded interpreter turn the lock on. Reference counts show which
+//! streams only the heap holds. Without the lock another thread may change a count between the read
+//! and the decision.
 
 mod addresses;
 mod array;
@@ -52,7 +54,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Entries of the module; `gpuheap` re-exports what is public.
+/// Entries of the module; `gpuheap` re-exports the public ones.
 #[pymodule(gil_used = true)]
 fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // Before the first class is made: classes belong to the interpreter that makes them.

@@ -1,8 +1,8 @@
 //! Allocations by the line of Python that made them.
 //!
-//! A line is a code object and a line number, found in the frames of the calling thread. Frames of
-//! the libraries that hand memory on are passed over: the line is the innermost one of the program.
-//! Names are made when they are read, so an allocation costs a walk and a count.
+//! A line is a code object and a line number, found in the frames of the calling thread. Skips
+//! frames of libraries that hand memory on: the line is the innermost one of the program. Names are
+//! made when they are read, so an allocation costs a walk and a count.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -20,18 +20,18 @@ use crate::scope::{Counts, thread_serial};
 /// Outstanding allocations of one heap, by line.
 pub(crate) struct Lines {
     heap: gpuheap::Heap,
-    state: Mutex<State>,
+    state: Mutex<Table>,
 }
 
-/// Record of one allocation, to be given back at its free.
+/// Number of an allocation's record, passed to `freed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordId(u32);
 
 #[derive(Default)]
-struct State {
+struct Table {
     /// Code objects by address. They are kept, so that an address means one of them.
     codes: FxHashMap<usize, Code>,
-    /// Number of code objects at which those that ended are looked for.
+    /// Number of code objects at which ended ones are dropped.
     prune_at: usize,
     /// Indices in `lines` by the address of a code object and a line number.
     by_place: FxHashMap<(usize, i32), u32>,
@@ -162,7 +162,7 @@ impl Lines {
         }
     }
 
-    /// Removes a freed allocation. In a forked child, which frees nothing, it may stay.
+    /// Removes a freed allocation. In a forked child it may stay: a child frees nothing.
     pub(crate) fn freed(&self, id: RecordId) {
         let Ok(mut state) = self.lock() else { return };
         let Some(record) = state.records.get_mut(id.0 as usize).and_then(Option::take) else {
@@ -212,25 +212,25 @@ impl Lines {
 
     /// Returns every outstanding allocation, the oldest first, as dictionaries.
     pub(crate) fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.shown(py, |_| true)
+        self.select_records(py, |_| true)
     }
 
     /// Returns the outstanding allocations of a scope, and of the scopes inside it, for which
     /// `is_wanted` returns `true` of address and bytes. The oldest comes first.
-    pub(crate) fn each_inside<'py>(
+    pub(crate) fn records_inside<'py>(
         &self,
         py: Python<'py>,
         scope: u32,
         mut is_wanted: impl FnMut(u64, u64) -> bool,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.shown(py, |record| {
+        self.select_records(py, |record| {
             let is_inside = record.scope.as_ref().is_some_and(|of| of.is_inside(scope));
             is_inside && is_wanted(record.address, record.bytes)
         })
     }
 
     /// Returns some outstanding allocations as dictionaries, the oldest first.
-    fn shown<'py>(
+    fn select_records<'py>(
         &self,
         py: Python<'py>,
         mut is_wanted: impl FnMut(&Record) -> bool,
@@ -309,13 +309,13 @@ impl Lines {
         drop(self.lock().map(|mut state| state.prune()));
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+    fn lock(&self) -> Result<MutexGuard<'_, Table>, Error> {
         locked(&self.heap, &self.state)
     }
 }
 
-impl State {
-    /// Number of code objects at which a look for those that ended begins.
+impl Table {
+    /// Number of code objects at which ended ones are first dropped.
     const PRUNE: usize = 256;
 
     /// Returns the index of a line.
@@ -346,7 +346,7 @@ impl State {
 
     /// Returns whether there are so many code objects that some may have ended.
     fn is_full(&self) -> bool {
-        self.codes.len() >= self.prune_at.max(State::PRUNE)
+        self.codes.len() >= self.prune_at.max(Table::PRUNE)
     }
 
     /// Takes out the code objects that only this table holds, with their lines, but for lines that
@@ -363,7 +363,7 @@ impl State {
             .codes
             .extract_if(|address, code| !holding.contains(address) && is_only_ours(code))
             .collect();
-        let State { by_place, lines, vacant_lines, .. } = self;
+        let Table { by_place, lines, vacant_lines, .. } = self;
         by_place.retain(|(code, _), at| {
             let stays = !ended.contains_key(code);
             if !stays {
@@ -376,7 +376,7 @@ impl State {
         ended.into_values().collect()
     }
 
-    /// Returns the index of the thread, unless its number was that of another thread before.
+    /// Returns the index of the thread, unless another thread had its number before.
     fn thread(&self, ident: u64, serial: u64) -> Option<u32> {
         let known = *self.by_ident.get(&ident)?;
         (self.threads[known as usize].serial == serial).then_some(known)
@@ -446,7 +446,7 @@ fn names(code: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
 
 /// Returns the number of this thread, as `threading.get_ident` gives it.
 fn thread_ident() -> u64 {
-    // SAFETY: asks for the number of the calling thread.
+    // SAFETY: the call has no precondition.
     unsafe { ffi::PyThread_get_thread_ident() as u64 }
 }
 

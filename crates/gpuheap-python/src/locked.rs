@@ -1,10 +1,10 @@
-//! Locks of tables beside a heap.
+//! Locks of a heap's tables.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::Error;
 
-/// Locks a table beside a heap. In a forked child the thread that had the lock may not exist, so a
+/// Locks a table of a heap. In a forked child the thread that had the lock may not exist, so a
 /// table that is locked is refused there, and not waited for.
 pub(crate) fn locked<'a, T>(
     heap: &gpuheap::Heap,

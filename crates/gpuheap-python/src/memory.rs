@@ -11,7 +11,7 @@ use crate::owner::Owner;
 use crate::scope::{Charge, Counts};
 use crate::streams::still_means;
 
-/// A block with what has to come before its free. Returned when dropped.
+/// A block with the streams that its free has to follow. Freed when dropped.
 pub(crate) struct Memory {
     /// `None` once it was returned.
     block: Option<Block>,
@@ -59,7 +59,7 @@ impl Memory {
         self.stream.as_ref().unwrap_or(&self.owner.default)
     }
 
-    /// Frees the block, in the order of its stream and of all that use it too.
+    /// Frees the block, in the order of its stream and of all streams that use it.
     pub(crate) fn give_back(&mut self) -> Result<(), Error> {
         if let Some(record) = self.record.take() {
             self.owner.lines.freed(record);
@@ -82,7 +82,7 @@ impl Memory {
         !self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Puts the free behind the work of `stream`, as of the free.
+    /// Orders the free after the work that `stream` has by then.
     pub(crate) fn use_on(&self, stream: &gpuheap::Stream) {
         let mut used = self.used_on.lock().unwrap_or_else(PoisonError::into_inner);
         if stream.id() != self.stream().id() && !used.iter().any(|known| known.id() == stream.id())
@@ -92,9 +92,9 @@ impl Memory {
     }
 }
 
-/// Puts what comes on `stream` behind the work of `other`: by an event, or where a capture of a
-/// graph forbids that, by waiting on the host. The work of a stream that has ended may still run
-/// and cannot be named, so that waits for the whole device.
+/// Orders later work of `stream` after the work of `other`: by an event, or if a capture of a graph
+/// forbids that, by a wait on the host. The work of an ended stream may still run and cannot be
+/// named, so the host waits for the whole device.
 fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error> {
     if has_ended(other) {
         return other.device().synchronize();
@@ -126,7 +126,7 @@ impl Lent for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // The heap counts what it could not free as pending. A destructor returns no error.
+        // The heap counts memory that it could not free as pending. A destructor returns no error.
         let _ = self.give_back();
     }
 }

@@ -1,4 +1,4 @@
-//! A heap with what its buffers need of it: the device, streams, and the account by line.
+//! A heap with its device, streams, and account by line, shared by its buffers.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::streams::Streams;
 /// Device of an address: the number of its emulator, if it is emulated, and its ordinal.
 pub(crate) type Place = (Option<u64>, i32);
 
-/// A heap with what its buffers need of it.
+/// A heap with its device, streams and account, shared by its buffers.
 pub(crate) struct Owner {
     pub(crate) heap: gpuheap::Heap,
     pub(crate) device: gpuheap::Device,
-    /// The legacy default stream, which memory is ordered on where no stream is named.
+    /// The legacy default stream: the order of memory for which no stream is named.
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
     pub(crate) lines: Lines,
@@ -37,7 +37,7 @@ impl Owner {
         default: gpuheap::Stream,
         tracks: bool,
     ) -> Arc<Owner> {
-        // Garbage that waits for Python's collector may hold what is missing.
+        // Garbage that waits for Python's collector may hold memory.
         let collector = heap.register_reclaimer(|_| collect());
         let described = device.describe();
         let place = (described.emulator, described.ordinal);
@@ -113,7 +113,7 @@ impl Owner {
         Ok((block, record))
     }
 
-    /// Runs what may allocate for Python, or wait, with the interpreter's lock let go. Python's
+    /// Runs work that may allocate for Python, or wait, without the interpreter's lock. Python's
     /// collector runs if memory is short.
     pub(crate) fn work<R: Send>(
         &self,
@@ -127,8 +127,8 @@ impl Owner {
         })
     }
 
-    /// Makes an array, as [`work`](Owner::work) does. The budgets of the scopes around refuse it
-    /// before it takes memory.
+    /// Makes an array, as [`work`](Owner::work) does. The budgets of the scopes around may refuse
+    /// it before it takes memory.
     pub(crate) fn make<R: Send>(
         &self,
         py: Python<'_>,
@@ -173,7 +173,7 @@ impl Owner {
         byte: u8,
         stream: &gpuheap::Stream,
     ) -> Result<(), Error> {
-        self.over(address, bytes, stream)?.fill(byte)
+        self.wrap_bytes(address, bytes, stream)?.fill(byte)
     }
 
     /// Copies to device memory of a buffer, and waits.
@@ -183,7 +183,7 @@ impl Owner {
         bytes: &[u8],
         stream: &gpuheap::Stream,
     ) -> Result<(), Error> {
-        self.over(to, bytes.len() as u64, stream)?.write_from(bytes)
+        self.wrap_bytes(to, bytes.len() as u64, stream)?.write_from(bytes)
     }
 
     /// Copies from device memory of a buffer, and waits.
@@ -193,17 +193,17 @@ impl Owner {
         bytes: &mut [u8],
         stream: &gpuheap::Stream,
     ) -> Result<(), Error> {
-        self.over(from, bytes.len() as u64, stream)?.read_into(bytes)
+        self.wrap_bytes(from, bytes.len() as u64, stream)?.read_into(bytes)
     }
 
-    fn over(
+    fn wrap_bytes(
         &self,
         address: u64,
         bytes: u64,
         stream: &gpuheap::Stream,
     ) -> Result<gpuheap::DeviceArray<u8, gpuheap::ndarray::Ix1>, Error> {
         // SAFETY: the caller holds the buffer's memory, `bytes` of it from `address` on, and uses
-        // the array before it lets go.
+        // the array before it releases the memory.
         unsafe { self.heap.on(stream).wrap(address, bytes as usize) }
     }
 }

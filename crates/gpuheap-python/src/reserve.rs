@@ -61,7 +61,7 @@ fn layout(size: usize) -> Layout {
 
 impl Reserving {
     /// Holds back the parts for which the host has memory. Returns whether they suffice for the
-    /// next growth of the largest table, which doubles it.
+    /// next growth of the largest table: it doubles.
     ///
     /// Larger parts are not required: memory that was freed in pieces may have no 16 MiB in a row,
     /// however much of it is free.
@@ -93,7 +93,7 @@ impl Reserving {
         if memory.is_null() {
             memory = self.retry(size, request);
         }
-        // Larger ones are data, which callers request without ending the process.
+        // Larger requests are data: they fail without ending the process.
         let is_table = size > SMALL && size <= SIZES[SIZES.len() - 1];
         if is_table && !memory.is_null() && size > self.largest.load(Ordering::Relaxed) {
             self.largest.fetch_max(size, Ordering::Relaxed);

@@ -81,7 +81,7 @@ pub(crate) fn _scope_leaked<'py>(
 ) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let places = lock(&account.counts.kept).places(py);
     let is_leaked = |address, bytes| !has_kept(&places, address, bytes);
-    heap.owner.lines.each_inside(py, account.counts.number, is_leaked)
+    heap.owner.lines.records_inside(py, account.counts.number, is_leaked)
 }
 
 fn holder_of(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
@@ -117,7 +117,7 @@ fn charged_to(object: &Bound<'_, PyAny>) -> Charged {
     scope.map_or(Charged::Nothing, Charged::To)
 }
 
-/// Returns whether one of some places, which are sorted, begins inside an allocation.
+/// Returns whether one of some sorted places begins inside an allocation.
 fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
     let next = places.partition_point(|(start, _)| *start < address);
     places.get(next).is_some_and(|(start, _)| *start < address + bytes.max(1))
@@ -132,7 +132,7 @@ fn kept_bytes(
 ) -> PyResult<u64> {
     let (mut total, mut end) = (0, 0);
     if heap.owner.tracks() && !places.is_empty() {
-        heap.owner.lines.each_inside(py, account.counts.number, |address, bytes| {
+        heap.owner.lines.records_inside(py, account.counts.number, |address, bytes| {
             total += if has_kept(places, address, bytes) { bytes } else { 0 };
             false
         })?;

@@ -1,10 +1,10 @@
-//! Streams: the heap's own, and those of other libraries.
+//! Streams: the heap's own, and other libraries'.
 //!
 //! A handle says nothing about the life of its stream: the driver may give it to another one. An
 //! object (`__cuda_stream__`) says no more, because many are views of a stream that another object
 //! keeps. So each free on a foreign stream records an event, and a heap needs the stream no longer
-//! than there is memory that was allocated on it. As long, the table holds the objects that the
-//! memory was allocated by: one of them may be what keeps the stream alive.
+//! than there is memory that was allocated on it. For as long, the table holds the objects by which
+//! the memory was allocated: one of them may keep the stream alive.
 //!
 //! A thread's own default stream (2) needs no object: a heap notices the end of the thread.
 
@@ -50,7 +50,7 @@ impl Stream {
         call(py, || self.inner.is_done())
     }
 
-    /// Makes the stream wait for what another one has to do by now. Does not wait itself.
+    /// Makes the stream wait for the work that another one has so far. The call does not wait.
     fn wait_for(&self, py: Python<'_>, other: &Stream) -> PyResult<()> {
         call(py, || self.inner.wait(&other.inner.record()?))
     }
@@ -79,12 +79,12 @@ struct Known {
     entered: usize,
 }
 
-/// A stream, with what the program gave as that stream.
+/// A stream, with the objects and numbers that the program passed for it.
 struct Entry {
     stream: gpuheap::Stream,
     /// By the object's address; 0 for the handle as a number.
     users: FxHashMap<usize, User>,
-    /// Number of users at which those that are not needed are looked for.
+    /// Number of users at which unneeded ones are dropped.
     prune_at: usize,
 }
 
@@ -100,8 +100,8 @@ struct User {
 enum Found {
     /// The object was given before.
     Object(gpuheap::Stream),
-    /// The stream, which some object keeps alive if the table holds one. Its handle may mean
-    /// another stream by now.
+    /// The stream. An object keeps it alive if the table holds one. Its handle may mean another
+    /// stream by now.
     Stream { stream: gpuheap::Stream, has_objects: bool },
 }
 
@@ -126,15 +126,15 @@ impl Streams {
             return Ok(default.clone());
         }
         if CUstream(handle) == CUstream::PER_THREAD {
-            // In no table, because the handle means another stream on each thread.
-            // SAFETY: a thread has this stream until it ends, which heaps notice by themselves.
+            // In no table, because the handle means another stream on each thread. SAFETY: a thread
+            // has this stream until it ends, and heaps notice the end themselves.
             return call(py, || unsafe { default.device().foreign_stream(CUstream(handle)) });
         }
         let object = is_object.then_some(given);
         match self.find(handle, object) {
             Some(Found::Object(stream)) => return Ok(stream),
             Some(Found::Stream { stream, has_objects }) => {
-                // A stream that is capturing a graph does not tell its id.
+                // The id of a stream that is capturing a graph cannot be read.
                 if call(py, || still_means(&stream))?.unwrap_or(has_objects)
                     && let Some(known) = self.join(handle, &stream, object)
                 {
@@ -159,7 +159,7 @@ impl Streams {
             if let Some(same) = known.by_handle.get_mut(&handle)
                 && same.stream.id() == stream.id()
             {
-                // Its memory still needs what was given before.
+                // Its memory still needs the earlier objects.
                 let before = std::mem::take(&mut same.users);
                 entry.users.extend(before.into_iter().filter(|(of, _)| *of != address(object)));
             }
@@ -184,7 +184,7 @@ impl Streams {
     ) -> gpuheap::Stream {
         let mut known = self.lock();
         let entry = known.in_captures.entry(made.id());
-        entry.or_insert_with(|| Entry::of(made)).join(object)
+        entry.or_insert_with(|| Entry::without_users(made)).join(object)
     }
 
     /// Releases the objects of captures that no memory needs. The heap itself notices the end of
@@ -202,7 +202,7 @@ impl Streams {
         drop(ended);
     }
 
-    /// Looks for the stream of a handle.
+    /// Finds the stream of a handle.
     fn find(&self, handle: usize, object: Option<&Bound<'_, PyAny>>) -> Option<Found> {
         let known = self.lock();
         let entry = known.by_handle.get(&handle).filter(|entry| !entry.stream.is_retired())?;
@@ -215,8 +215,8 @@ impl Streams {
         Some(Found::Stream { stream: entry.stream.clone(), has_objects })
     }
 
-    /// Notes that a stream of the table was given as `object` too, which may be what keeps it
-    /// alive. Returns the stream for its memory; `None` if the table has another one by now.
+    /// Notes that a stream of the table was passed as `object` too: the object may keep it alive.
+    /// Returns the stream for its memory; `None` if the table has another one by now.
     fn join(
         &self,
         handle: usize,
@@ -238,7 +238,7 @@ impl Streams {
     }
 
     /// Releases the streams that no memory needs, and whose objects only the table holds. If the
-    /// heap cannot be told of one, it stays, and the first such error is returned.
+    /// heap cannot retire one, it stays. Returns the first such error.
     pub(crate) fn sweep(&self, py: Python<'_>, heap: &gpuheap::Heap) -> PyResult<()> {
         let unneeded: Vec<Entry>;
         let ended: Vec<Entry> = {
@@ -250,21 +250,21 @@ impl Streams {
             known.by_handle.extract_if(|_, entry| entry.is_unneeded()).map(|(_, of)| of).collect()
         };
         drop(unneeded);
-        let mut told = Ok(());
+        let mut retired = Ok(());
         for entry in ended {
-            told = told.and(self.retire(py, heap, entry));
+            retired = retired.and(self.retire(py, heap, entry));
         }
-        told
+        retired
     }
 
-    /// Tells the heap that it needs the stream no longer, and then releases its objects. If that
+    /// Retires a stream that the heap no longer needs, and then releases its objects. If that
     /// fails, the entry goes back into the table.
     fn retire(&self, py: Python<'_>, heap: &gpuheap::Heap, entry: Entry) -> PyResult<()> {
         if entry.stream.is_retired() {
             return Ok(());
         }
-        let told = call_detached(py, || heap.retire(&entry.stream));
-        if told.is_err() {
+        let retired = call_detached(py, || heap.retire(&entry.stream));
+        if retired.is_err() {
             let handle = entry.stream.raw().0;
             // A newer stream of this handle stays; the objects then live as long as the process.
             match self.lock().by_handle.entry(handle) {
@@ -272,7 +272,7 @@ impl Streams {
                 hash_map::Entry::Occupied(_) => std::mem::forget(entry),
             }
         }
-        told
+        retired
     }
 
     /// Calls `visit` for each object that the table holds.
@@ -304,13 +304,13 @@ impl Entry {
 
     /// Makes the entry of a stream. Returns with it the stream for memory of its first user.
     fn new(stream: gpuheap::Stream, object: Option<&Bound<'_, PyAny>>) -> (Entry, gpuheap::Stream) {
-        let mut entry = Entry::of(stream);
+        let mut entry = Entry::without_users(stream);
         let joined = entry.join(object);
         (entry, joined)
     }
 
     /// Makes the entry of a stream without users.
-    fn of(stream: gpuheap::Stream) -> Entry {
+    fn without_users(stream: gpuheap::Stream) -> Entry {
         Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE }
     }
 
@@ -324,8 +324,7 @@ impl Entry {
     }
 
     /// Takes out the users that are not needed, if there are many. Libraries that make an object
-    /// for each question (`torch.cuda.current_stream()`) would fill the table while one block is
-    /// live.
+    /// for each call (`torch.cuda.current_stream()`) would fill the table while one block is live.
     fn prune(&mut self) -> Vec<User> {
         if self.users.len() < self.prune_at {
             return Vec::new();

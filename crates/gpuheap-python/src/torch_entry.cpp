@@ -55,11 +55,11 @@ struct Type {
   std::type_info *info;
 };
 
-// Bytes for an exception. PyTorch 2.15's takes 128, and that of another version has to fit too.
+// Bytes for an exception. PyTorch 2.15's exception takes 128, and another version's has to fit too.
 const std::size_t ROOM = 2048;
 
 // Entries of a table before the first function, and before the destructor of an object that was
-// allocated elsewhere, which is the first function.
+// allocated elsewhere: that is the first function.
 const std::size_t FIRST = 2;
 
 void *symbol(const char *name) {
@@ -99,7 +99,7 @@ void throw_pytorchs(const char *text) {
     abi::__cxa_free_exception(error);
     return;
   }
-  // From the class that the constructor is of to the one below it, which adds no data.
+  // From the constructor's class to its subclass. The subclass adds no data.
   *static_cast<void **>(error) = type.table + FIRST;
   abi::__cxa_throw(error, type.info, reinterpret_cast<void (*)(void *)>(type.table[FIRST]));
 }

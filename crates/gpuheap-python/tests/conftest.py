@@ -10,7 +10,7 @@ from support import needs_driver
 
 @pytest.fixture
 def heap():
-    """A heap that records lines. What a test allocates is free at its end."""
+    """A heap that records lines. The end of a test frees its memory."""
     heap = gpuheap.Heap("emulated:1GiB", limit="512MiB", track="lines")
     yield heap
     assert not heap.leaks(), heap.leaks()

@@ -127,7 +127,7 @@ def test_keys_that_cannot_be_shown(heap):
 
 
 class Sized(dict):
-    """A dict that is made with an argument, and counts what is set."""
+    """A dict with an argument of its class, that counts its assignments."""
 
     def __init__(self, size):
         self.size = size

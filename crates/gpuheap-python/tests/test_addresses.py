@@ -65,7 +65,7 @@ def test_below_a_foreign_allocator_no_collector_runs(heap):
 def test_a_thread_with_a_foreign_lock_and_one_with_the_interpreters_do_not_wait_for_each_other(
     heap,
 ):
-    """One thread holds a lock and asks for memory below it; another waits for the lock."""
+    """One thread holds a lock and requests memory below it; another waits for the lock."""
     lock, done = threading.Lock(), []
 
     def below():

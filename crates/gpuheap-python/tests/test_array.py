@@ -713,7 +713,7 @@ def test_iteration_lets_threads_interrupt_it(heap):
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    # All of it is one call of C, which looks for signals nowhere but in the iterators.
+    # All of it is one call of C. It handles signals only in the iterators.
     numbers = itertools.chain.from_iterable(itertools.repeat(a, 1000))
     with pytest.raises(KeyboardInterrupt):
         begun.set()

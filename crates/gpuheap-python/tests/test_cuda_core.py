@@ -72,9 +72,8 @@ def test_install_and_uninstall(driver_heap, device):
 
 
 def test_a_pool_of_its_own_is_the_streams(driver_heap, device):
-    """Memory that is closed is served again without new memory, and with what a free on a foreign
-    stream asks of the driver: whether it captures, whether earlier frees are reached, and an
-    event."""
+    """Closed memory is served again without new memory, and with the driver calls of a free on a
+    foreign stream: whether it captures, whether earlier frees are reached, and an event."""
     resource = gpuheap.cuda_core.resource(driver_heap)
     stream = device.create_stream()
     for _ in range(3):

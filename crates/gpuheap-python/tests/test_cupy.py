@@ -31,7 +31,7 @@ class Pointer:
 
 
 class OutOfMemoryError(MemoryError):
-    """CuPy's own, which takes three numbers."""
+    """CuPy's own error. It takes three numbers."""
 
     def __init__(self, size, total, limit=0):
         super().__init__(f"out of memory allocating {size} bytes")
@@ -44,7 +44,7 @@ class Pool:
 
 @pytest.fixture
 def cupy(monkeypatch, driver_heap):
-    """The part of CuPy that the hook uses. `state` is what CuPy has set."""
+    """The part of CuPy that the hook uses. `state` has CuPy's settings."""
     state = types.SimpleNamespace(
         allocator=Pool().malloc, pinned=Pool().malloc, device=0, stream=Stream(driver_heap.stream())
     )

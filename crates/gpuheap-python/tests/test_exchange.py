@@ -13,7 +13,7 @@ from support import needs_driver
 
 
 class Theirs:
-    """Another library's object, which hands over a capsule that it was given."""
+    """Another library's object that hands over a given capsule."""
 
     def __init__(self, capsule, device=(12, 0)):
         self.capsule, self.device, self.asked = capsule, device, []

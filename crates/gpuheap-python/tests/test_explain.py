@@ -88,7 +88,7 @@ def test_an_error_of_ours_has_its_evidence():
 
 def test_classes_of_exceptions_count():
     class OutOfMemoryError(MemoryError):
-        """As CuPy's: its class is what tells it from others."""
+        """As CuPy's error: only its class identifies it."""
 
     OutOfMemoryError.__module__ = "cupy.cuda.memory"
     text = "Out of memory allocating 1,024,000 bytes (allocated so far: 512 bytes)."

@@ -366,7 +366,7 @@ def test_errors_are_in_words_of_python(heap, work, error, text):
 
 
 def test_an_array_that_another_thread_frees_names_no_file_of_rust(heap):
-    # The check before an operation lets pass what is freed in the middle of it.
+    # The check before an operation misses a free in the middle of it.
     seen = set()
     for _ in range(200):
         array = heap.zeros(1000)
@@ -400,8 +400,7 @@ def test_one_allocation_is_one(heap):
 
 
 def test_lines_of_cells_that_were_replaced(heap):
-    # A notebook compiles each cell anew. What a cell holds keeps its line; the cells themselves
-    # end.
+    # A notebook compiles each cell anew. Memory of a cell keeps its line; the cells themselves end.
     kept, gone = [], []
     for number in range(2000):
         text = f"\nkept.append(heap.alloc({number + 1}))" if number % 500 == 0 else "heap.alloc(1)"

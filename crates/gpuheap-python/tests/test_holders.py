@@ -1,4 +1,4 @@
-"""Who holds memory, and what a flush lets go of."""
+"""Holders of memory, and flushes that release them."""
 
 import concurrent.futures
 import gc
@@ -57,7 +57,7 @@ def names(holders, kind=None):
 
 
 def as_last_exception(error):
-    """What the interpreter's prompt does with an error that nobody caught."""
+    """Handles an uncaught error as the interpreter's prompt does."""
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error

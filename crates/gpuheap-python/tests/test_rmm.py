@@ -1,4 +1,4 @@
-"""RMM: its callback resource for real, which needs no runtime of CUDA."""
+"""RMM: the real callback resource. It needs no CUDA runtime."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Scopes: what they free, what they report, and whose memory they count."""
+"""Scopes: frees, reports and charges."""
 
 import _thread
 import asyncio
@@ -30,8 +30,7 @@ def leaks_are_errors():
 
 
 def library(name="gpuheap.cupy"):
-    """A module that requests memory as that of a hook does: what it hands out is not the
-    program's."""
+    """A module that requests memory as a hook does: its memory is not the program's."""
     module = types.ModuleType(name)
     exec("def empty(heap, nbytes): return heap.alloc(nbytes)", module.__dict__)
     return module

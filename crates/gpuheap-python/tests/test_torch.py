@@ -1,6 +1,6 @@
 """The functions that PyTorch calls, and the module around them, on a stand-in for PyTorch.
 
-Each test is a process: what PyTorch is given stays to its end.
+Each test is a process: PyTorch keeps its allocator to the end.
 """
 
 import os

@@ -91,7 +91,7 @@ class Batches(Iterator[Any]):
         try:
             self.close()
         except Exception:
-            pass  # The heap counts what it could not free.
+            pass  # The heap counts a failed free.
 
 
 class ItemBatches(Batches):

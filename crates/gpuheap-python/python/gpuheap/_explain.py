@@ -48,7 +48,7 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
 
     Takes the exception, or a text with the error somewhere in it, such as a log. Without an
     argument it explains the last uncaught error. Reads the causes of an exception too. `None` if no
-    known out-of-memory error is in it. The rules are those of the command `gpuheap explain`.
+    known out-of-memory error is in it. Uses the rules of the command `gpuheap explain`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")

@@ -34,7 +34,7 @@ __all__ = [
 
 __version__: str
 
-# The protocol of PEP 688, which Python's own library has from 3.12 on.
+# The protocol of PEP 688. Python's own library has it from 3.12 on.
 class _SupportsBuffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

@@ -99,7 +99,7 @@ def may_hold(kind: type) -> bool:
 
 
 def _is_of_cuda_core(kind: type) -> bool:
-    """Returns `True` for buffers of cuda.core, which have no array interface."""
+    """Returns `True` for buffers of cuda.core. They have no array interface."""
     return _plain.has(kind, "memory_resource") and _plain.module_of(kind).startswith("cuda.core")
 
 

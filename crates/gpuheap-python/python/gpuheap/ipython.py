@@ -1,7 +1,7 @@
 """Magics of IPython and Jupyter: `%load_ext gpuheap`.
 
 %%gpumem         peak and kept GPU memory of a cell, by line
-%gpuflush        releases what an error left behind, and gives cached memory back
+%gpuflush        releases objects that an error left, and returns cached memory
 %gpuflush -o     empties Out, _ and _1, _2... too
 """
 

@@ -14,8 +14,8 @@ use super::window::length;
 use crate::failure::detached;
 use crate::kind::{self, Kind, Native, Number, with_kind};
 
-/// Elements between two moments at which signals are handled and other threads may run. It bounds
-/// a wait for Ctrl-C at about a millisecond. At 2^14 the moments take less than 1 % of the time.
+/// Elements between two points at which signals are handled and other threads may run. It bounds a
+/// wait for Ctrl-C at about a millisecond. At 2^14 these points take less than 1 % of the time.
 const TURN: usize = 1 << 14;
 
 /// An iterator over an array. From `iter(array)`.
@@ -44,7 +44,7 @@ impl Elements {
             self.next.store(self.count, Ordering::Relaxed);
             return Ok(None);
         }
-        breathe(py, at)?;
+        yield_lock(py, at)?;
         match &self.of {
             Of::Numbers(bytes, kind) => {
                 let size = kind.size();
@@ -98,18 +98,18 @@ impl Array {
 
     /// Returns whether a number is among the elements, by one download.
     fn contains_number(&self, py: Python<'_>, number: Number) -> PyResult<bool> {
-        fn of<T: Native + PartialEq>(bytes: &[u8], number: Number) -> bool {
-            let wanted = T::of(number);
+        fn run<T: Native + PartialEq>(bytes: &[u8], number: Number) -> bool {
+            let wanted = T::from_number(number);
             bytes.chunks_exact(size_of::<T>()).any(|element| Some(T::get(element)) == wanted)
         }
         let kind = self.window(py)?.kind;
         let Some(number) = Comparison::equal_number(kind, number) else { return Ok(false) };
         let bytes = self.bytes(py)?;
-        detached(py, || with_kind!(kind, T => of::<T>(&bytes, number)))
+        detached(py, || with_kind!(kind, T => run::<T>(&bytes, number)))
     }
 
     /// Makes nested lists of the bytes of elements.
-    pub(super) fn listed(
+    pub(super) fn nested_lists(
         py: Python<'_>,
         shape: &[usize],
         kind: Kind,
@@ -126,15 +126,15 @@ impl Array {
         // One by one: a list of its whole length at once panics where the host has no memory.
         let list = PyList::empty(py);
         for at in 0..first {
-            breathe(py, at)?;
-            list.append(Array::listed(py, inner, kind, &bytes[at * row..(at + 1) * row])?)?;
+            yield_lock(py, at)?;
+            list.append(Array::nested_lists(py, inner, kind, &bytes[at * row..(at + 1) * row])?)?;
         }
         list.into_py_any(py)
     }
 }
 
 /// Handles signals and lets other threads run, once in each [`TURN`] of elements.
-fn breathe(py: Python<'_>, at: usize) -> PyResult<()> {
+fn yield_lock(py: Python<'_>, at: usize) -> PyResult<()> {
     if at % TURN == TURN - 1 {
         py.check_signals()?;
         py.detach(|| ());

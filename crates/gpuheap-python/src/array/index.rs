@@ -1,4 +1,4 @@
-//! Parts of arrays: what an index of Python means.
+//! Parts of arrays, read from Python's indices.
 
 use gpuheap::ndarray::SliceInfoElem;
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
@@ -11,9 +11,9 @@ use crate::kind::{MOST_AXES, index_of};
 
 /// A part of an array.
 pub(crate) enum Part {
-    /// A part without gaps, which shares the memory.
+    /// A part without gaps. It shares the memory.
     Window(Window),
-    /// Another part, which has to be copied.
+    /// Another part. It has to be copied.
     Strided(Vec<SliceInfoElem>),
 }
 
@@ -30,8 +30,8 @@ enum Axis {
 }
 
 impl Part {
-    /// Returns the part of `window` that an index means.
-    pub(crate) fn of(window: &Window, index: &Bound<'_, PyAny>) -> PyResult<Part> {
+    /// Reads the part of `window` that an index means.
+    pub(crate) fn parse(window: &Window, index: &Bound<'_, PyAny>) -> PyResult<Part> {
         let axes = axes(window, index)?;
         Ok(match without_gaps(window, &axes) {
             Some(part) => Part::Window(part),

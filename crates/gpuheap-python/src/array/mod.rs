@@ -44,8 +44,8 @@ const MOST_EMPTY_LISTS: usize = 1 << 20;
 /// Device memory with a shape and an element type. From `Heap.array`, `Heap.zeros`, `Heap.full` and
 /// `gpuheap.from_dlpack`, and from operations on arrays.
 ///
-/// An operation is enqueued on the stream of the array's last use; nothing waits but what returns
-/// numbers. Both sides of an operation have the same element type, or one is a number. `a[1:3]` and
+/// An operation is enqueued on the stream of the array's last use. Only calls that return numbers
+/// wait. Both sides of an operation have the same element type, or one is a number. `a[1:3]` and
 /// `a[0]` share the memory of `a`; other parts are copies. The memory goes back when the last of
 /// them is collected, or at `free()`.
 ///
@@ -82,7 +82,7 @@ impl Array {
     }
 
     /// Makes an array of host data, or a copy of another array.
-    pub(crate) fn of(
+    pub(crate) fn from_data(
         owner: &Arc<Owner>,
         given: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
@@ -90,7 +90,7 @@ impl Array {
     ) -> PyResult<Py<Array>> {
         let py = given.py();
         let target = owner.heap.on(&owner.stream(py, stream)?);
-        let kind = dtype.filter(|dtype| !dtype.is_none()).map(Kind::of).transpose()?;
+        let kind = dtype.filter(|dtype| !dtype.is_none()).map(Kind::read).transpose()?;
         let window = if let Ok(array) = given.cast::<Array>() {
             let from = array.get().window(py)?;
             owner.make(py, || operations::copied(from, Some(&target)))?
@@ -122,7 +122,7 @@ impl Array {
             None => Number::Int(0),
         };
         let kind = match (dtype.filter(|dtype| !dtype.is_none()), number) {
-            (Some(dtype), _) => Kind::of(dtype)?,
+            (Some(dtype), _) => Kind::read(dtype)?,
             (None, Number::Bool(_)) => Kind::Bool,
             (None, Number::Int(int)) if int > i64::MAX.into() => Kind::U64,
             (None, Number::Int(_)) if value.is_some() => Kind::I64,
@@ -170,7 +170,11 @@ impl Array {
     }
 
     /// Makes an array of memory that exists.
-    pub(crate) fn over(py: Python<'_>, window: Window, held: Arc<Held>) -> PyResult<Py<Array>> {
+    pub(crate) fn from_parts(
+        py: Python<'_>,
+        window: Window,
+        held: Arc<Held>,
+    ) -> PyResult<Py<Array>> {
         Py::new(py, Array { window, held })
     }
 
@@ -184,7 +188,7 @@ impl Array {
         self.held.scope()
     }
 
-    /// Returns the memory, as scopes know it.
+    /// Makes the holder by which a scope knows the memory.
     pub(crate) fn holder(&self, py: Python<'_>) -> PyResult<Holder> {
         let memory = Py::new(py, self._memory())?.into_any();
         Ok(Holder::strong(memory, Arc::as_ptr(&self.held) as usize, |memory| {
@@ -199,7 +203,7 @@ impl Array {
 
 #[pymethods]
 impl Array {
-    /// Tells NumPy to leave operations with its own arrays to this class, which refuses them.
+    /// Makes NumPy leave operations with its own arrays to this class. This class refuses them.
     #[classattr]
     fn __array_ufunc__(py: Python<'_>) -> Py<PyAny> {
         py.None()
@@ -267,7 +271,7 @@ impl Array {
         self.held.is_freed()
     }
 
-    /// `True` if the memory is of another library, which forbids writes.
+    /// `True` if the memory belongs to another library that forbids writes.
     #[getter]
     fn readonly(&self) -> bool {
         self.held.is_read_only
@@ -289,8 +293,8 @@ impl Array {
         call(py, || self.held.free())
     }
 
-    /// Says that the memory is in use on another stream too: that stream waits for the work on the
-    /// array so far, and the free comes after that stream's work.
+    /// Names another stream that uses the memory: it waits for the work on the array so far, and
+    /// the free comes after its work.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let window = self.window(py)?;
@@ -310,13 +314,13 @@ impl Array {
                 "an array of shape {shape:?} has no elements, and would be {lists} empty lists"
             )));
         }
-        Array::listed(py, shape, *kind, &self.bytes(py)?)
+        Array::nested_lists(py, shape, *kind, &self.bytes(py)?)
     }
 
     /// The bytes of the elements, in row-major order. Waits.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.bytes(py)?;
-        // Not `new`, which panics where the host has no memory.
+        // Not `new`: it panics if the host has no memory.
         PyBytes::new_with(py, bytes.len(), |to| {
             to.copy_from_slice(&bytes);
             Ok(())
@@ -383,8 +387,8 @@ impl Array {
         first.ok_or_else(|| PyTypeError::new_err("an array without axes has no length"))
     }
 
-    /// Iterates the elements of an array of one axis as numbers, by one download, and the rows of
-    /// one of several axes, which share the memory.
+    /// Iterates the elements of an array of one axis as numbers, by one download, or the rows of an
+    /// array of several axes. The rows share the memory.
     fn __iter__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.elements(py)
     }
@@ -396,7 +400,7 @@ impl Array {
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
         let py = index.py();
-        match Part::of(self.window(py)?, index)? {
+        match Part::parse(self.window(py)?, index)? {
             Part::Window(window) => self.sharing(py, window),
             Part::Strided(part) => self.make(py, |window| operations::copy_part(window, &part)),
         }
@@ -407,7 +411,7 @@ impl Array {
     fn __setitem__(&self, index: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = index.py();
         let (window, owner) = (self.writable(py)?, &self.held.owner);
-        let part = Part::of(window, index)?;
+        let part = Part::parse(window, index)?;
         let side = match self.side(value, window.kind)? {
             Some(side) => side,
             None => {
@@ -435,7 +439,7 @@ impl Array {
     /// A copy with the elements converted: floats to integers are cut and saturate, NaN becomes 0,
     /// integers to smaller ones keep the low bits, all but 0 is `True`.
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
-        let kind = Kind::of(dtype)?;
+        let kind = Kind::read(dtype)?;
         self.make(py, |window| operations::cast(window, kind))
     }
 
@@ -445,8 +449,10 @@ impl Array {
         let window = self.window(py)?;
         let first = (shape.len() == 1).then(|| shape.get_item(0)).transpose()?;
         let asked = match first {
-            Some(first) if !first.hasattr(intern!(py, "__index__"))? => source::asked_of(&first)?,
-            _ => source::asked_of(shape)?,
+            Some(first) if !first.hasattr(intern!(py, "__index__"))? => {
+                source::reshape_lengths(&first)?
+            }
+            _ => source::reshape_lengths(shape)?,
         };
         self.sharing(py, window.shaped(index::reshaped(window.len(), &asked)?))
     }
@@ -563,7 +569,7 @@ impl Array {
         self.make(py, operations::inverted)
     }
 
-    /// The identity, so that scopes and dictionaries can have arrays.
+    /// Hashes the identity, so that sets and dictionaries can have arrays.
     fn __hash__(slf: &Bound<'_, Array>) -> usize {
         slf.as_ptr() as usize >> 4
     }
@@ -580,9 +586,9 @@ impl Array {
         self.compared(op, other)
     }
 
-    /// The sum: of all elements as a number, which waits, or along an axis as an array. Of integers
-    /// and masks it has 64 bits and wraps. `dtype` converts elements and sum. With `keepdims` the
-    /// result is an array in which each summed axis has length 1. `out` is not taken.
+    /// The sum: of all elements as a number, after a wait, or along an axis as an array. Sums of
+    /// integers and masks have 64 bits and wrap. `dtype` converts elements and sum. With `keepdims`
+    /// the result is an array in which each summed axis has length 1. `out` is not taken.
     #[pyo3(signature = (axis=None, dtype=None, out=None, *, keepdims=false))]
     fn sum(
         &self,
@@ -621,7 +627,7 @@ impl Array {
         self.reduced(py, Reduction::Min, axis, None, out, keepdims)
     }
 
-    /// The greatest element, as `min`.
+    /// The greatest element, with arguments as for `min`.
     #[pyo3(signature = (axis=None, out=None, *, keepdims=false))]
     fn max(
         &self,
@@ -643,7 +649,7 @@ impl Array {
         self.truth(py, false)
     }
 
-    /// The sum of the rows of each group. `keys` has a number for each row: that of its group, in
+    /// The sum of the rows of each group. `keys` has for each row the number of its group, in
     /// `0..groups`. Without `groups`, rows of equal keys are a group, and the result is the pair of
     /// the distinct keys in ascending order and the sums. Waits.
     ///
@@ -674,8 +680,8 @@ impl Array {
         Array::by_key(py, Some((self, true)), keys, groups.map(Count::length))
     }
 
-    /// How often each of `0..groups` is among these keys; without `groups`, the distinct keys and
-    /// how often each occurs, as `sum_by_key`. Waits.
+    /// The count of each of `0..groups` among these keys; without `groups`, the distinct keys and
+    /// the count of each, as for `sum_by_key`. Waits.
     #[pyo3(signature = (groups=None))]
     fn count_by_key(&self, py: Python<'_>, groups: Option<Count>) -> PyResult<Py<PyAny>> {
         Array::by_key(py, None, self, groups.map(Count::length))
@@ -707,7 +713,7 @@ impl Array {
         exchange::refuse_emulated(py, &self.held.owner.device)?;
         let window = self.window(py)?;
         call(py, || self.held.expose())?;
-        // The reader names no stream: what blocking streams do until the free comes before it.
+        // The reader names no stream: the free comes after the work of all blocking streams.
         self.held.use_on(&self.held.owner.default);
         let (address, typestr) = (self.ptr(py)?, window.kind.typestr());
         let (shape, stream) = (&window.shape, &window.stream());
@@ -724,7 +730,7 @@ impl Array {
     /// The memory that the array shares with its parts.
     #[getter]
     fn _memory(&self) -> SharedMemory {
-        SharedMemory::of(&self.held)
+        SharedMemory::from_held(&self.held)
     }
 
     fn __enter__(slf: Py<Array>) -> Py<Array> {
@@ -744,7 +750,7 @@ impl Array {
 }
 
 impl Array {
-    /// Returns the axis that a number means: -1 is the last one. One that is not there stays so.
+    /// Returns the axis of a number: -1 is the last one. A missing axis stays out of range.
     fn axis(&self, axis: isize) -> usize {
         let axis =
             if axis < 0 { axis.saturating_add_unsigned(self.window.shape.len()) } else { axis };

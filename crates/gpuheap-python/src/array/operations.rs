@@ -43,7 +43,7 @@ enum Compared {
 
 impl Comparison {
     /// Returns the comparison of elements of `kind` with `number`, by its value.
-    fn with(self, kind: Kind, number: Number) -> Compared {
+    fn against(self, kind: Kind, number: Number) -> Compared {
         match (kind, number) {
             (Kind::F32 | Kind::F64, _) => self.with_float(kind, number),
             (_, Number::Bool(is)) => self.with_whole(kind, is.into()),
@@ -71,7 +71,7 @@ impl Comparison {
 
     /// Returns the number of type `kind` that equals `number`, if there is one.
     pub(crate) fn equal_number(kind: Kind, number: Number) -> Option<Number> {
-        match Comparison::Equal.with(kind, number) {
+        match Comparison::Equal.against(kind, number) {
             Compared::With(_, number) => Some(number),
             Compared::Same(_) => None,
         }
@@ -150,7 +150,7 @@ enum Other<T> {
 impl Side {
     fn typed<T: Native>(&self) -> Result<Other<T>, Error> {
         Ok(match self {
-            Side::Number(number) => Other::Number(T::of(*number).unwrap_or_default()),
+            Side::Number(number) => Other::Number(T::from_number(*number).unwrap_or_default()),
             Side::Array(window) => Other::Array(window.typed::<T>()?),
         })
     }
@@ -158,7 +158,7 @@ impl Side {
 
 /// Returns `left op right` as a new array.
 pub(crate) fn arithmetic(op: Op, left: &Window, right: &Side) -> Result<Window, Error> {
-    fn of<T: Native + Num>(op: Op, left: &Window, right: &Side) -> Result<Window, Error> {
+    fn run<T: Native + Num>(op: Op, left: &Window, right: &Side) -> Result<Window, Error> {
         let left = &left.typed::<T>()?;
         let made: DeviceArray<T, IxDyn> = match (op, right.typed::<T>()?) {
             (Op::Add, Other::Number(right)) => left + right,
@@ -170,28 +170,28 @@ pub(crate) fn arithmetic(op: Op, left: &Window, right: &Side) -> Result<Window, 
             (Op::Divide, Other::Number(right)) => left / right,
             (Op::Divide, Other::Array(right)) => left / &right,
         }?;
-        Window::made(made)
+        Window::from_array(made)
     }
-    with_kind!(left.kind, number T => of::<T>(op, left, right))
+    with_kind!(left.kind, number T => run::<T>(op, left, right))
 }
 
 /// Returns `left op right` as a new array, with a number on the left.
 pub(crate) fn from_number(op: Op, left: Number, right: &Window) -> Result<Window, Error> {
-    fn of<T: Native + Num>(op: Op, left: Number, right: &Window) -> Result<Window, Error> {
-        let (left, right) = (T::of(left).unwrap_or_default(), &right.typed::<T>()?);
-        Window::made(match op {
+    fn run<T: Native + Num>(op: Op, left: Number, right: &Window) -> Result<Window, Error> {
+        let (left, right) = (T::from_number(left).unwrap_or_default(), &right.typed::<T>()?);
+        Window::from_array(match op {
             Op::Add => right.try_add(left),
             Op::Subtract => right.try_sub_from(left),
             Op::Multiply => right.try_mul(left),
             Op::Divide => right.try_div_into(left),
         }?)
     }
-    with_kind!(right.kind, number T => of::<T>(op, left, right))
+    with_kind!(right.kind, number T => run::<T>(op, left, right))
 }
 
 /// Writes `left op right` to the left side.
 pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error> {
-    fn of<T: Native + Num>(op: Op, left: &Window, right: &Side) -> Result<(), Error> {
+    fn run<T: Native + Num>(op: Op, left: &Window, right: &Side) -> Result<(), Error> {
         let left = left.typed::<T>()?;
         let mut left = left.view_mut_shared();
         match (op, right.typed::<T>()?) {
@@ -209,23 +209,22 @@ pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error>
     let right = match right {
         // Windows that overlap without being the same: the source is as it was before the
         // operation.
-        Side::Array(source) if source.shares(left) && !source.is(left) => {
+        Side::Array(source) if source.shares(left) && !source.is_same(left) => {
             copy = Side::Array(copied(source, None)?);
             &copy
         }
         right => right,
     };
-    with_kind!(left.kind, number T => of::<T>(op, left, right))
+    with_kind!(left.kind, number T => run::<T>(op, left, right))
 }
 
-/// Compares with a number by its value, which need not be one of the element type; the result is a
-/// mask.
+/// Compares with a number of any type by its value; the result is a mask.
 pub(crate) fn compare_number(
     op: Comparison,
     left: &Window,
     right: Number,
 ) -> Result<Window, Error> {
-    match op.with(left.kind, right) {
+    match op.against(left.kind, right) {
         Compared::With(op, number) => compare(op, left, &Side::Number(number)),
         Compared::Same(answer) => {
             let target = left.raw()?.target();
@@ -250,43 +249,43 @@ pub(crate) fn compare(op: Comparison, left: &Window, right: &Side) -> Result<Win
             Comparison::GreaterEqual => left.greater_equal(right),
         }
     }
-    fn of<T: Native + Num>(op: Comparison, left: &Window, right: &Side) -> Result<Window, Error> {
+    fn run<T: Native + Num>(op: Comparison, left: &Window, right: &Side) -> Result<Window, Error> {
         let left = &left.typed::<T>()?;
-        Window::made(match right.typed::<T>()? {
+        Window::from_array(match right.typed::<T>()? {
             Other::Number(right) => with(op, left, right),
             Other::Array(right) => with(op, left, &right),
         }?)
     }
-    with_kind!(left.kind, number T => of::<T>(op, left, right))
+    with_kind!(left.kind, number T => run::<T>(op, left, right))
 }
 
-/// Negates the elements, which have a sign.
+/// Negates the elements. They have a sign.
 pub(crate) fn negated(window: &Window) -> Result<Window, Error> {
-    fn of<T: Native + Signed>(window: &Window) -> Result<Window, Error> {
-        Window::made(window.typed::<T>()?.try_neg()?)
+    fn run<T: Native + Signed>(window: &Window) -> Result<Window, Error> {
+        Window::from_array(window.typed::<T>()?.try_neg()?)
     }
     match window.kind {
-        Kind::I8 | Kind::U8 | Kind::Bool => of::<i8>(window),
-        Kind::I16 | Kind::U16 => of::<i16>(window),
-        Kind::I32 | Kind::U32 => of::<i32>(window),
-        Kind::I64 | Kind::U64 => of::<i64>(window),
-        Kind::F32 => of::<f32>(window),
-        Kind::F64 => of::<f64>(window),
+        Kind::I8 | Kind::U8 | Kind::Bool => run::<i8>(window),
+        Kind::I16 | Kind::U16 => run::<i16>(window),
+        Kind::I32 | Kind::U32 => run::<i32>(window),
+        Kind::I64 | Kind::U64 => run::<i64>(window),
+        Kind::F32 => run::<f32>(window),
+        Kind::F64 => run::<f64>(window),
     }
 }
 
 /// Inverts a mask.
 pub(crate) fn inverted(mask: &Window) -> Result<Window, Error> {
-    Window::made(mask.typed::<bool>()?.try_not()?)
+    Window::from_array(mask.typed::<bool>()?.try_not()?)
 }
 
 /// Converts the elements.
 pub(crate) fn cast(window: &Window, to: Kind) -> Result<Window, Error> {
-    fn of<T: Native>(window: &Window, to: Kind) -> Result<Window, Error> {
+    fn run<T: Native>(window: &Window, to: Kind) -> Result<Window, Error> {
         let from = window.typed::<T>()?;
-        with_kind!(to, U => Window::made(from.cast::<U>()?))
+        with_kind!(to, U => Window::from_array(from.cast::<U>()?))
     }
-    with_kind!(window.kind, T => of::<T>(window, to))
+    with_kind!(window.kind, T => run::<T>(window, to))
 }
 
 /// A reduction.
@@ -305,7 +304,7 @@ pub(crate) fn reduce(
     op: Reduction,
     window: &Window,
 ) -> PyResult<Py<PyAny>> {
-    fn of<T: Native<Sum: Native, Mean: Native>>(
+    fn run<T: Native<Sum: Native, Mean: Native>>(
         py: Python<'_>,
         owner: &Owner,
         op: Reduction,
@@ -316,58 +315,69 @@ pub(crate) fn reduce(
             _ => owner.work(py, || window.typed::<T>()?.mean())?.item(py),
         }
     }
-    fn end<T: Native + Num>(
+    fn extreme<T: Native + Num>(
         py: Python<'_>,
         owner: &Owner,
         op: Reduction,
         window: &Window,
     ) -> PyResult<Py<PyAny>> {
-        let of = || {
+        let find = || {
             let array = window.typed::<T>()?;
             if op == Reduction::Min { array.min() } else { array.max() }
         };
-        owner.work(py, of)?.item(py)
+        owner.work(py, find)?.item(py)
     }
     match op {
         Reduction::Sum | Reduction::Mean => {
-            with_kind!(window.kind, T => of::<T>(py, owner, op, window))
+            with_kind!(window.kind, T => run::<T>(py, owner, op, window))
         }
         Reduction::Min | Reduction::Max => {
-            with_kind!(window.kind, number T => end::<T>(py, owner, op, window))
+            with_kind!(window.kind, number T => extreme::<T>(py, owner, op, window))
         }
     }
 }
 
 /// Reduces the elements along an axis.
 pub(crate) fn reduce_axis(op: Reduction, window: &Window, axis: usize) -> Result<Window, Error> {
-    fn of<T: Native<Sum: Native, Mean: Native>>(
+    fn run<T: Native<Sum: Native, Mean: Native>>(
         op: Reduction,
         window: &Window,
         axis: usize,
     ) -> Result<Window, Error> {
         let array = window.typed::<T>()?;
         match op {
-            Reduction::Sum => Window::made(array.sum_axis(axis)?),
-            _ => Window::made(array.mean_axis(axis)?),
+            Reduction::Sum => Window::from_array(array.sum_axis(axis)?),
+            _ => Window::from_array(array.mean_axis(axis)?),
         }
     }
-    fn end<T: Native + Num>(op: Reduction, window: &Window, axis: usize) -> Result<Window, Error> {
+    fn extreme<T: Native + Num>(
+        op: Reduction,
+        window: &Window,
+        axis: usize,
+    ) -> Result<Window, Error> {
         let array = window.typed::<T>()?;
-        Window::made(match op {
+        Window::from_array(match op {
             Reduction::Min => array.min_axis(axis),
             _ => array.max_axis(axis),
         }?)
     }
     match op {
-        Reduction::Sum | Reduction::Mean => with_kind!(window.kind, T => of::<T>(op, window, axis)),
+        Reduction::Sum | Reduction::Mean => {
+            with_kind!(window.kind, T => run::<T>(op, window, axis))
+        }
         Reduction::Min | Reduction::Max => {
-            with_kind!(window.kind, number T => end::<T>(op, window, axis))
+            with_kind!(window.kind, number T => extreme::<T>(op, window, axis))
         }
     }
 }
 
 /// Returns whether all elements of a mask are true, or any.
-pub(crate) fn of_mask(py: Python<'_>, owner: &Owner, mask: &Window, all: bool) -> PyResult<bool> {
+pub(crate) fn reduce_mask(
+    py: Python<'_>,
+    owner: &Owner,
+    mask: &Window,
+    all: bool,
+) -> PyResult<bool> {
     owner.work(py, || {
         let mask = mask.typed::<bool>()?;
         if all { mask.all() } else { mask.any() }
@@ -384,7 +394,7 @@ pub(crate) enum ByKey<'a> {
 
 /// Groups rows by their keys.
 pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Window, Error> {
-    fn of<T: Native<Sum: Native, Mean: Native>, K: Native + Key>(
+    fn run<T: Native<Sum: Native, Mean: Native>, K: Native + Key>(
         values: &Window,
         is_mean: bool,
         keys: &SharedArray<K>,
@@ -392,9 +402,9 @@ pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Wi
     ) -> Result<Window, Error> {
         let values = values.typed::<T>()?;
         if is_mean {
-            Window::made(values.mean_by_key(keys, groups)?)
+            Window::from_array(values.mean_by_key(keys, groups)?)
         } else {
-            Window::made(values.sum_by_key(keys, groups)?)
+            Window::from_array(values.sum_by_key(keys, groups)?)
         }
     }
     fn keyed<K: Native + Key>(
@@ -405,12 +415,14 @@ pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Wi
         let keys = &keys.row::<K>()?;
         match what {
             ByKey::Sum(values) => {
-                with_kind!(values.kind, T => of::<T, K>(values, false, keys, groups))
+                with_kind!(values.kind, T => run::<T, K>(values, false, keys, groups))
             }
             ByKey::Mean(values) => {
-                with_kind!(values.kind, T => of::<T, K>(values, true, keys, groups))
+                with_kind!(values.kind, T => run::<T, K>(values, true, keys, groups))
             }
-            ByKey::Count => Window::made(keys.count_by_key(groups)?.into_shape(IxDyn(&[groups]))?),
+            ByKey::Count => {
+                Window::from_array(keys.count_by_key(groups)?.into_shape(IxDyn(&[groups]))?)
+            }
         }
     }
     // A pair of types is compiled for four types of keys; the others are widened first.
@@ -444,7 +456,7 @@ pub(crate) struct Distinct {
 /// Finds the distinct keys among the bytes of elements; `None` if the host has no memory for it.
 /// All NaN are one key, and so are 0 and -0.
 pub(crate) fn distinct(bytes: &[u8], kind: Kind) -> Option<Distinct> {
-    fn of<T: Native + Num>(bytes: &[u8]) -> Option<Distinct> {
+    fn run<T: Native + Num>(bytes: &[u8]) -> Option<Distinct> {
         let order = |left: &T, right: &T| {
             let is_nan = |key: &T| key.partial_cmp(key).is_none();
             left.partial_cmp(right).unwrap_or_else(|| is_nan(left).cmp(&is_nan(right)))
@@ -469,7 +481,7 @@ pub(crate) fn distinct(bytes: &[u8], kind: Kind) -> Option<Distinct> {
         }
         Some(Distinct { keys, count: count as usize, numbers })
     }
-    with_kind!(kind, number T => of::<T>(bytes))
+    with_kind!(kind, number T => run::<T>(bytes))
 }
 
 /// Makes an array with every element set to a number.
@@ -480,14 +492,14 @@ pub(crate) fn filled(
     value: Number,
 ) -> Result<Window, Error> {
     with_kind!(kind, T => {
-        Window::made(target.filled(IxDyn(shape), T::of(value).unwrap_or_default())?)
+        Window::from_array(target.filled(IxDyn(shape), T::from_number(value).unwrap_or_default())?)
     })
 }
 
 /// Sets every element to a number.
 pub(crate) fn fill(window: &Window, value: Number) -> Result<(), Error> {
     with_kind!(window.kind, T => {
-        window.row::<T>()?.view_mut_shared().fill(T::of(value).unwrap_or_default())
+        window.row::<T>()?.view_mut_shared().fill(T::from_number(value).unwrap_or_default())
     })
 }
 
@@ -498,19 +510,18 @@ pub(crate) fn copied(window: &Window, target: Option<&Target>) -> Result<Window,
         Some(target) => raw.copy_to(target)?,
         None => raw.copy()?,
     };
-    Ok(Window::of_bytes(copy, window.shape.clone(), window.kind))
+    Ok(Window::from_bytes(copy, window.shape.clone(), window.kind))
 }
 
 /// Copies a part.
 pub(crate) fn copy_part(window: &Window, part: &[SliceInfoElem]) -> Result<Window, Error> {
     let copy = with_size!(window.kind, T => {
-        Window::made(window.typed::<T>()?.copy_slice(part)?)
+        Window::from_array(window.typed::<T>()?.copy_slice(part)?)
     })?;
     Ok(copy.read_as(window.kind))
 }
 
-/// Overwrites a part with a number or a window of the same kind, which is repeated if its shape is
-/// smaller.
+/// Overwrites a part with a number or a window of the same kind. A smaller window is repeated.
 pub(crate) fn assign(window: &Window, part: &Part, value: Side) -> Result<(), Error> {
     let source = match (value, part) {
         (Side::Number(number), Part::Window(to)) => return fill(to, number),
@@ -518,7 +529,7 @@ pub(crate) fn assign(window: &Window, part: &Part, value: Side) -> Result<(), Er
             let target = window.raw()?.target();
             filled(&target, &[], window.kind, number)?
         }
-        (Side::Array(source), Part::Window(to)) if source.is(to) => return Ok(()),
+        (Side::Array(source), Part::Window(to)) if source.is_same(to) => return Ok(()),
         (Side::Array(source), _) if source.shares(window) => copied(&source, None)?,
         (Side::Array(source), _) => source,
     };
@@ -545,7 +556,7 @@ fn write_part(window: &Window, part: &[SliceInfoElem], source: &Window) -> Resul
 pub(crate) fn transposed(window: &Window, axes: Option<&[usize]>) -> Result<Window, Error> {
     let copy = with_size!(window.kind, T => {
         let array = window.typed::<T>()?;
-        Window::made(match axes {
+        Window::from_array(match axes {
             Some(axes) => array.copy_permuted(axes)?,
             None => array.copy_transposed()?,
         })
@@ -556,7 +567,7 @@ pub(crate) fn transposed(window: &Window, axes: Option<&[usize]>) -> Result<Wind
 /// Repeats to a larger shape.
 pub(crate) fn broadcast(window: &Window, shape: &[usize]) -> Result<Window, Error> {
     let copy = with_size!(window.kind, T => {
-        Window::made(window.typed::<T>()?.broadcast_to(IxDyn(shape))?)
+        Window::from_array(window.typed::<T>()?.broadcast_to(IxDyn(shape))?)
     })?;
     Ok(copy.read_as(window.kind))
 }
@@ -574,5 +585,5 @@ pub(crate) fn upload(
     source: super::source::Source,
 ) -> PyResult<Window> {
     let bytes = owner.make(py, || target.array(&source.bytes))?;
-    Ok(Window::of_bytes(bytes, source.shape, source.kind))
+    Ok(Window::from_bytes(bytes, source.shape, source.kind))
 }

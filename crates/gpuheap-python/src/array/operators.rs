@@ -15,7 +15,7 @@ use crate::host::has_buffer;
 use crate::kind::{self, Kind, Number};
 
 impl Array {
-    /// Reads the other side of an operation; `None` for an object that is none.
+    /// Reads the other side of an operation; `None` for an object that cannot be one.
     pub(super) fn side(&self, other: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Side>> {
         if let Some(window) = Array::other_array(other, kind)? {
             return Ok(Some(Side::Array(window)));
@@ -24,8 +24,7 @@ impl Array {
         number.map(|number| number.check(kind).map(Side::Number)).transpose()
     }
 
-    /// Reads another array, which has to have elements of `kind`; `None` for an object that is
-    /// none.
+    /// Reads another array. Its elements have to be of `kind`. `None` for other objects.
     pub(super) fn other_array(other: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Window>> {
         let Ok(array) = other.cast::<Array>() else { return Ok(None) };
         let window = array.get().window(other.py())?;
@@ -41,7 +40,7 @@ impl Array {
         Ok(Some(window.clone()))
     }
 
-    /// Compares elements: with those of another array, or with a number by its value.
+    /// Compares the elements with another array's, or with a number by its value.
     pub(super) fn compared(&self, op: Comparison, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = other.py();
         let window = self.window(py)?;
@@ -53,7 +52,8 @@ impl Array {
             let compare = |window: &Window| operations::compare_number(op, window, number);
             return self.make(py, compare)?.into_py_any(py);
         }
-        // Python takes an equality that is not implemented for one of identity: `False`.
+        // Python replaces an equality that is not implemented by a comparison of identities:
+        // `False`.
         match op {
             Comparison::Equal | Comparison::NotEqual if has_elements(other)? => {
                 Err(PyTypeError::new_err(format!(
@@ -151,7 +151,7 @@ impl Array {
         if window.kind == Kind::Bool && matches!(op, Reduction::Min | Reduction::Max) {
             return Err(PyTypeError::new_err("a mask has no least element; use all() or any()"));
         }
-        let dtype = dtype.filter(|dtype| !dtype.is_none()).map(Kind::of).transpose()?;
+        let dtype = dtype.filter(|dtype| !dtype.is_none()).map(Kind::read).transpose()?;
         if axis.is_none() && dtype.is_none() && !keepdims {
             return operations::reduce(py, &self.held.owner, op, window);
         }
@@ -250,7 +250,7 @@ impl Array {
                 window.kind.name()
             )));
         }
-        operations::of_mask(py, &self.held.owner, window, all)
+        operations::reduce_mask(py, &self.held.owner, window, all)
     }
 }
 
@@ -276,7 +276,7 @@ fn is_on_host(object: &Bound<'_, PyAny>) -> bool {
     has_buffer(object) || object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
 }
 
-/// Returns whether an object has elements, which an operation would be of.
+/// Returns whether an object has elements that an operation could use.
 pub(super) fn has_elements(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
     Ok(is_on_host(object)

@@ -1,4 +1,5 @@
-//! The memory of arrays for scopes and batches: what they free, whichever array of it is left.
+//! The memory of arrays for scopes and batches. They free it, even if only a part of the array is
+//! left.
 
 use std::sync::{Arc, Weak};
 
@@ -14,14 +15,14 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    pub(crate) fn of(held: &Arc<Held>) -> SharedMemory {
+    pub(crate) fn from_held(held: &Arc<Held>) -> SharedMemory {
         SharedMemory { held: Arc::downgrade(held) }
     }
 }
 
 #[pymethods]
 impl SharedMemory {
-    /// Number of the memory, which no other memory has while this object lives.
+    /// Number that no other memory has while this object lives.
     #[getter]
     fn id(&self) -> usize {
         self.held.as_ptr() as usize

@@ -21,12 +21,12 @@ pub(crate) struct Source {
 impl Source {
     /// Reads host data. Numbers of Python become elements of `kind`, or of the type that NumPy
     /// would choose. Elements of a buffer keep their type, except that float64 becomes float32 here
-    /// if asked.
+    /// if `kind` is that.
     pub(crate) fn read(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Source> {
-        if let Some(source) = Source::of_numbers(given, kind)? {
+        if let Some(source) = Source::read_numbers(given, kind)? {
             return Ok(source);
         }
-        let mut source = Source::of_buffer(given)?;
+        let mut source = Source::read_buffer(given)?;
         if (source.kind, kind) == (Kind::F64, Some(Kind::F32)) {
             source.bytes = narrowed(given.py(), &source.bytes)?;
             source.kind = Kind::F32;
@@ -34,7 +34,7 @@ impl Source {
         Ok(source)
     }
 
-    fn of_buffer(given: &Bound<'_, PyAny>) -> PyResult<Source> {
+    fn read_buffer(given: &Bound<'_, PyAny>) -> PyResult<Source> {
         let py = given.py();
         if is_masked(given)? {
             return Err(masked(given));
@@ -56,7 +56,7 @@ impl Source {
         let format: String = view.getattr(intern!(py, "format"))?.extract()?;
         let size: usize = view.getattr(intern!(py, "itemsize"))?.extract()?;
         let shape: Vec<usize> = view.getattr(intern!(py, "shape"))?.extract()?;
-        let Some(kind) = Kind::of_format(&format, size) else {
+        let Some(kind) = Kind::from_format(&format, size) else {
             let remedy = match format.starts_with(['>', '!']) {
                 true => {
                     "they are big-endian; convert them first: x.astype(x.dtype.newbyteorder(\"<\"))"
@@ -87,10 +87,10 @@ impl Source {
     }
 
     /// Reads a number, or nested lists and tuples of numbers. `None` for other objects.
-    fn of_numbers(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Option<Source>> {
-        let mut found = Found::default();
+    fn read_numbers(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Option<Source>> {
+        let mut found = NestedNumbers::default();
         if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() {
-            found.nested(given, 0)?;
+            found.read_list(given, 0)?;
         } else if let Some(number) = Number::read(given)? {
             found.numbers.push(number);
         } else {
@@ -106,7 +106,7 @@ impl Source {
     }
 }
 
-/// Converts the bytes of float64 elements to those of float32.
+/// Converts float64 elements to float32, as bytes.
 fn narrowed(py: Python<'_>, wide: &[u8]) -> PyResult<Vec<u8>> {
     let mut narrow = Vec::new();
     reserve(py, &mut narrow, wide.len() / 2)?;
@@ -118,15 +118,15 @@ fn narrowed(py: Python<'_>, wide: &[u8]) -> PyResult<Vec<u8>> {
 
 /// The numbers of nested lists.
 #[derive(Default)]
-struct Found {
+struct NestedNumbers {
     numbers: Vec<Number>,
     shape: Vec<usize>,
     /// The depth at which numbers lie, once one was seen.
     depth: Option<usize>,
 }
 
-impl Found {
-    fn nested(&mut self, given: &Bound<'_, PyAny>, depth: usize) -> PyResult<()> {
+impl NestedNumbers {
+    fn read_list(&mut self, given: &Bound<'_, PyAny>, depth: usize) -> PyResult<()> {
         if depth >= MOST_AXES {
             return Err(too_many_axes(depth + 1));
         }
@@ -148,7 +148,7 @@ impl Found {
         }
         for item in items {
             if item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>() {
-                self.nested(&item, depth + 1)?;
+                self.read_list(&item, depth + 1)?;
             } else if let Some(number) = Number::read(&item)? {
                 if *self.depth.get_or_insert(depth) != depth || self.shape.len() != depth + 1 {
                     return Err(ragged());
@@ -222,7 +222,7 @@ fn items_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> 
 }
 
 /// Reads the shape of a `reshape`: whole numbers, of which one may be -1.
-pub(crate) fn asked_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> {
+pub(crate) fn reshape_lengths(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> {
     let read = |length: &Bound<'_, PyAny>| match index_of(length)? {
         Some(number) => number.extract::<isize>().map_err(|_| {
             PyValueError::new_err(format!(

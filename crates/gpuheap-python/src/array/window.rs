@@ -28,15 +28,15 @@ pub(crate) struct Window {
 
 impl Window {
     /// Makes the window of an array that was just made.
-    pub(crate) fn made<T: Native>(array: DeviceArray<T, IxDyn>) -> Result<Window, Error> {
+    pub(crate) fn from_array<T: Native>(array: DeviceArray<T, IxDyn>) -> Result<Window, Error> {
         let shape = array.shape().to_vec();
         let count = array.len();
         let bytes = array.into_shape(Ix1(count))?.into_reinterpreted::<u8>()?;
-        Ok(Window::of_bytes(bytes, shape, T::KIND))
+        Ok(Window::from_bytes(bytes, shape, T::KIND))
     }
 
-    /// Makes the window of bytes that were just uploaded. They are those of the shape's elements.
-    pub(crate) fn of_bytes(bytes: DeviceArray<u8, Ix1>, shape: Vec<usize>, kind: Kind) -> Window {
+    /// Makes the window of bytes that were just uploaded: the bytes of the shape's elements.
+    pub(crate) fn from_bytes(bytes: DeviceArray<u8, Ix1>, shape: Vec<usize>, kind: Kind) -> Window {
         Window { whole: bytes.into_shared(), memory: Arc::default(), offset: 0, shape, kind }
     }
 
@@ -55,7 +55,7 @@ impl Window {
         self.whole.clone().into_slice(self.offset..self.offset + self.bytes())
     }
 
-    /// Returns the window as an array of `T`, which has the size of the elements.
+    /// Returns the window as an array of `T`. `T` has the size of the elements.
     pub(crate) fn typed<T: Element>(&self) -> Result<SharedArray<T, IxDyn>, Error> {
         self.raw()?.into_reinterpreted::<T>()?.into_shape(IxDyn(&self.shape))
     }
@@ -82,7 +82,7 @@ impl Window {
         Window { kind, ..self.clone() }
     }
 
-    /// Returns the address for work on `stream`, which waits for earlier work on the memory.
+    /// Returns the address for work on `stream`. The stream waits for earlier work on the memory.
     pub(crate) fn address(&self, stream: &Stream) -> Result<u64, Error> {
         self.raw()?.device_ptr(stream)
     }
@@ -93,7 +93,7 @@ impl Window {
     }
 
     /// Returns whether both windows are the same elements of one memory.
-    pub(crate) fn is(&self, other: &Window) -> bool {
+    pub(crate) fn is_same(&self, other: &Window) -> bool {
         self.shares(other) && self.offset == other.offset && self.shape == other.shape
     }
 
@@ -103,8 +103,8 @@ impl Window {
     }
 }
 
-/// Returns the number of elements of a shape. It does not overflow: the shape is that of an array
-/// in memory, or an axis has length 0.
+/// Returns the number of elements of a shape. It does not overflow: the shape's array is in memory,
+/// or an axis has length 0.
 pub(crate) fn length(shape: &[usize]) -> usize {
     if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
@@ -113,29 +113,29 @@ pub(crate) fn length(shape: &[usize]) -> usize {
 pub(crate) struct Held {
     whole: SharedArray<u8, Ix1>,
     pub(crate) owner: Arc<Owner>,
-    /// The memory is another library's, which forbids writes.
+    /// `true` if the memory belongs to another library that forbids writes.
     pub(crate) is_read_only: bool,
     /// `true` once an address of the memory was read by the CUDA array interface.
     is_exposed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<Holding>,
 }
 
 #[derive(Default)]
-struct State {
+struct Holding {
     record: Option<RecordId>,
     /// Charge to the scopes of Python, until the free.
     charge: Option<Charge>,
     /// Other streams on which the memory is in use: the free comes after their work.
     used_on: Vec<Stream>,
-    /// Holders in other libraries, which read the memory until they release it.
+    /// Number of holders in other libraries. They read the memory until they release it.
     exports: usize,
     is_freed: bool,
 }
 
-impl State {
-    /// Returns the state, and leaves that of freed memory.
-    fn end(&mut self) -> State {
-        std::mem::replace(self, State { is_freed: true, ..State::default() })
+impl Holding {
+    /// Returns the state, and leaves the state of freed memory.
+    fn take_out(&mut self) -> Holding {
+        std::mem::replace(self, Holding { is_freed: true, ..Holding::default() })
     }
 }
 
@@ -147,7 +147,7 @@ impl Held {
         charge: Option<Charge>,
         is_read_only: bool,
     ) -> Arc<Held> {
-        let state = Mutex::new(State { record, charge, ..State::default() });
+        let state = Mutex::new(Holding { record, charge, ..Holding::default() });
         Arc::new(Held {
             whole: window.whole.clone(),
             owner: owner.clone(),
@@ -185,7 +185,7 @@ impl Held {
         self.lock().is_freed || self.whole.is_freed()
     }
 
-    /// Returns the address, which work on any stream needs [`Window::address`] for.
+    /// Returns the address. Work on a stream needs [`Window::address`] instead.
     pub(crate) fn address(&self) -> Result<u64, Error> {
         self.whole.device_ptr(&self.whole.stream())
     }
@@ -195,18 +195,19 @@ impl Held {
         self.whole.len()
     }
 
-    /// Frees the memory for all windows. If another library holds it, that one's end frees it.
+    /// Frees the memory for all windows. If another library holds it, the release by that library
+    /// frees it.
     pub(crate) fn free(&self) -> Result<(), Error> {
         let mut state = self.lock();
         if std::mem::replace(&mut state.is_freed, true) || state.exports > 0 {
             return Ok(());
         }
-        let ended = state.end();
+        let ended = state.take_out();
         drop(state);
         self.give_back(ended)
     }
 
-    /// Puts the free behind the work of `stream`, as of the free.
+    /// Orders the free after the work that `stream` has by then.
     pub(crate) fn use_on(&self, stream: &Stream) {
         let used = &mut self.lock().used_on;
         if !used.iter().any(|known| known.id() == stream.id()) {
@@ -214,7 +215,7 @@ impl Held {
         }
     }
 
-    fn give_back(&self, state: State) -> Result<(), Error> {
+    fn give_back(&self, state: Holding) -> Result<(), Error> {
         if let Some(record) = state.record {
             self.owner.lines.freed(record);
         }
@@ -229,7 +230,7 @@ impl Held {
         self.whole.free_early().map(drop)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Holding> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -238,8 +239,8 @@ impl Drop for Held {
     fn drop(&mut self) {
         let state = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
         if !state.is_freed {
-            // The heap counts what it could not free as pending; a destructor has no caller to
-            // tell.
+            // The heap counts memory that it could not free as pending; a destructor returns no
+            // error.
             let _ = self.give_back(state);
         }
     }
@@ -296,10 +297,10 @@ impl Drop for Export {
         let mut state = self.held.lock();
         state.exports = state.exports.saturating_sub(1);
         if state.exports == 0 && state.is_freed {
-            let ended = state.end();
+            let ended = state.take_out();
             drop(state);
-            // The heap counts what it could not free as pending; a destructor has no caller to
-            // tell.
+            // The heap counts memory that it could not free as pending; a destructor returns no
+            // error.
             let _ = self.held.give_back(ended);
         }
     }

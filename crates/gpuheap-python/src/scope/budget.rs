@@ -1,4 +1,4 @@
-//! Budgets of scopes: what is charged to them, and what their limits refuse.
+//! Budgets of scopes: charges, and refusals by limits.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -57,8 +57,8 @@ pub(crate) fn adopt(
     Ok(())
 }
 
-/// The budgets that hold for new arrays of the calling code. They are looked at before an array
-/// takes memory.
+/// The budgets that hold for new arrays of the calling code. They are checked before an array takes
+/// memory.
 #[derive(Clone)]
 pub(crate) struct Budget {
     counts: Arc<Counts>,

@@ -13,8 +13,8 @@ thread_local! {
     static SERIAL: u64 = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
 }
 
-/// The code that a scope governs: that of its thread, while the generator or the coroutine that
-/// opened it runs. One that has ended passes the scope to the code that called it.
+/// The code that a scope governs: the code of its thread, while the generator or the coroutine that
+/// opened it runs. An ended generator passes the scope to its caller.
 pub(super) struct Extent {
     /// Serial of the thread.
     thread: u64,
@@ -24,7 +24,7 @@ pub(super) struct Extent {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Progress {
     Running,
     Suspended,
     Ended,
@@ -41,13 +41,13 @@ impl Extent {
             return Ok(false);
         }
         Ok(match self.opener(py)? {
-            Some((_, state)) => state == State::Running,
+            Some((_, state)) => state == Progress::Running,
             None => true,
         })
     }
 
-    /// Returns whether another extent, which runs and was begun earlier, is inside this one, which
-    /// runs too: its generator was not on the stack when this one was begun.
+    /// Returns whether another extent that began earlier is inside this one: its generator was not
+    /// on the stack when this one began. Both run.
     pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
         let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
         for known in &self.resumable {
@@ -59,14 +59,14 @@ impl Extent {
     }
 
     /// Returns the innermost generator or coroutine that has not ended, with its state.
-    fn opener<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, State)>> {
+    fn opener<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, Progress)>> {
         for reference in &self.resumable {
             let opener = reference.bind(py).call0()?;
             if opener.is_none() {
                 continue;
             }
-            match state_of(&opener)? {
-                State::Ended => {}
+            match read_progress(&opener)? {
+                Progress::Ended => {}
                 state => return Ok(Some((opener, state))),
             }
         }
@@ -75,7 +75,7 @@ impl Extent {
 }
 
 /// Returns the state of a generator, a coroutine or an asynchronous generator.
-fn state_of(opener: &Bound<'_, PyAny>) -> PyResult<State> {
+fn read_progress(opener: &Bound<'_, PyAny>) -> PyResult<Progress> {
     let py = opener.py();
     let kind = opener.get_type();
     let name = kind.name()?;
@@ -88,14 +88,14 @@ fn state_of(opener: &Bound<'_, PyAny>) -> PyResult<State> {
     if let Some(running) = running
         && opener.getattr(running)?.is_truthy()?
     {
-        return Ok(State::Running);
+        return Ok(Progress::Running);
     }
     let frame = opener.getattr(frame)?;
     if frame.is_none() {
-        return Ok(State::Ended);
+        return Ok(Progress::Ended);
     }
     let is_running = running.is_none() && !frame.getattr(intern!(py, "f_back"))?.is_none();
-    Ok(if is_running { State::Running } else { State::Suspended })
+    Ok(if is_running { Progress::Running } else { Progress::Suspended })
 }
 
 /// Returns a number of this thread that no other of the process has.

@@ -189,7 +189,7 @@ pub(crate) fn _innermost_scope(py: Python<'_>) -> PyResult<Option<Py<Account>>> 
     innermost(py, None)
 }
 
-/// Returns the latest scope of the calling context, which may rest or be closed.
+/// Returns the latest scope of the calling context. It may rest or be closed.
 fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
     static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let current = CURRENT.get_or_try_init(py, || {

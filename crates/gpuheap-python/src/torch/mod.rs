@@ -1,9 +1,9 @@
 //! Functions that PyTorch calls by address, and the heaps that they serve.
 //!
 //! PyTorch calls them on any thread, with or without the interpreter's lock. An allocation that is
-//! tracked by line waits for it, as PyTorch's own history of memory does; nothing else asks for it.
-//! `torch_entry.cpp` has the functions whose interface is C++: an allocation, because out of memory
-//! is a C++ exception there, and the pools of CUDA graphs.
+//! tracked by line waits for it, as PyTorch's own history of memory does; no other request takes
+//! it. `torch_entry.cpp` has the functions whose interface is C++: an allocation, because out of
+//! memory is a C++ exception there, and the pools of CUDA graphs.
 
 mod pools;
 
@@ -38,7 +38,7 @@ const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch ha
 struct Served {
     owner: Arc<Owner>,
     addresses: Arc<Addresses>,
-    /// PyTorch's streams, which live as long as the process.
+    /// PyTorch's streams. They live as long as the process.
     streams: Mutex<FxHashMap<usize, gpuheap::Stream>>,
     /// Memory of CUDA graphs.
     pools: Pools,
@@ -73,7 +73,7 @@ impl Served {
                 return Err(CAPTURING.to_owned());
             }
         }
-        self.allocate_on(bytes, stream, finds_line).map_err(|error| told(&error))
+        self.allocate_on(bytes, stream, finds_line).map_err(|error| error_text(&error))
     }
 
     fn allocate_on(
@@ -180,8 +180,10 @@ unsafe extern "C" fn gpuheap_torch_allocate(
 ) -> *mut c_void {
     // SAFETY: the caller gives null or a pool.
     let pool = unsafe { pool.as_ref() }.copied();
-    let done = allocated(bytes, device, |served, bytes| match pool {
-        Some(id) => served.pools.allocate(id, bytes, stream as usize).map_err(|error| told(&error)),
+    let done = allocate_for(bytes, device, |served, bytes| match pool {
+        Some(id) => {
+            served.pools.allocate(id, bytes, stream as usize).map_err(|error| error_text(&error))
+        }
         None => served.allocate(bytes, stream, true),
     });
     match done {
@@ -201,17 +203,17 @@ unsafe extern "C" fn gpuheap_torch_allocate(
     }
 }
 
-/// Allocates a segment for a `MemPool`, which takes null as out of memory.
+/// Allocates a segment for a `MemPool`. Null means out of memory.
 unsafe extern "C" fn segment(bytes: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    allocated(bytes, device, |served, bytes| served.allocate(bytes, stream, false))
+    allocate_for(bytes, device, |served, bytes| served.allocate(bytes, stream, false))
         .map_or(std::ptr::null_mut(), |address| address as *mut c_void)
 }
 
-/// Frees what [`gpuheap_torch_allocate`] or [`segment`] gave, in the order of its stream.
+/// Frees memory of [`gpuheap_torch_allocate`] or [`segment`], in the order of its stream.
 unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut c_void) {
     let _ = guarded(|| {
         if let Some(served) = served(device) {
-            // PyTorch hears of no error here. The heap counts what it could not free.
+            // PyTorch takes no error here. The heap counts memory that it could not free.
             if served.addresses.free(address as u64, None).is_none() {
                 let _ = served.pools.free(address as u64);
             }
@@ -219,14 +221,14 @@ unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut
     });
 }
 
-/// Puts the free of an address behind the work of a stream.
+/// Orders the free of an address after the work of a stream.
 unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
     let _ = guarded(|| {
         let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
         for served in heaps.iter().flatten() {
             if served.addresses.has(address as u64) {
                 if let Ok(stream) = served.stream(stream) {
-                    // PyTorch hears of no error here: that of a forked child, which frees none.
+                    // PyTorch takes no error here: a forked child frees nothing.
                     let on = stream.as_ref().unwrap_or(&served.owner.default);
                     let _ = served.addresses.use_on(address as u64, on);
                 }
@@ -257,7 +259,7 @@ extern "C" fn gpuheap_torch_pool_released(device: c_int, first: u64, second: u64
     on_pools(device, |pools| pools.release([first, second]));
 }
 
-/// PyTorch hears of no error here: that of a forked child, or of work of the device.
+/// PyTorch takes no error here: of a forked child, or of the device's work.
 fn on_pools(device: c_int, work: impl FnOnce(&Pools) -> Result<(), Error>) {
     let _ = guarded(|| {
         if let Some(served) = served(device) {
@@ -266,13 +268,13 @@ fn on_pools(device: c_int, work: impl FnOnce(&Pools) -> Result<(), Error>) {
     });
 }
 
-/// Gives the cached memory of all heaps back: `torch.cuda.empty_cache()`.
+/// Returns the cached memory of all heaps to the driver: `torch.cuda.empty_cache()`.
 unsafe extern "C" fn reset() {
     let _ = guarded(|| {
         let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
         for served in heaps.iter().flatten() {
             // Memory that cannot be given back stays cached, and counts as that.
-            let _ = served.pools.settle();
+            let _ = served.pools.return_released();
             let _ = served.owner.heap.reclaim_all();
         }
     });
@@ -290,7 +292,7 @@ unsafe extern "C" fn fraction(fraction: c_double, device: c_int) {
     });
 }
 
-fn allocated(
+fn allocate_for(
     bytes: isize,
     device: c_int,
     allocate: impl FnOnce(&Served, u64) -> Result<u64, String>,
@@ -310,7 +312,7 @@ fn allocated(
 }
 
 /// Returns an error's text. Out of memory begins as PyTorch's own.
-fn told(error: &Error) -> String {
+fn error_text(error: &Error) -> String {
     match error.out_of_memory() {
         Some(_) => format!("CUDA out of memory. {}", text(error)),
         None => text(error),
@@ -322,7 +324,7 @@ fn served(device: c_int) -> Option<Arc<Served>> {
     heaps.get(usize::try_from(device).ok()?)?.clone()
 }
 
-/// Runs what must not unwind into PyTorch. `None` if it panicked.
+/// Runs work that must not unwind into PyTorch. `None` if it panicked.
 fn guarded<R>(work: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

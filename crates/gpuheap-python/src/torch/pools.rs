@@ -25,11 +25,11 @@ const LARGEST_EXCESS: u64 = 2;
 /// Pools of one device, and the memory in them.
 pub(super) struct Pools {
     owner: Arc<Owner>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     pools: FxHashMap<PoolId, Pool>,
     /// Memory that PyTorch holds, by address.
     live: FxHashMap<u64, Pooled>,
@@ -81,7 +81,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Drops one use of a pool. With the last one, its free memory goes back to the heap.
+    /// Drops one use of a pool. With the last one, its free memory returns to the heap.
     pub(super) fn release(&self, id: PoolId) -> Result<(), Error> {
         let mut state = self.lock()?;
         if let Entry::Occupied(mut pool) = state.pools.entry(id) {
@@ -92,10 +92,10 @@ impl Pools {
             }
         }
         drop(state);
-        self.settle()
+        self.return_released()
     }
 
-    /// Takes free memory of a pool, or new memory of the heap that no work uses any more.
+    /// Takes free memory of a pool, or new memory of the heap once no work uses it.
     pub(super) fn allocate(&self, id: PoolId, bytes: u64, stream: usize) -> Result<u64, Error> {
         let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
         {
@@ -107,7 +107,7 @@ impl Pools {
                 return Ok(address);
             }
         }
-        // Without the lock: the heap may run Python's collector, which frees.
+        // Without the lock: the heap may run Python's collector, and its finalisers free memory.
         let own = self.stream()?;
         let block = self.owner.heap.allocate(bytes, &own)?;
         // A replay is on any stream, so the memory's earlier work has to have completed.
@@ -130,7 +130,7 @@ impl Pools {
         }
         state.returning.push(pooled.memory);
         drop(state);
-        self.settle()?;
+        self.return_released()?;
         Ok(true)
     }
 
@@ -141,9 +141,9 @@ impl Pools {
         Ok(pooled.map(|pooled| pooled.is_shared = true).is_some())
     }
 
-    /// Gives the memory of released pools back to the heap, after all work of the device. A capture
-    /// in progress forbids that wait: the memory then stays until the next call.
-    pub(super) fn settle(&self) -> Result<(), Error> {
+    /// Returns the memory of released pools to the heap, after all work of the device. A capture in
+    /// progress forbids that wait: the memory then stays until the next call.
+    pub(super) fn return_released(&self) -> Result<(), Error> {
         let returning = {
             let mut state = self.lock()?;
             if state.begun > 0 {
@@ -169,7 +169,7 @@ impl Pools {
         Ok(self.lock()?.stream.get_or_insert(made).clone())
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+    fn lock(&self) -> Result<MutexGuard<'_, PoolState>, Error> {
         locked(&self.owner.heap, &self.state)
     }
 }

@@ -1,5 +1,5 @@
 """A fake of the part of CuPy that the hook and its example use: CuPy itself needs a GPU. Its pool
-keeps what is dropped, as CuPy's does, and has no memory behind it."""
+keeps dropped blocks, as CuPy's does, and has no memory."""
 
 import sys
 import types
