@@ -25,7 +25,7 @@ class Layer:
         assert not isinstance(self.weights, gpuheap.Array)
 
 
-def test_a_structure_goes_up_and_comes_back(heap):
+def test_structure_survives_round_trip(heap):
     np = pytest.importorskip("numpy")
     weights = np.arange(6, dtype="f4").reshape(2, 3)
     structure = {
@@ -65,7 +65,7 @@ def test_narrow_halves_floats_alone(heap):
     assert heap.adapt(1 / 3, narrow=True) == 1 / 3
 
 
-def test_an_array_that_occurs_twice_is_uploaded_once(heap):
+def test_repeated_array_is_uploaded_once(heap):
     data = memoryview(bytes(8))
     up = heap.adapt({"a": data, "b": [data]})
     assert up["a"] is up["b"][0]
@@ -73,7 +73,7 @@ def test_an_array_that_occurs_twice_is_uploaded_once(heap):
     assert again["a"] is up["a"]
 
 
-def test_circles_and_wrong_arrays_name_their_place(heap):
+def test_circles_and_wrong_arrays_are_located(heap):
     np = pytest.importorskip("numpy")
     circle = {"a": [1]}
     circle["a"].append(circle)
@@ -84,7 +84,7 @@ def test_circles_and_wrong_arrays_name_their_place(heap):
     assert "['a'][1]" in caught.value.__notes__[0]
 
 
-def test_what_was_uploaded_is_freed_if_the_rest_fails():
+def test_failed_adapt_frees_its_uploads():
     heap = gpuheap.Heap("emulated:1GiB", limit="16MiB")
     parts = [memoryview(bytes(size << 20)) for size in (5, 5, 10)]
     with pytest.raises(gpuheap.OutOfMemory) as caught:
@@ -92,7 +92,7 @@ def test_what_was_uploaded_is_freed_if_the_rest_fails():
     assert heap.stats()["live"] == 0 and caught.value.requested == 10 << 20
 
 
-def test_structures_of_any_depth(heap):
+def test_deep_structures_do_not_recurse(heap):
     deep = [array.array("b", [7])]
     for _ in range(200_000):
         deep = [deep]
@@ -113,7 +113,7 @@ def test_structures_of_any_depth(heap):
         deep, wrong = (one[0] if isinstance(one, list) else one for one in (deep, wrong))
 
 
-def test_keys_that_cannot_be_shown(heap):
+def test_key_with_failing_repr_is_named(heap):
     class Key:
         def __repr__(self):
             raise KeyError("no text")
@@ -133,7 +133,7 @@ class Sized(dict):
         self.size = size
 
 
-def test_kinds_of_dict_keep_their_kind(heap):
+def test_dict_subclasses_keep_their_type(heap):
     data = array.array("b", [7])
     structure = [
         collections.Counter(a=3, b=1),
@@ -167,7 +167,7 @@ def table(library, name, **attributes):
         ("pyarrow", "{name: x[name].to_numpy() for name in x.column_names}"),
     ],
 )
-def test_tables_name_their_arrays(heap, library, remedy):
+def test_tables_are_refused_with_remedy(heap, library, remedy):
     import re
 
     frame, column = table(library, "Frame", columns=["a", "b"]), table(library, "Series")

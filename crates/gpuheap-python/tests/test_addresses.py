@@ -8,11 +8,11 @@ import gpuheap
 from support import in_threads
 
 
-def test_an_address_is_freed_once(heap):
+def test_address_is_freed_once(heap):
     for below in (False, True):
         address = heap._allocate_address(1000, None, below)
         assert heap.stats()["live"] == 1000
-        assert heap.leaks()[0].function == "test_an_address_is_freed_once"
+        assert heap.leaks()[0].function == "test_address_is_freed_once"
         heap._free_address(address)
         for wrong in (address, 512, 2**64 - 512):
             with pytest.raises(gpuheap.BadInput, match="freed before"):
@@ -21,7 +21,7 @@ def test_an_address_is_freed_once(heap):
     heap._free_address(0)
 
 
-def test_a_free_comes_after_other_streams(heap):
+def test_free_follows_other_streams(heap):
     one, other = heap.stream(), heap.stream()
     address = heap._allocate_address(1000, one)
     heap._address_used_on(address, other)
@@ -37,7 +37,7 @@ def test_out_of_memory_has_its_figures(heap):
         assert caught.value.requested == 1 << 30
 
 
-def test_below_a_foreign_allocator_no_limit_of_a_scope_counts(heap):
+def test_request_below_foreign_allocator_ignores_scope(heap):
     with heap.scope("load", limit="1 MiB", on_leak="raise") as scope:
         address = heap._allocate_address(2 << 20, None, True)
         with pytest.raises(gpuheap.OutOfMemory, match="load"):
@@ -46,7 +46,7 @@ def test_below_a_foreign_allocator_no_limit_of_a_scope_counts(heap):
     heap._free_address(address)
 
 
-def test_below_a_foreign_allocator_no_collector_runs(heap):
+def test_request_below_foreign_allocator_collects_nothing(heap):
     import gc
 
     gc.disable()
@@ -62,7 +62,7 @@ def test_below_a_foreign_allocator_no_collector_runs(heap):
         gc.collect()
 
 
-def test_a_thread_with_a_foreign_lock_and_one_with_the_interpreters_do_not_wait_for_each_other(
+def test_foreign_lock_and_interpreter_never_deadlock(
     heap,
 ):
     """One thread holds a lock and requests memory below it; another waits for the lock."""

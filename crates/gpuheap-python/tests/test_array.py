@@ -41,7 +41,7 @@ def sample(np, rng, kind, shape):
     return np.array(rng.integers(low, 20, shape), kind)
 
 
-def test_elements_go_up_and_come_back(np, heap):
+def test_elements_survive_round_trip(np, heap):
     rng = np.random.default_rng(1)
     for kind in KINDS:
         for shape in SHAPES:
@@ -61,7 +61,7 @@ def test_elements_go_up_and_come_back(np, heap):
             assert np.dtype(a.dtype) == host.dtype
 
 
-def test_sources(heap):
+def test_every_source_makes_an_array(heap):
     assert heap.array(3).to_list() == 3 and heap.array(3).dtype == "int64"
     assert heap.array([True, False]).dtype == "bool"
     assert heap.array([1, 2.5]).to_list() == [1.0, 2.5]
@@ -122,13 +122,13 @@ def test_wrong_sources_are_refused(heap, source, dtype, error, text):
         heap.array(source, dtype)
 
 
-def test_a_list_that_grows_while_it_is_read(heap):
+def test_list_may_grow_while_read(heap):
     items = [1]
     items.append(Liar(items))
     assert heap.array(items).to_list() == [1, 1]
 
 
-def test_buffers_of_every_layout(np, heap):
+def test_buffers_of_every_layout_upload(np, heap):
     host = np.arange(24, dtype="i4").reshape(2, 3, 4)
     for view in (
         host.T,
@@ -193,7 +193,7 @@ def test_wrong_shapes_are_refused(heap, shape):
         heap.array([1]).broadcast_to(shape)
 
 
-def test_arithmetic_is_that_of_numpy(np, heap):
+def test_arithmetic_agrees_with_numpy(np, heap):
     rng = np.random.default_rng(2)
     for kind in NUMBERS:
         for left_shape, right_shape in [
@@ -238,7 +238,7 @@ def test_arithmetic_is_that_of_numpy(np, heap):
                 assert np.array_equal((-a).to_numpy(), -left)
 
 
-def test_in_place_changes_all_that_share_the_memory(np, heap):
+def test_in_place_changes_shared_parts(np, heap):
     for kind in NUMBERS:
         host = np.arange(12).reshape(3, 4).astype(kind)
         a = heap.array(host)
@@ -268,7 +268,7 @@ def test_in_place_changes_all_that_share_the_memory(np, heap):
         b += heap.array([[1], [2]])
 
 
-def test_division_of_integers(heap):
+def test_integer_division_truncates(heap):
     a = heap.array([-7, 7, 1], "i4")
     assert (a / 2).to_list() == [-3.5, 3.5, 0.5] and (2 / heap.array([4])).to_list() == [0.5]
     assert a.trunc_div(2).to_list() == [-3, 3, 0] and a.trunc_div(0).to_list() == [0, 0, 0]
@@ -279,7 +279,7 @@ def test_division_of_integers(heap):
             operation()
 
 
-def test_types_are_not_mixed(np, heap):
+def test_mixed_types_are_refused(np, heap):
     a, b, mask = heap.array([1, 2]), heap.array([1.0, 2.0]), heap.array([True, False])
     for operation in (
         lambda: a + b,
@@ -311,7 +311,7 @@ def test_types_are_not_mixed(np, heap):
     assert (~mask).to_list() == [False, True]
 
 
-def test_indices_are_those_of_numpy(np, heap):
+def test_indices_agree_with_numpy(np, heap):
     rng = random.Random(3)
     host = np.arange(2 * 3 * 4, dtype="i2").reshape(2, 3, 4)
     a = heap.array(host)
@@ -349,7 +349,7 @@ def test_indices_are_those_of_numpy(np, heap):
     assert seen > 500
 
 
-def test_parts(np, heap):
+def test_parts_share_or_copy(np, heap):
     host = np.arange(12.0).reshape(3, 4)
     a = heap.array(host)
     a[:, 0] += 1
@@ -392,7 +392,7 @@ def test_parts(np, heap):
         heap.array(1)[0]
 
 
-def test_arrays_are_not_equal_to_what_is_no_array(np, heap):
+def test_array_differs_from_other_objects(np, heap):
     a = heap.array([1, 2])
     for other in ([1, 2], (1, 2), np.array([1, 2]), b"12", memoryview(b"12")):
         for compare in (lambda: a == other, lambda: a != other, lambda: other == a):
@@ -403,14 +403,14 @@ def test_arrays_are_not_equal_to_what_is_no_array(np, heap):
         assert (a == other) is False and (a != other) is True
 
 
-def test_axes_count_from_the_last(np, heap):
+def test_negative_axes_count_backwards(np, heap):
     host = np.arange(24).reshape(2, 3, 4)
     assert np.array_equal(heap.array(host).transpose(-1, 0, 1).to_numpy(), host.transpose(-1, 0, 1))
     with pytest.raises(gpuheap.BadInput, match="order of the axes"):
         heap.array(host).transpose(-4, 0, 1)
 
 
-def test_shapes(np, heap):
+def test_shapes_agree_with_numpy(np, heap):
     host = np.arange(24, dtype="u4").reshape(2, 3, 4)
     a = heap.array(host)
     assert np.array_equal(a.T.to_numpy(), host.T)
@@ -432,7 +432,7 @@ def test_shapes(np, heap):
     assert heap.zeros((0, 2**40)).to_list() == [] and heap.zeros((3, 0, 2)).T.shape == (2, 0, 3)
 
 
-def test_conversions_are_those_of_rust(np, heap):
+def test_conversions_saturate_and_wrap(np, heap):
     host = np.array([-1.5, 0.0, 300.7, math.nan, math.inf, -math.inf])
     a = heap.array(host)
     assert a.astype("u1").to_list() == [0, 0, 255, 0, 255, 0]
@@ -448,7 +448,7 @@ def test_conversions_are_those_of_rust(np, heap):
                 ), (kind, other)
 
 
-def test_reductions_are_those_of_numpy(np, heap):
+def test_reductions_agree_with_numpy(np, heap):
     rng = np.random.default_rng(5)
     for kind in KINDS:
         for shape in [(7,), (3, 4), (2, 3, 4), (1,), ()]:
@@ -475,7 +475,7 @@ def test_reductions_are_those_of_numpy(np, heap):
             reduction()
 
 
-def test_groups_are_those_of_numpy(np, heap):
+def test_groups_agree_with_numpy(np, heap):
     rng = np.random.default_rng(6)
     for kind in KINDS:
         for keys in NUMBERS[:8]:
@@ -778,7 +778,7 @@ class Index:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OverflowError, ZeroDivisionError])
-def test_errors_of_the_caller_pass_on(heap, error):
+def test_callers_errors_pass_through(heap, error):
     a, rows = heap.zeros(3), heap.zeros((3, 1))
     buffer = heap.alloc(8)
     index, all_of_it = Index(error), Raising(error)
@@ -828,7 +828,7 @@ def test_errors_of_the_caller_pass_on(heap, error):
             use()
 
 
-def test_numbers_of_arrays(heap):
+def test_array_of_one_becomes_number(heap):
     one = heap.array([[3]])
     assert (one.item(), float(one), int(one), bool(one)) == (3, 3.0, 3, True)
     assert int(heap.array(2.7)) == 2
@@ -838,7 +838,7 @@ def test_numbers_of_arrays(heap):
                 convert(several)
 
 
-def test_free_is_for_all_that_share_the_memory(heap):
+def test_free_ends_all_parts(heap):
     a = heap.array([[1.0, 2.0], [3.0, 4.0]])
     row = a[0]
     copy = a.copy()
@@ -880,7 +880,7 @@ def test_free_is_for_all_that_share_the_memory(heap):
     assert row.shape == (2,)
 
 
-def test_the_memory_lives_as_long_as_a_part_of_it(heap):
+def test_part_keeps_the_memory(heap):
     a = heap.array([[1, 2], [3, 4]])
     row = a[1]
     del a
@@ -905,7 +905,7 @@ def test_arrays_are_counted_by_line(heap):
     del view, b
 
 
-def test_out_of_memory_collects_garbage_and_leaves_everything_as_it_was(heap):
+def test_out_of_memory_changes_nothing(heap):
     a = heap.zeros(20 << 20)
     with pytest.raises(gpuheap.OutOfMemory):
         [heap.zeros(20 << 20) for _ in range(4)]
@@ -938,7 +938,7 @@ def test_streams(heap):
         b.used_on("x")
 
 
-def test_arrays_of_two_heaps_and_devices(heap):
+def test_arrays_of_two_heaps_mix(heap):
     other, elsewhere = gpuheap.Heap(heap.device), gpuheap.Heap("emulated:2GiB")
     a, b, c = heap.array([1, 2]), other.array([3, 4]), elsewhere.array([5, 6])
     assert (a + b).to_list() == [4, 6]
@@ -955,7 +955,7 @@ def test_arrays_of_two_heaps_and_devices(heap):
     assert a.to_list() == [1, 5]
 
 
-def test_uses_from_many_threads(heap):
+def test_threads_share_an_array(heap):
     import threading
 
     total = heap.zeros(1000, "i8")
@@ -1014,13 +1014,13 @@ def refused(work, least):
         ("heap.array([1.5] * (8 << 20))", 1 << 24),
     ],
 )
-def test_an_upload_beyond_the_hosts_memory_is_a_memory_error(work, least):
+def test_upload_beyond_host_raises_memory_error(work, least):
     of_little_host_memory(
         f"refused(lambda: {work}, {least})\nassert heap.array([1]).to_list() == [1]"
     )
 
 
-def test_a_download_beyond_the_hosts_memory_is_a_memory_error():
+def test_download_beyond_host_raises_memory_error():
     of_little_host_memory("""
 small = gpuheap.Heap("emulated:1GiB")
 a = heap.zeros(60 << 20, "uint8")

@@ -33,7 +33,7 @@ def test_rows_are_cut_by_the_limit(small):
     narrow.close()
 
 
-def test_each_batch_is_freed_before_the_next(small):
+def test_batch_is_freed_before_next(small):
     batches = gpuheap.batches([array.array("b", [1]), {"x": array.array("b", [2])}], heap=small)
     first = next(batches)
     second = next(batches)
@@ -43,7 +43,7 @@ def test_each_batch_is_freed_before_the_next(small):
     second["x"].free()
 
 
-def test_a_part_of_a_batch_keeps_it(small):
+def test_kept_part_keeps_its_batch(small):
     rows = memoryview(bytes(range(4))).cast("B", (2, 2))
     batches = gpuheap.batches((rows, rows), heap=small)
     first, second = next(batches)
@@ -62,7 +62,7 @@ def test_only_uploaded_arrays_are_freed(small):
     weights.free()
 
 
-def test_columns_are_cut_beside_each_other(small):
+def test_columns_are_cut_in_parallel(small):
     np = pytest.importorskip("numpy")
     values, keys = np.arange(3 << 20, dtype="f8"), (np.arange(3 << 20) % 5).astype("u1")
     sums = small.zeros(5)
@@ -87,7 +87,7 @@ def test_batches_halve_when_memory_runs_out(small):
     assert [rows for rows in (batches.rows for _ in batches)] == [range(0, 6), range(6, 12)]
 
 
-def test_a_row_that_does_not_fit_is_an_error(small):
+def test_too_large_row_raises(small):
     data = memoryview(bytes(40 << 20)).cast("B", (2, 20 << 20))
     batches = gpuheap.batches(data, heap=small)
     with pytest.raises(gpuheap.OutOfMemory) as caught:
@@ -111,7 +111,7 @@ def test_wrong_batches_are_refused(small):
     assert list(gpuheap.batches(np.zeros((0, 3)), heap=small)) == []
 
 
-def test_a_loop_that_is_left_frees_its_batch(small):
+def test_left_loop_frees_its_batch(small):
     with gpuheap.batches([array.array("b", [1])], heap=small) as batches:
         next(batches)
         assert small.stats()["live"] > 0

@@ -23,7 +23,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def test_a_row_has_the_figures_of_each_way():
+def test_row_has_a_figure_per_way():
     done = run("--only", "heap")
     assert done.returncode == 0, done.stderr
     rows = re.findall(
@@ -38,12 +38,12 @@ def test_a_row_has_the_figures_of_each_way():
 @pytest.mark.parametrize(
     "arguments, told", [(("--only", "heep"), "there is no 'heep'; there are heap,")]
 )
-def test_wrong_names_are_told(arguments, told):
+def test_wrong_names_are_reported(arguments, told):
     done = run(*arguments)
     assert done.returncode == 2 and told in done.stderr
 
 
-def test_a_library_whose_process_fails_is_named_and_passed_over():
+def test_failing_library_is_skipped_by_name():
     done = run("--only", "heap", "--seconds", "0.01")
     assert done.returncode == 0 and "heap: own: no figures after 0.01 s" in done.stdout
 

@@ -17,13 +17,13 @@ def device(driver_heap):
     return device
 
 
-def test_the_life_of_a_buffer(driver_heap, device):
+def test_buffer_is_freed_on_close(driver_heap, device):
     resource = gpuheap.cuda_core.resource(driver_heap)
     stream, other = device.create_stream(), device.create_stream()
     buffer = resource.allocate(1000, stream=stream)
     assert (buffer.size, buffer.memory_resource, buffer.device_id) == (1000, resource, 0)
     assert driver_heap.stats()["live"] == 1000
-    assert driver_heap.leaks()[0].function == "test_the_life_of_a_buffer"
+    assert driver_heap.leaks()[0].function == "test_buffer_is_freed_on_close"
     buffer.close(other)
     assert driver_heap.stats()["live"] == 0
     resource.allocate(10, stream=stream)
@@ -35,7 +35,7 @@ def test_the_life_of_a_buffer(driver_heap, device):
     assert driver_heap.stats()["live"] == 0
 
 
-def test_bytes_arrive(driver_heap, device):
+def test_bytes_survive_round_trip(driver_heap, device):
     import numpy
 
     resource = gpuheap.cuda_core.resource(driver_heap)
@@ -71,7 +71,7 @@ def test_install_and_uninstall(driver_heap, device):
     assert device.memory_resource is before
 
 
-def test_a_pool_of_its_own_is_the_streams(driver_heap, device):
+def test_own_pool_keeps_stream_order(driver_heap, device):
     """Closed memory is served again without new memory, and with the driver calls of a free on a
     foreign stream: whether it captures, whether earlier frees are reached, and an event."""
     resource = gpuheap.cuda_core.resource(driver_heap)
@@ -86,12 +86,12 @@ def test_a_pool_of_its_own_is_the_streams(driver_heap, device):
     assert after["driver_calls"] - before["driver_calls"] <= 100 * 4
 
 
-def test_an_emulated_device_inside_gpuheap_is_refused(heap):
+def test_inner_emulated_device_is_refused(heap):
     with pytest.raises(gpuheap.BadInput, match="gpuheap emulate"):
         gpuheap.cuda_core.resource(heap)
 
 
-def test_a_scope_counts_buffers_and_tears_none_away(driver_heap, device):
+def test_scope_counts_but_keeps_buffers(driver_heap, device):
     resource, stream = gpuheap.cuda_core.resource(driver_heap), device.create_stream()
     with driver_heap.scope("load", limit="1 MiB", on_leak="ignore") as scope:
         with pytest.raises(gpuheap.OutOfMemory, match="load"):
@@ -102,14 +102,14 @@ def test_a_scope_counts_buffers_and_tears_none_away(driver_heap, device):
     kept.close(stream)
 
 
-def test_a_scope_whose_memory_no_object_holds(driver_heap):
+def test_unheld_memory_of_scope_is_reported(driver_heap):
     with driver_heap.scope("load", on_leak="ignore") as scope:
         address = driver_heap._allocate_address(1000)
     assert "held by no Python object" in scope.report(holders=True)
     driver_heap._free_address(address)
 
 
-def test_buffers_of_an_ended_thread_come_back(driver_heap, device):
+def test_ended_thread_returns_its_buffers(driver_heap, device):
     import threading
 
     resource, stream = gpuheap.cuda_core.resource(driver_heap), device.create_stream()

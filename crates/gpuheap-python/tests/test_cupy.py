@@ -100,7 +100,7 @@ def test_arrays_are_of_the_heap(cupy, driver_heap):
     assert driver_heap.stats()["live"] == 0
 
 
-def test_the_current_stream_is_held_while_the_heap_needs_it(cupy, driver_heap):
+def test_current_stream_lives_while_needed(cupy, driver_heap):
     import weakref
 
     cupy.hook.install(driver_heap)
@@ -114,7 +114,7 @@ def test_the_current_stream_is_held_while_the_heap_needs_it(cupy, driver_heap):
     assert held() is None
 
 
-def test_out_of_memory_is_cupys_error_and_gpuheaps(cupy, driver_heap):
+def test_out_of_memory_has_both_classes(cupy, driver_heap):
     cupy.hook.install(driver_heap)
     with pytest.raises(OutOfMemoryError) as caught:
         cupy.allocator(1 << 30)
@@ -131,7 +131,7 @@ def test_another_device_is_refused(cupy, driver_heap):
         cupy.allocator(1000)
 
 
-def test_install_is_refused_twice_and_put_back(cupy, driver_heap):
+def test_second_install_is_refused(cupy, driver_heap):
     before = cupy.allocator
     cupy.hook.install(driver_heap)
     with pytest.raises(gpuheap.BadInput, match="uninstall"):
@@ -147,7 +147,7 @@ def test_install_is_refused_twice_and_put_back(cupy, driver_heap):
     assert driver_heap.stats()["live"] == 0
 
 
-def test_a_scope_counts_arrays_and_tears_none_away(cupy, driver_heap):
+def test_scope_counts_but_keeps_arrays(cupy, driver_heap):
     cupy.hook.install(driver_heap)
     with driver_heap.scope("load", limit="1 MiB", on_leak="ignore") as scope:
         with pytest.raises(OutOfMemoryError, match="load"):

@@ -110,7 +110,7 @@ def test_thread_memory():
     )
 
 
-def test_rapids_on_wsl2_fails_and_is_cured():
+def test_rapids_on_wsl2_fails_until_cured():
     done = run(EXAMPLES / "rapids_on_wsl2.py")
     assert done.returncode == 0, done.stderr
     lines(
@@ -187,7 +187,7 @@ def test_thread_memory_numba():
     )
 
 
-def test_thread_memory_cupy_with_a_fake_of_cupy():
+def test_thread_memory_cupy_with_fake():
     needs_driver("gpuheap")
     fakes = Path(__file__).parent / "fakes"
     done = run(EXAMPLES / "thread_memory_cupy.py", path=os.pathsep.join(map(str, (fakes, PACKAGE))))

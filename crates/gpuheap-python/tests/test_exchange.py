@@ -99,7 +99,7 @@ KINDS = [
 ]
 
 
-def test_arrays_go_round(heap):
+def test_arrays_survive_exchange(heap):
     for kind in KINDS:
         for shape in ((), (0,), (3,), (2, 3)):
             a = heap.full(shape, 1, kind)
@@ -114,7 +114,7 @@ def test_arrays_go_round(heap):
     assert gpuheap.from_dlpack(buffer).to_list() == [7, 7, 7, 7]
 
 
-def test_the_memory_stays_until_both_let_go(heap):
+def test_memory_lives_until_both_release(heap):
     a = heap.zeros(100)
     b = gpuheap.from_dlpack(a)
     a.free()
@@ -160,7 +160,7 @@ def refused(heap, change, text, error=BufferError):
     assert heap.stats()["live"] == 0
 
 
-def test_what_arrays_cannot_hold_is_refused_and_left_unconsumed(heap):
+def test_refused_capsule_stays_unconsumed(heap):
     def lanes(managed):
         managed.tensor.lanes = 2
 
@@ -287,7 +287,7 @@ def test_hostile_plain_capsules_are_refused(heap):
         assert gpuheap.from_dlpack(theirs, heap).to_list() == [1, 2]
 
 
-def test_rows_of_a_tensor_may_lie_unaligned(heap):
+def test_unaligned_tensor_rows_are_read(heap):
     theirs = Theirs(heap.array([[1, 2, 3]]).__dlpack__(max_version=(1, 0)))
     tensor = inside(theirs.capsule).tensor
     rows = ctypes.create_string_buffer(40)
@@ -304,7 +304,7 @@ def test_rows_of_a_tensor_may_lie_unaligned(heap):
     assert gpuheap.from_dlpack(theirs, heap).to_list() == 5
 
 
-def test_plain_strides_and_read_only_memory(heap):
+def test_plain_strides_and_readonly_memory(heap):
     a = heap.array([[1, 2, 3]])
     theirs = Theirs(a.__dlpack__(max_version=(1, 0)))
     managed = inside(theirs.capsule)
@@ -342,7 +342,7 @@ def test_other_devices_and_objects_are_refused(heap):
         gpuheap.from_dlpack(heap.zeros(3), elsewhere)
 
 
-def test_a_producer_is_asked_for_its_newest_layout_and_our_stream(heap):
+def test_producer_gets_version_and_stream(heap):
     theirs = Theirs(heap.zeros(3).__dlpack__(max_version=(1, 0)))
     stream = heap.stream()
     a = gpuheap.from_dlpack(theirs, heap, stream)
@@ -352,7 +352,7 @@ def test_a_producer_is_asked_for_its_newest_layout_and_our_stream(heap):
     )
 
 
-def test_the_cuda_array_interface_is_consumed(heap):
+def test_cuda_array_interface_is_consumed(heap):
     a = heap.array([[1, 2], [3, 4]])
     theirs = Interface(a)
     b = gpuheap.from_dlpack(theirs, heap)
@@ -384,7 +384,7 @@ def test_the_cuda_array_interface_is_consumed(heap):
     assert gone() is None
 
 
-def test_the_capsules_own_device_counts(heap, driver_heap):
+def test_capsules_own_device_counts(heap, driver_heap):
     # The object names the heap's device, and its capsule is of another.
     theirs = Theirs(heap.array([7, 8, 9]).__dlpack__(), device=(2, 0))
     with pytest.raises(BufferError, match=r"\(12, 0\)"):
@@ -392,7 +392,7 @@ def test_the_capsules_own_device_counts(heap, driver_heap):
     theirs.capsule = None
 
 
-def test_a_sequence_is_not_believed_to_be_as_long_as_it_says(heap):
+def test_reported_sequence_length_is_ignored(heap):
     class Long:
         def __len__(self):
             return 2**62
@@ -408,7 +408,7 @@ def test_a_sequence_is_not_believed_to_be_as_long_as_it_says(heap):
             gpuheap.from_dlpack(Interface(heap.zeros(1, "int64"), shape=shape), heap)
 
 
-def test_empty_arrays_of_huge_axes_are_empty_lists(heap):
+def test_huge_empty_array_lists_nothing(heap):
     assert heap.zeros((0, 2**62)).to_list() == []
     assert heap.zeros((2, 0, 2**60)).to_list() == [[], []]
 
@@ -422,7 +422,7 @@ class Pinned(Theirs):
         return self.capsule
 
 
-def test_page_locked_memory_is_asked_for_without_a_stream(driver_heap):
+def test_page_locked_capsule_gets_no_stream(driver_heap):
     lines, host = driver_heap.zeros(4, "uint8"), driver_heap.pinned(4)
     memoryview(host)[:] = b"abcd"
     for stream in (None, driver_heap.stream()):
@@ -490,7 +490,7 @@ for make, end in [(make, end) for make in (foreign, used_on_an_ended_stream) for
 """
 
 
-def test_an_end_that_waits_lets_other_threads_run(driver_heap):
+def test_waiting_end_releases_the_lock(driver_heap):
     # An emulated stream does its work when the host waits for it.
     code, said, errors = python(
         GATE, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0"
@@ -638,7 +638,7 @@ print("whole")
 """
 
 
-def test_a_tensor_ends_once_if_memory_is_short(heap):
+def test_tensor_ends_once_despite_shortage(heap):
     pytest.importorskip("_testcapi")
     code, said, errors = python(NO_MEMORY)
     assert (code, said) == (0, ["whole"]), errors

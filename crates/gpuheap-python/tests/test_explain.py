@@ -65,13 +65,13 @@ def test_texts_of_libraries_are_known(text, program):
         ),
     ],
 )
-def test_texts_of_pycuda_have_each_its_cause(error, cause, fix):
+def test_each_pycuda_text_has_cause(error, cause, fix):
     found = gpuheap.explain(f"pycuda.{error}" if error.startswith("_") else error)
     assert found.program == "PyCUDA" and not found.from_documentation
     assert cause in found.cause and fix in found.fix
 
 
-def test_an_error_of_ours_has_its_evidence():
+def test_own_error_has_evidence():
     heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
     with pytest.raises(gpuheap.OutOfMemory) as caught:
         heap.alloc(100_000_000)
@@ -86,7 +86,7 @@ def test_an_error_of_ours_has_its_evidence():
     assert "<pre>" in found._repr_html_()
 
 
-def test_classes_of_exceptions_count():
+def test_exception_class_identifies_library():
     class OutOfMemoryError(MemoryError):
         """As CuPy's error: only its class identifies it."""
 
@@ -95,7 +95,7 @@ def test_classes_of_exceptions_count():
     assert gpuheap.explain(OutOfMemoryError(text)).program == "CuPy"
 
 
-def test_causes_are_looked_at():
+def test_exception_causes_are_read():
     memory = RuntimeError((TEXTS / "torch_full.txt").read_text())
     try:
         try:
@@ -107,7 +107,7 @@ def test_causes_are_looked_at():
         assert gpuheap.explain(ExceptionGroup("two", [KeyError(), error])).program == "PyTorch"
 
 
-def test_the_limit_of_a_scope(heap):
+def test_scope_limit_is_explained(heap):
     with heap.scope("load", limit="1 MiB"), pytest.raises(MemoryError) as caught:
         heap.alloc(3 << 20)
     found = gpuheap.explain(caught.value)
@@ -130,7 +130,7 @@ def test_other_errors_are_not_explained(monkeypatch):
     assert gpuheap.explain().program == "Numba"
 
 
-def test_a_replay_has_the_verdict():
+def test_replay_has_the_verdict():
     trace = TRACES / "gpt_train_short.csv.gz"
     found = gpuheap.replay(trace, pools=["stitched"], device_memory="1GiB")
     assert found.gets_through
@@ -150,12 +150,12 @@ def test_a_replay_has_the_verdict():
         ({"limit": "12XB"}, "12XB"),
     ],
 )
-def test_wrong_arguments_of_a_replay_are_refused(arguments, text):
+def test_wrong_replay_arguments_are_refused(arguments, text):
     with pytest.raises(ValueError, match=text):
         gpuheap.replay(TRACES / "gpt_train_short.csv.gz", **arguments)
 
 
-def test_files_that_are_no_trace_are_refused(tmp_path):
+def test_file_without_trace_is_refused(tmp_path):
     with pytest.raises(OSError, match="nosuch"):
         gpuheap.replay(tmp_path / "nosuch.csv")
     (tmp_path / "empty.csv").write_text("Thread,Time\n")
@@ -179,7 +179,7 @@ def test_odd_exceptions_are_read():
     assert gpuheap.explain("bad file \udc80") is None
 
 
-def test_a_long_chain_of_causes_is_read_once():
+def test_long_cause_chain_is_read_once():
     import traceback
 
     last = error = RuntimeError("first")

@@ -14,14 +14,14 @@ import gpuheap
 from support import in_threads
 
 
-def test_a_buffer_counts_while_it_lives(heap):
+def test_buffer_counts_while_live(heap):
     buffer = heap.alloc(1000)
     assert (buffer.nbytes, len(buffer), heap.stats()["live"]) == (1000, 1000, 1000)
     del buffer
     assert heap.stats()["live"] == 0
 
 
-def test_free_is_once_and_use_after_it_is_an_error(heap):
+def test_use_after_free_raises(heap):
     buffer = heap.alloc(10)
     buffer.free()
     buffer.free()
@@ -39,14 +39,14 @@ def test_devices_are_equal_by_their_memory(heap):
     assert len({device, heap.device, other}) == 2
 
 
-def test_a_line_of_devices_opens_one():
+def test_device_line_opens_the_device():
     for line in gpuheap.devices():
         name = line.partition(": ")[0]
         assert gpuheap.Heap(line).device.name == name == gpuheap.Device(line).name
         assert gpuheap.Heap(gpuheap.Device(line)).device.name == name
 
 
-def test_bytes_go_up_and_come_back(heap):
+def test_buffer_bytes_survive_round_trip(heap):
     with heap.alloc(100) as buffer:
         buffer.fill(7)
         buffer.copy_from(b"abc", offset=97)
@@ -59,7 +59,7 @@ def test_bytes_go_up_and_come_back(heap):
             buffer.copy_from(3)
 
 
-def test_out_of_memory_is_a_memory_error_with_its_figures(heap):
+def test_out_of_memory_has_figures(heap):
     kept = heap.alloc(400 << 20)
     with pytest.raises(MemoryError) as caught:
         heap.alloc(200 << 20)
@@ -75,7 +75,7 @@ def test_out_of_memory_is_a_memory_error_with_its_figures(heap):
     kept.free()
 
 
-def test_garbage_that_waits_for_the_collector_is_freed_before_a_request_fails(heap):
+def test_request_collects_garbage_before_failing(heap):
     gc.disable()
     try:
         cycle = [heap.alloc(400 << 20)]
@@ -96,7 +96,7 @@ def test_limits_can_be_changed(heap):
             heap.set_limits(wrong)
 
 
-def test_a_limit_that_is_left_out_stays(heap):
+def test_omitted_limit_stays(heap):
     heap.set_limits(soft_limit="20MiB")
     assert heap.limits == (512 << 20, 20 << 20)
     heap.set_limits("256MiB")
@@ -105,7 +105,7 @@ def test_a_limit_that_is_left_out_stays(heap):
     assert heap.limits == (None, 20 << 20)
 
 
-def test_threads_find_a_freed_buffer_freed(heap):
+def test_threads_see_freed_buffer(heap):
     # Making the exception runs Python code. Under a lock of the buffer's, two threads hung.
     buffer, view = heap.alloc(10), heap.pinned(10)
     buffer.free()
@@ -121,18 +121,18 @@ def test_threads_find_a_freed_buffer_freed(heap):
     in_threads(*[work] * 3)
 
 
-def test_a_second_free_with_a_stream_does_nothing(heap):
+def test_second_free_does_nothing(heap):
     buffer = heap.alloc(10)
     buffer.free(stream=0)
     buffer.free(stream=0)
 
 
-def test_the_default_heap_is_a_heap():
+def test_default_heap_can_be_set():
     with pytest.raises(TypeError, match="not int"):
         gpuheap.set_default_heap(5)
 
 
-def test_a_child_of_fork_has_a_default_heap_of_its_own():
+def test_forked_child_makes_default_heap():
     # Another thread holds the lock of the default heap while the process forks.
     program = """
 import os, threading, time
@@ -193,7 +193,7 @@ def test_program_below_folder_gpuheap_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_a_thread_with_the_number_of_an_ended_one_has_its_own_name(keeps):
+def test_reused_thread_number_gets_new_name(keeps):
     heap = gpuheap.Heap("emulated:1GiB", track="lines")
     kept, idents, seen = [], set(), []
 
@@ -213,12 +213,12 @@ def test_a_thread_with_the_number_of_an_ended_one_has_its_own_name(keeps):
     assert seen == [names[: nth + 1] if keeps else [name] for nth, name in enumerate(names)]
 
 
-def test_a_heap_without_lines_says_so():
+def test_untracked_heap_refuses_leaks():
     with pytest.raises(gpuheap.BadInput, match='track="lines"'):
         gpuheap.Heap("emulated:1GiB").leaks()
 
 
-def test_memory_that_was_handed_over_stays_until_both_let_go(heap):
+def test_exported_buffer_outlives_free(heap):
     buffer = heap.alloc(100)
     capsule = buffer.__dlpack__(max_version=(1, 0))
     buffer.free()
@@ -227,7 +227,7 @@ def test_memory_that_was_handed_over_stays_until_both_let_go(heap):
     assert heap.stats()["live"] == 0
 
 
-def test_other_libraries_see_no_interface_on_an_emulated_device(heap):
+def test_emulated_memory_hides_its_interface(heap):
     buffer = heap.alloc(100)
     assert not hasattr(buffer, "__cuda_array_interface__")
     assert buffer.__dlpack_device__()[0] == 12
@@ -264,7 +264,7 @@ def test_streams(heap):
             heap.alloc(1, wrong)
 
 
-def test_the_objects_of_streams_are_released(heap):
+def test_stream_objects_are_released(heap):
     import weakref
 
     class Theirs:
@@ -283,7 +283,7 @@ def test_the_objects_of_streams_are_released(heap):
     assert gone() is None
 
 
-def test_pinned_and_managed_memory_is_a_buffer(heap):
+def test_host_memory_is_a_buffer(heap):
     for make in (heap.pinned, heap.managed):
         memory = make(16)
         view = memoryview(memory)
@@ -299,7 +299,7 @@ def test_pinned_and_managed_memory_is_a_buffer(heap):
     assert bytes(memoryview(heap.pinned(0))) == b""
 
 
-def test_reports(heap):
+def test_reports_have_figures_and_text(heap):
     buffer = heap.alloc(1000)
     status = heap.status()
     assert status.device == "emulated:1GiB"
@@ -359,13 +359,13 @@ def test_flush_reports_held_pieces():
         ),
     ],
 )
-def test_errors_are_in_words_of_python(heap, work, error, text):
+def test_errors_use_python_names(heap, work, error, text):
     with pytest.raises(error, match=text) as caught:
         work(heap)
     assert "::" not in str(caught.value) and "copy_to" not in str(caught.value)
 
 
-def test_an_array_that_another_thread_frees_names_no_file_of_rust(heap):
+def test_freed_array_names_no_rust(heap):
     # The check before an operation misses a free in the middle of it.
     seen = set()
     for _ in range(200):
@@ -381,7 +381,7 @@ def test_an_array_that_another_thread_frees_names_no_file_of_rust(heap):
     assert not [text for text in seen if ".rs" in text]
 
 
-def test_modules_of_libraries_are_imported_when_they_are_named():
+def test_library_modules_load_lazily():
     program = """
 import sys, gpuheap
 assert gpuheap.torch.__name__ == "gpuheap.torch" and gpuheap.cupy.install and gpuheap.jax
@@ -391,7 +391,7 @@ assert "torch" in dir(gpuheap) and not hasattr(gpuheap, "nothing")
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_one_allocation_is_one(heap):
+def test_single_allocation_is_singular(heap):
     first = heap.alloc(10)
     assert "10 bytes in 1 allocation, " in str(heap.leaks())
     buffers = [first, *(heap.alloc(10) for _ in range(2))]
@@ -399,7 +399,7 @@ def test_one_allocation_is_one(heap):
     del first, buffers
 
 
-def test_lines_of_cells_that_were_replaced(heap):
+def test_replaced_cells_keep_their_lines(heap):
     # A notebook compiles each cell anew. Memory of a cell keeps its line; the cells themselves end.
     kept, gone = [], []
     for number in range(2000):
@@ -420,7 +420,7 @@ def test_lines_of_cells_that_were_replaced(heap):
     kept.clear()
 
 
-def test_tracking_of_the_environment_records_lines():
+def test_environment_enables_line_tracking():
     for value, tracks in (("counts", True), ("backtraces", True), ("off", False)):
         printed = run(
             """
@@ -457,7 +457,7 @@ os.wait()
 NO_DRIVER = {"LD_LIBRARY_PATH": "", "GPUHEAP_DEVICE": None}
 
 
-def test_missing_gpu_is_told_once():
+def test_missing_gpu_warns_once():
     try:
         run("gpuheap.Device('cuda:0')", **NO_DRIVER)
     except AssertionError as error:

@@ -68,12 +68,12 @@ def fail(heap, nbytes=1000):
     raise KeyError(weights.nbytes)
 
 
-def test_a_local_of_a_frame_that_runs(heap):
+def test_running_frames_local_is_holder(heap):
     weights = heap.alloc(10)
     line = sys._getframe().f_lineno + 1
     found = gpuheap.holders(weights)
     assert len(found) == 1 and found[0].kind == "local"
-    assert found[0].name.startswith("local weights of test_a_local_of_a_frame_that_runs() at ")
+    assert found[0].name.startswith("local weights of test_running_frames_local_is_holder() at ")
     assert f"{__file__}:{line}, which runs on thread MainThread" in found[0].name
     batches = {"first": [weights]}
     found = gpuheap.holders(batches["first"][0])
@@ -82,7 +82,7 @@ def test_a_local_of_a_frame_that_runs(heap):
     )
 
 
-def test_a_look_keeps_nothing_alive(heap):
+def test_search_keeps_nothing_alive(heap):
     weights = heap.alloc(10)
     gpuheap.holders(weights)
     heap.held()
@@ -164,7 +164,7 @@ os._exit(0)
 """
 
 
-def test_a_look_runs_no_code_of_odd_objects():
+def test_search_runs_no_foreign_code():
     done = subprocess.run(
         [sys.executable, "-u", "-c", ODD], capture_output=True, text=True, timeout=120
     )
@@ -172,7 +172,7 @@ def test_a_look_runs_no_code_of_odd_objects():
     assert len(done.stdout.splitlines()) == 10, done.stdout
 
 
-def test_an_object_that_cannot_say_where_its_memory_is(heap):
+def test_object_without_address_is_skipped(heap):
     class Odd:
         def __init__(self, answer):
             self.answer = answer
@@ -200,7 +200,7 @@ def test_an_object_that_cannot_say_where_its_memory_is(heap):
     del buffer
 
 
-def test_a_look_loads_no_lazy_module(heap, tmp_path):
+def test_search_loads_no_lazy_module(heap, tmp_path):
     (tmp_path / "lazy_gpuheap.py").write_text("raise SystemExit('it was loaded')")
     spec = importlib.util.spec_from_file_location("lazy_gpuheap", tmp_path / "lazy_gpuheap.py")
     spec.loader = importlib.util.LazyLoader(spec.loader)
@@ -214,7 +214,7 @@ def test_a_look_loads_no_lazy_module(heap, tmp_path):
         del sys.modules["lazy_gpuheap"]
 
 
-def test_a_look_keeps_no_class_alive(heap):
+def test_search_keeps_no_class_alive(heap):
     class Kind:
         pass
 
@@ -226,7 +226,7 @@ def test_a_look_keeps_no_class_alive(heap):
     assert gone() is None
 
 
-def test_looks_of_several_threads_beside_a_program_that_goes_on(heap):
+def test_concurrent_searches_agree(heap):
     stop = threading.Event()
 
     def program(at):
@@ -251,7 +251,7 @@ def test_looks_of_several_threads_beside_a_program_that_goes_on(heap):
     in_threads(looks, lambda: program(0), lambda: program(1))
 
 
-def test_many_buffers_in_one_list(heap):
+def test_many_buffers_share_one_list(heap):
     CACHE["many"] = [heap.alloc(1) for _ in range(3000)]
     found = heap.held()
     assert {name for one in found for name in names(one.holders)} == {
@@ -259,20 +259,20 @@ def test_many_buffers_in_one_list(heap):
     }
 
 
-def test_locals_that_the_program_reads_itself_stay(heap):
+def test_programs_locals_dictionary_stays(heap):
     weights = heap.alloc(10)
     mine = locals()
     gpuheap.holders(weights)
     assert mine["weights"] is weights
 
 
-def test_a_global(heap):
+def test_global_is_holder(heap):
     CACHE["batches"] = [None, (heap.alloc(10),)]
     found = names(gpuheap.holders(CACHE["batches"][1][0]))
     assert found == [f"{__name__}.CACHE['batches'][1][0]"]
 
 
-def test_attributes(heap):
+def test_attribute_path_is_holder(heap):
     model, slotted = Model(), Slotted()
     CACHE["model"], CACHE["slotted"] = model, slotted
     model.weights = slotted.weights = heap.alloc(10)
@@ -286,7 +286,7 @@ def test_attributes(heap):
     assert f"{__name__}.CACHE['model'].weights" in names(gpuheap.holders(CACHE["model"].weights))
 
 
-def test_an_attribute_of_a_class(heap):
+def test_class_attribute_is_holder(heap):
     Model.shared = heap.alloc(10)
     try:
         assert names(gpuheap.holders(Model.shared), "class") == [f"{__name__}.Model.shared"]
@@ -294,7 +294,7 @@ def test_an_attribute_of_a_class(heap):
         del Model.shared
 
 
-def test_a_closure(heap):
+def test_closure_is_holder(heap):
     def make():
         weights = heap.alloc(10)
         return lambda: weights
@@ -304,7 +304,7 @@ def test_a_closure(heap):
     assert found == [f"{__name__}.CACHE['step'].__closure__[0].cell_contents"]
 
 
-def test_a_suspended_generator(heap):
+def test_suspended_generator_is_holder(heap):
     def rows():
         weights = heap.alloc(10)
         yield weights
@@ -312,12 +312,13 @@ def test_a_suspended_generator(heap):
     generator = rows()
     found = gpuheap.holders(next(generator))
     assert (
-        "local weights of suspended test_a_suspended_generator.<locals>.rows() at" in found[0].name
+        "local weights of suspended test_suspended_generator_is_holder.<locals>.rows() at"
+        in found[0].name
     )
     generator.close()
 
 
-def test_the_last_traceback(heap):
+def test_last_traceback_is_holder(heap):
     try:
         fail(heap)
     except KeyError as error:
@@ -331,7 +332,7 @@ def test_the_last_traceback(heap):
     )
 
 
-def test_an_exception_that_is_handled_now(heap):
+def test_handled_exception_is_holder(heap):
     try:
         fail(heap)
     except KeyError:
@@ -344,7 +345,7 @@ def test_an_exception_that_is_handled_now(heap):
         assert found and "local weights of fail()" in found[0]
 
 
-def test_an_exception_of_a_thread_that_ended(heap):
+def test_ended_threads_exception_is_holder(heap):
     def work():
         try:
             fail(heap)
@@ -363,7 +364,7 @@ def test_an_exception_of_a_thread_that_ended(heap):
     assert held.holders[0].name.endswith("thread loader, which ended")
 
 
-def test_arguments_of_a_thread_that_runs(heap):
+def test_running_threads_argument_is_holder(heap):
     go = threading.Event()
     thread = threading.Thread(
         target=lambda data: go.wait(), args=([heap.alloc(10)],), name="loader"
@@ -379,7 +380,7 @@ def test_arguments_of_a_thread_that_runs(heap):
         thread.join()
 
 
-def test_a_cycle_that_waits_for_the_collector(heap):
+def test_uncollected_cycle_is_holder(heap):
     gc.disable()
     try:
         model = Model()
@@ -398,27 +399,27 @@ def test_a_cycle_that_waits_for_the_collector(heap):
     assert heap.held() == []
 
 
-def test_memory_that_no_object_holds(heap):
+def test_unheld_memory_has_no_holder(heap):
     capsule = heap.alloc(10).__dlpack__()
     (held,) = heap.held()
     assert held.holders == [] and "no Python object" in str(held)
     del capsule
 
 
-def test_an_array_of_a_library(heap):
+def test_library_array_has_holder(heap):
     CACHE["array"] = TheirArray(heap, 100)
     (held,) = heap.held()
     assert f"{__name__}.CACHE['array']" in names(held.holders)
 
 
-def test_an_array(heap):
+def test_array_has_holder(heap):
     CACHE["array"] = heap.zeros(100)
     (held,) = heap.held()
     assert f"{__name__}.CACHE['array']" in names(held.holders)
     del CACHE["array"]
 
 
-def test_leaks_of_a_scope_have_holders(heap):
+def test_scope_leaks_have_holders(heap):
     with heap.scope("load", on_leak="ignore") as scope:
         CACHE["array"] = scope.keep(TheirArray(heap, 100))
         scope._account.take_owned()
@@ -437,7 +438,7 @@ def default(heap):
     gpuheap.set_default_heap(before)
 
 
-def test_a_flush_leaves_tracebacks_unless_asked(default):
+def test_plain_flush_leaves_tracebacks(default):
     try:
         fail(default)
     except KeyError as error:
@@ -446,7 +447,7 @@ def test_a_flush_leaves_tracebacks_unless_asked(default):
     assert default.stats()["live"] == 1000
 
 
-def test_a_flush_releases_the_last_traceback(default):
+def test_flush_releases_last_traceback(default):
     try:
         fail(default)
     except KeyError as error:
@@ -460,7 +461,7 @@ def test_a_flush_releases_the_last_traceback(default):
     assert gpuheap.flush(tracebacks=True).released == []
 
 
-def test_a_flush_releases_locals_of_threads_that_ended(default):
+def test_flush_releases_ended_threads_locals(default):
     with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="loader") as executor:
         future = CACHE["future"] = executor.submit(fail, default)
         concurrent.futures.wait([future])
@@ -474,7 +475,7 @@ def test_a_flush_releases_locals_of_threads_that_ended(default):
     assert isinstance(error, KeyError) and error.__traceback__.tb_next is not None
 
 
-def test_a_flush_leaves_an_exception_that_the_program_keeps(default):
+def test_flush_leaves_kept_exception(default):
     try:
         fail(default)
     except KeyError as error:
@@ -485,7 +486,7 @@ def test_a_flush_leaves_an_exception_that_the_program_keeps(default):
     del kept
 
 
-def test_a_flush_leaves_generators_that_go_on(default):
+def test_flush_leaves_suspended_generators(default):
     def rows():
         weights = default.alloc(1000)
         try:

@@ -34,7 +34,7 @@ def run(program):
     return done
 
 
-def test_cuda_core_is_served_and_put_back():
+def test_cuda_core_is_served_and_restored():
     needs_driver("cuda.core")
     run("""
 from cuda.core import Device
@@ -81,7 +81,7 @@ assert "until the process ends" in kept["numba"] and len(kept) == 1, kept
 """)
 
 
-def test_one_that_fails_leaves_the_others():
+def test_failing_library_leaves_the_others():
     run("""
 broken = types.ModuleType("cupy")
 sys.modules["cupy"] = broken
@@ -93,7 +93,7 @@ assert "gpuheap.pycuda.allocator()" in str(installed)
 """)
 
 
-def test_auto_takes_what_is_there():
+def test_auto_takes_installed_libraries():
     run("""
 import importlib.util
 find = importlib.util.find_spec
@@ -104,7 +104,7 @@ assert "torch: not installed: torch is not there" in str(installed), installed
 """)
 
 
-def test_an_interrupted_install_changes_nothing(monkeypatch):
+def test_interrupted_install_changes_nothing(monkeypatch):
     def interrupted(heap):
         raise KeyboardInterrupt
 
@@ -149,7 +149,7 @@ assert gpuheap.install(**arguments) is not first
 """)
 
 
-def test_jax_gets_what_the_heap_leaves():
+def test_jax_gets_the_remaining_share():
     run("""
 import os, gpuheap.jax
 os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"

@@ -49,12 +49,12 @@ def test_gpumem_prints_peak_and_lines(shell, heap):
     run(shell, "del kept")
 
 
-def test_gpumem_prints_after_an_error_too(shell):
+def test_gpumem_prints_after_error(shell):
     shown = run(shell, "%%gpumem\n" + FAILS)
     assert "KeyError" in shown and "kept 1000 bytes" in shown
 
 
-def test_an_error_keeps_memory_until_the_flush(shell, heap):
+def test_error_keeps_memory_until_flush(shell, heap):
     run(shell, FAILS)
     assert heap.stats()["live"] == 1000
     (held,) = heap.held()
@@ -67,7 +67,7 @@ def test_an_error_keeps_memory_until_the_flush(shell, heap):
     )
 
 
-def test_outputs_are_released_if_asked(shell, heap):
+def test_option_releases_outputs(shell, heap):
     run(shell, "heap.alloc(1000)")
     names = [holder.name for holder in heap.held()[0].holders if holder.kind == "output"]
     assert "Out[1]" in names
@@ -78,14 +78,14 @@ def test_outputs_are_released_if_asked(shell, heap):
     assert "released 1000 bytes: IPython's outputs" in shown
 
 
-def test_the_last_output_is_released_too(shell, heap):
+def test_option_releases_last_output(shell, heap):
     run(shell, "heap.alloc(1000)")
     shown = run(shell, "%gpuflush -o")
     assert "released 1000 bytes: IPython's outputs" in shown
     assert heap.stats()["live"] == 0
 
 
-def test_variables_are_never_torn_away(shell, heap):
+def test_flush_keeps_variables(shell, heap):
     run(shell, "weights = heap.alloc(1000)")
     run(shell, "%gpuflush -o")
     assert heap.stats()["live"] == 1000

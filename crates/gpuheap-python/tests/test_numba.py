@@ -68,7 +68,7 @@ gc.collect()
 """
 
 
-def test_what_a_thread_drops_is_free_at_once():
+def test_dropped_memory_is_free_immediately():
     run(
         THREAD
         + """
@@ -80,7 +80,7 @@ assert cuda.current_context().get_memory_info().free >= before
     )
 
 
-def test_numba_alone_keeps_it():
+def test_numba_alone_defers_frees():
     run(
         THREAD
         + """
@@ -90,7 +90,7 @@ assert cuda.current_context().get_memory_info().free < before
     )
 
 
-def test_its_own_error_is_explained():
+def test_numbas_error_is_explained():
     run(
         """
 try:
@@ -103,7 +103,7 @@ assert found.program == "Numba" and not found.from_documentation, found
     )
 
 
-def test_install_in_the_program():
+def test_program_can_install():
     run(
         """
 import gpuheap.numba
@@ -128,7 +128,7 @@ else:
     )
 
 
-def test_a_second_install_is_refused_and_changes_nothing():
+def test_second_install_changes_nothing():
     run(
         """
 import gpuheap.numba
@@ -147,7 +147,7 @@ assert heap.stats()["live"] == 1000
     )
 
 
-def test_an_install_after_the_first_use_is_refused():
+def test_late_install_is_refused():
     run(
         """
 import gpuheap.numba

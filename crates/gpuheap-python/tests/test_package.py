@@ -20,7 +20,7 @@ def python(*arguments, **environment):
     )
 
 
-def test_import_opens_no_device_and_imports_no_gpu_library():
+def test_import_opens_no_device():
     program = """
 import sys
 before = set(sys.modules)
@@ -33,7 +33,7 @@ assert "libcuda" not in open("/proc/self/maps").read()
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_runs_with_its_exit_codes():
+def test_command_returns_exit_codes():
     done = python("-m", "gpuheap", "--version")
     assert (done.returncode, done.stdout) == (0, f"gpuheap {gpuheap.__version__}\n")
     done = python("-m", "gpuheap", "nosuch")
@@ -49,7 +49,7 @@ def test_dry_run_finds_the_emulated_libraries():
     assert "It fits on H200 141GB." in done.stderr
 
 
-def test_the_wheel_has_what_pytorch_needs_for_a_dry_run():
+def test_wheel_has_dry_run_libraries():
     names = {path.name for path in emulate.library().parent.iterdir()}
     assert {
         "libcuda.so.1",
@@ -59,7 +59,7 @@ def test_the_wheel_has_what_pytorch_needs_for_a_dry_run():
     } <= names
 
 
-def test_emulate_runs_a_program_on_an_emulated_device():
+def test_emulate_runs_a_program():
     program = "import gpuheap; print(gpuheap.Device('cuda:0').total_memory)"
     done = python(
         "-m", "gpuheap", "emulate", "--device", "16GiB", "--", sys.executable, "-c", program
@@ -75,12 +75,12 @@ def test_emulate_runs_a_program_on_an_emulated_device():
         (["--nosuch"], 2, "--nosuch"),
     ],
 )
-def test_emulate_says_what_is_wrong(arguments, code, text):
+def test_emulate_reports_wrong_arguments(arguments, code, text):
     done = python("-m", "gpuheap", "emulate", *arguments)
     assert done.returncode == code and text in done.stderr
 
 
-def test_a_forked_child_gets_an_error_and_frees_nothing():
+def test_forked_child_frees_nothing():
     program = """
 import os, gpuheap
 heap = gpuheap.Heap("emulated:1GiB")
@@ -103,7 +103,7 @@ assert heap.stats()["live"] == 1000
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_subinterpreter_is_refused():
+def test_subinterpreter_is_refused():
     program = """
 try:
     import _interpreters

@@ -54,15 +54,15 @@ def hook(monkeypatch):
     assert PRIMARY.references == 0
 
 
-def test_a_pointer_owns_its_memory(hook, driver_heap):
+def test_pointer_owns_its_memory(hook, driver_heap):
     pointer = hook.allocator(driver_heap)(1000)
     assert int(pointer) == pointer.get_pointer() == pointer.buffer.ptr
-    assert driver_heap.leaks()[0].function == "test_a_pointer_owns_its_memory"
+    assert driver_heap.leaks()[0].function == "test_pointer_owns_its_memory"
     pointer.free()
     assert driver_heap.stats()["live"] == 0
 
 
-def test_memory_of_a_thread_without_a_context_comes_back(hook, driver_heap):
+def test_thread_without_context_frees(hook, driver_heap):
     allocate = hook.allocator(driver_heap)
 
     def work():
@@ -76,7 +76,7 @@ def test_memory_of_a_thread_without_a_context_comes_back(hook, driver_heap):
     assert driver_heap.stats()["live"] == 0
 
 
-def test_names_lead_through_a_pointer(hook, driver_heap):
+def test_holders_see_through_pointer(hook, driver_heap):
     class Array:
         pass
 
@@ -89,7 +89,7 @@ def test_names_lead_through_a_pointer(hook, driver_heap):
     del Array.kept, array
 
 
-def test_a_context_of_its_own_is_refused(hook, driver_heap):
+def test_separate_context_is_refused(hook, driver_heap):
     Context.current = Context(2)
     with pytest.raises(gpuheap.BadInput, match="pycuda.autoprimaryctx"):
         hook.allocator(driver_heap)
@@ -103,6 +103,6 @@ def test_out_of_memory_is_gpuheaps(hook, driver_heap):
         hook.allocator(driver_heap)(1 << 30)
 
 
-def test_a_device_that_gpuheap_emulates_is_refused(hook, heap):
+def test_inner_emulated_device_is_refused(hook, heap):
     with pytest.raises(gpuheap.BadInput, match="gpuheap emulate"):
         hook.allocator(heap)

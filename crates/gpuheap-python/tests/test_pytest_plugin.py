@@ -68,7 +68,7 @@ def run(pytester):
     sys.modules.pop("torch", None)
 
 
-def test_a_test_beyond_its_limit_fails(run):
+def test_over_limit_test_fails(run):
     result = run("""
 @pytest.mark.gpu_limit("2 MiB")
 def test_more(gpu_heap):
@@ -93,7 +93,7 @@ def test_bytes(gpu_heap):
     )
 
 
-def test_a_test_that_leaves_memory_fails_and_names_the_line(run):
+def test_leaking_test_names_the_line(run):
     result = run("""
 KEPT = []
 
@@ -120,7 +120,7 @@ def test_next(gpu_heap):
     )
 
 
-def test_memory_of_fixtures_does_not_count(run):
+def test_fixture_memory_is_not_counted(run):
     result = run("""
 @pytest.fixture
 def model(gpu_heap):
@@ -134,7 +134,7 @@ def test_step(gpu_heap, model):
     result.assert_outcomes(passed=1)
 
 
-def test_a_failing_test_fails_for_its_own_reason(run):
+def test_failing_test_keeps_its_reason(run):
     result = run("""
 @pytest.mark.gpu_limit("1 MiB")
 @pytest.mark.gpu_limit_leaks(0)
@@ -147,7 +147,7 @@ def test_step(gpu_heap):
     result.stdout.no_fnmatch_line("*gpu_limit_leaks: *")
 
 
-def test_an_error_that_ran_out_of_memory_is_explained(run):
+def test_out_of_memory_failure_is_explained(run):
     result = run(
         """
 def test_cupy():
@@ -167,7 +167,7 @@ def test_other():
     assert str(result.stdout).count("Out of GPU memory") == 1
 
 
-def test_the_summary_has_the_peaks(run):
+def test_summary_has_peaks(run):
     tests = """
 @pytest.mark.parametrize("mib", [1, 3, 2])
 def test_step(gpu_heap, mib):
@@ -189,7 +189,7 @@ def test_nothing(): pass
     run(tests).stdout.no_fnmatch_line("*GPU memory*")
 
 
-def test_the_default_heap_is_the_one_of_before_afterwards(run):
+def test_default_heap_is_restored(run):
     mine = gpuheap.Heap("emulated:1GiB")
     gpuheap.set_default_heap(mine)
     run("""
@@ -232,7 +232,7 @@ def test_both(gpu_heap):
     )
 
 
-def test_a_replaced_allocator_of_pytorch_is_the_heaps(run):
+def test_replaced_pytorch_allocator_counts_once(run):
     result = run(
         TORCH
         + """
@@ -246,7 +246,7 @@ def test_more(gpu_heap):
     result.stdout.fnmatch_lines(["gpu_limit: 3.000 MiB*"])
 
 
-def test_a_heap_that_the_test_sets_counts(run):
+def test_heap_set_by_test_counts(run):
     result = run("""
 @pytest.mark.gpu_limit("2 MiB")
 def test_more():
@@ -279,7 +279,7 @@ def test_step(): pass
     ).assert_outcomes(passed=1)
 
 
-def test_workers_of_xdist_bring_their_results(run):
+def test_xdist_workers_report_results(run):
     pytest.importorskip("xdist")
     result = run(
         """
@@ -306,7 +306,7 @@ def test_step(gpu_heap, mib):
     )
 
 
-def test_a_run_that_asks_for_nothing_loads_nothing(pytester):
+def test_unused_plugin_loads_nothing(pytester):
     pytester.makepyfile("""
 import sys
 

@@ -13,16 +13,16 @@ if not hasattr(Stream, "__cuda_stream__"):
     pytest.skip(f"RMM {rmm.__version__} has no Stream.__cuda_stream__", allow_module_level=True)
 
 
-def test_memory_comes_and_goes(heap):
+def test_resource_allocates_and_frees(heap):
     resource = gpuheap.rmm.resource(heap)
     address = resource.allocate(1000)
     assert heap.stats()["live"] == 1000
-    assert heap.leaks()[0].function == "test_memory_comes_and_goes"
+    assert heap.leaks()[0].function == "test_resource_allocates_and_frees"
     resource.deallocate(address, 1000)
     assert heap.stats()["live"] == 0
 
 
-def test_the_heap_gets_numbers_of_streams(heap):
+def test_heap_gets_stream_numbers(heap):
     """RMM makes an object for each call, and the stream outlives it: held as an object, the heap
     would take its end for the stream's."""
     seen = []
@@ -43,12 +43,12 @@ def test_the_heap_gets_numbers_of_streams(heap):
     assert heap.stats()["live"] == 0
 
 
-def test_out_of_memory_is_a_memory_error(heap):
+def test_out_of_memory_is_memory_error(heap):
     with pytest.raises(MemoryError):
         gpuheap.rmm.resource(heap).allocate(1 << 30)
 
 
-def test_an_adaptor_goes_around_it(heap):
+def test_adaptor_wraps_the_resource(heap):
     limited = rmm.mr.LimitingResourceAdaptor(gpuheap.rmm.resource(heap), 1 << 20)
     address = limited.allocate(1000)
     assert heap.stats()["live"] == limited.get_allocated_bytes() - 24 == 1000
@@ -71,7 +71,7 @@ def test_rmm_that_cannot_allocate_is_refused(driver_heap, monkeypatch):
     assert rmm.mr.get_per_device_resource(0) is before
 
 
-def test_install_is_refused_twice_and_put_back(heap, driver_heap, monkeypatch):
+def test_second_install_is_refused(heap, driver_heap, monkeypatch):
     # The emulated driver has no runtime for RMM.
     monkeypatch.setattr(gpuheap.rmm, "_check_runs", lambda _: None)
     before = rmm.mr.get_per_device_resource(0)

@@ -36,7 +36,7 @@ def library(name="gpuheap.cupy"):
     return module
 
 
-def test_own_buffers_are_freed_at_the_end(heap):
+def test_scope_end_frees_own_buffers(heap):
     with heap.scope("load") as scope:
         device, host = heap.alloc(1000), heap.pinned(100)
         assert (scope.live, heap.stats()["live"]) == (1000, 1000)
@@ -44,7 +44,7 @@ def test_own_buffers_are_freed_at_the_end(heap):
     assert (scope.freed_bytes, scope.leaked_bytes) == (1100, 0)
 
 
-def test_any_number_of_scopes_may_be_left_open():
+def test_many_scopes_may_stay_open():
     program = """
 import gpuheap
 heap = gpuheap.Heap("emulated:1GiB")
@@ -58,7 +58,7 @@ kept = heap.alloc(10)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_own_buffers_are_freed_after_an_exception(heap):
+def test_exception_still_frees_own_buffers(heap):
     kept = []
     with pytest.raises(KeyError), heap.scope("load"):
         kept.append(heap.alloc(1000))
@@ -66,7 +66,7 @@ def test_own_buffers_are_freed_after_an_exception(heap):
     assert kept[0].freed
 
 
-def test_buffers_of_before_stay(heap):
+def test_earlier_buffers_stay(heap):
     with heap.alloc(10) as before, heap.scope("load"):
         heap.alloc(20)
     with heap.scope("load"):
@@ -76,7 +76,7 @@ def test_buffers_of_before_stay(heap):
         assert not before.freed
 
 
-def test_what_is_kept_goes_to_the_scope_around(heap):
+def test_kept_buffer_joins_outer_scope(heap):
     with heap.scope("outer") as outer:
         with heap.scope("inner") as inner:
             kept = inner.keep(heap.alloc(1000))
@@ -101,7 +101,7 @@ def test_arrays_are_kept_and_freed(heap):
 
 
 @pytest.mark.parametrize("tracks", ("lines", "off"))
-def test_a_part_of_an_array_keeps_all_of_its_memory(tracks):
+def test_kept_part_keeps_whole_memory(tracks):
     heap = gpuheap.Heap("emulated:1GiB", track=tracks)
     for has_name in (True, False):
         with heap.scope("outer", on_leak="ignore") as outer:
@@ -124,14 +124,14 @@ def test_a_part_of_an_array_keeps_all_of_its_memory(tracks):
         stays.free()
 
 
-def test_an_array_is_freed_though_only_a_part_of_it_is_left(heap):
+def test_scope_frees_remaining_part(heap):
     with heap.scope("load") as scope:
         part = heap.zeros(1000)[500:]
         assert scope.live == 8000
     assert part.freed and (scope.freed_bytes, scope.leaked_bytes) == (8000, 0)
 
 
-def test_memory_of_before_that_is_kept_hides_no_leak(heap):
+def test_kept_earlier_memory_hides_no_leak(heap):
     before, cupy = heap.alloc(600), library()
     with pytest.warns(gpuheap.LeakWarning), heap.scope("load") as scope:
         scope.keep(before)
@@ -140,14 +140,14 @@ def test_memory_of_before_that_is_kept_hides_no_leak(heap):
     stays.free(), before.free()
 
 
-def test_a_scope_remembers_no_array_that_is_gone(heap):
+def test_scope_forgets_dropped_arrays(heap):
     with heap.scope("load") as scope:
         for _ in range(1000):
             heap.zeros(1)
         assert scope._account.owned < 200
 
 
-def test_what_is_kept_and_freed_hides_no_leak(heap):
+def test_kept_freed_memory_hides_no_leak(heap):
     cupy = library()
     with pytest.warns(gpuheap.LeakWarning), heap.scope("load") as scope:
         scope.keep(heap.alloc(1000)).free()
@@ -156,7 +156,7 @@ def test_what_is_kept_and_freed_hides_no_leak(heap):
     stays.free()
 
 
-def test_a_decorated_function_is_warned_about_where_it_is_called(heap):
+def test_decorator_warns_at_the_call(heap):
     @heap.scope("load")
     def load(stays):
         stays.append(library().empty(heap, 600))
@@ -168,7 +168,7 @@ def test_a_decorated_function_is_warned_about_where_it_is_called(heap):
     assert caught[0].filename == __file__
 
 
-def test_peaks(heap):
+def test_peaks_count_own_and_all(heap):
     with heap.alloc(MIB), heap.scope("load") as scope:
         heap.alloc(3 * MIB).free()
         stays = heap.alloc(2 * MIB)
@@ -176,7 +176,7 @@ def test_peaks(heap):
     assert (scope.own_peak, scope.live, stays.freed) == (3 * MIB, 0, True)
 
 
-def test_the_limit_is_a_budget(heap):
+def test_limit_bounds_live_bytes(heap):
     with heap.scope("load", limit="10 MiB") as scope:
         kept = heap.alloc(8 * MIB)
         with pytest.raises(
@@ -192,7 +192,7 @@ def test_the_limit_is_a_budget(heap):
     heap.alloc(11 * MIB).free()
 
 
-def test_the_limit_of_the_scope_around_holds_inside(heap):
+def test_outer_limit_holds_inside(heap):
     with heap.scope("outer", limit="10 MiB") as outer, heap.scope("inner") as inner:
         _stays = heap.alloc(8 * MIB)
         with pytest.raises(gpuheap.OutOfMemory, match="scope 'outer'"):
@@ -200,7 +200,7 @@ def test_the_limit_of_the_scope_around_holds_inside(heap):
         assert (outer.live, inner.live) == (8 * MIB, 8 * MIB)
 
 
-def test_garbage_is_no_reason_to_refuse(heap):
+def test_limit_collects_garbage_first(heap):
     with heap.scope("load", limit="10 MiB"):
         cycle = [library().empty(heap, 8 * MIB)]
         cycle.append(cycle)
@@ -208,14 +208,14 @@ def test_garbage_is_no_reason_to_refuse(heap):
         heap.alloc(8 * MIB)
 
 
-def test_a_request_that_fails_is_not_charged(heap):
+def test_failed_request_is_not_charged(heap):
     with heap.scope("load") as scope:
         with pytest.raises(gpuheap.OutOfMemory):
             heap.alloc(600 * MIB)
         assert scope.live == 0
 
 
-def test_objects_of_libraries_are_reported_and_stay(heap):
+def test_library_objects_are_reported(heap):
     cupy = library()
     with pytest.warns(
         gpuheap.LeakWarning, match=r"scope 'load' on thread MainThread.*outlived"
@@ -232,7 +232,7 @@ def test_objects_of_libraries_are_reported_and_stay(heap):
     stays.free()
 
 
-def test_garbage_that_waits_for_the_collector_is_no_leak(heap):
+def test_garbage_is_no_leak(heap):
     with heap.scope("load") as scope:
         cycle = [library().empty(heap, 1000)]
         cycle.append(cycle)
@@ -240,7 +240,7 @@ def test_garbage_that_waits_for_the_collector_is_no_leak(heap):
     assert scope.leaked_bytes == 0
 
 
-def test_the_scope_around_reports_what_stayed_inside(heap):
+def test_outer_scope_reports_inner_leak(heap):
     with (
         heap.scope("outer", on_leak="ignore") as outer,
         heap.scope("inner", on_leak="ignore") as inner,
@@ -250,7 +250,7 @@ def test_the_scope_around_reports_what_stayed_inside(heap):
     stays.free()
 
 
-def test_a_scope_may_end_in_another_context(heap):
+def test_scope_ends_in_another_context(heap):
     with heap.scope("outer") as outer:
         scope = heap.scope("load")
         contextvars.copy_context().run(scope.__enter__)
@@ -260,7 +260,7 @@ def test_a_scope_may_end_in_another_context(heap):
     assert buffer.freed
 
 
-def test_scopes_may_be_left_in_any_order(heap):
+def test_scopes_end_in_any_order(heap):
     around, outer, inner = heap.scope("around"), heap.scope("outer"), heap.scope("inner")
     for scope in (around, outer, inner):
         scope.__enter__()
@@ -286,7 +286,7 @@ def test_scopes_may_be_left_in_any_order(heap):
     held.pop().free()
 
 
-def test_a_scope_keeps_what_a_scope_inside_it_requested(heap):
+def test_scope_keeps_inner_scopes_buffer(heap):
     with heap.scope("outer") as outer, heap.scope("inner") as inner:
         buffer, array = outer.keep(heap.alloc(10)), heap.zeros(10)
         outer.keep(array[1:])
@@ -306,7 +306,7 @@ class Reader:
         self.address, self.owner = owner.__cuda_array_interface__["data"][0], owner
 
 
-def test_a_buffer_that_an_array_refers_to_is_no_ones_to_free(driver_heap):
+def test_exposed_buffer_is_not_freed(driver_heap):
     with driver_heap.scope("load", on_leak="ignore") as scope:
         array = Reader(driver_heap.alloc(1000))
         read = driver_heap.alloc(500)
@@ -315,7 +315,7 @@ def test_a_buffer_that_an_array_refers_to_is_no_ones_to_free(driver_heap):
     assert (scope.leaked_bytes, array.owner.freed) == (1000, False)
 
 
-def test_an_array_that_another_refers_to_is_no_ones_to_free(driver_heap):
+def test_exposed_array_is_not_freed(driver_heap):
     for part in (lambda array: array, lambda array: array[1:]):
         with driver_heap.scope("load", on_leak="ignore") as scope:
             mine, other = driver_heap.array([1.0, 2.0]), driver_heap.array([3.0])
@@ -332,7 +332,7 @@ def test_an_array_that_another_refers_to_is_no_ones_to_free(driver_heap):
     assert theirs.owner.to_list() == [1.0, 2.0]
 
 
-def test_readers_are_protected_whatever_counts_of_references_are(driver_heap, monkeypatch):
+def test_readers_are_protected_despite_refcounts(driver_heap, monkeypatch):
     # Python 3.14 does not count the references of local variables.
     monkeypatch.setattr(sys, "getrefcount", lambda _: 1)
     for make in (driver_heap.alloc, driver_heap.zeros):
@@ -341,14 +341,14 @@ def test_readers_are_protected_whatever_counts_of_references_are(driver_heap, mo
         assert not theirs.owner.freed
 
 
-def test_memory_that_another_library_shares_is_reported(heap):
+def test_shared_memory_is_reported(heap):
     with heap.scope("load", on_leak="ignore") as scope:
         capsule = heap.alloc(1000).__dlpack__()
     assert scope.leaked_bytes == 1000
     del capsule
 
 
-def test_what_happens_with_leaks_can_be_said(heap):
+def test_on_leak_chooses_the_reaction(heap):
     cupy, seen = library(), []
     with (
         pytest.raises(gpuheap.Leaked, match="300 bytes outlived"),
@@ -363,7 +363,7 @@ def test_what_happens_with_leaks_can_be_said(heap):
     first.free(), second.free()
 
 
-def test_an_exception_gets_a_note_instead(heap):
+def test_exception_gets_leak_note(heap):
     with pytest.raises(KeyError) as caught, heap.scope("load", on_leak="raise"):
         stays = library().empty(heap, 300)
         raise KeyError
@@ -371,7 +371,7 @@ def test_an_exception_gets_a_note_instead(heap):
     stays.free()
 
 
-def test_a_heap_without_lines_tells_the_bytes():
+def test_untracked_leak_reports_bytes():
     heap = gpuheap.Heap("emulated:1GiB")
     with heap.scope("load", on_leak="ignore") as scope:
         stays = library().empty(heap, 300)
@@ -380,7 +380,7 @@ def test_a_heap_without_lines_tells_the_bytes():
     stays.free()
 
 
-def test_heaps_have_scopes_of_their_own(heap):
+def test_heaps_have_separate_scopes(heap):
     other = gpuheap.Heap("emulated:1GiB")
     with heap.scope("one") as one, other.scope("two") as two:
         mine, theirs = heap.alloc(10), other.alloc(20)
@@ -388,7 +388,7 @@ def test_heaps_have_scopes_of_their_own(heap):
     assert mine.freed and theirs.freed
 
 
-def test_threads_have_scopes_of_their_own(heap):
+def test_threads_have_separate_scopes(heap):
     inside, go = threading.Event(), threading.Event()
 
     @gpuheap.thread_scope(heap=heap)
@@ -409,7 +409,7 @@ def test_threads_have_scopes_of_their_own(heap):
         assert mine[0].freed and not buffer.freed
 
 
-def test_a_thread_scope_has_the_threads_name(heap):
+def test_thread_scope_has_thread_name(heap):
     reports = []
 
     @gpuheap.thread_scope(
@@ -427,7 +427,7 @@ def test_a_thread_scope_has_the_threads_name(heap):
     stays.pop().free()
 
 
-def test_decorated_functions_open_a_scope_for_each_call(heap):
+def test_each_decorated_call_opens_scope(heap):
     made = []
 
     @heap.scope("step", limit="1 MiB")
@@ -443,7 +443,7 @@ def test_decorated_functions_open_a_scope_for_each_call(heap):
     assert [buffer.freed for buffer in made] == [True] * 3
 
 
-def test_tasks_are_told_apart(heap):
+def test_tasks_have_separate_scopes(heap):
     async def main():
         made = []
 
@@ -468,7 +468,7 @@ def test_tasks_are_told_apart(heap):
     asyncio.run(main())
 
 
-def test_a_context_that_outlives_its_scope_is_not_counted(heap):
+def test_outliving_context_is_not_counted(heap):
     with heap.scope("load") as scope:
         context = contextvars.copy_context()
     buffer = context.run(heap.alloc, 1000)
@@ -495,7 +495,7 @@ def test_generator_scope_spares_its_caller(heap):
     outside[0].free(), outside[1].free()
 
 
-def test_generator_inside_a_scope_has_its_own(heap):
+def test_inner_generator_has_own_scope(heap):
     def rows():
         with heap.scope("rows") as scope:
             yield scope
@@ -603,7 +603,7 @@ def test_code_below_the_scope_is_inside(heap):
     assert all(buffer.freed for buffer in made)
 
 
-def test_context_managers_pass_their_scope_on(heap):
+def test_context_manager_scope_reaches_block(heap):
     @contextlib.contextmanager
     def step():
         with heap.scope("step") as scope:
@@ -651,7 +651,7 @@ def fixture_scope(heap):
         yield scope
 
 
-def test_fixtures_pass_their_scope_on(heap, fixture_scope):
+def test_fixture_scope_reaches_test(heap, fixture_scope):
     _buffer = heap.alloc(10)
     assert fixture_scope.live == 10
 
@@ -825,7 +825,7 @@ def test_scopes_are_entered_once(heap):
     assert heap.alloc(10).freed is False
 
 
-def test_host_memory_with_open_views_is_told(heap):
+def test_open_views_are_warned_about(heap):
     with pytest.warns(gpuheap.LeakWarning, match="open views") as caught:
         with heap.scope("load"):
             host = heap.pinned(10)
@@ -844,7 +844,7 @@ class Broken:
         raise self.error("not this one")
 
 
-def test_one_failure_at_the_end_leaves_the_rest_done(heap):
+def test_failed_end_step_spares_others(heap):
     broken = Broken()
     for error in (gpuheap.DriverError, RuntimeError):
         broken.error = error
@@ -868,7 +868,7 @@ def test_one_failure_at_the_end_leaves_the_rest_done(heap):
         host.free(), stays.free()
 
 
-def test_a_failure_at_the_end_hides_no_exception(heap):
+def test_failed_end_hides_no_exception(heap):
     broken = Broken()
     broken.error = gpuheap.DriverError
     with pytest.raises(KeyError) as caught, heap.scope("load") as scope:
@@ -888,7 +888,7 @@ def test_a_failure_at_the_end_hides_no_exception(heap):
         raise KeyError
 
 
-def test_the_default_heap_has_scopes(heap):
+def test_default_heap_has_scopes(heap):
     before = gpuheap.set_default_heap(heap)
     try:
         with gpuheap.scope("load"):

@@ -50,7 +50,7 @@ def make(driver_heap):
     check(driver.cuDevicePrimaryCtxRelease(0))
 
 
-def test_memory_is_not_handed_out_while_a_views_stream_works_on_it(driver_heap, make):
+def test_busy_view_memory_is_not_reused(driver_heap, make):
     # The checks of the emulated driver see the race.
     handle = make()
     buffer = driver_heap.alloc(1 << 20, View(handle))
@@ -65,14 +65,14 @@ def test_memory_is_not_handed_out_while_a_views_stream_works_on_it(driver_heap, 
     taken.free()
 
 
-def test_arrays_of_a_view_can_be_used_after_many_streams(driver_heap, make):
+def test_views_arrays_survive_many_streams(driver_heap, make):
     array = driver_heap.array([1, 2, 3], stream=View(make()))
     for _ in range(12):
         driver_heap.alloc(100, View(make())).free()
     assert (array + 1).to_list() == [2, 3, 4]
 
 
-def test_an_object_lives_as_long_as_memory_of_its_stream(driver_heap, make):
+def test_stream_object_lives_with_memory(driver_heap, make):
     class Owner(View):
         def __del__(self):
             make.end(self.handle)
@@ -103,7 +103,7 @@ class Owner(View):
 @pytest.mark.parametrize(
     "before", (lambda owner: View(owner.handle), lambda owner: owner.handle), ids=("view", "number")
 )
-def test_an_owner_is_held_if_its_stream_was_known_before(driver_heap, make, before):
+def test_owner_of_known_stream_is_held(driver_heap, make, before):
     owner = Owner(make)
     gone = weakref.ref(owner)
     first = driver_heap.alloc(1000, before(owner))
@@ -118,7 +118,7 @@ def test_an_owner_is_held_if_its_stream_was_known_before(driver_heap, make, befo
     assert gone() is None
 
 
-def test_objects_that_no_memory_needs_are_not_kept(driver_heap, make):
+def test_unneeded_stream_objects_are_released(driver_heap, make):
     # As `torch.cuda.current_stream()` in a loop, beside a buffer that stays.
     handle, seen = make(), []
     stays = driver_heap.alloc(1000, View(handle))
@@ -132,7 +132,7 @@ def test_objects_that_no_memory_needs_are_not_kept(driver_heap, make):
 
 
 @pytest.mark.parametrize("kind", ("alloc", "zeros"))
-def test_a_consumers_stream_may_end_before_its_tensor(driver_heap, make, kind):
+def test_consumer_stream_ends_before_tensor(driver_heap, make, kind):
     memory, handle = getattr(driver_heap, kind)(1000), make()
     capsule = memory.__dlpack__(stream=handle)
     make.end(handle)
@@ -141,7 +141,7 @@ def test_a_consumers_stream_may_end_before_its_tensor(driver_heap, make, kind):
     assert driver_heap.stats()["live"] == 0
 
 
-def test_threads_are_told_of_a_stream_that_ended(driver_heap, make):
+def test_threads_see_ended_stream(driver_heap, make):
     # Making the exception runs Python code. Under a lock of the table's, the threads hung.
     handle = make()
     driver_heap.alloc(10, handle).free()
@@ -155,7 +155,7 @@ def test_threads_are_told_of_a_stream_that_ended(driver_heap, make):
     in_threads(*[work] * 3)
 
 
-def test_a_stream_that_holds_its_heap_is_collected(driver_heap, make):
+def test_stream_holding_heap_is_collected(driver_heap, make):
     heap = gpuheap.Heap("cuda:0")
     view = View(make())
     view.heap = heap
@@ -166,7 +166,7 @@ def test_a_stream_that_holds_its_heap_is_collected(driver_heap, make):
     assert gone() is None
 
 
-def test_a_threads_own_stream_is_another_one_on_each_thread(driver_heap):
+def test_per_thread_stream_differs_by_thread(driver_heap):
     buffers = []
 
     def work():
@@ -198,7 +198,7 @@ OWN = 2
 
 
 @pytest.mark.parametrize("own", (OWN, View(OWN)), ids=("number", "object"))
-def test_a_threads_own_stream_is_served_on_its_thread(driver_heap, make, own):
+def test_per_thread_stream_serves_its_thread(driver_heap, make, own):
     def fill(value):
         buffer = driver_heap.alloc(1 << 20, own)
         check(driver.cuMemsetD8Async(buffer.ptr, value, 1 << 20, OWN))
@@ -216,7 +216,7 @@ def test_a_threads_own_stream_is_served_on_its_thread(driver_heap, make, own):
     assert driver_heap.stats()["live"] == 0
 
 
-def test_two_threads_free_what_the_other_allocated(driver_heap, make):
+def test_threads_free_each_others_memory(driver_heap, make):
     places = [[], []]
     barrier = threading.Barrier(2, timeout=60)
 
@@ -243,7 +243,7 @@ def test_two_threads_free_what_the_other_allocated(driver_heap, make):
     assert driver_heap.stats()["live"] == 0
 
 
-def test_a_heap_over_the_drivers_pool_refuses_a_threads_own_stream(make):
+def test_driver_pool_refuses_per_thread_stream(make):
     heap = gpuheap.Heap("cuda:0", pool="driver", limit="512MiB")
     with pytest.raises(gpuheap.Error, match="use a stream of your own, or another pool"):
         heap.alloc(1000, OWN)

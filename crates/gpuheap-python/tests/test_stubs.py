@@ -30,7 +30,7 @@ def mypy(tmp_path):
     return run
 
 
-def test_stubs_are_those_of_the_module(mypy, tmp_path):
+def test_stubs_equal_the_module(mypy, tmp_path):
     allowed = tmp_path / "allowed"
     allowed.write_text(ALLOWED)
     done = mypy(

@@ -80,7 +80,7 @@ assert heap.limits[0] == heap.device.total_memory // 4
 """)
 
 
-def test_threads_without_the_interpreter_allocate_and_free():
+def test_foreign_threads_allocate_and_free():
     run("""
 heap = gpuheap.torch.install(track="lines")
 [allocator] = changed
@@ -96,7 +96,7 @@ assert heap.stats()["live"] == 0 and heap.stats()["allocations"] == 4 * 499
 """)
 
 
-def test_out_of_memory_is_an_exception_with_pytorchs_words(tmp_path):
+def test_out_of_memory_has_pytorchs_words(tmp_path):
     if not shutil.which("g++"):
         pytest.skip("no g++")
     (tmp_path / "catch.cpp").write_text("""
@@ -127,7 +127,7 @@ assert "serves no heap of cuda:-1" in caught(1000, -1)
 """)
 
 
-def test_out_of_memory_is_pytorchs_own_exception(tmp_path):
+def test_out_of_memory_is_pytorchs_exception(tmp_path):
     # A stand-in for libc10, with a class of the names and the constructor of PyTorch's.
     if not shutil.which("g++"):
         pytest.skip("no g++")
@@ -188,7 +188,7 @@ assert caught(1000, 1) == 1 and b"serves no heap" in text.value
 """)
 
 
-def test_a_second_install_and_one_too_late_are_refused():
+def test_second_and_late_install_are_refused():
     run("""
 def refused(text, work):
     try:
@@ -215,7 +215,7 @@ refused("makes no MemPool", gpuheap.torch.pool)
 """)
 
 
-def test_segments_of_a_pool():
+def test_mempool_takes_segments_of_heap():
     run("""
 heap = gpuheap.Heap("cuda:0", limit="64MiB")
 pool = gpuheap.torch.pool(heap)
@@ -228,7 +228,7 @@ assert changed == []
 """)
 
 
-def test_a_device_keeps_its_first_heap():
+def test_device_keeps_first_heap():
     run("""
 first, other = gpuheap.Heap("cuda:0", limit="64MiB"), gpuheap.Heap("cuda:0", limit="64MiB")
 gpuheap.torch.pool(first)
@@ -408,7 +408,7 @@ assert live() == MIB
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_child_waits_for_no_lock_of_another_thread():
+def test_forked_child_waits_for_no_lock():
     # Threads of PyTorch free without the interpreter's lock, so a fork meets a table that is
     # locked. A child that waits for it is ended by its alarm.
     run("""

@@ -71,7 +71,7 @@ with warnings.catch_warnings(record=True) as caught:
 """
 
 
-def test_memory_of_a_thread_is_free_with_the_hook():
+def test_hook_frees_a_threads_memory():
     passes(
         PRIMARY
         + """
@@ -89,7 +89,7 @@ assert driver.mem_get_info()[0] == before
     )
 
 
-def test_memory_of_a_thread_without_a_context_is_free_with_the_hook():
+def test_hook_frees_without_context():
     passes(
         PRIMARY
         + """
@@ -101,7 +101,7 @@ assert heap.stats()["live"] == 0
     )
 
 
-def test_pycuda_alone_loses_memory_of_a_thread():
+def test_pycuda_alone_loses_threads_memory():
     passes(
         PRIMARY
         + "context, allocate = pycuda.autoprimaryctx.context, driver.mem_alloc"
@@ -113,7 +113,7 @@ assert "freed on a thread" in gpuheap.explain(str(caught[0].message)).cause
     )
 
 
-def test_a_context_of_its_own_is_refused():
+def test_separate_context_is_refused():
     passes(
         OWN
         + """
