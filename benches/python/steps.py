@@ -75,8 +75,7 @@ def run(hook, way, names, **environment):
     done = subprocess.run(
         command,
         env=os.environ | WAYS[way] | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     if done.returncode == OUT_OF_MEMORY:
@@ -128,7 +127,7 @@ OUT_OF_MEMORY = 7
 
 
 def child(way, hook, names):
-    statistics_of = install(hook) if way == "gpuheap" else lambda: {}
+    statistics_of = install(hook) if way == "gpuheap" else dict
     import torch
 
     for name in names or PROGRAMS:

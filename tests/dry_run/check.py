@@ -109,8 +109,10 @@ def run(row, command, interpreter):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
         done = subprocess.run(
-            [command, "dry-run", "--card", "H200 141GB", "--json", path, "--", interpreter]
-            + [HERE / "programs" / row["program"], *row["arguments"].split()],
+            [
+                *(command, "dry-run", "--card", "H200 141GB", "--json", path, "--", interpreter),
+                *(HERE / "programs" / row["program"], *row["arguments"].split()),
+            ],
             capture_output=True,
             text=True,
             env=environment,

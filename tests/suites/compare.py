@@ -25,7 +25,7 @@ def main(known_file, folder):
     known = []
     for text in pathlib.Path(known_file).read_text().splitlines():
         if text and not text.startswith("#"):
-            line = suite, name, error, kind, reason = text.split("\t")
+            line = suite, name, error, kind, _reason = text.split("\t")
             assert kind in CLASSES, f"{known_file}: class {kind!r}; use one of {CLASSES}"
             known.append(line)
     table = collections.defaultdict(collections.Counter)

@@ -149,7 +149,7 @@ def test_dict_subclasses_keep_their_type(heap):
         assert made[0] == collections.Counter(a=3, b=1) and list(made[1]) == ["z", "a"]
         assert made[2].default_factory is list and made[2]["y"] == [2] and made[3].size == 4
     assert up[1]["z"] is up[2]["x"] is up[3]["x"] and up[1]["z"].to_list() == [7]
-    assert structure[1]["z"] is data is structure[3]["x"] and [one for one in down[3]["x"]] == [7]
+    assert structure[1]["z"] is data is structure[3]["x"] and list(down[3]["x"]) == [7]
 
 
 def table(library, name, **attributes):

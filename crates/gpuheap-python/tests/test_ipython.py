@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("IPython")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
-from IPython.utils.capture import capture_output  # noqa: E402
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 
-import gpuheap  # noqa: E402
+import gpuheap
 
 
 @pytest.fixture

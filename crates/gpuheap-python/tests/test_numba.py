@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import gpuheap
 from support import needs_driver
 
 pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")

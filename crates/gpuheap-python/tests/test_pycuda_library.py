@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import gpuheap
 from support import needs_driver
 
 pytest.importorskip("pycuda.driver", reason="PyCUDA is not installed")

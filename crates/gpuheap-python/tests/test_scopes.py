@@ -217,12 +217,14 @@ def test_failed_request_is_not_charged(heap):
 
 def test_library_objects_are_reported(heap):
     cupy = library()
-    with pytest.warns(
-        gpuheap.LeakWarning, match=r"scope 'load' on thread MainThread.*outlived"
-    ) as caught:
-        with heap.scope("load") as scope:
-            stays = cupy.empty(heap, 1000)
-            cupy.empty(heap, 500)
+    with (
+        pytest.warns(
+            gpuheap.LeakWarning, match=r"scope 'load' on thread MainThread.*outlived"
+        ) as caught,
+        heap.scope("load") as scope,
+    ):
+        stays = cupy.empty(heap, 1000)
+        cupy.empty(heap, 500)
     assert caught[0].filename == __file__
     assert not stays.freed
     assert [(leak.bytes, leak.file, leak.thread) for leak in scope.leaked] == [
@@ -815,9 +817,8 @@ def test_scopes_are_entered_once(heap):
     for use in (lambda: scope.live, lambda: scope.keep(None)):
         with pytest.raises(gpuheap.BadInput, match="not entered"):
             use()
-    with scope:
-        with pytest.raises(gpuheap.BadInput, match="no device memory"):
-            scope.keep("text")
+    with scope, pytest.raises(gpuheap.BadInput, match="no device memory"):
+        scope.keep("text")
     with pytest.raises(gpuheap.BadInput, match="before"):
         scope.__enter__()
     with pytest.raises(ValueError, match="size"):
@@ -826,10 +827,9 @@ def test_scopes_are_entered_once(heap):
 
 
 def test_open_views_are_warned_about(heap):
-    with pytest.warns(gpuheap.LeakWarning, match="open views") as caught:
-        with heap.scope("load"):
-            host = heap.pinned(10)
-            view = memoryview(host)
+    with pytest.warns(gpuheap.LeakWarning, match="open views") as caught, heap.scope("load"):
+        host = heap.pinned(10)
+        view = memoryview(host)
     assert caught[0].filename == __file__
     view.release()
     host.free()

@@ -151,9 +151,8 @@ def own_frames(frame):
     while frame is not None:
         name = frame.f_code.co_filename
         is_library = (
-            name.startswith("<")
+            name.startswith(("<", LIBRARY))
             or name == __file__
-            or name.startswith(LIBRARY)
             or f"{os.sep}site-packages{os.sep}" in name
         )
         if not is_library:
@@ -631,9 +630,9 @@ def asked_to_end(number, frame):
 
 
 def end_by_signal():
-    if threading.current_thread() is threading.main_thread():
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, asked_to_end)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, asked_to_end)
 
 
 def load_stand_ins_by_name():

@@ -80,7 +80,7 @@ def walk(structure: Any, leaf: Callable[[Any], Any]) -> Any:
 class Open:
     """A container whose parts are being replaced."""
 
-    __slots__ = ("container", "step", "made", "parts")
+    __slots__ = ("container", "made", "parts", "step")
 
     def __init__(self, container: Any, step: Step | None, parts: list[tuple[Step, Any]]) -> None:
         self.container = container

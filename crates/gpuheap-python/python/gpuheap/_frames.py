@@ -120,7 +120,7 @@ def resumable_on_stack() -> list[weakref.ref[Any]]:
     while frame is not None:
         back = frame.f_back
         if frame.f_code.co_flags & _RESUMABLE and not (
-            _is_driver(frame) or back is not None and _is_driver(back)
+            _is_driver(frame) or (back is not None and _is_driver(back))
         ):
             opener = _opener(frame)
             if opener is not None:

@@ -1,5 +1,8 @@
 """The heap with its reports: status, flush, leaks."""
 
+# The fields of named tuples get their types in the class.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import os

@@ -275,12 +275,11 @@ class _Search:
         """Returns the names of a path's first node."""
         number = way[0]
         node = self.nodes[number]
-        frame = _frames.frame_of(node) if len(way) > 1 else None
+        held = way[1] if len(way) > 1 else None
+        frame = _frames.frame_of(node) if held is not None else None
         if frame is not None and id(frame) not in self.running:
-            name = next(
-                (name for name, value in _frames.local_names(frame).items() if value == way[1]),
-                None,
-            )
+            names = _frames.local_names(frame).items()
+            name = next((name for name, value in names if value == held), None)
             if name is not None:
                 return [
                     Holder(
@@ -476,7 +475,7 @@ def _handled(names: dict[int | None, str]) -> dict[int, str]:
 
 def _is_output(module: str, key: str) -> bool:
     return module == "__main__" and (
-        key in ("_", "__", "___") or key[:1] == "_" and key[1:].isdecimal()
+        key in ("_", "__", "___") or (key[:1] == "_" and key[1:].isdecimal())
     )
 
 

@@ -158,7 +158,7 @@ def _is_there(module: str) -> bool:
 
 
 def _cuda_core(heap: _heap.Heap) -> tuple[str, Undo]:
-    from cuda.core import Device
+    from cuda.core import Device  # pyright: ignore[reportAttributeAccessIssue]
 
     from gpuheap import cuda_core
 

@@ -51,7 +51,7 @@ def memory_objects() -> list[Any]:
     that refer to them. Examines every object of the program, and runs no code of it."""
     found: dict[int, Any] = {}
     look = _Look(found)
-    everything = gc.get_objects()
+    everything, chunk = gc.get_objects(), []
     for start in range(0, len(everything), _CHUNK):
         chunk = everything[start : start + _CHUNK]
         look.at(chunk)

@@ -12,6 +12,9 @@
 newer.
 """
 
+# Type checkers take the library for this module, by its name.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from functools import cache

@@ -8,6 +8,9 @@ Running out of memory raises an error of two classes: CuPy's `OutOfMemoryError` 
 `OutOfMemory`.
 """
 
+# Type checkers take the library for this module, by its name.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from functools import cache

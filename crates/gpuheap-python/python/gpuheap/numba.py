@@ -14,6 +14,9 @@ Numba's own streams; order other streams yourself. Dropped memory is free at onc
 Numba's next cleanup.
 """
 
+# Type checkers take the library for this module, by its name.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from cuda.bindings.driver import CUdeviceptr

@@ -12,6 +12,9 @@ context could not be cleaned up".
 the CUDA runtime, is not valid there. `allocator()` then raises, and names `pycuda.autoprimaryctx`.
 """
 
+# Type checkers take the library for this module, by its name.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from gpuheap import _heap

@@ -8,6 +8,9 @@ microseconds a pair, half of it RMM's own call, and one thread at a time. No col
 runs inside RMM's calls, because RMM may hold its own locks.
 """
 
+# Type checkers take the library for this module, by its name.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from gpuheap import _heap

@@ -20,6 +20,9 @@ Accelerate and Lightning recognise that. `gpuheap.explain` reads it. Wheels of P
 have an older C++ interface, and raise a `RuntimeError` with that text.
 """
 
+# Type checkers take the library for this module, by its name.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from gpuheap import _gpuheap, _heap
