@@ -39,11 +39,11 @@ bool has_dispatch(struct tensor *const *tensor) { return (*tensor)->has_dispatch
 bool is_functional(struct tensor *const *tensor) { return (*tensor)->is_functional; }
 bool has_storage(struct tensor *tensor) { return tensor->has_storage; }
 
-#define GET(name, type, value)                                                                     \
-  int aoti_torch_##name(struct tensor *const *tensor, type *found) {                              \
-    if (!(*tensor)->has_storage) puts("no storage to look at");                                    \
-    *found = value;                                                                                \
-    return 0;                                                                                      \
+#define GET(name, type, value)                                       \
+  int aoti_torch_##name(struct tensor *const *tensor, type *found) { \
+    if (!(*tensor)->has_storage) puts("no storage to look at");      \
+    *found = value;                                                  \
+    return 0;                                                        \
   }
 GET(get_device_type, int, (*tensor)->device_kind)
 GET(get_data_ptr, void *, (*tensor)->memory)

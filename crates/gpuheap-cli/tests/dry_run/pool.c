@@ -8,8 +8,9 @@ typedef int (*call)();
 static void *library;
 #define CALL(name, ...) ((call)dlsym(library, #name))(__VA_ARGS__)
 
-static const char ptx[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
-                          ".visible .entry count(.param .u64 size) { ret; }\n";
+static const char ptx[] =
+    ".version 8.0\n.target sm_90\n.address_size 64\n"
+    ".visible .entry count(.param .u64 size) { ret; }\n";
 
 int main(void) {
   void *context, *module, *kernel;
