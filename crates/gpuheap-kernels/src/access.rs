@@ -1,8 +1,9 @@
 //! Bytes that a launch uses.
 
 use crate::Kernel;
+use crate::axes::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES, for_each_row};
 use crate::kernel::{Kind, Path, Source};
-use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES, flat_each, for_each_row};
+use crate::threads::flat_each;
 use crate::{Reduction, Type};
 
 /// Use of some bytes by a launch.

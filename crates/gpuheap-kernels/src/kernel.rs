@@ -1,6 +1,6 @@
 //! Kernels and their names.
 
-use crate::plan::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
+use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::{Arithmetic, Comparison, Reduction, Type};
 
 /// A kernel. A GPU runs its PTX, an emulated device its Rust; both know it by its name.

@@ -1,7 +1,7 @@
 //! Launches: a kernel with its arguments.
 
 use crate::Kernel;
-use crate::plan::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
+use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
 /// Most words that a kernel takes: those of a strided kernel with all its axes.
 pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;

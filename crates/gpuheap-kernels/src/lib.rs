@@ -25,18 +25,19 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod axes;
 mod kernel;
 mod launch;
 mod plan;
 mod ptx;
 mod run;
+mod threads;
 mod types;
 
 pub use access::{Access, Region};
 pub use kernel::Kernel;
 pub use launch::{Launch, Words};
-pub use plan::{
-    BLOCK, Operand, arithmetic, cast, comparison, copy, group_sum, partials, reduce, unary,
-};
+pub use plan::{Operand, arithmetic, cast, comparison, copy, group_sum, partials, reduce, unary};
 pub use run::Memory;
+pub use threads::BLOCK;
 pub use types::{Arithmetic, Comparison, Reduction, Type, Unary};

@@ -178,9 +178,8 @@ pub use array::unified::{Advice, Location};
 #[cfg(feature = "arrays")]
 pub use array::{
     ArrayBase, ArrayData, ArrayDataMut, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element,
-    HostData, HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, ResizeError,
-    Shared, SharedArray, Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View,
-    ViewMut,
+    HostData, HostMut, HostRef, LowerTriangular, Owned, RegisterError, ResizeError, Shared,
+    SharedArray, Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
 #[cfg(feature = "arrays")]
 pub use batches::{Ahead, Batches, Feeder, Items, Rows, Source, Uploads};

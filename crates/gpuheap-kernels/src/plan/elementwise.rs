@@ -1,9 +1,9 @@
 //! Arithmetic, comparisons and casts.
 
+use crate::axes::{Axis, Piece, collapse, split};
 use crate::kernel::{Does, Kind, Path, Source};
-use crate::plan::axes::{Axis, Piece, collapse, split};
-use crate::plan::grid;
-use crate::plan::per_thread::{STRIDED_EACH, flat_each};
+use crate::threads::grid;
+use crate::threads::{STRIDED_EACH, flat_each};
 use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
 
 /// Operand of an operation.

@@ -1,11 +1,9 @@
 //! Sums by key.
 
 use crate::kernel::Kind;
-use crate::plan::BLOCK;
+use crate::threads::{BLOCK, SHARED_BYTES, grid};
 use crate::{Kernel, Launch, Type, Words};
 
-/// Bounds the sums that a block keeps in its own memory before it adds them to the result, bytes.
-pub(crate) const SHARED_BYTES: usize = 32 << 10;
 /// Bounds the blocks that keep their own sums. Each block adds all its sums to the result at its
 /// end, and that work must stay small.
 const MOST_BLOCKS: u64 = 1024;
@@ -47,7 +45,7 @@ pub fn group_sum(
         let each = (slots as u64 * 4).max(u64::from(BLOCK) * 8);
         (count.div_ceil(each).clamp(1, MOST_BLOCKS) as u32, BLOCK)
     } else {
-        super::grid(count)
+        grid(count)
     };
     vec![Launch { kernel, words, grid, block }]
 }

@@ -1,30 +1,64 @@
 //! Plans: operations on arrays become launches. Axes are joined, work is split so that 32 bits
 //! count a kernel's elements, and the flat way is chosen if it applies.
 
-mod axes;
-mod copy;
 mod elementwise;
 mod group;
-mod per_thread;
 mod reduce;
-mod rows;
 
-pub(crate) use axes::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
-pub use copy::copy;
 pub use elementwise::{Operand, arithmetic, cast, comparison, unary};
-pub(crate) use group::SHARED_BYTES;
 pub use group::group_sum;
-pub(crate) use per_thread::{STRIDED_EACH, VECTOR, flat_each};
 pub use reduce::{partials, reduce};
-pub(crate) use rows::for_each_row;
 
-/// Threads of a block of every kernel.
-pub const BLOCK: u32 = 256;
-/// Bounds the blocks of kernels whose threads loop over elements. So many blocks fill every device
-/// many times over, so the last blocks to end do not matter.
-const MOST_BLOCKS: u64 = 1 << 15;
+use crate::axes::{Axis, Piece, collapse, split};
+use crate::kernel::{Kind, UNITS};
+use crate::threads::{STRIDED_EACH, grid};
+use crate::{Kernel, Launch, Words};
 
-/// Returns the blocks for the work of `threads` threads, and the threads of a block.
-fn grid(threads: u64) -> (u32, u32) {
-    (threads.div_ceil(u64::from(BLOCK)).clamp(1, MOST_BLOCKS) as u32, BLOCK)
+/// Plans a copy of units of 1, 2, 4, 8 or 16 bytes between strided arrays. No launches for other
+/// units.
+///
+/// Strides are in units and may be negative. The addresses are those of the first unit of each
+/// side. The sides must not overlap, and neither may the written units. Nothing is checked.
+pub fn copy(
+    unit: usize,
+    shape: &[usize],
+    out: u64,
+    out_strides: &[isize],
+    input: u64,
+    in_strides: &[isize],
+) -> Vec<Launch> {
+    if !UNITS.contains(&unit) {
+        return Vec::new();
+    }
+    let Some(mut axes) = collapse(shape, [out_strides, in_strides], unit) else {
+        return Vec::new();
+    };
+    let unit = widen(unit, &mut axes, [out, input]);
+    let launch = |piece: Piece| {
+        let (grid, block) = grid(piece.count().div_ceil(STRIDED_EACH));
+        let words = Words::new(&piece.words((0, 0), [out, input]));
+        Launch { kernel: Kernel(Kind::Copy { unit }), words, grid, block }
+    };
+    split(&axes).into_iter().map(launch).collect()
+}
+
+/// Makes the units as large as the innermost axis, the strides and the addresses allow, and returns
+/// their size.
+fn widen(unit: usize, axes: &mut Vec<Axis>, addresses: [u64; 2]) -> usize {
+    let Some((inner, outer)) = axes.split_last_mut() else { return unit };
+    if inner.strides != [unit as i64; 2] {
+        return unit;
+    }
+    let bytes = inner.length.saturating_mul(unit);
+    let fits = |wide: &usize| {
+        bytes.is_multiple_of(*wide)
+            && addresses.iter().all(|at| at.is_multiple_of(*wide as u64))
+            && outer.iter().flat_map(|axis| axis.strides).all(|by| by % *wide as i64 == 0)
+    };
+    let wide = UNITS.into_iter().rev().find(fits).filter(|wide| *wide > unit).unwrap_or(unit);
+    *inner = Axis { length: bytes / wide, strides: [wide as i64; 2] };
+    if inner.length == 1 {
+        axes.pop();
+    }
+    wide
 }

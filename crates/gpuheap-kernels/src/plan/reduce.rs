@@ -4,7 +4,7 @@
 //! floats are therefore equal everywhere.
 
 use crate::kernel::Kind;
-use crate::plan::{BLOCK, grid};
+use crate::threads::{BLOCK, grid};
 use crate::{Kernel, Launch, Reduction, Type, Words};
 
 /// Elements of a row that become one in a pass.

@@ -2,11 +2,11 @@
 //! the addresses allow, else one by one.
 
 use crate::kernel::{Does, Source};
-use crate::plan::flat_each;
 use crate::ptx::value::{
     argument, arithmetic, cast as cast_value, comparison, load, load_vector, store, store_vector,
 };
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
+use crate::threads::flat_each;
 use crate::{Kernel, Type};
 
 /// An operand: an array's address or a scalar's value, and its type.

@@ -1,8 +1,8 @@
 //! Sums by key: additions in memory, first in each block's own if all sums fit.
 
-use crate::plan::{BLOCK, SHARED_BYTES};
 use crate::ptx::value::{cast, load};
 use crate::ptx::writer::{Class, MAXWELL, PASCAL, Reg, Writer, emit};
+use crate::threads::{BLOCK, SHARED_BYTES};
 use crate::{Kernel, Reduction, Type};
 
 pub(super) fn group(kernel: &Kernel, shared: bool, of: Option<Type>, key: Type) -> String {

@@ -1,10 +1,10 @@
 //! Reductions. The order of the operations is that of the Rust, whatever the addresses.
 
-use crate::plan::{BLOCK, VECTOR};
 use crate::ptx::value::{
     cast, class, combine, identity, load, load_if, load_vector, store, store_if,
 };
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
+use crate::threads::{BLOCK, VECTOR};
 use crate::{Kernel, Reduction, Type};
 
 /// Vectors, or elements of a column, that are loaded at a time.

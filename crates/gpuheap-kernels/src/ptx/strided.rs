@@ -1,10 +1,11 @@
 //! Strided kernels: each element's coordinates by division, its addresses by strides.
 
+use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::kernel::{Does, Source};
-use crate::plan::{AXIS_WORDS, BLOCK, FIRST_AXIS, MOST_AXES, STRIDED_EACH, flat_each};
 use crate::ptx::elementwise::compute;
 use crate::ptx::value::{argument, load, load_if, load_vector, store_if, store_vector, zero};
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
+use crate::threads::{BLOCK, STRIDED_EACH, flat_each};
 use crate::{Kernel, Type};
 
 /// One of the elements that a thread takes at a time.

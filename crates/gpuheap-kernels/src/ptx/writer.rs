@@ -4,7 +4,7 @@ use std::fmt;
 use std::fmt::Write as _;
 
 use crate::Kernel;
-use crate::plan::BLOCK;
+use crate::threads::BLOCK;
 
 /// Oldest device that kernels are for.
 pub(super) const MAXWELL: &str = "sm_50";

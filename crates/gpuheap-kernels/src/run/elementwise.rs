@@ -1,8 +1,8 @@
 //! Arithmetic, comparisons and casts.
 
 use crate::Type;
+use crate::axes::{Axis, for_each_row};
 use crate::kernel::{Does, Source};
-use crate::plan::{Axis, for_each_row};
 use crate::run::element::{Element, Elements, Flag, with_type};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::run::strided::gather;

@@ -1,9 +1,9 @@
 //! Reductions, in the order that the plan fixes. Each lane of a piece takes its elements in order,
 //! then the lanes are combined by halves.
 
-use crate::plan::{BLOCK, VECTOR};
 use crate::run::element::{Element, Elements, with_type};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
+use crate::threads::{BLOCK, VECTOR};
 use crate::{Reduction, Type};
 
 pub(super) fn rows(

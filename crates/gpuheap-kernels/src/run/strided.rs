@@ -1,7 +1,7 @@
 //! Strided reads, writes and copies.
 
 use crate::access::axes;
-use crate::plan::for_each_row;
+use crate::axes::for_each_row;
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 
 /// Longest stride at which elements are read together with the bytes between them. Memory is mapped

@@ -59,16 +59,13 @@ impl<T: Element, D: Dimension> fmt::Debug for UninitArray<T, D> {
 }
 
 /// Writes an array's name, shape and place.
-pub(super) fn head<S: ArrayData, T: Element, D: Dimension>(
-    name: &str,
-    array: &ArrayBase<S, T, D>,
-) -> String {
+fn head<S: ArrayData, T: Element, D: Dimension>(name: &str, array: &ArrayBase<S, T, D>) -> String {
     let element = short(std::any::type_name::<T>());
     format!("{name}<{element}>({:?}, {})", array.shape(), array.kind())
 }
 
 /// Removes the paths from a type's name.
-pub(super) fn short(name: &str) -> String {
+fn short(name: &str) -> String {
     let mut text = String::new();
     let mut word = 0;
     for letter in name.chars() {
@@ -83,7 +80,7 @@ pub(super) fn short(name: &str) -> String {
 }
 
 /// Returns how many indices of each axis are shown.
-pub(super) fn shown<T>(shape: &[usize]) -> Vec<usize> {
+fn shown<T>(shape: &[usize]) -> Vec<usize> {
     let columns = match size_of::<T>() {
         0 => COLUMNS,
         size => COLUMNS.min(ROW_BYTES / size),
@@ -131,7 +128,7 @@ fn merged(starts: &[usize], columns: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-pub(super) fn show<'a, T: fmt::Debug + 'a>(
+fn show<'a, T: fmt::Debug + 'a>(
     f: &mut fmt::Formatter<'_>,
     elements: &mut impl Iterator<Item = &'a T>,
     shape: &[usize],

@@ -33,9 +33,7 @@ use ndarray::{Dimension, Ix1};
 
 pub use element::Element;
 pub use host::{HostMut, HostRef};
-pub use matrix::{
-    Diagonal, LowerTriangular, Printed, Symmetric, Transposed, Triangle, UpperTriangular,
-};
+pub use matrix::{Diagonal, LowerTriangular, Symmetric, Transposed, Triangle, UpperTriangular};
 pub use registered::RegisterError;
 pub use resize::ResizeError;
 pub use source::HostData;

@@ -1,7 +1,7 @@
 //! Printed form of arrays.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{MemoryKind, PoolKind, Target};
+use gpuheap::{Diagonal, MemoryKind, PoolKind, Symmetric, Target, Transposed};
 use gpuheap_driver::CUresult;
 use insta::assert_debug_snapshot;
 use ndarray::{Array, Dimension, IxDyn, arr0, arr2};
@@ -24,6 +24,13 @@ fn one_axis() {
     assert_debug_snapshot!(target.filled(9, ()).unwrap(), @"DeviceArray<()>([9], device) [(), (), (), (), (), (), (), (), …]");
     assert_debug_snapshot!(target.filled(2, Complex::new(1.0_f32, -1.0)).unwrap(), @"DeviceArray<Complex<f32>>([2], device) [Complex { re: 1.0, im: -1.0 }, Complex { re: 1.0, im: -1.0 }]");
     assert_debug_snapshot!(target.filled(2, half::f16::ONE).unwrap(), @"DeviceArray<f16>([2], device) [1.0, 1.0]");
+}
+
+#[test]
+fn matrices_print_name_and_array() {
+    let array = target().array(&[1, 2]).unwrap();
+    assert_debug_snapshot!(Transposed(Diagonal(array.view())), @"Transposed(Diagonal(DeviceView<i32>([2], device) [1, 2]))");
+    assert_debug_snapshot!(Symmetric::from_lower(array), @"Symmetric { matrix: DeviceArray<i32>([2], device) [1, 2], from: Lower }");
 }
 
 #[test]

@@ -14,7 +14,6 @@ mod failing;
 mod failing_calls;
 mod foreign;
 mod lifetime;
-mod matrix;
 #[cfg(feature = "arithmetic")]
 mod resize;
 mod scope;

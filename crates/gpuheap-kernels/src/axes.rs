@@ -1,4 +1,4 @@
-//! Axes with the strides of two arrays, joined and split.
+//! Axes with the strides of two arrays: joined, split, and as words of a strided kernel.
 
 /// Most axes that a kernel takes.
 pub(crate) const MOST_AXES: usize = 12;
@@ -138,6 +138,47 @@ fn divider(d: u32) -> (u32, u32) {
     let d = u64::from(d.max(1));
     let factor = ((1_u64 << 32) * ((1 << shift) - d) / d) + 1;
     (factor as u32, shift)
+}
+
+/// The innermost axis at one place of the outer axes.
+pub(crate) struct Row {
+    pub(crate) length: usize,
+    /// Offsets of its first element in both arrays, bytes.
+    pub(crate) offsets: [i64; 2],
+    pub(crate) strides: [i64; 2],
+}
+
+/// Calls `each` with every row, in row-major order. Without axes there is one row of one element.
+pub(crate) fn for_each_row<E>(
+    axes: &[Axis],
+    mut each: impl FnMut(Row) -> Result<(), E>,
+) -> Result<(), E> {
+    let one = Axis { length: 1, strides: [0; 2] };
+    let (inner, outer) = axes.split_last().unwrap_or((&one, &[]));
+    if axes.iter().any(|axis| axis.length == 0) {
+        return Ok(());
+    }
+    let mut at = vec![0; outer.len()];
+    let mut offsets = [0_i64; 2];
+    loop {
+        each(Row { length: inner.length, offsets, strides: inner.strides })?;
+        // To reach the next place, the innermost axis with one more place advances, and those
+        // inside it start again.
+        let mut moved = false;
+        for (axis, at) in outer.iter().zip(&mut at).rev() {
+            *at += 1;
+            moved = *at < axis.length;
+            let steps = if moved { 1 } else { 1 - axis.length as i64 };
+            offsets = [0, 1].map(|i| offsets[i].wrapping_add(axis.strides[i].wrapping_mul(steps)));
+            if moved {
+                break;
+            }
+            *at = 0;
+        }
+        if !moved {
+            return Ok(());
+        }
+    }
 }
 
 #[cfg(test)]
