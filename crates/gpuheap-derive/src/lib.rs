@@ -24,7 +24,7 @@ use options::Options;
 #[proc_macro_derive(Adapt, attributes(adapt))]
 pub fn derive_adapt(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    let rule = Options::of_type(&input.attrs).and_then(|options| match options.element {
+    let rule = Options::from_type(&input.attrs).and_then(|options| match options.element {
         Some(_) => element::rule(&input),
         None => structure::rule(&input),
     });

@@ -12,7 +12,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn of_type(attributes: &[Attribute]) -> Result<Options> {
+    pub(crate) fn from_type(attributes: &[Attribute]) -> Result<Options> {
         let options = Options::parse(attributes)?;
         match options.same {
             Some(span) => Err(Error::new(span, "`same` is said of a field")),
@@ -20,7 +20,7 @@ impl Options {
         }
     }
 
-    pub(crate) fn of_field(attributes: &[Attribute]) -> Result<Options> {
+    pub(crate) fn from_field(attributes: &[Attribute]) -> Result<Options> {
         let options = Options::parse(attributes)?;
         match options.element {
             Some(span) => Err(Error::new(span, "`element` is said of a struct or an enum")),

@@ -30,7 +30,7 @@ pub(crate) fn rule(input: &DeriveInput) -> Result<TokenStream> {
     };
     let mut fields = Vec::new();
     for field in shapes.iter().flat_map(|(_, fields)| fields.iter()) {
-        fields.push((field, How::of(field)?));
+        fields.push((field, How::from_field(field)?));
     }
     let parameters: Vec<Ident> =
         input.generics.type_params().map(|parameter| parameter.ident.clone()).collect();
@@ -85,8 +85,8 @@ enum How {
 }
 
 impl How {
-    fn of(field: &Field) -> Result<How> {
-        let is_same = Options::of_field(&field.attrs)?.same.is_some();
+    fn from_field(field: &Field) -> Result<How> {
+        let is_same = Options::from_field(&field.attrs)?.same.is_some();
         Ok(match &field.ty {
             _ if is_same => How::Cloned,
             Type::Path(TypePath { path, .. }) if is_phantom(path) => How::Phantom,
@@ -166,7 +166,7 @@ impl Way<'_> {
                 let name = &parameter.ident;
                 match self.adapted.contains(name) {
                     true => {
-                        let output = output_of(name);
+                        let output = output_type(name);
                         quote!(#output)
                     }
                     false => quote!(#name),
@@ -187,7 +187,7 @@ impl Way<'_> {
             bounds.push(parse_quote!(#name: ::gpuheap::Adapt<__To>));
             // The structure's own bounds hold after adapting too.
             if !parameter.bounds.is_empty() {
-                let (output, asked) = (output_of(name), &parameter.bounds);
+                let (output, asked) = (output_type(name), &parameter.bounds);
                 let mut predicate: WherePredicate = parse_quote!(#output: #asked);
                 Replace(self).in_bounds(&mut predicate);
                 bounds.push(predicate);
@@ -223,7 +223,7 @@ impl Way<'_> {
     }
 }
 
-fn output_of(parameter: &Ident) -> Type {
+fn output_type(parameter: &Ident) -> Type {
     parse_quote!(<#parameter as ::gpuheap::Adapt<__To>>::Output)
 }
 
@@ -252,7 +252,7 @@ impl VisitMut for Replace<'_> {
             && let Some(name) = path.get_ident()
             && self.0.adapted.contains(name)
         {
-            *of = output_of(name);
+            *of = output_type(name);
             return;
         }
         visit_mut::visit_type_mut(self, of);

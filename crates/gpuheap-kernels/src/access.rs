@@ -48,7 +48,7 @@ impl Kernel {
                     (Source::Array, Path::Strided | Path::Vectors) => Some(Access {
                         writes: false,
                         align: of.size() as u64,
-                        region: Region::of(word(2 + index), of.size(), &axes, index - 1),
+                        region: Region::along_axes(word(2 + index), of.size(), &axes, index - 1),
                     }),
                 };
                 let out = match path {
@@ -68,7 +68,7 @@ impl Kernel {
                 let side = |writes, of| Access {
                     writes,
                     align: unit as u64,
-                    region: Region::of(word(3 + of), unit, &axes, of),
+                    region: Region::along_axes(word(3 + of), unit, &axes, of),
                 };
                 vec![side(false, 1), side(true, 0)]
             }
@@ -136,7 +136,7 @@ impl Region {
 
     /// Returns the elements along the axes in one of the two arrays. Each element is there once,
     /// and adjacent ones are one run.
-    fn of(address: u64, size: usize, axes: &[Axis], array: usize) -> Region {
+    fn along_axes(address: u64, size: usize, axes: &[Axis], array: usize) -> Region {
         let mut region = Region { address, run: size as u64, axes: Vec::new() };
         for axis in axes.iter().rev() {
             let (length, stride) = (axis.length as u64, axis.strides[array]);

@@ -220,7 +220,10 @@ pub use measure::ThreadUsage;
 pub use ndarray;
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
+/// For the C interface, whose way to measure a section are snapshots.
+#[doc(hidden)]
+pub use track::Snapshot;
 pub use track::{
-    CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, Snapshot, ThreadEnd, ThreadShare,
-    Tracking, UnknownTracking, assert_no_leaks,
+    CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, ThreadEnd, ThreadShare, Tracking,
+    UnknownTracking, assert_no_leaks,
 };

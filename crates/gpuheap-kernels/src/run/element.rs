@@ -76,12 +76,12 @@ pub(super) trait Element: Copy {
     /// Returns the value, without loss.
     fn value(self) -> Value;
     /// Converts a value, like Rust's `as` from the value's first type.
-    fn of(value: Value) -> Self;
+    fn from_value(value: Value) -> Self;
 
     /// Returns the value that starts a reduction and changes nothing.
     fn identity(op: Reduction) -> Self {
         match op {
-            Reduction::Sum | Reduction::Total => Self::of(Value::Integer(0)),
+            Reduction::Sum | Reduction::Total => Self::from_value(Value::Integer(0)),
             Reduction::Min | Reduction::All => Self::GREATEST,
             Reduction::Max | Reduction::Any => Self::LEAST,
         }
@@ -107,9 +107,9 @@ pub(super) struct Elements<A> {
 }
 
 impl<A: Element> Elements<A> {
-    pub(super) fn of(from: Type) -> Elements<A> {
+    pub(super) fn convert_from(from: Type) -> Elements<A> {
         with_type!(from, T => {
-            Elements { size: T::SIZE, load: |bytes| A::of(T::load(bytes).value()) }
+            Elements { size: T::SIZE, load: |bytes| A::from_value(T::load(bytes).value()) }
         })
     }
 }
@@ -163,7 +163,7 @@ macro_rules! integers {
                 Value::Integer(i128::from(self))
             }
 
-            fn of(value: Value) -> $T {
+            fn from_value(value: Value) -> $T {
                 match value {
                     Value::Integer(value) => value as $T,
                     Value::Float(value) => value as $T,
@@ -223,7 +223,7 @@ macro_rules! floats {
                 Value::Float(f64::from(self))
             }
 
-            fn of(value: Value) -> $T {
+            fn from_value(value: Value) -> $T {
                 match value {
                     Value::Integer(value) => value as $T,
                     Value::Float(value) => value as $T,
@@ -283,7 +283,7 @@ impl Element for Flag {
         Value::Integer(i128::from(self.0))
     }
 
-    fn of(value: Value) -> Flag {
+    fn from_value(value: Value) -> Flag {
         match value {
             Value::Integer(value) => Flag(value != 0),
             Value::Float(value) => Flag(value != 0.0),

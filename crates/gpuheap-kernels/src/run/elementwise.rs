@@ -8,16 +8,16 @@ use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::run::strided::gather;
 
 /// An operand: where its elements are, and a buffer for them.
-struct Operand {
+struct Buffered {
     source: Source,
     /// The address, or the bits of the scalar.
     word: u64,
     buffer: Vec<u8>,
 }
 
-impl Operand {
+impl Buffered {
     /// Creates an operand. A scalar is written into the whole buffer once.
-    fn new(source: Source, word: u64, size: usize) -> Operand {
+    fn new(source: Source, word: u64, size: usize) -> Buffered {
         let mut buffer = vec![0; CHUNK * size];
         if source == Source::Scalar {
             let bits = word.to_le_bytes();
@@ -25,7 +25,7 @@ impl Operand {
                 .chunks_exact_mut(size)
                 .for_each(|element| element.copy_from_slice(&bits[..size]));
         }
-        Operand { source, word, buffer }
+        Buffered { source, word, buffer }
     }
 
     /// Reads the elements of one chunk into the buffer.
@@ -53,7 +53,7 @@ pub(super) fn flat(
     memory: &mut AnyMemory<'_>,
 ) -> Result<(), Refused> {
     let (size, out_size) = (of.size(), does.output(of).size());
-    let mut operands = [0, 1].map(|i| Operand::new(sources[i], word(words, 2 + i), size));
+    let mut operands = [0, 1].map(|i| Buffered::new(sources[i], word(words, 2 + i), size));
     let mut results = vec![0; CHUNK * out_size];
     for (first, count) in chunks(word(words, 0)) {
         for operand in &mut operands {
@@ -75,7 +75,7 @@ pub(super) fn strided(
     memory: &mut AnyMemory<'_>,
 ) -> Result<(), Refused> {
     let (size, out_size) = (of.size(), does.output(of).size());
-    let mut operands = [0, 1].map(|i| Operand::new(sources[i], word(words, 3 + i), size));
+    let mut operands = [0, 1].map(|i| Buffered::new(sources[i], word(words, 3 + i), size));
     let mut results = vec![0; CHUNK * out_size];
     let mut out = word(words, 2);
     for_each_row(axes, |row| {
@@ -106,13 +106,13 @@ pub(super) fn cast(
         let values = &mut values[..count * from.size()];
         memory.read(word(words, 2).wrapping_add(first * from.size() as u64), values)?;
         let results = &mut results[..count * to.size()];
-        with_type!(to, T => cast_all(values, &Elements::<T>::of(from), results));
+        with_type!(to, T => cast_all(values, &Elements::<T>::convert_from(from), results));
         memory.write(word(words, 1).wrapping_add(first * to.size() as u64), results)?;
     }
     Ok(())
 }
 
-fn compute(does: Does, of: Type, operands: &[Operand; 2], results: &mut [u8]) {
+fn compute(does: Does, of: Type, operands: &[Buffered; 2], results: &mut [u8]) {
     let [left, right] = operands.each_ref().map(|operand| &operand.buffer[..]);
     match does {
         Does::Arithmetic(op) => {

@@ -16,7 +16,7 @@ pub(super) fn group(
         None => add_up::<u64>(words, None, key, memory),
         Some(of) => {
             let to = Reduction::Sum.output(of);
-            with_type!(to, A => add_up(words, Some(Elements::<A>::of(of)), key, memory))
+            with_type!(to, A => add_up(words, Some(Elements::<A>::convert_from(of)), key, memory))
         }
     }
 }
@@ -31,7 +31,7 @@ fn add_up<A: Element>(
     let [rows, inner, groups, out, input, keys, bad] =
         std::array::from_fn(|index| word(words, index));
     let combine = A::combine(Reduction::Sum);
-    let one = A::of(Value::Integer(1));
+    let one = A::from_value(Value::Integer(1));
     let mut sums: BTreeMap<u64, A> = BTreeMap::new();
     // Without values nothing is read, and a byte stands for each element.
     let size = values.as_ref().map_or(1, |values| values.size);
@@ -42,7 +42,7 @@ fn add_up<A: Element>(
         let key_bytes = &mut key_bytes[..count * key.size()];
         memory.read(keys.wrapping_add(first * key.size() as u64), key_bytes)?;
         for (row, key_bytes) in (first..).zip(key_bytes.chunks_exact(key.size())) {
-            let Some(group) = with_type!(key, K => group_of::<K>(key_bytes, groups)) else {
+            let Some(group) = with_type!(key, K => find_group::<K>(key_bytes, groups)) else {
                 bad_rows += 1;
                 first_bad = first_bad.min(row);
                 continue;
@@ -80,7 +80,7 @@ fn add_up<A: Element>(
 }
 
 /// Returns the group that a key names; `None` for a key outside of the groups.
-fn group_of<K: Element>(key: &[u8], groups: u64) -> Option<u64> {
+fn find_group<K: Element>(key: &[u8], groups: u64) -> Option<u64> {
     match K::load(key).value() {
         Value::Integer(key) => u64::try_from(key).ok().filter(|key| *key < groups),
         Value::Float(_) => None,

@@ -13,7 +13,7 @@ pub(super) fn rows(
     memory: &mut AnyMemory<'_>,
 ) -> Result<(), Refused> {
     let to = op.output(of);
-    with_type!(to, A => rows_of::<A>(words, op, Elements::of(of), memory))
+    with_type!(to, A => reduce_rows::<A>(words, op, Elements::convert_from(of), memory))
 }
 
 pub(super) fn columns(
@@ -23,10 +23,10 @@ pub(super) fn columns(
     memory: &mut AnyMemory<'_>,
 ) -> Result<(), Refused> {
     let to = op.output(of);
-    with_type!(to, A => columns_of::<A>(words, op, Elements::of(of), memory))
+    with_type!(to, A => reduce_columns::<A>(words, op, Elements::convert_from(of), memory))
 }
 
-fn rows_of<A: Element>(
+fn reduce_rows<A: Element>(
     words: &[u64],
     op: Reduction,
     elements: Elements<A>,
@@ -66,7 +66,7 @@ fn rows_of<A: Element>(
     Ok(())
 }
 
-fn columns_of<A: Element>(
+fn reduce_columns<A: Element>(
     words: &[u64],
     op: Reduction,
     elements: Elements<A>,

@@ -45,11 +45,11 @@ impl Host {
 /// A download to the host: the `To` of [`Adapt`] that [`Host::adapt`] passes to each rule.
 pub struct Download {
     /// Blocks that hold several arrays, by address of the host's handle.
-    blocks: RefCell<FxHashMap<usize, Block>>,
+    blocks: RefCell<FxHashMap<usize, HostBlock>>,
 }
 
 /// A block of small arrays. It is read as a whole when a second array of it is requested.
-struct Block {
+struct HostBlock {
     /// Keeps the address in use.
     whole: Arc<Storage>,
     bytes: Option<Vec<u8>>,
@@ -86,7 +86,7 @@ impl Download {
         let mut blocks = self.blocks.borrow_mut();
         let key = Arc::as_ptr(&whole) as usize;
         let Some(block) = blocks.get_mut(&key) else {
-            blocks.insert(key, Block { whole, bytes: None });
+            blocks.insert(key, HostBlock { whole, bytes: None });
             return Ok(None);
         };
         let bytes = match &block.bytes {

@@ -30,7 +30,7 @@ pub trait ElementRule: 'static {
     type Of<T: Plain>: Element;
 
     /// Converts an element.
-    fn of<T: Plain>(element: T) -> Self::Of<T>;
+    fn convert<T: Plain>(element: T) -> Self::Of<T>;
 }
 
 /// No conversion: elements keep their type.
@@ -45,7 +45,7 @@ pub enum Narrow {}
 impl ElementRule for Same {
     type Of<T: Plain> = T;
 
-    fn of<T: Plain>(element: T) -> T {
+    fn convert<T: Plain>(element: T) -> T {
         element
     }
 }
@@ -53,7 +53,7 @@ impl ElementRule for Same {
 impl ElementRule for Cu {
     type Of<T: Plain> = T::Cu;
 
-    fn of<T: Plain>(element: T) -> T::Cu {
+    fn convert<T: Plain>(element: T) -> T::Cu {
         element.cu()
     }
 }
@@ -61,7 +61,7 @@ impl ElementRule for Cu {
 impl ElementRule for Narrow {
     type Of<T: Plain> = T::Narrow;
 
-    fn of<T: Plain>(element: T) -> T::Narrow {
+    fn convert<T: Plain>(element: T) -> T::Narrow {
         element.narrow()
     }
 }

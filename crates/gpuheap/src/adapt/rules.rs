@@ -33,7 +33,7 @@ impl<R: ElementRule, A: HostData> Adapt<Upload<R>> for Leaf<A> {
     type Output = DeviceArray<A::Element, A::Dim>;
 
     fn adapt(&self, to: &Upload<R>) -> Result<Self::Output, Error> {
-        to.target().uninit_at(self.0.shape(), to.made())?.write_from(&self.0)
+        to.target().uninit_at(self.0.shape(), to.made_at())?.write_from(&self.0)
     }
 }
 

@@ -123,7 +123,7 @@ impl<R: ElementRule> Upload<R> {
     }
 
     /// Returns the line of the program that started the upload.
-    pub(super) fn made(&self) -> &'static Location<'static> {
+    pub(super) fn made_at(&self) -> &'static Location<'static> {
         self.at
     }
 
@@ -144,7 +144,7 @@ impl<R: ElementRule> Upload<R> {
         }
         let count = (CHUNK / size_of::<Q::Of<T>>().max(1)).max(1);
         for (nth, chunk) in elements.chunks(count).enumerate() {
-            let chunk: Vec<Q::Of<T>> = chunk.iter().map(|element| Q::of(*element)).collect();
+            let chunk: Vec<Q::Of<T>> = chunk.iter().map(|element| Q::convert(*element)).collect();
             let all = array.view_mut().into_shape(elements.len())?;
             let start = nth * count;
             all.into_slice(start..start + chunk.len())?.upload(bytes_of(&chunk))?;
@@ -201,7 +201,7 @@ impl<R: ElementRule> Upload<R> {
         let content = if is_kept::<Q, T>() {
             bytes_of(elements)
         } else {
-            converted = elements.iter().map(|element| Q::of(*element)).collect();
+            converted = elements.iter().map(|element| Q::convert(*element)).collect();
             bytes_of(&converted)
         };
         let full = {

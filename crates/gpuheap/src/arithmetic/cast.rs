@@ -46,7 +46,7 @@ pub(super) fn cast<S: ArrayData, T: Scalar, U: Scalar, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<U, D>, Error> {
-    made(array, T::TYPE, U::TYPE, &array.target(), at)
+    cast_to(array, T::TYPE, U::TYPE, &array.target(), at)
 }
 
 /// Converts an owned array to another element type. If the bits stay the same, the result reuses
@@ -70,10 +70,10 @@ pub(crate) fn converted<S: ArrayData, T: Element, U: Element, D: Dimension>(
 ) -> Option<Result<DeviceArray<U, D>, Error>> {
     let (from, to) = (type_of::<T>()?, type_of::<U>()?);
     let is_there = array.storage().context().is_same(target.stream().context());
-    is_there.then(|| made(array, from, to, target, at))
+    is_there.then(|| cast_to(array, from, to, target, at))
 }
 
-fn made<S: ArrayData, T: Element, U: Element, D: Dimension>(
+fn cast_to<S: ArrayData, T: Element, U: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     from: Type,
     to: Type,

@@ -6,7 +6,7 @@ use gpuheap_kernels::{Comparison, Reduction};
 use ndarray::Dimension;
 
 use super::number::Number;
-use super::operand::{Operand, Side, together};
+use super::operand::{Operand, Side, broadcast_shape};
 use super::operators::{Op, check_sides, enqueue};
 use super::reduce::read_one;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, UninitArray};
@@ -86,7 +86,7 @@ fn compared<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     right: &Side<'_>,
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<bool, O>, Error> {
-    let shape: O = together(left.shape(), right.shape())?;
+    let shape: O = broadcast_shape(left.shape(), right.shape())?;
     let side = Side::Array(left.window());
     check_sides(&side, right)?;
     let UninitArray(out) = left.target().uninit_at::<bool, O>(shape, at)?;

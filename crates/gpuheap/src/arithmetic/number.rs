@@ -21,7 +21,7 @@ use crate::array::Element;
     message = "the elements `{Self}` cannot be counted with",
     note = "integers of 8 to 64 bits, `f32`, `f64` and `bool` can; other elements are worked on by kernels of your own"
 )]
-pub trait Scalar: Element + Zeroable + sealed::Scalar {
+pub trait Scalar: Element + Zeroable + sealed::HasType {
     /// Type of a sum of these elements.
     type Sum: Number;
     /// Type of a mean of these elements.
@@ -54,7 +54,7 @@ pub trait Key: Number {}
 pub(super) mod sealed {
     use gpuheap_kernels::Type;
 
-    pub trait Scalar {
+    pub trait HasType {
         /// The kernels' name for this type.
         #[doc(hidden)]
         const TYPE: Type;
@@ -88,7 +88,7 @@ macro_rules! scalars {
                 type Mean = $mean;
             }
 
-            impl sealed::Scalar for $of {
+            impl sealed::HasType for $of {
                 const TYPE: Type = $type;
                 type Total = $total;
 

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
     note = "both sides have elements of the same type: cast one of them",
     note = "the result of an operator is a `Result`: write `(&a * 2.0)?` before it goes on"
 )]
-pub trait Operand<T, D: Dimension>: sealed::Operand {
+pub trait Operand<T, D: Dimension>: sealed::AsSide {
     /// The dimensions of the result.
     type Dim: Dimension;
 }
@@ -51,7 +51,7 @@ pub(crate) enum Side<'a> {
 mod sealed {
     use super::{ArrayBase, ArrayData, Dimension, Number, Side};
 
-    pub trait Operand {
+    pub trait AsSide {
         /// Returns the operand as kernels see it.
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "sealed: nobody outside can call it")]
@@ -59,21 +59,21 @@ mod sealed {
     }
 
     #[allow(private_interfaces)]
-    impl<T: Number> Operand for T {
+    impl<T: Number> AsSide for T {
         fn side(&self) -> Side<'_> {
             Side::Scalar(self.bits())
         }
     }
 
     #[allow(private_interfaces)]
-    impl<S: ArrayData, T: Number, E: Dimension> Operand for ArrayBase<S, T, E> {
+    impl<S: ArrayData, T: Number, E: Dimension> AsSide for ArrayBase<S, T, E> {
         fn side(&self) -> Side<'_> {
             Side::Array(self.window())
         }
     }
 
     #[allow(private_interfaces)]
-    impl<S: ArrayData, T: Number, E: Dimension> Operand for &ArrayBase<S, T, E> {
+    impl<S: ArrayData, T: Number, E: Dimension> AsSide for &ArrayBase<S, T, E> {
         fn side(&self) -> Side<'_> {
             Side::Array(self.window())
         }
@@ -91,7 +91,7 @@ impl Side<'_> {
 }
 
 /// Returns the broadcast shape of both sides.
-pub(super) fn together<O: Dimension>(left: &[usize], right: &[usize]) -> Result<O, Error> {
+pub(super) fn broadcast_shape<O: Dimension>(left: &[usize], right: &[usize]) -> Result<O, Error> {
     let axes = left.len().max(right.len());
     let mut shape = O::zeros(axes);
     let at = |of: &[usize], axis: usize| (axis + of.len()).checked_sub(axes).map_or(1, |at| of[at]);

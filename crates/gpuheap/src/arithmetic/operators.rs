@@ -9,7 +9,7 @@ use ndarray::Dimension;
 
 use super::launch::{Window, check_device, run};
 use super::number::{Number, Signed};
-use super::operand::{Operand, Side, operand, strides, together};
+use super::operand::{Operand, Side, broadcast_shape, operand, strides};
 use crate::array::{ArrayBase, ArrayData, ArrayDataMut, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 
@@ -24,7 +24,7 @@ macro_rules! operators {
                 #[track_caller]
                 fn $method(self, right: R) -> Self::Output {
                     let (left, right) = (Side::Array(self.window()), right.side());
-                    made(Op::Arithmetic(Arithmetic::$op), self, left, right, Location::caller())
+                    apply(Op::Arithmetic(Arithmetic::$op), self, left, right, Location::caller())
                 }
             }
 
@@ -38,9 +38,9 @@ macro_rules! operators {
                     let at = Location::caller();
                     if !is_kept(&self, &right.side()) {
                         let (left, right) = (Side::Array(self.window()), right.side());
-                        return made(Op::Arithmetic(Arithmetic::$op), &self, left, right, at);
+                        return apply(Op::Arithmetic(Arithmetic::$op), &self, left, right, at);
                     }
-                    let shape = together(self.shape(), right.side().shape())?;
+                    let shape = broadcast_shape(self.shape(), right.side().shape())?;
                     let (left, right) = (Side::Array(self.window()), right.side());
                     enqueue(Op::Arithmetic(Arithmetic::$op), T::TYPE, &self.window(), &left, &right)?;
                     self.into_shape::<R::Dim>(shape)
@@ -182,7 +182,7 @@ fn number_on_the_left<S: ArrayData, T: Number, D: Dimension>(
     right: &ArrayBase<S, T, D>,
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<T, D>, Error> {
-    made(Op::Arithmetic(op), right, Side::Scalar(left.bits()), Side::Array(right.window()), at)
+    apply(Op::Arithmetic(op), right, Side::Scalar(left.bits()), Side::Array(right.window()), at)
 }
 
 fn bits<T: Number>(number: T) -> u64 {
@@ -199,7 +199,7 @@ impl<S: ArrayData, T: Signed, D: Dimension> Neg for &ArrayBase<S, T, D> {
 
     #[track_caller]
     fn neg(self) -> Self::Output {
-        unary_made(Unary::Negate, T::TYPE, self, Location::caller())
+        apply_unary(Unary::Negate, T::TYPE, self, Location::caller())
     }
 }
 
@@ -219,7 +219,7 @@ impl<S: ArrayData, D: Dimension> Not for &ArrayBase<S, bool, D> {
 
     #[track_caller]
     fn not(self) -> Self::Output {
-        unary_made(Unary::Not, Type::Bool, self, Location::caller())
+        apply_unary(Unary::Not, Type::Bool, self, Location::caller())
     }
 }
 
@@ -267,21 +267,21 @@ pub(super) enum Op {
 }
 
 /// Returns the result of an operation on both sides, allocated by the target of `like`.
-fn made<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
+fn apply<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     op: Op,
     like: &ArrayBase<S, T, D>,
     left: Side<'_>,
     right: Side<'_>,
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<T, O>, Error> {
-    let shape: O = together(left.shape(), right.shape())?;
+    let shape: O = broadcast_shape(left.shape(), right.shape())?;
     check_sides(&left, &right)?;
     let UninitArray(out) = like.target().uninit_at::<T, O>(shape, at)?;
     enqueue(op, T::TYPE, &out.window(), &left, &right)?;
     Ok(out)
 }
 
-fn unary_made<S: ArrayData, T: Element, D: Dimension>(
+fn apply_unary<S: ArrayData, T: Element, D: Dimension>(
     op: Unary,
     of: Type,
     input: &ArrayBase<S, T, D>,
@@ -342,7 +342,7 @@ pub(super) fn check_sides(left: &Side<'_>, right: &Side<'_>) -> Result<(), Error
 }
 
 fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), Error> {
-    let shape: ndarray::IxDyn = together(out.shape, right.shape())?;
+    let shape: ndarray::IxDyn = broadcast_shape(out.shape, right.shape())?;
     if shape.slice() != out.shape {
         return Err(ErrorKind::WrongShape.error(format!(
             "an array of shape {:?} cannot take in place what has the shape {:?}; write the result \
@@ -367,7 +367,7 @@ fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), 
 /// Returns `true` if the result of an operation may overwrite the memory of its left side.
 fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
     let Side::Array(right) = right else { return true };
-    let shape = together::<ndarray::IxDyn>(left.shape(), right.shape);
+    let shape = broadcast_shape::<ndarray::IxDyn>(left.shape(), right.shape);
     // Wrapped memory may overlap another array's.
     shape.is_ok_and(|shape| shape.slice() == left.shape())
         && !matches!(overlap(&left.window(), right), Overlap::Shifted(_))

@@ -7,7 +7,7 @@ use gpuheap_kernels::Launch;
 use ndarray::{Dimension, IntoDimension, SliceArg, SliceInfoElem};
 
 use super::launch::{Window, check_device, run};
-use super::operand::{strides, together};
+use super::operand::{broadcast_shape, strides};
 use crate::array::{ArrayBase, ArrayData, ArrayDataMut, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 
@@ -36,8 +36,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// [`Target::uninit`](crate::Target::uninit); a driver error.
     #[track_caller]
     pub fn copy_slice<I: SliceArg<D>>(&self, slice: I) -> Result<DeviceArray<T, I::OutDim>, Error> {
-        let part = Part::of(self.shape(), slice.as_ref())?;
-        self.copy_part(&part, part.dimension()?, Location::caller())
+        let selection = Selection::new(self.shape(), slice.as_ref())?;
+        self.copy_part(&selection, selection.dimension()?, Location::caller())
     }
 
     /// Copies the array with its axes permuted: axis `axes[n]` becomes axis `n`.
@@ -91,8 +91,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let shape = shape.into_dimension();
         check_repeats(self.shape(), shape.slice())?;
         let steps = strides(self.shape(), shape.slice());
-        let part = Part { start: 0, shape: shape.slice().to_vec(), strides: steps };
-        self.copy_part(&part, shape, Location::caller())
+        let selection = Selection { start: 0, shape: shape.slice().to_vec(), strides: steps };
+        self.copy_part(&selection, shape, Location::caller())
     }
 
     /// Overwrites a part of the array with another array, which is repeated if its shape is
@@ -110,16 +110,23 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     where
         S: ArrayDataMut,
     {
-        let part = Part::of(self.shape(), slice.as_ref())?;
-        check_repeats(source.shape(), &part.shape)?;
+        let selection = Selection::new(self.shape(), slice.as_ref())?;
+        check_repeats(source.shape(), &selection.shape)?;
         let (to, from, size) = (self.window(), source.window(), size_of::<T>());
         check_device(&to, &from)?;
-        check_apart(&part, &to, &from, size)?;
-        let steps = strides(source.shape(), &part.shape);
-        let is_empty = part.shape.contains(&0) || size == 0;
+        check_apart(&selection, &to, &from, size)?;
+        let steps = strides(source.shape(), &selection.shape);
+        let is_empty = selection.shape.contains(&0) || size == 0;
         run([&to, &from, &to], |[to, from, _]| match is_empty {
             true => Vec::new(),
-            false => copies(size, &part.shape, part.first(to, size), &part.strides, from, &steps),
+            false => copies(
+                size,
+                &selection.shape,
+                selection.first(to, size),
+                &selection.strides,
+                from,
+                &steps,
+            ),
         })
     }
 
@@ -139,47 +146,54 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
             )));
         }
         let steps = strides(ours, ours);
-        let part = Part {
+        let selection = Selection {
             start: 0,
             shape: order.iter().map(|axis| ours[*axis]).collect(),
             strides: order.iter().map(|axis| steps[*axis]).collect(),
         };
-        self.copy_part(&part, part.dimension()?, at)
+        self.copy_part(&selection, selection.dimension()?, at)
     }
 
     fn copy_part<O: Dimension>(
         &self,
-        part: &Part,
+        selection: &Selection,
         shape: O,
         at: &'static Location<'static>,
     ) -> Result<DeviceArray<T, O>, Error> {
         let UninitArray(out) = self.target().uninit_at::<T, O>(shape, at)?;
-        let (size, steps) = (size_of::<T>(), strides(&part.shape, &part.shape));
+        let (size, steps) = (size_of::<T>(), strides(&selection.shape, &selection.shape));
         run([&self.window(), &out.window()], |[from, to]| {
-            copies(size, &part.shape, to, &steps, part.first(from, size), &part.strides)
+            copies(
+                size,
+                &selection.shape,
+                to,
+                &steps,
+                selection.first(from, size),
+                &selection.strides,
+            )
         })?;
         Ok(out)
     }
 }
 
-/// A part of an array: offset of its first element, shape and strides, all in elements.
-struct Part {
+/// A selection of an array: offset of its first element, shape and strides, all in elements.
+struct Selection {
     start: usize,
     shape: Vec<usize>,
     strides: Vec<isize>,
 }
 
-impl Part {
-    /// Returns the part that a slice of an array of `shape` denotes.
-    fn of(shape: &[usize], slice: &[SliceInfoElem]) -> Result<Part, Error> {
+impl Selection {
+    /// Returns the selection that a slice of an array of `shape` denotes.
+    fn new(shape: &[usize], slice: &[SliceInfoElem]) -> Result<Selection, Error> {
         // An array without elements has no strides, however long its other axes are.
         let steps = if shape.contains(&0) { vec![0; shape.len()] } else { strides(shape, shape) };
-        let mut part = Part { start: 0, shape: Vec::new(), strides: Vec::new() };
+        let mut selection = Selection { start: 0, shape: Vec::new(), strides: Vec::new() };
         let mut axis = 0;
         for one in slice {
             if matches!(one, SliceInfoElem::NewAxis) {
-                part.shape.push(1);
-                part.strides.push(0);
+                selection.shape.push(1);
+                selection.strides.push(0);
                 continue;
             }
             let (Some(&length), Some(&stride)) = (shape.get(axis), steps.get(axis)) else {
@@ -195,7 +209,7 @@ impl Part {
                 SliceInfoElem::Index(index) => {
                     let at = within(index).filter(|at| *at < length);
                     let at = at.ok_or_else(|| refused(&format!("index {index} is not within")))?;
-                    part.start += at * stride as usize;
+                    selection.start += at * stride as usize;
                 }
                 SliceInfoElem::Slice { start, end, step } => {
                     let outside = || refused(&format!("{} is not within", Written(start, end)));
@@ -209,17 +223,17 @@ impl Part {
                     // A negative step starts at the far end.
                     let first = if step < 0 { end.saturating_sub(1) } else { begin };
                     if count > 0 {
-                        part.start += first * stride as usize;
+                        selection.start += first * stride as usize;
                     }
-                    part.shape.push(count);
+                    selection.shape.push(count);
                     // A single element has no next one, so its stride is 0.
-                    part.strides.push(if count > 1 { stride * step } else { 0 });
+                    selection.strides.push(if count > 1 { stride * step } else { 0 });
                 }
                 _ => return Err(other_axes(shape, slice)),
             }
             axis += 1;
         }
-        if axis == shape.len() { Ok(part) } else { Err(other_axes(shape, slice)) }
+        if axis == shape.len() { Ok(selection) } else { Err(other_axes(shape, slice)) }
     }
 
     /// Returns the shape as a dimension type.
@@ -237,7 +251,7 @@ impl Part {
         address + (self.start * size) as u64
     }
 
-    /// Returns the lowest and the highest element of the part.
+    /// Returns the lowest and the highest element of the selection.
     fn reach(&self) -> (usize, usize) {
         let (mut low, mut high) = (self.start, self.start);
         for (length, stride) in self.shape.iter().zip(&self.strides) {
@@ -274,7 +288,7 @@ fn other_axes(shape: &[usize], slice: &[SliceInfoElem]) -> Error {
 }
 
 fn check_repeats(from: &[usize], to: &[usize]) -> Result<(), Error> {
-    let goes = together::<ndarray::IxDyn>(to, from).is_ok_and(|both| both.slice() == to);
+    let goes = broadcast_shape::<ndarray::IxDyn>(to, from).is_ok_and(|both| both.slice() == to);
     if goes {
         return Ok(());
     }
@@ -284,13 +298,18 @@ fn check_repeats(from: &[usize], to: &[usize]) -> Result<(), Error> {
     )))
 }
 
-/// Refuses a part that shares a byte with its source.
-fn check_apart(part: &Part, to: &Window<'_>, from: &Window<'_>, size: usize) -> Result<(), Error> {
-    if part.shape.contains(&0) || from.bytes == 0 {
+/// Refuses a selection that shares a byte with its source.
+fn check_apart(
+    selection: &Selection,
+    to: &Window<'_>,
+    from: &Window<'_>,
+    size: usize,
+) -> Result<(), Error> {
+    if selection.shape.contains(&0) || from.bytes == 0 {
         return Ok(());
     }
     let (start, source) = (to.address()?, from.address()?);
-    let (low, high) = part.reach();
+    let (low, high) = selection.reach();
     let (low, end) = (start + (low * size) as u64, start + ((high + 1) * size) as u64);
     if end <= source || source + from.bytes <= low {
         return Ok(());

@@ -19,7 +19,7 @@ thread_local! {
 /// its bytes. If `check` returns `false`, the array is not made.
 #[doc(hidden)]
 pub fn admitted<R>(check: impl Fn(u64) -> bool + 'static, work: impl FnOnce() -> R) -> R {
-    let _end = End(replace(Some(Rc::new(check))));
+    let _end = Restore(replace(Some(Rc::new(check))));
     work()
 }
 
@@ -42,9 +42,9 @@ fn replace(check: Option<Check>) -> Option<Check> {
 }
 
 /// Puts the check from before back, also after a panic.
-struct End(Option<Check>);
+struct Restore(Option<Check>);
 
-impl Drop for End {
+impl Drop for Restore {
     fn drop(&mut self) {
         replace(self.0.take());
     }

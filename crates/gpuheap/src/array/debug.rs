@@ -36,7 +36,7 @@ impl<S: ArrayData, T: Element + fmt::Debug, D: Dimension> fmt::Debug for ArrayBa
         if self.is_empty() {
             return f.write_str(" []");
         }
-        let shown = shown::<T>(self.shape());
+        let shown = shown_counts::<T>(self.shape());
         let mut starts = Vec::new();
         row_starts(self.shape(), &shown, 0, &mut starts);
         let columns = shown.last().copied().unwrap_or(usize::from(size_of::<T>() <= ROW_BYTES));
@@ -47,7 +47,7 @@ impl<S: ArrayData, T: Element + fmt::Debug, D: Dimension> fmt::Debug for ArrayBa
             Err(error) => return write!(f, " unreadable: {error}"),
         };
         f.write_str(if self.ndim() > 1 { "\n" } else { " " })?;
-        show(f, &mut elements.iter(), self.shape(), &shown, 0)
+        write_elements(f, &mut elements.iter(), self.shape(), &shown, 0)
     }
 }
 
@@ -80,7 +80,7 @@ fn short(name: &str) -> String {
 }
 
 /// Returns how many indices of each axis are shown.
-fn shown<T>(shape: &[usize]) -> Vec<usize> {
+fn shown_counts<T>(shape: &[usize]) -> Vec<usize> {
     let columns = match size_of::<T>() {
         0 => COLUMNS,
         size => COLUMNS.min(ROW_BYTES / size),
@@ -128,7 +128,7 @@ fn merged(starts: &[usize], columns: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-fn show<'a, T: fmt::Debug + 'a>(
+fn write_elements<'a, T: fmt::Debug + 'a>(
     f: &mut fmt::Formatter<'_>,
     elements: &mut impl Iterator<Item = &'a T>,
     shape: &[usize],
@@ -153,7 +153,7 @@ fn show<'a, T: fmt::Debug + 'a>(
         if index > 0 {
             f.write_str(&between)?;
         }
-        show(f, elements, shape, shown, depth + 1)?;
+        write_elements(f, elements, shape, shown, depth + 1)?;
     }
     if count < length {
         if *count > 0 {
@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn little_is_shown_of_any_shape() {
         for shape in [&[usize::MAX; 1][..], &[1000; 3], &[50; 10], &[3, 0, 5], &[]] {
-            let shown = shown::<u8>(shape);
+            let shown = shown_counts::<u8>(shape);
             assert!(shown.iter().product::<usize>() <= ALL_ROWS * COLUMNS, "{shape:?}: {shown:?}");
         }
-        assert_eq!(shown::<[u8; 1 << 20]>(&[4]), [0]);
-        assert_eq!(shown::<u8>(&[9, 9, 9]), [2, 6, 8]);
+        assert_eq!(shown_counts::<[u8; 1 << 20]>(&[4]), [0]);
+        assert_eq!(shown_counts::<u8>(&[9, 9, 9]), [2, 6, 8]);
     }
 }

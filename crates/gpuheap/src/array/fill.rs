@@ -3,7 +3,7 @@
 use ndarray::Dimension;
 
 use super::element::{Element, bytes_of};
-use super::transfer::{is_read_later, settle};
+use super::transfer::{is_read_later, wait_or_drain};
 use super::{ArrayBase, ArrayData, ArrayDataMut};
 use crate::error::Error;
 use crate::stream::Stream;
@@ -89,7 +89,7 @@ fn fill_by_doubling(
         }
     })?;
     if later {
-        let (waited, settled) = settle(stream);
+        let (waited, settled) = wait_or_drain(stream);
         if !settled {
             // Memory that the driver may still read is never freed.
             std::mem::forget(seed);

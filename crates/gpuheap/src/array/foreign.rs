@@ -102,7 +102,7 @@ impl Target {
             .checked_add(bytes - 1)
             .ok_or_else(|| refused(format!("{bytes} bytes from there are past every address")))?;
         for asked in [address, last] {
-            let found = Attributes::of(&self.stream, asked)?;
+            let found = Attributes::query(&self.stream, asked)?;
             match found.memory_type {
                 CUmemorytype::HOST | CUmemorytype::DEVICE => {}
                 _ if asked == address => {
@@ -152,7 +152,7 @@ struct Attributes {
 }
 
 impl Attributes {
-    fn of(stream: &Stream, address: u64) -> Result<Attributes, Error> {
+    fn query(stream: &Stream, address: u64) -> Result<Attributes, Error> {
         let mut found = Attributes { memory_type: CUmemorytype(0), managed: 0, device: 0, host: 0 };
         type A = CUpointer_attribute;
         let mut names = [A::MEMORY_TYPE, A::IS_MANAGED, A::DEVICE_ORDINAL, A::HOST_POINTER];

@@ -1,7 +1,6 @@
 //! Device arrays, which own their memory.
 
 pub(crate) mod admission;
-mod advice;
 mod create;
 mod debug;
 pub(crate) mod element;
@@ -112,7 +111,7 @@ pub struct ArrayBase<S, T, D = Ix1> {
 /// assert_eq!((sum(&array)?, sum(&array.index(0)?)?), (9.0, 4.5));
 /// # Ok(()) }
 /// ```
-pub trait ArrayData: sealed::Storage {}
+pub trait ArrayData: sealed::HasStorage {}
 
 /// A way of holding memory that may be written: [`Owned`] or [`ViewMut`]. Use it as a bound if
 /// [`ArrayData`] does not suffice.
@@ -198,7 +197,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         };
         let target = storage.heap().on(&storage.own_stream()).kind(kind);
         let target = target.zero_on_free(storage.zeroes_on_free());
-        target.within(storage.scope().and_then(|scope| scope.of_likes()))
+        target.within(storage.scope().and_then(|scope| scope.for_new_arrays()))
     }
 
     /// Returns `true` if the memory was freed before this handle: by `free_early`, or at the end of
@@ -311,7 +310,7 @@ mod sealed {
     use std::sync::Arc;
 
     /// Access to the storage behind a handle.
-    pub trait Storage {
+    pub trait HasStorage {
         /// Name of arrays held in this way.
         #[doc(hidden)]
         const NAME: &'static str;
@@ -323,7 +322,7 @@ mod sealed {
     }
 
     #[allow(private_interfaces)]
-    impl Storage for super::Owned {
+    impl HasStorage for super::Owned {
         const NAME: &'static str = "DeviceArray";
 
         fn storage(&self) -> &Arc<super::Storage> {
@@ -331,7 +330,7 @@ mod sealed {
         }
     }
     #[allow(private_interfaces)]
-    impl Storage for super::Shared {
+    impl HasStorage for super::Shared {
         const NAME: &'static str = "SharedArray";
 
         fn storage(&self) -> &Arc<super::Storage> {
@@ -339,7 +338,7 @@ mod sealed {
         }
     }
     #[allow(private_interfaces)]
-    impl Storage for super::View<'_> {
+    impl HasStorage for super::View<'_> {
         const NAME: &'static str = "DeviceView";
 
         fn storage(&self) -> &Arc<super::Storage> {
@@ -347,7 +346,7 @@ mod sealed {
         }
     }
     #[allow(private_interfaces)]
-    impl Storage for super::ViewMut<'_> {
+    impl HasStorage for super::ViewMut<'_> {
         const NAME: &'static str = "DeviceViewMut";
 
         fn storage(&self) -> &Arc<super::Storage> {

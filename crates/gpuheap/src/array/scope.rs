@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use ndarray::Dimension;
 
 use crate::array::scope_report::ScopeReport;
-use crate::array::scope_state::{Lists, Part, ScopeState, close, innermost, open};
+use crate::array::scope_state::{Lists, ScopeKind, ScopeState, close, innermost, open};
 use crate::array::storage::Storage;
 use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, Element, UninitArray};
@@ -43,9 +43,9 @@ impl Heap {
     #[track_caller]
     pub fn scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
         let scope = Scope::new(self, Location::caller());
-        let end = End { scope: &scope, of_thread: false };
+        let end = ScopeEnd { scope: &scope, of_thread: false };
         let result = work(&scope);
-        (result, end.now())
+        (result, end.report())
     }
 
     /// Runs `work` as [`scope`](Heap::scope) does, with a scope of all arrays of this heap that
@@ -55,9 +55,9 @@ impl Heap {
     pub fn thread_scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
         let scope = Scope::new(self, Location::caller());
         open(&scope.state);
-        let end = End { scope: &scope, of_thread: true };
+        let end = ScopeEnd { scope: &scope, of_thread: true };
         let result = work(&scope);
-        (result, end.now())
+        (result, end.report())
     }
 }
 
@@ -70,29 +70,29 @@ pub struct Scope {
 
 impl Scope {
     fn new(heap: &Heap, began: &'static Location<'static>) -> Scope {
-        Scope::of(heap, began, Part::Code, innermost(heap))
+        Scope::with_kind(heap, began, ScopeKind::Code, innermost(heap))
     }
 
     /// Makes the scope of one batch of those requested at `began`.
-    pub(crate) fn of_batch(
+    pub(crate) fn for_batch(
         heap: &Heap,
-        asked: &'static Location<'static>,
+        requested: &'static Location<'static>,
         outer: Option<Arc<ScopeState>>,
     ) -> Scope {
-        Scope::of(heap, asked, Part::Batch, outer)
+        Scope::with_kind(heap, requested, ScopeKind::Batch, outer)
     }
 
-    fn of(
+    fn with_kind(
         heap: &Heap,
         began: &'static Location<'static>,
-        part: Part,
+        kind: ScopeKind,
         outer: Option<Arc<ScopeState>>,
     ) -> Scope {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let state = ScopeState {
             heap: heap.clone(),
             began,
-            part,
+            kind,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             outer,
             lists: Mutex::new(Lists { open: true, ..Lists::default() }),
@@ -133,8 +133,8 @@ impl Scope {
         &self.state
     }
 
-    fn let_go(&self, storage: &Arc<Storage>) {
-        if self.heap.is_forked() || !self.state.has_or_has_a_batch_of(storage) {
+    fn keep_storage(&self, storage: &Arc<Storage>) {
+        if self.heap.is_forked() || !self.state.contains(storage) {
             return;
         }
         self.state.lock().kept.push(storage);
@@ -144,7 +144,7 @@ impl Scope {
                 if outer.add(storage).is_err() {
                     // The outer scope ended first, and its end frees what belongs to it. The heap
                     // counts frees that fail.
-                    let _ = storage.free_early(outer.how());
+                    let _ = storage.free_early(outer.freed_by());
                 }
             }
         }
@@ -153,29 +153,29 @@ impl Scope {
 
 /// A handle to an array that can be [kept](Scope::keep): every kind of array and view, and
 /// references to them.
-pub trait Handle: sealed::Handle {}
+pub trait Handle: sealed::Leave {}
 
-impl<A: sealed::Handle> Handle for A {}
+impl<A: sealed::Leave> Handle for A {}
 
 mod sealed {
-    pub trait Handle {
+    pub trait Leave {
         fn leave(&self, scope: &super::Scope);
     }
 }
 
-impl<S: ArrayData, T: Element, D: Dimension> sealed::Handle for ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> sealed::Leave for ArrayBase<S, T, D> {
     fn leave(&self, scope: &Scope) {
-        scope.let_go(self.storage());
+        scope.keep_storage(self.storage());
     }
 }
 
-impl<T: Element, D: Dimension> sealed::Handle for UninitArray<T, D> {
+impl<T: Element, D: Dimension> sealed::Leave for UninitArray<T, D> {
     fn leave(&self, scope: &Scope) {
         self.0.leave(scope);
     }
 }
 
-impl<A: sealed::Handle> sealed::Handle for &A {
+impl<A: sealed::Leave> sealed::Leave for &A {
     fn leave(&self, scope: &Scope) {
         (**self).leave(scope);
     }
@@ -188,13 +188,13 @@ impl fmt::Debug for Scope {
 }
 
 /// The end of a scope, also after a panic.
-struct End<'a> {
+struct ScopeEnd<'a> {
     scope: &'a Scope,
     of_thread: bool,
 }
 
-impl End<'_> {
-    fn now(self) -> ScopeReport {
+impl ScopeEnd<'_> {
+    fn report(self) -> ScopeReport {
         self.close();
         let report = self.scope.state.end();
         std::mem::forget(self);
@@ -208,7 +208,7 @@ impl End<'_> {
     }
 }
 
-impl Drop for End<'_> {
+impl Drop for ScopeEnd<'_> {
     fn drop(&mut self) {
         self.close();
         self.scope.state.end();

@@ -41,7 +41,7 @@ impl fmt::Display for ScopeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ScopeReport { began, freed, freed_bytes, kept, failed } = self;
         let bytes: u64 = kept.iter().map(|kept| kept.bytes).sum();
-        writeln!(f, "scope that began at {}", Place(began, 60))?;
+        writeln!(f, "scope that began at {}", ShortLocation(began, 60))?;
         write!(
             f,
             "  freed {freed} ({}), kept {} ({})",
@@ -52,7 +52,7 @@ impl fmt::Display for ScopeReport {
         for Kept { address, bytes, kind, made } in kept {
             let what = format!("{address:#x}: {}, {kind}, made at ", Bytes(*bytes));
             let left = 76_usize.saturating_sub(what.len());
-            write!(f, "\n    {what}{}", Place(made, left))?;
+            write!(f, "\n    {what}{}", ShortLocation(made, left))?;
         }
         match failed.first() {
             None => Ok(()),
@@ -80,9 +80,9 @@ fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 }
 
 /// A line of the program in a number of columns: the end of the path is kept, because it says most.
-struct Place(&'static Location<'static>, usize);
+struct ShortLocation(&'static Location<'static>, usize);
 
-impl fmt::Display for Place {
+impl fmt::Display for ShortLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}:{}", self.0.file(), self.0.line());
         let length = text.chars().count();

@@ -17,7 +17,7 @@ pub(crate) struct ScopeState {
     pub(super) began: &'static Location<'static>,
     /// Number of the scope; later scopes have greater numbers.
     pub(super) number: u64,
-    pub(super) part: Part,
+    pub(super) kind: ScopeKind,
     /// The thread scope in which this one began. For a batch, the scope that it was uploaded in.
     pub(super) outer: Option<Arc<ScopeState>>,
     pub(super) lists: Mutex<Lists>,
@@ -25,7 +25,7 @@ pub(crate) struct ScopeState {
 
 /// Section of a program that a scope stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ScopeKind {
     Code,
     /// The turn of a batch.
     Batch,
@@ -50,13 +50,13 @@ impl ScopeState {
     /// Returns the scope for new arrays that are made like a member of this one: this scope while
     /// it is open. For a batch whose turn has ended, it is the scope around the batch, because
     /// results of a batch outlive its turn.
-    pub(crate) fn of_likes(self: Arc<Self>) -> Option<Arc<ScopeState>> {
+    pub(crate) fn for_new_arrays(self: Arc<Self>) -> Option<Arc<ScopeState>> {
         if self.is_open() {
             return Some(self);
         }
-        match self.part {
-            Part::Code => None,
-            Part::Batch => self.outer.clone()?.of_likes(),
+        match self.kind {
+            ScopeKind::Code => None,
+            ScopeKind::Batch => self.outer.clone()?.for_new_arrays(),
         }
     }
 
@@ -79,9 +79,11 @@ impl ScopeState {
     /// Returns the error of making an array in a scope that has ended.
     pub(super) fn ended(&self) -> Error {
         let (file, line) = (self.began.file(), self.began.line());
-        let what = match self.part {
-            Part::Code => format!("the scope that began at {file}:{line} ended"),
-            Part::Batch => format!("the upload of a batch, asked for at {file}:{line}, is over"),
+        let what = match self.kind {
+            ScopeKind::Code => format!("the scope that began at {file}:{line} ended"),
+            ScopeKind::Batch => {
+                format!("the upload of a batch, asked for at {file}:{line}, is over")
+            }
         };
         ErrorKind::Ended.error(format!(
             "{what}, and nothing can be made in it any more; make the array with a target of the heap"
@@ -132,31 +134,31 @@ impl ScopeState {
     }
 
     /// Returns `true` if a storage belongs to the scope, or to a batch that was uploaded in it.
-    pub(super) fn has_or_has_a_batch_of(&self, storage: &Storage) -> bool {
+    pub(super) fn contains(&self, storage: &Storage) -> bool {
         let mut scope = storage.scope();
         while let Some(inner) = scope {
             if std::ptr::eq(&*inner, self) {
                 return true;
             }
-            scope = inner.outer.clone().filter(|_| inner.part == Part::Batch);
+            scope = inner.outer.clone().filter(|_| inner.kind == ScopeKind::Batch);
         }
         false
     }
 
     /// Returns how the scope's end frees arrays.
-    pub(super) fn how(&self) -> Freed {
-        match self.part {
-            Part::Code => Freed::Scope(self.began),
-            Part::Batch => Freed::Batch(self.began),
+    pub(super) fn freed_by(&self) -> Freed {
+        match self.kind {
+            ScopeKind::Code => Freed::Scope(self.began),
+            ScopeKind::Batch => Freed::Batch(self.began),
         }
     }
 
     pub(crate) fn end(&self) -> ScopeReport {
-        self.end_as(self.how())
+        self.end_as(self.freed_by())
     }
 
     /// Frees the members of the scope and of its batches.
-    fn end_as(&self, how: Freed) -> ScopeReport {
+    fn end_as(&self, freed_by: Freed) -> ScopeReport {
         let Lists { members, kept, batches, .. } = if !self.heap.is_forked() {
             std::mem::replace(&mut *self.lock(), Lists { over: true, ..Lists::default() })
         } else {
@@ -166,13 +168,13 @@ impl ScopeState {
         let mut report =
             ScopeReport { began, freed: 0, freed_bytes: 0, kept: Vec::new(), failed: Vec::new() };
         for batch in batches.alive() {
-            let of_batch = batch.end_as(how);
+            let of_batch = batch.end_as(freed_by);
             report.freed += of_batch.freed;
             report.freed_bytes += of_batch.freed_bytes;
             report.failed.extend(of_batch.failed);
         }
         for storage in members.alive().filter(|storage| self.has(storage)) {
-            match storage.free_early(how) {
+            match storage.free_early(freed_by) {
                 Ok(true) => {
                     report.freed += 1;
                     report.freed_bytes += storage.bytes();
@@ -183,7 +185,7 @@ impl ScopeState {
         }
         for storage in kept.alive() {
             let Some(address) = storage.address() else { continue };
-            let (bytes, kind, made) = (storage.bytes(), storage.kind(), storage.made());
+            let (bytes, kind, made) = (storage.bytes(), storage.kind(), storage.made_at());
             report.kept.push(Kept { address, bytes, kind, made });
         }
         report
@@ -247,7 +249,7 @@ thread_local! {
 }
 
 /// Returns the scope for new memory of `heap`: the later one of the target's own and this thread's.
-pub(crate) fn of(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
+pub(crate) fn current(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
     if DEPTH.get() == 0 {
         return own.cloned();
     }

@@ -2,13 +2,14 @@
 //! once.
 
 use std::any::Any;
+use std::ffi::c_int;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gpuheap_driver::{CUdevice, check};
 use gpuheap_pool::{Gone, PoolKind};
 
-use super::advice::Told;
 use super::element::Element;
 use super::registration::Registered;
 use crate::array::scope_state::ScopeState;
@@ -55,7 +56,7 @@ struct State {
     /// Scope whose end frees the memory.
     scope: Option<Arc<ScopeState>>,
     /// Calls that withdraw the advice given for the memory.
-    advice: Vec<Told>,
+    advice: Vec<DriverAdvice>,
 }
 
 /// Memory of a storage.
@@ -106,7 +107,7 @@ struct Ending {
     /// Stream of the last use, if it is not `home`.
     last: Option<Stream>,
     /// Calls that withdraw the advice given for the memory.
-    advice: Vec<Told>,
+    advice: Vec<DriverAdvice>,
 }
 
 impl Storage {
@@ -153,7 +154,7 @@ impl Storage {
     }
 
     /// Returns the line of the program that made the array.
-    pub(crate) fn made(&self) -> &'static Location<'static> {
+    pub(crate) fn made_at(&self) -> &'static Location<'static> {
         self.made
     }
 
@@ -476,8 +477,8 @@ impl Storage {
                 registered.free(&self.last_stream(ending.last)?, self.zero_on_free)
             }
             Memory::Part { address, whole } => {
-                for told in &ending.advice {
-                    let _ = told.tell(self.context(), address, self.bytes);
+                for advice in &ending.advice {
+                    let _ = advice.apply(self.context(), address, self.bytes);
                 }
                 // The block is freed after the last use of each part. If that cannot be ordered,
                 // the host waits for the part.
@@ -508,18 +509,18 @@ impl Storage {
     }
 
     /// Stores how to withdraw advice.
-    pub(super) fn remember(&self, told: Told) {
+    pub(super) fn note_advice(&self, advice: DriverAdvice) {
         let mut state = self.lock();
-        if !state.advice.contains(&told) {
-            state.advice.push(told);
+        if !state.advice.contains(&advice) {
+            state.advice.push(advice);
         }
     }
 
     /// Withdraws advice: it stays with pages, and the next array in them is to start without. If
     /// that fails, the next array is slower, but correct.
     fn take_advice_back(&self, lease: &Lease, ending: &Ending) {
-        for told in &ending.advice {
-            let _ = told.tell(self.context(), lease.address, lease.bytes);
+        for advice in &ending.advice {
+            let _ = advice.apply(self.context(), lease.address, lease.bytes);
         }
     }
 
@@ -725,4 +726,23 @@ fn owner_panicked(text: String) -> Error {
     ErrorKind::Panicked.error(format!(
         "what was to free a wrapped pointer panicked: {text}; the memory behind it may not be freed"
     ))
+}
+
+/// Advice in the driver's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DriverAdvice {
+    pub(super) advice: c_int,
+    pub(super) place: CUdevice,
+}
+
+impl DriverAdvice {
+    /// Passes the advice to the driver, for memory of `context`.
+    pub(super) fn apply(self, context: &Context, address: u64, bytes: u64) -> Result<(), Error> {
+        let _current = context.enter()?;
+        let DriverAdvice { advice, place } = self;
+        // SAFETY: the range is of live managed memory, which the caller holds.
+        let advised =
+            unsafe { context.driver().cuMemAdvise(address, bytes as usize, advice, place) };
+        Ok(check("cuMemAdvise", advised)?)
+    }
 }

@@ -80,7 +80,7 @@ impl Target {
 
     /// Returns the scope of arrays that this target makes on this thread.
     pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
-        scope_state::of(&self.heap, self.scope.as_ref())
+        scope_state::current(&self.heap, self.scope.as_ref())
     }
 
     /// Returns an error if the target's scope has ended.

@@ -118,7 +118,7 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 // it: pageable memory at the return, other memory at the wait below.
                 unsafe { driver.cuMemcpyHtoDAsync_v2(self.at(address), from, length, stream.raw()) }
             })?;
-            if later { settle(stream).0 } else { Ok(()) }
+            if later { wait_or_drain(stream).0 } else { Ok(()) }
         })
     }
 
@@ -232,7 +232,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 if let Some(slots) = slots.filter(|_| Slots::pay_for(self.storage(), bytes)) {
                     let copied = slots.download(from, to.cast(), bytes, stream);
                     if copied.is_err() {
-                        return Ok((copied, settle(stream).1));
+                        return Ok((copied, wait_or_drain(stream).1));
                     }
                     continue;
                 }
@@ -242,17 +242,17 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 if !std::mem::replace(&mut waited, true)
                     && let Err(error) = stream.synchronize()
                 {
-                    return Ok((Err(error), settle(stream).1));
+                    return Ok((Err(error), wait_or_drain(stream).1));
                 }
                 let copied = stream.enqueue("cuMemcpyDtoHAsync_v2", |driver| {
                     // SAFETY: both sides have these bytes, and the copy is waited for below.
                     unsafe { driver.cuMemcpyDtoHAsync_v2(to, from, bytes, stream.raw()) }
                 });
                 if copied.is_err() {
-                    return Ok((copied, settle(stream).1));
+                    return Ok((copied, wait_or_drain(stream).1));
                 }
             }
-            Ok(if done > 0 { settle(stream) } else { (Ok(()), true) })
+            Ok(if done > 0 { wait_or_drain(stream) } else { (Ok(()), true) })
         });
         let (read, settled) = read.unwrap_or_else(|error| (Err(error), true));
         // A buffer that the driver may still write to is never freed.
@@ -272,7 +272,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
 /// Waits for a stream, and if that fails for its device. Returns the result of the wait, and `true`
 /// if the work is known to have completed.
-pub(super) fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
+pub(super) fn wait_or_drain(stream: &Stream) -> (Result<(), Error>, bool) {
     match stream.synchronize() {
         Ok(()) => (Ok(()), true),
         Err(error) => (Err(error), stream.context().synchronize().is_ok()),

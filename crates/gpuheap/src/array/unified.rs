@@ -3,8 +3,8 @@
 use gpuheap_driver::{CU_DEVICE_CPU, CUdevice};
 use ndarray::Dimension;
 
-use super::advice::Told;
 use super::element::Element;
+use super::storage::DriverAdvice;
 use super::{ArrayBase, ArrayData};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
@@ -67,7 +67,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// The errors of [`prefetch`](ArrayBase::prefetch), except that [`Advice::ReadMostly`] does not
     /// need concurrent access.
     pub fn advise(&self, advice: Advice) -> Result<(), Error> {
-        self.tell(&advice, true)
+        self.set_advice(&advice, true)
     }
 
     /// Withdraws advice.
@@ -76,10 +76,10 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// The errors of [`advise`](ArrayBase::advise).
     pub fn unadvise(&self, advice: Advice) -> Result<(), Error> {
-        self.tell(&advice, false)
+        self.set_advice(&advice, false)
     }
 
-    fn tell(&self, advice: &Advice, set: bool) -> Result<(), Error> {
+    fn set_advice(&self, advice: &Advice, set: bool) -> Result<(), Error> {
         let (set_it, unset_it, location) = match advice {
             Advice::ReadMostly => (1, 2, None),
             Advice::PreferredLocation(location) => (3, 4, Some(location)),
@@ -96,14 +96,14 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let set_or_unset = if set { set_it } else { unset_it };
         if set {
             // Stored first: a free in between then withdraws too much rather than too little.
-            self.storage().remember(Told { advice: unset_it, place });
+            self.storage().note_advice(DriverAdvice { advice: unset_it, place });
         }
         self.storage().use_on(None, |address, stream| {
             if bytes == 0 {
                 return Ok(());
             }
             let at = self.at(address);
-            Told { advice: set_or_unset, place }.tell(stream.context(), at, bytes)
+            DriverAdvice { advice: set_or_unset, place }.apply(stream.context(), at, bytes)
         })
     }
 

@@ -45,7 +45,7 @@ impl Request {
     ) -> Result<Batch<V>, Error> {
         let Request { target, at } = self;
         let outer = target.scope();
-        let scope = Scope::of_batch(target.heap(), at, outer.clone());
+        let scope = Scope::for_batch(target.heap(), at, outer.clone());
         if let Some(outer) = outer {
             outer.adopt(scope.state())?;
         }

@@ -31,12 +31,13 @@ impl Heap {
         Ok(self.inner().tracker.outstanding())
     }
 
-    /// Returns the outstanding allocations of this moment, by site, for a later comparison by
-    /// [`diff`](Snapshot::diff).
+    /// Returns the outstanding allocations of this moment, by site, for the C interface. In Rust,
+    /// [`meter`](Heap::meter) compares moments.
     ///
     /// # Errors
     ///
     /// The errors of [`leaks`](Heap::leaks).
+    #[doc(hidden)]
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.tracked()?;
         Ok(self.inner().tracker.snapshot())
