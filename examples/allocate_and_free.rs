@@ -1,7 +1,7 @@
 //! How do I allocate and free GPU memory, and see that it happened?
 //!
-//! One array from its allocation to its free, with three figures at each step: the device's, as the
-//! driver counts all processes and contexts; this heap's; and the pool's.
+//! One array from its allocation to its free, with three figures at each step: of the device (all
+//! processes and contexts, from the driver), of this heap and of its pool.
 //!
 //!     cargo run --bin allocate_and_free
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin allocate_and_free
@@ -16,15 +16,15 @@ fn main() -> Result<(), gpuheap::Error> {
     // A heap for this program part alone. `device.heap()` is shared by the whole process.
     let heap = Heap::builder(&device).pool(PoolKind::Binned).build()?;
     let target = heap.target()?;
-    show("at first", &heap)?;
+    print_usage("at first", &heap)?;
 
     // Memory is taken from the driver when it is first needed.
     let array = target.zeroed::<i64, _>(1024)?;
-    show("an array of 1024 integers of 64 bits", &heap)?;
+    print_usage("an array of 1024 integers of 64 bits", &heap)?;
 
     // A drop is a free. The pool keeps the memory, so the driver sees no difference.
     drop(array);
-    show("dropped", &heap)?;
+    print_usage("dropped", &heap)?;
 
     // The next array of that size costs no call of the driver.
     let calls = heap.usage()?.driver_calls;
@@ -32,16 +32,16 @@ fn main() -> Result<(), gpuheap::Error> {
     let between = heap.usage()?.driver_calls - calls;
     println!("another one: {between} calls of the driver\n");
 
-    // `free` does what a drop does, and returns the error if the free fails.
+    // `free` frees as a drop does, and returns the error if the free fails.
     array.fill(7)?.free()?;
 
-    // Only this gives the memory back to the driver. From here on other processes can allocate it.
+    // Only a flush gives the memory back to the driver. Other processes can then allocate it.
     let bytes = heap.reclaim_all()?;
     println!("reclaimed {bytes} bytes\n");
-    show("at last", &heap)
+    print_usage("at last", &heap)
 }
 
-fn show(when: &str, heap: &Heap) -> Result<(), gpuheap::Error> {
+fn print_usage(when: &str, heap: &Heap) -> Result<(), gpuheap::Error> {
     let status = heap.memory_status()?.to_string();
     println!("{when}:\n  {}\n", status.replace('\n', "\n  "));
     Ok(())

@@ -1,6 +1,6 @@
-//! How do I flush GPU memory, and what does a free, a wait or a reset give back?
+//! How do I flush GPU memory, and does a free, a wait or a reset give it back?
 //!
-//! What a free, a wait, a flush and a reset each do to the figure that the driver gives.
+//! The driver's figure after a free, a wait, a flush and a reset.
 //!
 //!     cargo run --bin free_synchronize_reset
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin free_synchronize_reset
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let array = target.zeroed::<u8, _>(BYTES)?;
     show("an array of 256 MiB", &heap)?;
 
-    // The memory can be used again at once, by this heap. The driver knows nothing of it.
+    // This heap can use the memory again at once. The driver's figure stays.
     array.free()?;
     show("freed: the heap keeps it", &heap)?;
 
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Bytes in use by all processes and contexts, as the driver says.
+/// Bytes in use by all processes and contexts, from the driver.
 fn used(heap: &Heap) -> Result<u64, Box<dyn Error>> {
     let used = heap.memory_status()?.device_used;
     used.ok_or("the driver does not say how much memory is in use".into())

@@ -58,7 +58,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
     }
     println!("{batches} batches, {} KiB at most", heap.usage()?.reserved_peak >> 10);
 
-    // A column of counts beside three columns of sums: the shapes go together.
+    // A column of counts divides three columns of sums: the shapes broadcast.
     let columns = counts.cast::<f64>()?;
     let means = (&sums / columns.reshape((GROUPS, 1))?)?;
 

@@ -1,9 +1,9 @@
 //! Why is memory still there after my thread ended?
 //!
-//! Threads that leave memory behind, how that is found, and two ways that leave none.
+//! Threads that leak memory, the report that finds them, and two ways that leak none.
 //!
-//! The driver knows no owner of memory but the context, so the end of a thread frees nothing. What
-//! its stack owns is dropped; what was forgotten, or keeps itself alive in a cycle, is not.
+//! The driver knows no owner of memory but the context, so the end of a thread frees nothing.
+//! Arrays that its stack owns are dropped. Arrays that were forgotten, or are in a cycle, stay.
 //!
 //!     cargo run --bin leaking_threads
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin leaking_threads
@@ -18,10 +18,10 @@ use gpuheap::{Device, DeviceArray, Error, Heap, Tracking};
 fn main() -> Result<(), Error> {
     let device =
         Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
-    // `Counts` remembers the line and the thread; `Backtraces` would add how the line was reached.
+    // `Counts` records the line and the thread; `Backtraces` would add how the line was reached.
     let heap = Heap::builder(&device).track(Tracking::Counts).build()?;
 
-    // Each thread says at its end what it leaves. Without a handler this goes to stderr.
+    // Each thread reports at its end the memory that it leaves; by default to stderr.
     heap.on_thread_end(|end| {
         println!("  '{}' ended and left {} bytes", end.name, end.leaks.bytes);
     });
@@ -49,7 +49,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the array out of the hands of its owner for good.
+/// Forgets the array, so that nothing drops it.
 fn forgets(heap: &Heap) -> Result<(), Error> {
     std::mem::forget(heap.target()?.zeroed::<u8, _>(300_000)?);
     Ok(())
@@ -71,7 +71,7 @@ fn cycle(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// The way that needs no thought: what the function owns goes at its end, on errors too.
+/// By ownership: the end of the function drops its arrays, on errors too.
 fn owns(heap: &Heap) -> Result<(), Error> {
     let array = heap.target()?.filled(500_000, 1_u8)?;
     array.slice(..10)?.to_vec()?;
@@ -88,7 +88,7 @@ fn frees(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// By a scope, for code that cannot be trusted with it: all that the thread makes is freed.
+/// By a scope, for code that may leak: its end frees all arrays that the thread made.
 fn scoped(heap: &Heap) -> Result<(), Error> {
     let (result, report) = heap.thread_scope(|_| forgets(heap).and_then(|()| cycle(heap)));
     println!("  the scope freed {} arrays, {} bytes", report.freed, report.freed_bytes);

@@ -1,8 +1,8 @@
-//! Does managed (unified) memory free itself, and what does it cost?
+//! Does managed (unified) memory free itself, and is it slower?
 //!
-//! Managed memory, which gpuheap calls unified, is one array that host and device both access in
-//! place. It does not free itself: it is freed at a drop like memory of any other kind, and what is
-//! forgotten stays until the process ends. `process_end` shows that end for both kinds.
+//! Managed memory (unified, in gpuheap) is one array that host and device both access in place. It
+//! does not free itself: a drop frees it like memory of any other kind, and a forgotten array stays
+//! until the process ends. `process_end` shows that end for both kinds.
 //!
 //!     cargo run --bin managed_memory
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin managed_memory
@@ -94,7 +94,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows the device's own line around one array, and what it costs to give the array back.
+/// Prints the device's figure around one array, and the time to give the array back.
 fn release(heap: &Heap, kind: MemoryKind) -> Result<(), Error> {
     let line = || heap.memory_status().map(|status| status.device_used);
     let show =

@@ -3,10 +3,10 @@
 //! Memory does not outlive its process, however the process ends. If the figure stays up, a process
 //! still runs: a child, a worker, or a program in another container.
 //!
-//! This program starts itself as a child, which takes memory and ends in one of five ways: it frees
-//! everything first, returns, calls `exit`, or aborts with device memory or with unified memory.
-//! The parent reads the device's line (bytes in use, as the driver counts them) before, during and
-//! after, and how long the end took.
+//! This program starts itself as a child. The child takes memory and ends in one of five ways: it
+//! frees everything first, returns, calls `exit`, or aborts with device memory or with unified
+//! memory. The parent reads the device's figure (bytes in use, from the driver) before, during and
+//! after, and the time that the end took.
 //!
 //!     cargo run --bin process_end
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin process_end
@@ -29,7 +29,7 @@ use gpuheap::{Bytes, Device, Heap, MemoryKind};
 
 const BYTES: usize = 512 << 20;
 
-/// How a child ends: its argument, and what the parent prints.
+/// Ends of a child: its argument, and the parent's text.
 const ENDS: [(&str, &str); 5] = [
     ("frees", "it frees its memory and returns"),
     ("returns", "it returns, with nothing freed"),
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return hold_and_end(&Heap::new(&open(Path::new(&account))?)?, &how);
     }
     let file = account();
-    let result = look(&file);
+    let result = watch_children(&file);
     // A GPU has no such file.
     let _ = std::fs::remove_file(&file);
     result
@@ -69,7 +69,7 @@ fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
 }
 
 /// The parent: has a child end in each way, and reads the device's line.
-fn look(account: &Path) -> Result<(), Box<dyn Error>> {
+fn watch_children(account: &Path) -> Result<(), Box<dyn Error>> {
     let device = open(account)?;
     let heap = Heap::new(&device)?;
     for (how, text) in ENDS {
@@ -110,7 +110,7 @@ fn start(how: &str, account: &Path) -> Result<Child, std::io::Error> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-/// The child: takes memory, has work in flight, and ends as it is told.
+/// The child: takes memory, has work in flight, and ends in the way of its argument.
 fn hold_and_end(heap: &Heap, how: &str) -> Result<(), Box<dyn Error>> {
     let kind = match how {
         "aborts_unified" => MemoryKind::Unified,
@@ -137,7 +137,7 @@ fn hold_and_end(heap: &Heap, how: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Bytes in use by all processes, as the driver says.
+/// Bytes in use by all processes, from the driver.
 fn used(heap: &Heap) -> Result<u64, Box<dyn Error>> {
     let used = heap.memory_status()?.device_used;
     used.ok_or("the driver does not say how much memory is in use".into())

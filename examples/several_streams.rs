@@ -1,6 +1,6 @@
 //! How do I use several streams without two of them using the same memory at once?
 //!
-//! Work of several streams, in order where it has to be and beside each other where it can.
+//! Work of several streams: ordered if one needs the other's result, at once otherwise.
 //!
 //!     cargo run --bin several_streams
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin several_streams
@@ -18,27 +18,27 @@ fn main() -> Result<(), Error> {
     let heap = device.heap()?;
     let (first, second) = (device.stream()?, device.stream()?);
 
-    // 1. Nothing below waits on the host. The copy is given to the second stream, which waits, by
-    // an event on the device, for the fill that the first one was given.
+    // 1. Nothing below waits on the host. The copy on the second stream waits for the fill on the
+    // first, by an event on the device.
     let begin = second.record_timed()?;
     let a = heap.on(&first).filled(LENGTH, 1.5_f32)?;
     let b = a.copy_to(&heap.on(&second))?;
-    // 2. Freed behind the copy, though nothing here says so: an array knows its last use.
+    // 2. The free comes after the copy without an event here: an array records its last use.
     drop(a);
     let end = second.record_timed()?;
     println!("the copy holds {:?}", &b.slice(..3)?.to_vec()?); // this waits
     end.synchronize()?;
     println!("fill and copy took {:?} of the device's time", end.elapsed_since(&begin)?);
 
-    // 3. What one stream freed serves another one, behind an event. Nothing is taken from the
-    // driver for it.
+    // 3. Memory that one stream freed serves another one, after an event. Nothing is taken from
+    // the driver for it.
     let meter = heap.meter()?;
     let c = heap.on(&first).filled(LENGTH, 2.5_f32)?;
     let taken = meter.read()?.taken;
     println!("an array on the other stream took {taken} bytes from the driver");
     drop((b, c));
 
-    // 4. Threads that run beside each other have a stream each. Any thread may use their arrays.
+    // 4. Threads that run at once have a stream each. Any thread may use their arrays.
     let threads: Vec<_> = (0..4_u32)
         .map(|number| {
             let (device, heap) = (device.clone(), heap.clone());
@@ -53,12 +53,12 @@ fn main() -> Result<(), Error> {
         .collect();
     for thread in threads {
         let array = thread.join().expect("no thread panics")?;
-        // On this thread, behind the work that the other one gave its stream.
+        // On this thread, after the work that the other thread enqueued.
         let seen = array.slice(LENGTH - 1..)?.to_vec()?;
         println!("a thread's last element: {}", seen[0]);
     }
 
-    // 5. What other libraries need: one stream that waits for a point of another.
+    // 5. For other libraries: one stream waits for a point of another.
     let point = first.record()?;
     second.wait(&point)?; // the host goes on
     device.synchronize()?; // and waits for everything here

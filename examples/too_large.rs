@@ -28,7 +28,7 @@ fn main() -> Result<(), Error> {
     println!("all of it at once:");
     match target.array(&data) {
         Ok(_) => println!("  fits"),
-        // The cause, the bytes that are missing, and what would help. Programs read the fields.
+        // The cause, the missing bytes and the remedies. Programs read the fields.
         Err(error) => {
             println!("  {}", error.to_string().replace("; ", ";\n  ").replace(" (", "\n  ("));
             if let Some(evidence) = error.out_of_memory() {
@@ -44,9 +44,9 @@ fn main() -> Result<(), Error> {
     println!("\nwould it fit? {}", heap.would_fit(bytes)?);
     println!("would a quarter? {}", heap.would_fit(bytes / 4)?);
 
-    // In batches of as many elements as a quarter of that memory holds, which leaves room for what
-    // the work itself needs. A batch is freed when the next one's turn comes, and its memory serves
-    // that one: the driver is asked once.
+    // In batches of a quarter of that memory, to leave room for the work itself. A batch is freed
+    // when the next one's turn comes, and its memory serves that one: memory is taken from the
+    // driver once.
     println!("\nin batches:");
     let (mut sum, mut largest) = (0.0, f32::MIN);
     let meter = heap.meter()?;

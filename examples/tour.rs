@@ -1,6 +1,6 @@
 //! How do I use GPU arrays without managing memory by hand?
 //!
-//! The whole of it in one program: upload, types, status, reclaim, early free, leaks, batches.
+//! All in one program: upload, types, status, reclaim, early free, leaks, batches.
 //!
 //!     cargo run --bin tour
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin tour
@@ -28,16 +28,16 @@ fn main() -> Result<(), Error> {
 
     println!("\n-- status, before and after");
     heap.reclaim_all()?;
-    show(&heap)?;
+    print_status(&heap)?;
     let array = target.zeroed::<i64, _>(1024)?;
-    show(&heap)?;
+    print_status(&heap)?;
     drop(array);
     println!("dropped; the pool keeps it:");
-    show(&heap)?;
+    print_status(&heap)?;
 
     println!("\n-- reclaim gives it to the driver");
     println!("{} bytes", heap.reclaim_all()?);
-    show(&heap)?;
+    print_status(&heap)?;
 
     println!("\n-- an early free, and a use after it");
     let mine = target.array(&[1, 2, 3])?.into_shared();
@@ -65,9 +65,9 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-fn show(heap: &Heap) -> Result<(), Error> {
+fn print_status(heap: &Heap) -> Result<(), Error> {
     let status = heap.memory_status()?.to_string();
-    // The first line is about all processes; the last ones, with tracking on, are what is alive.
+    // The first line is about all processes; the last ones, with tracking on, list live arrays.
     println!("  {}", status.lines().nth(2).unwrap_or_default());
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! Can others read what was in memory that I freed, and how do I leave nothing?
+//! Can others read my data in memory that I freed, and how do I clear it?
 //!
-//! A free does not erase. Within a process the next array that gets the memory can read what was
-//! in it, and with a pool that happens every time.
+//! A free does not erase. Within a process the next array that gets the memory can read the old
+//! bytes, and with a pool that happens every time.
 //!
-//! The last part looks from another process. One child writes a marker to most of the free memory
+//! The last part reads from another process. One child writes a marker to most of the free memory
 //! and gives it back to the driver. A second child allocates memory and counts the markers that it
 //! finds, once while the first still runs and once after its end. That takes a GPU: on an emulated
-//! device each process has memory of its own.
+//! device each process has its own memory.
 //!
 //!     cargo run --bin zero_before_free
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin zero_before_free
@@ -58,11 +58,11 @@ fn main() -> Result<(), Box<dyn StdError>> {
         return Ok(());
     }
     drop(heap);
-    look_from_another_process()
+    read_from_another_process()
 }
 
 /// Prints how many markers of one child another child finds.
-fn look_from_another_process() -> Result<(), Box<dyn StdError>> {
+fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     let mut writer = start("write")?;
     let mut words = BufReader::new(writer.stdout.take().ok_or("the child has no output")?);
     let mut line = String::new();
@@ -75,7 +75,7 @@ fn look_from_another_process() -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// Returns what a child that counts markers printed.
+/// Returns the output of a child that counts markers.
 fn finding() -> Result<String, Box<dyn StdError>> {
     let mut reader = start("read")?;
     let mut text = String::new();
@@ -124,7 +124,7 @@ fn count_markers(heap: &Heap) -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// Writes the secret, frees it, and reads what the next array finds in the same memory.
+/// Writes the secret, frees it, and reads the same memory through the next array.
 fn write_free_and_look(secret: &Target, other: &Target) -> Result<(), Error> {
     let array = secret.array(SECRET)?;
     let address = array.device_ptr(secret.stream())?;

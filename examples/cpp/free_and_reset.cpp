@@ -1,16 +1,17 @@
 // Which call gives the memory back: the free, the synchronisation, or the reset?
 //
-// cudaFree gives it back, and waits. cudaFreeAsync leaves it in the driver's pool, which gives it back
-// at the next synchronisation. cudaDeviceReset ends all that the process has on the device, and every
-// pointer with it. A heap keeps freed memory until a flush, which says what it gave back, or until the
-// reset.
+// cudaFree gives it back, and waits. cudaFreeAsync leaves it in the driver's pool until the next
+// synchronisation. cudaDeviceReset ends all that the process has on the device, and every
+// pointer with it. A heap keeps freed memory until a flush or the reset. The flush
+// reports the bytes that it gave back.
 //
 //     plain                                   with gpuheap
 //     cudaFree(p);                            // at the end of p: kept for the next
 //     cudaDeviceSynchronize();                heap.flush();   // given back, with a report
 //     cudaDeviceReset();                      heap.reset_device();
 //
-// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a
+// GPU").
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"

@@ -1,7 +1,7 @@
 // Which thread leaks GPU memory, and how do I get it back?
 //
-// With cudaMalloc nobody knows: the driver counts per process. A scope frees what its thread left, and
-// says how much that was.
+// With cudaMalloc the thread is unknown: the driver counts per process. A scope frees the memory
+// that its thread left, and reports its bytes.
 //
 //     plain                                   with gpuheap
 //     void work() {                           void work(gpuheap::heap &heap) {
@@ -10,8 +10,8 @@
 //       cudaFree(p);                            if (failed) return;   // the scope frees p
 //     }                                       }
 //
-// Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU. Built WITH_RUNTIME, it runs the
-// plain form too, and needs a GPU, or the emulated driver and runtime.
+// Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU. Built WITH_RUNTIME, it
+// runs the plain form too, and needs a GPU, or the emulated driver and runtime.
 #include <gpuheap.hpp>
 
 #include <cstdio>

@@ -1,17 +1,20 @@
-// What happens to managed memory that is not freed when the program ends?
+// Does managed memory stay taken if the program ends without freeing it?
 //
-// The driver takes it back with the process, as it does all memory; what is lost is the knowledge that
-// it was forgotten. A destructor of a static object must not free it: the runtime may be gone by then,
-// and the free fails. With a heap, managed memory is counted like the rest: what is live at the end is
-// said, and buffers of the function that opened the heap are freed before it closes.
+// No: the driver takes it back with the process, as it does all memory. But the program gets no
+// report that it was forgotten. A destructor of a static object must not free it: the runtime may
+// be gone by then, and the free fails. With a heap, managed memory is counted like the rest: bytes
+// that are live at the end are reported, and buffers of the function that opened the heap are freed
+// before it closes.
 //
-//     plain                                         with gpuheap
-//     cudaMallocManaged(&p, n);                     auto p = heap.allocate_kind<float>(GPUHEAP_KIND_UNIFIED, n);
-//     cudaDeviceSynchronize();                      heap.wait_for(nullptr);
-//     p[0] = 1;                                     p.data()[0] = 1;
-//     return 0;   // forgotten                      gpuheap_get_kind_statistics(...)   // says so
+//     plain                             with gpuheap
+//     cudaMallocManaged(&p, n);         auto kind = GPUHEAP_KIND_UNIFIED;
+//                                       auto p = heap.allocate_kind<float>(kind, n);
+//     cudaDeviceSynchronize();          heap.wait_for(nullptr);
+//     p[0] = 1;                         p.data()[0] = 1;
+//     return 0;   // forgotten          gpuheap_get_kind_statistics(...)   // says so
 //
-// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a
+// GPU").
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"

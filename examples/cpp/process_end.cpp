@@ -1,16 +1,16 @@
 // Is the memory of a process that ended, or was killed, free for others?
 //
-// Yes, once the process is gone: its context and all of its memory go with it, allocated by the runtime
-// or through a heap. Memory stays taken while a process lives on, such as a child that was forked, or a
-// program that was stopped in its shell. This program looks from a second process: it starts itself, and
-// reads the device's free memory while the other one holds memory, and after its end.
+// Yes, once the process is gone: its context and all of its memory go with it, allocated by the
+// runtime or through a heap. Memory stays taken while a process lives on, such as a child that was
+// forked, or a program that was stopped in its shell. This program starts itself as a second
+// process, and reads the device's free memory while the other one holds memory, and after its end.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&p, n);                      heap.allocate<char>(n).release();
 //     _exit(0);   // or killed                _exit(0);   // or killed
 //
-// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
-// `gpuheap doctor` names the processes that hold memory of a GPU.
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a
+// GPU"). `gpuheap doctor` names the processes that hold memory of a GPU.
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"
@@ -23,8 +23,8 @@
 
 constexpr std::size_t BYTES = 256 << 20;
 
-// An emulated device is a part of its process, unless the processes name one file as its account. Other
-// drivers do not read the variable.
+// An emulated device is a part of its process, unless the processes name one file as its account.
+// Other drivers do not read the variable.
 class shared_account {
  public:
   shared_account() {
@@ -68,7 +68,7 @@ static void look(const char *program, const char *how, int signal) {
   if (pipe(said) != 0) std::exit(1);
   pid_t other = fork();
   if (other == 0) {
-    // A new program: a forked child has no device of its own.
+    // A new program: a forked child cannot use the device.
     dup2(said[1], 1);
     close(said[0]);
     close(said[1]);

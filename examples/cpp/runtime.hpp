@@ -1,5 +1,5 @@
-// The CUDA runtime for the examples. Without a toolkit, declares the functions that they call: programs then
-// link any shared runtime, such as the emulated one (docs/cpp.md).
+// The CUDA runtime for the examples. Without a toolkit, declares the functions that they call:
+// programs then link any shared runtime, such as the emulated one (docs/cpp.md).
 #ifndef RUNTIME_HPP
 #define RUNTIME_HPP
 

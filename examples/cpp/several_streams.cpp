@@ -1,18 +1,19 @@
 // How do I free memory that several streams use?
 //
 // cudaFree waits for the whole device. cudaFreeAsync waits for nothing, but is in the order of one
-// stream: the program makes that stream wait for the others, by events, or the memory is taken by the
-// next allocation while another stream still uses it. With a heap the program names the streams when
-// it uses the memory, and the free is behind all of them.
+// stream: the program makes that stream wait for the others, by events, or the memory is taken by
+// the next allocation while another stream still uses it. With a heap the program names the streams
+// when it uses the memory, and the free comes after all of them.
 //
 //     plain                                         with gpuheap
 //     cudaMallocAsync(&p, n, one);                  auto p = heap.allocate<char>(n, one);
 //     use<<<..., two>>>(p);                         use<<<..., two>>>(p.data());
 //     cudaEventRecord(done, two);                   p.used_on(two);
-//     cudaStreamWaitEvent(one, done, 0);            // at the end of p: behind both
+//     cudaStreamWaitEvent(one, done, 0);            // at the end of p: after both
 //     cudaFreeAsync(p, one);
 //
-// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a GPU").
+// Needs a GPU, or the emulated driver and runtime (docs/cpp.md, "Without a toolkit, without a
+// GPU").
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"
@@ -52,11 +53,11 @@ static void with_gpuheap(cudaStream_t one, cudaStream_t two) {
     memory.used_on(two);
   }
   CHECK(cudaEventDestroy(ready));
-  // Gets the same memory, behind the work of both.
+  // Gets the same memory, after the work of both.
   heap.allocate<char>(BYTES, one).fill(3, one);
   std::printf("gpuheap: freed behind both streams, live %llu bytes\n",
               (unsigned long long)heap.statistics().live);
-  // A heap is told before a stream ends.
+  // Call this before a stream ends.
   heap.stream_ended(one);
   heap.stream_ended(two);
 }

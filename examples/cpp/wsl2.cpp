@@ -1,18 +1,18 @@
 // Why does a program that runs elsewhere run out of memory under WSL2?
 //
-// Windows owns the device and lends it to Linux. Pinned memory is scarce, whatever the host has. The free
-// figure promises memory that Windows refuses. Managed memory does not page: it cannot be larger than the
-// device, and there is no prefetch. With a heap, the limit leaves room unless the program sets another one,
-// and an error says which of these it was.
+// Windows owns the device and lends it to Linux. Pinned memory is scarce, whatever the host has.
+// Windows may refuse memory that the driver reports as free. Managed memory does not page: it
+// cannot be larger than the device, and there is no prefetch. With a heap, the limit leaves room
+// unless the program sets another one, and an error says which of these it was.
 //
-//     plain                                         with gpuheap
-//     cudaHostAlloc(&p, n, 0);   // error 2         heap.allocate_kind<char>(GPUHEAP_KIND_PINNED, n);
-//     cudaMemGetInfo(&free, &total);                heap.would_fit(n);
-//     cudaMalloc(&p, free);      // error 2         heap.allocate<char>(n);
+//     plain                                  with gpuheap
+//     cudaHostAlloc(&p, n, 0);   // error 2  heap.allocate_kind<char>(GPUHEAP_KIND_PINNED, n);
+//     cudaMemGetInfo(&free, &total);         heap.would_fit(n);
+//     cudaMalloc(&p, free);      // error 2  heap.allocate<char>(n);
 //
-// Shows the figures of the machine. Without WSL2, run it on the emulated driver and runtime (docs/cpp.md,
-// "WSL2") with GPUHEAP_EMULATED_DEVICE=wsl2-rtx4060 GPUHEAP_DEVICE=emulated:wsl2-rtx4060, whose figures are
-// chosen to provoke.
+// Shows the figures of the machine. Without WSL2, run it on the emulated driver and runtime
+// (docs/cpp.md, "WSL2") with GPUHEAP_EMULATED_DEVICE=wsl2-rtx4060
+// GPUHEAP_DEVICE=emulated:wsl2-rtx4060, whose figures are chosen to provoke.
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"
@@ -21,7 +21,7 @@
 #include <vector>
 
 constexpr std::size_t MIB = std::size_t(1) << 20;
-// At most so much is pinned, so that the host stays usable.
+// Limit of the pinned bytes, so that the host stays usable.
 constexpr std::size_t MOST_PINNED = 2048 * MIB;
 
 // Bytes that the runtime pins before it refuses, in pieces.

@@ -1,13 +1,15 @@
 """Why is GPU memory still there after my thread ended?
 
-The driver knows no owner of memory but the process's context. A thread's end frees nothing: what its variables held
-is free once Python collects it, and what the thread left in a list, a cache or an exception stays. This program shows
-both, finds the line that holds the memory, and gets it back with a scope for the thread.
+The driver knows no owner of memory but the process's context. A thread's end frees nothing: what
+its variables held is free once Python collects it, and what the thread left in a list, a cache or
+an exception stays. This program shows both, finds the line that holds the memory, and gets it back
+with a scope for the thread.
 
     python thread_memory.py                         # on an emulated device
     python thread_memory.py cuda:0
 
-thread_memory_cupy.py, thread_memory_numba.py and thread_memory_pycuda.py show the same with these libraries.
+thread_memory_cupy.py, thread_memory_numba.py and thread_memory_pycuda.py show the same with these
+libraries.
 """
 
 import sys

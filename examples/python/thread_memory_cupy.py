@@ -1,12 +1,13 @@
 """Why is a thread's GPU memory still taken after the thread ended, with CuPy?
 
-CuPy's pool keeps it for the next array of its size and stream, so that no other library and no other process gets
-it before free_all_blocks(). With the heap it serves all threads and libraries of the process, and under a limit.
+CuPy's pool keeps it for the next array of its size and stream, so that no other library and no
+other process gets it before free_all_blocks(). With the heap it serves all threads and libraries of
+the process, and under a limit.
 
     python thread_memory_cupy.py
 
-Needs CuPy and a GPU: CuPy brings NVIDIA's runtime, which does not run on the emulated driver. Our tests run this
-program against a small fake of CuPy.
+Needs CuPy and a GPU: CuPy brings NVIDIA's runtime, which does not run on the emulated driver. Our
+tests run this program against a small fake of CuPy.
 """
 
 import gc

@@ -1,8 +1,9 @@
 """Why is a thread's GPU memory still taken after the thread ended, with Numba?
 
-Numba keeps what was dropped in a list, and frees it when ten are in it, at a fifth of the device, or when memory
-runs out. A heap gets it back at once: it serves the next request of any thread, and a flush gives it to the
-driver. Numba takes one memory manager in its life, so before and after are two processes.
+Numba keeps what was dropped in a list, and frees it when ten are in it, at a fifth of the device,
+or when memory runs out. A heap gets it back at once: it serves the next request of any thread, and
+a flush gives it to the driver. Numba takes one memory manager in its life, so before and after are
+two processes.
 
     python -m gpuheap emulate -- python thread_memory_numba.py                  # without a GPU
     python thread_memory_numba.py

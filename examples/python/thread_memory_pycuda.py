@@ -1,8 +1,9 @@
 """How do I get a thread's GPU memory back with PyCUDA, without a free in the right place?
 
-PyCUDA frees an object on the thread that drops it, and loses the memory if its context is not current there.
-Memory of a heap is freed on any thread, with a context or without one. Two lines change: pycuda.autoprimaryctx in
-the place of pycuda.autoinit, whose context of its own cannot use the heap's memory, and the allocator.
+PyCUDA frees an object on the thread that drops it, and loses the memory if its context is not
+current there. Memory of a heap is freed on any thread, with a context or without one. Two lines
+change: pycuda.autoprimaryctx in the place of pycuda.autoinit, whose context of its own cannot use
+the heap's memory, and the allocator.
 
     python -m gpuheap emulate -- python thread_memory_pycuda.py                 # without a GPU
     python thread_memory_pycuda.py

@@ -1,8 +1,10 @@
-"""Why does `mem_alloc` fail in a thread with PyCUDA, and why does its memory stay when the thread ends?
+"""Why does `mem_alloc` fail in a thread with PyCUDA, and why does its memory stay when the thread
+ends?
 
-The program that people print imports pycuda.autoinit, calls mem_alloc in a worker, and ends with mem_free. It
-fails in three places, one after the other. At each, gpuheap.explain says what really failed, and which line to
-change. The last worker is whole: PyCUDA alone is enough for it. thread_memory_pycuda.py does without its rules.
+The program that people print imports pycuda.autoinit, calls mem_alloc in a worker, and ends with
+mem_free. It fails in three places, one after the other. At each, gpuheap.explain says what really
+failed, and which line to change. The last worker is whole: PyCUDA alone is enough for it.
+thread_memory_pycuda.py does without its rules.
 
     python -m gpuheap emulate -- python thread_memory_pycuda_as_printed.py      # without a GPU
     python thread_memory_pycuda_as_printed.py

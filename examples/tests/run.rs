@@ -1,14 +1,14 @@
-//! The programs in `examples/` do what they say, and what they print is read in review.
+//! The programs in `examples/`, each run as a process.
 //!
-//! Each runs as a process: on the emulator, where all that it prints is compared with a snapshot,
-//! or on the device of `GPUHEAP_TEST_DEVICE`, where its end is looked at and the lines that matter.
+//! On the emulator, the output is compared with a snapshot. On the device of `GPUHEAP_TEST_DEVICE`,
+//! the exit code and the important lines are checked.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every example, with what it prints on any device.
+/// Every example, with lines that it prints on any device.
 const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "allocate_and_free",
@@ -107,7 +107,7 @@ fn every_example_does_what_it_says() {
 }
 
 #[test]
-fn managed_memory_says_what_is_different_on_wsl2() {
+fn managed_memory_reports_wsl2_limits() {
     let printed = run("managed_memory", Some("emulated:wsl2-rtx4060"));
     assert!(printed.contains("not prefetched:\n  unified memory cannot be"), "{printed}");
     assert!(printed.contains("the same by copies: true"), "{printed}");
@@ -183,7 +183,7 @@ fn readme_questions_have_answers_and_programs() {
     assert!(rows.iter().zip(languages).all(|(row, word)| row[2].contains(word)), "{rows:?}");
 }
 
-/// Runs an example, on its default device unless told another: what it printed.
+/// Runs an example, on its default device or on `device`, and returns its output.
 fn run(name: &str, device: Option<&str>) -> String {
     let program = built(name);
     let mut command = Command::new(&program);
@@ -201,7 +201,8 @@ fn run(name: &str, device: Option<&str>) -> String {
     printed
 }
 
-/// Where cargo built it, or beside this test where both were carried to another machine.
+/// Returns the path where cargo built it, or next to this test if both were copied to another
+/// machine.
 fn built(name: &str) -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folders = [Path::new(env!("CARGO_BIN_EXE_tour")), &here].map(|file| file.parent().unwrap());
@@ -214,7 +215,7 @@ fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns `text` without addresses, times and numbers of threads, which differ from run to run.
+/// Returns `text` without addresses, times and numbers of threads: they differ from run to run.
 fn steady(text: &str) -> String {
     let mut steady = String::new();
     let mut rest = text;
@@ -247,7 +248,7 @@ fn after_time(text: &str) -> Option<&str> {
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_left_out() {
+fn steady_omits_varying_values() {
     let text = "0x2000_1: 16 ms old, 1.5s, (23615, ended) (12) 8.000 KiB (0 bytes) 32 segments [1]";
     let without = "0x[address]_1: [time] old, [time], ([number], ended) ([number]) 8.000 KiB \
                    (0 bytes) 32 segments [1]";

@@ -80,7 +80,7 @@ pub(crate) fn rule(input: &DeriveInput) -> Result<TokenStream> {
 enum How {
     Adapted,
     Cloned,
-    /// The field is `PhantomData`, of whatever its parameters become.
+    /// The field is `PhantomData` of the adapted parameters.
     Phantom,
 }
 
@@ -232,7 +232,7 @@ fn is_parameter(of: &Type) -> bool {
     matches!(of, Type::Path(TypePath { qself: None, path, .. }) if path.get_ident().is_some())
 }
 
-/// Replaces each parameter by what it becomes.
+/// Replaces each parameter by its adapted type.
 struct Replace<'a>(&'a Way<'a>);
 
 impl Replace<'_> {

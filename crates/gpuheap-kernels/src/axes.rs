@@ -106,7 +106,7 @@ impl Piece {
         self.axes.iter().map(|axis| axis.length as u64).product()
     }
 
-    /// Returns the arguments of a strided kernel. The addresses are those of the whole arrays.
+    /// Returns the arguments of a strided kernel. `addresses` are of the whole arrays.
     pub(crate) fn words(&self, linear: (u64, usize), addresses: [u64; 2]) -> Vec<u64> {
         let (out, size) = linear;
         let mut words = vec![
@@ -116,7 +116,7 @@ impl Piece {
             addresses[0].wrapping_add_signed(self.offsets[0]),
             addresses[1].wrapping_add_signed(self.offsets[1]),
         ];
-        // The innermost axis comes first, which is the order of the divisions.
+        // The innermost axis comes first, because the kernel divides in that order.
         for axis in self.axes.iter().rev() {
             let (factor, shift) = divider(axis.length as u32);
             words.extend([
@@ -186,7 +186,7 @@ mod tests {
     use super::divider;
 
     #[test]
-    fn division_by_multiplication_is_exact_below_two_to_the_31() {
+    fn division_is_exact_below_31_bits() {
         let largest = i32::MAX as u32;
         let divisors = (1..300).chain((0..31).flat_map(|bit| {
             let power = 1_u32 << bit;

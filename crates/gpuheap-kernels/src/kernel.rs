@@ -1,6 +1,7 @@
 //! Kernels and their names.
 
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
+use crate::threads::UNITS;
 use crate::{Arithmetic, Comparison, Reduction, Type};
 
 /// A kernel. A GPU runs its PTX, an emulated device its Rust; both know it by its name.
@@ -60,8 +61,6 @@ const SOURCES: [[Source; 2]; 4] = [
 
 /// Prefix of all names.
 const PREFIX: &str = "gpuheap";
-/// Units of copies, bytes.
-pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
 
 impl Kernel {
     /// Returns the name of the kernel's entry in the PTX. No two kernels have the same name.

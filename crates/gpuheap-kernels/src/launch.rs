@@ -3,7 +3,7 @@
 use crate::Kernel;
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
-/// Most words that a kernel takes: those of a strided kernel with all its axes.
+/// Most words of a kernel: a strided kernel with all its axes has that many.
 pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 
 /// One launch of a kernel, with a grid of one dimension and no dynamic shared memory.

@@ -11,8 +11,10 @@ const MOST_BLOCKS: u64 = 1 << 15;
 /// Elements that a thread of a strided kernel takes at a time, a block apart. All their loads are
 /// issued before the first is waited for.
 pub(crate) const STRIDED_EACH: u64 = 4;
-/// Bytes that a lane of a reduction takes at a time, which a thread can load at once.
+/// Bytes that a lane of a reduction takes at a time. A thread loads them by one instruction.
 pub(crate) const VECTOR: usize = 16;
+/// Bytes that a copy moves at a time: as many as alignment and length allow.
+pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Bounds the sums that a block keeps in its own memory before it adds them to the result, bytes.
 pub(crate) const SHARED_BYTES: usize = 32 << 10;
 

@@ -13,7 +13,7 @@ CACHE = []
 
 
 def step(heap, batch):
-    """A step of a training: activations that live as long as the step, and a gradient that is returned."""
+    """A training step: activations that live as long as the step, and the gradient."""
     activations = [heap.alloc(MIB) for _ in range(batch)]
     gradient = heap.alloc(2 * MIB)
     del activations
@@ -22,7 +22,7 @@ def step(heap, batch):
 
 @pytest.fixture
 def model(gpu_heap):
-    """Weights. What a fixture holds is not counted against the test."""
+    """Weights. Memory that a fixture holds is not counted against the test."""
     return gpu_heap.alloc(64 * MIB)
 
 

@@ -10,15 +10,15 @@ pub use group::group_sum;
 pub use reduce::{partials, reduce};
 
 use crate::axes::{Axis, Piece, collapse, split};
-use crate::kernel::{Kind, UNITS};
-use crate::threads::{STRIDED_EACH, grid};
+use crate::kernel::Kind;
+use crate::threads::{STRIDED_EACH, UNITS, grid};
 use crate::{Kernel, Launch, Words};
 
 /// Plans a copy of units of 1, 2, 4, 8 or 16 bytes between strided arrays. No launches for other
 /// units.
 ///
-/// Strides are in units and may be negative. The addresses are those of the first unit of each
-/// side. The sides must not overlap, and neither may the written units. Nothing is checked.
+/// Strides are in units and may be negative. `out` and `input` are the addresses of each side's
+/// first unit. The sides must not overlap, and neither may the written units. Nothing is checked.
 pub fn copy(
     unit: usize,
     shape: &[usize],

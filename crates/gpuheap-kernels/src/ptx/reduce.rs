@@ -1,4 +1,4 @@
-//! Reductions. The order of the operations is that of the Rust, whatever the addresses.
+//! Reductions. The operations have the same order as in Rust, whatever the addresses.
 
 use crate::ptx::value::{
     cast, class, combine, identity, load, load_if, load_vector, store, store_if,
@@ -46,7 +46,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let lanes = w.word32(4);
     let (out, input) = (w.address(5), w.address(6));
     let [thread, block, blocks] = ["tid.x", "ctaid.x", "nctaid.x"].map(|name| w.special(name));
-    // The lane, and the piece among those of the block.
+    // The lane, and the piece within the block.
     let [each, within, lane] = w.regs(Class::Bits32);
     emit!(w, "div.u32 {within}, {thread}, {lanes};");
     emit!(w, "mul.lo.u32 {lane}, {within}, {lanes};");
@@ -187,7 +187,7 @@ fn by_halves(w: &mut Writer, fold: Fold, (thread, lane, lanes): (Reg, Reg, Reg))
     w.place(end);
 }
 
-/// Writes a kernel with a thread for each piece of a column, which it adds up in order.
+/// Writes a kernel with a thread for each piece of a column. It adds the elements up in order.
 pub(super) fn columns(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let mut w = Writer::default();
     let w = &mut w;

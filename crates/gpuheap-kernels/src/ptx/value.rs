@@ -41,7 +41,7 @@ fn register(of: Type) -> &'static str {
 pub(super) fn argument(w: &mut Writer, of: Type, index: usize) -> Reg {
     let value = w.reg(class(of));
     emit!(w, "ld.param.{} {value}, [args+{}];", memory(of), 8 * index);
-    settle(w, of, value);
+    normalize_bool(w, of, value);
     value
 }
 
@@ -49,7 +49,7 @@ pub(super) fn argument(w: &mut Writer, of: Type, index: usize) -> Reg {
 pub(super) fn load(w: &mut Writer, of: Type, address: Reg) -> Reg {
     let value = w.reg(class(of));
     emit!(w, "ld.global.{} {value}, [{address}];", memory(of));
-    settle(w, of, value);
+    normalize_bool(w, of, value);
     value
 }
 
@@ -64,12 +64,12 @@ pub(super) fn load_if(
     let value = w.reg(class(of));
     emit!(w, "mov.{} {value}, {otherwise};", value.class.suffix());
     emit!(w, "@{predicate} ld.global.{} {value}, [{address}+{offset}];", memory(of));
-    settle(w, of, value);
+    normalize_bool(w, of, value);
     value
 }
 
 /// Makes any byte but 0 count as 1 in a `Bool`.
-fn settle(w: &mut Writer, of: Type, value: Reg) {
+fn normalize_bool(w: &mut Writer, of: Type, value: Reg) {
     if of == Type::Bool {
         emit!(w, "min.u32 {value}, {value}, 1;");
     }
@@ -116,7 +116,7 @@ pub(super) fn load_vector(
         for at in (0..32).step_by(bits) {
             let value = w.reg(Class::Bits32);
             emit!(w, "bfe.{sign} {value}, {word}, {at}, {bits};");
-            settle(w, of, value);
+            normalize_bool(w, of, value);
             values.push(value);
         }
     }
@@ -223,8 +223,8 @@ fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
 ///
 /// The errors of the reciprocal and the product are together below `2^-21` of the quotient. They
 /// may make a whole quotient a little less than it is, so `2^-18` of the quotient is added first.
-/// That is at most `2^16 / b * 2^-18`, and so too little to reach the next whole number, which is
-/// `1 / b` away or more.
+/// That is at most `2^16 / b * 2^-18`, too little to reach the next whole number at a distance of
+/// `1 / b` or more.
 ///
 /// Numbers become floats and back by their place relative to `2^23`, since a device converts four
 /// at a time where it adds sixteen. With the instructions for conversion, i8 reached 0.73 of a copy
@@ -340,7 +340,7 @@ pub(super) fn identity(op: Reduction, of: Type) -> String {
     let least = matches!(op, Reduction::Max | Reduction::Any);
     match op {
         Reduction::Sum | Reduction::Total => zero(of),
-        // The reduction only asks if values are 0, so 1 and 0 of any type serve.
+        // The reduction only tests if values are 0, so 1 and 0 of any type serve.
         Reduction::All if of != Type::Bool => one(of),
         Reduction::Any if of != Type::Bool => zero(of),
         Reduction::Min | Reduction::All | Reduction::Max | Reduction::Any => match of {

@@ -175,7 +175,7 @@ impl Writer {
         (quotient, rest)
     }
 
-    /// Writes a division that is skipped if the divisor is 1, which is often.
+    /// Writes a division that is skipped if the divisor is 1. Most divisors are.
     pub(super) fn divide_unless_one(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest] = self.regs(Class::Bits64);
         let one = self.reg(Class::Predicate);

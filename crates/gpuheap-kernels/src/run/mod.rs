@@ -16,12 +16,12 @@ use memory::{AnyMemory, KeepsError, Refused};
 pub use memory::Memory;
 
 impl Kernel {
-    /// Runs a launch of the kernel with these words. The result is that of the PTX to the last bit,
+    /// Runs a launch of the kernel with these words. The result equals the PTX's to the last bit,
     /// whatever its grid.
     ///
     /// # Errors
     ///
-    /// The memory's first error. What was written before it stays written.
+    /// The memory's first error. Earlier writes stay.
     pub fn run<M: Memory>(&self, words: &[u64], memory: &mut M) -> Result<(), M::Error> {
         let mut memory = KeepsError { memory, error: None };
         let ran = self.run_on(words, &mut memory);

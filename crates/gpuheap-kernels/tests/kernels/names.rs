@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gpuheap_kernels::{BLOCK, Kernel};
 
 #[test]
-fn names_tell_kernels_apart_and_lead_back() {
+fn names_are_unique_and_parse_back() {
     let all = Kernel::all();
     let names: BTreeSet<String> = all.iter().map(Kernel::name).collect();
     assert_eq!(names.len(), all.len());

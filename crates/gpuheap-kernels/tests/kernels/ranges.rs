@@ -1,4 +1,4 @@
-//! Ranges that launches say they use, compared with those that they use.
+//! Ranges that launches state, compared with the bytes that they use.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn check(launches: Vec<Launch>) {
             into.extend(bytes(&access.region));
         }
         // The Rust may also read the gaps between elements. Sums that no key names, and the count
-        // of bad rows without any, are said but not touched.
+        // of bad rows without any, are stated but not touched.
         let is_sum = launch.kernel.name().contains("_groups_");
         assert!(is_sum || used.read.is_superset(&read), "{launch:?}");
         assert!(is_sum || used.written == written, "{launch:?}");
@@ -74,7 +74,7 @@ fn check(launches: Vec<Launch>) {
 }
 
 #[test]
-fn launches_say_what_they_use() {
+fn accesses_match_bytes_used() {
     let at = |address, strides| Operand::Array { address, strides };
     let add = |shape: &[usize], left, right| {
         check(arithmetic(Arithmetic::Add, Type::I32, shape, 0x1000, left, right));
@@ -94,7 +94,7 @@ fn launches_say_what_they_use() {
 }
 
 #[test]
-fn bounds_know_the_end_of_all_addresses() {
+fn bounds_stop_at_64_bits() {
     let region = |address, run, axes: &[(u64, i64)]| Region { address, run, axes: axes.to_vec() };
     assert_eq!(region(100, 4, &[(3, -8), (2, 100)]).bounds(), Some((84, 120)));
     assert_eq!(region(8, 4, &[(3, -8)]).bounds(), None);

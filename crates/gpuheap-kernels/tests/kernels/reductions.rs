@@ -87,7 +87,7 @@ fn integers_and_bools() {
 }
 
 #[test]
-fn floats_have_a_smallest_and_a_largest() {
+fn float_min_max_handle_nan() {
     let random = &mut Random(2);
     macro_rules! each {
         ($($T:ident)*) => {$(
@@ -119,7 +119,7 @@ fn floats_have_a_smallest_and_a_largest() {
 }
 
 #[test]
-fn sums_of_floats_are_doubles_and_exact_where_they_can_be() {
+fn float_sums_are_doubles() {
     let mut random = Random(3);
     for shape in SHAPES {
         let count = shape.0 * shape.1 * shape.2;
@@ -134,14 +134,14 @@ fn sums_of_floats_are_doubles_and_exact_where_they_can_be() {
     }
     let tenths = vec![0.1_f64; 1 << 20];
     let [sum] = reduced::<f64, f64>(Reduction::Sum, (1, 1 << 20, 1), &tenths)[..] else { panic!() };
-    // Sums by halves keep the error far below that of a sum one after the other.
+    // Sums by halves have a far smaller error than a sum in sequence.
     assert!((sum - 104_857.6).abs() < 1e-9, "{sum}");
     let with_infinity = [1.0_f32, f32::INFINITY, 3.0];
     assert_eq!(reduced::<f32, f64>(Reduction::Sum, (1, 3, 1), &with_infinity), [f64::INFINITY]);
 }
 
 #[test]
-fn an_empty_axis_gives_what_changes_nothing() {
+fn empty_axis_gives_identity() {
     assert_eq!(reduced::<i32, i64>(Reduction::Sum, (2, 0, 3), &[]), [0; 6]);
     assert_eq!(reduced::<u8, u8>(Reduction::Min, (1, 0, 1), &[]), [255]);
     assert_eq!(reduced::<f32, f32>(Reduction::Max, (1, 0, 1), &[]), [f32::NEG_INFINITY]);

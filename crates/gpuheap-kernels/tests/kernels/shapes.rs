@@ -19,7 +19,7 @@ fn place(index: &[usize], strides: &[isize]) -> isize {
     index.iter().zip(strides).map(|(&i, &stride)| i as isize * stride).sum()
 }
 
-/// Returns how far the elements reach before and behind the first.
+/// Returns how far the elements reach before and after the first.
 fn reach(shape: &[usize], strides: &[isize]) -> (usize, usize) {
     let mut reach = (0, 0);
     for (&length, &stride) in shape.iter().zip(strides) {
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_write_the_places_of_their_units_alone(
+    fn copies_write_only_their_units(
         lengths in prop::collection::vec((1_usize..5, any::<bool>(), -9_isize..9), 0..10),
         unit in prop::sample::select(vec![1_usize, 2, 4, 8, 16]),
         off in 0_usize..3,
@@ -113,7 +113,7 @@ proptest! {
 }
 
 #[test]
-fn what_lies_together_is_flat_and_what_is_large_is_split() {
+fn adjacent_is_flat_large_is_split() {
     let at = |address, strides| Operand::Array { address, strides };
     let name = |launches: Vec<gpuheap_kernels::Launch>| {
         let names: Vec<String> = launches.iter().map(|launch| launch.kernel.name()).collect();

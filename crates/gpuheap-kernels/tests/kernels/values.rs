@@ -62,7 +62,7 @@ macro_rules! check_comparison {
 }
 
 #[test]
-fn integers_wrap_and_division_by_zero_is_zero() {
+fn integers_wrap_divide_by_zero() {
     macro_rules! each {
         ($($T:ident)*) => {$(
             check_arithmetic!($T:

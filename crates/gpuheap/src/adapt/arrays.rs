@@ -1,4 +1,4 @@
-//! Rules for arrays: those of `ndarray` and of gpuheap.
+//! Rules for arrays of `ndarray` and of gpuheap.
 
 use ndarray::{Array, Data, Dimension};
 

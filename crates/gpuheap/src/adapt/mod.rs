@@ -56,7 +56,7 @@
 //! |---|---|---|---|
 //! | `f64` | | `f32` | `f32` |
 //! | `f32` | | | |
-//! | those of `half`, with the feature `half` | | | `f32` |
+//! | the numbers of `half`, with the feature `half` | | | `f32` |
 //! | integers | | | `f32` |
 //! | `Complex<f64>` | | `Complex<f32>` | `Complex<f32>` |
 //! | other `Complex` | | | `Complex<f32>` |

@@ -109,7 +109,7 @@ impl<R: ElementRule> Upload<R> {
 
     pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
-        // A rule may have ignored the error, which other rules' arrays share.
+        // A rule may have ignored the error. Other rules' arrays failed with it.
         if let Some(error) = self.failed.take() {
             return Err(error);
         }

@@ -13,8 +13,8 @@ use crate::array::{ArrayBase, ArrayData, DeviceArray, Element, UninitArray};
 use crate::error::Error;
 
 impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
-    /// Converts the elements to another type, into a new array of the same shape. The rules are
-    /// those of Rust's `as`.
+    /// Converts the elements to another type, into a new array of the same shape, by the
+    /// rules of Rust's `as`.
     ///
     /// * Float to integer: truncates, saturates at the ends of the range, and turns NaN into 0.
     /// * Integer to smaller integer: keeps the low bits.
@@ -88,7 +88,7 @@ fn cast_to<S: ArrayData, T: Element, U: Element, D: Dimension>(
         return Ok(out);
     }
     let (input, window) = (array.window(), out.window());
-    // Runs on the stream of the new array, which is the target's.
+    // Runs on the target's stream.
     run([&window, &input], |[out, input]| kernels::cast(from, to, array.len(), out, input))?;
     Ok(out)
 }

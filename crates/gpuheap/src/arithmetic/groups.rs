@@ -170,7 +170,7 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
     Ok(out)
 }
 
-/// Moves a result to the kind of memory that the caller asked for.
+/// Moves a result to the requested kind of memory.
 fn placed<T: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
     target: &Target,

@@ -131,7 +131,7 @@ pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), E
 
 fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(), Error> {
     let enqueued = stream.enqueue("cuLaunchKernel", |driver| {
-        // The driver only reads what parameters point to.
+        // The driver only reads the parameters.
         let mut parameters: [*mut c_void; 1] = [launch.words.as_slice().as_ptr().cast_mut().cast()];
         // SAFETY: the kernel takes these words, which the driver copies during the call. The
         // addresses among them are of the planned arrays, whose shapes were checked; the arrays are

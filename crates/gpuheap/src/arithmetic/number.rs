@@ -43,8 +43,7 @@ pub trait Number: Scalar + PartialOrd + fmt::Display {}
 )]
 pub trait Signed: Number {}
 
-/// An integer of 8 to 64 bits, which may be the key of a group. Sealed: programs cannot implement
-/// it.
+/// An integer of 8 to 64 bits: the key of a group. Sealed: programs cannot implement it.
 #[diagnostic::on_unimplemented(
     message = "elements `{Self}` cannot be keys of groups",
     note = "integers of 8 to 64 bits can"

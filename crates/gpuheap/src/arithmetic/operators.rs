@@ -317,7 +317,7 @@ pub(super) fn enqueue_strided(
     [left, right]: [&Side<'_>; 2],
     steps: &[Vec<isize>; 2],
 ) -> Result<(), Error> {
-    // The stream is that of the left side, if it is an array. A number has no address, so any
+    // Uses the stream of the left side, if it is an array. A number has no address, so any
     // window will do.
     let (one, other) = match (left, right) {
         (Side::Array(left), Side::Array(right)) => (left, right),

@@ -55,7 +55,7 @@ impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
         Ok(T::mean(total / self.len() as f64))
     }
 
-    /// Returns the sums along `axis`, which the result does not have; 0 if the axis has length 0.
+    /// Returns the sums along `axis`; 0 if the axis has length 0. The result lacks that axis.
     /// Does not wait.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
         recast(reduced::<T::Total, _, _, _, _>(Reduction::Sum, self, sizes, target, shape, at)?, at)
     }
 
-    /// Returns the means along `axis`, which the result does not have. Does not wait.
+    /// Returns the means along `axis`. The result lacks that axis. Does not wait.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl<S: ArrayData, T: Number, D: Dimension> ArrayBase<S, T, D> {
             .ok_or_else(|| nothing("greatest element", self.shape()))
     }
 
-    /// Returns the least elements along `axis`, which the result does not have. Does not wait.
+    /// Returns the least elements along `axis`. The result lacks that axis. Does not wait.
     ///
     /// # Errors
     ///

@@ -10,13 +10,13 @@ use crate::kind::MemoryKind;
 type Check = Rc<dyn Fn(u64) -> bool>;
 
 thread_local! {
-    /// `true` while the thread has a check, which every new array looks at.
+    /// `true` while the thread has a check. Every new array reads it.
     static IS_SET: Cell<bool> = const { Cell::new(false) };
     static CHECK: RefCell<Option<Check>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`. Before an array that this thread makes meanwhile takes device memory, `check` gets
-/// its bytes. If `check` returns `false`, the array is not made.
+/// Runs `work`. Before an array of this thread takes device memory meanwhile, `check` gets its
+/// bytes. If `check` returns `false`, the array is not made.
 #[doc(hidden)]
 pub fn admitted<R>(check: impl Fn(u64) -> bool + 'static, work: impl FnOnce() -> R) -> R {
     let _end = Restore(replace(Some(Rc::new(check))));
@@ -41,7 +41,7 @@ fn replace(check: Option<Check>) -> Option<Check> {
     CHECK.with(|now| std::mem::replace(&mut *now.borrow_mut(), check))
 }
 
-/// Puts the check from before back, also after a panic.
+/// Restores the previous check, also after a panic.
 struct Restore(Option<Check>);
 
 impl Drop for Restore {

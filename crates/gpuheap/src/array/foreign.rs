@@ -18,14 +18,15 @@ use crate::stream::Stream;
 
 impl Target {
     /// Makes an array over foreign memory of the target's device. Dropping, freeing or releasing
-    /// the array does not free the memory. The driver tells the kind of memory; page-locked memory
-    /// of any origin counts as pinned. The target's stream counts as the stream of its last use.
+    /// the array does not free the memory. The driver reports the kind of memory. Page-locked
+    /// memory of any origin counts as pinned. The target's stream counts as the stream of its last
+    /// use.
     ///
     /// # Safety
     ///
-    /// The memory has room for the shape. It holds valid elements by the time the stream gets
-    /// there, and exists until all work on the array has completed. Meanwhile, other code uses it
-    /// only in the order of the array's [stream](super::ArrayBase::stream).
+    /// The memory has room for the shape. It holds valid elements before the stream reaches the
+    /// first work on it, and exists until all work on the array has completed. Meanwhile, other
+    /// code uses it only in the order of the array's [stream](super::ArrayBase::stream).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Device arrays, which own their memory.
+//! Device arrays. They own their memory.
 
 pub(crate) mod admission;
 mod create;
@@ -309,7 +309,7 @@ impl<T, D: Clone> Clone for DeviceView<'_, T, D> {
 mod sealed {
     use std::sync::Arc;
 
-    /// Access to the storage behind a handle.
+    /// Access to the storage of a handle.
     pub trait HasStorage {
         /// Name of arrays held in this way.
         #[doc(hidden)]

@@ -12,7 +12,7 @@ pub(crate) struct Registered {
     pub(super) lock: PageLock,
     /// The vector: a `Vec` of elements.
     pub(super) vector: Box<dyn Any + Send>,
-    /// `true` if the heap fills what it frees with zeros.
+    /// `true` if the heap fills freed memory with zeros.
     pub(super) zeroed: bool,
 }
 

@@ -35,7 +35,7 @@ impl Heap {
     ///     std::mem::forget(target.zeroed::<f32, _>(1000)?);
     ///     Ok(scope.keep(target.array(&[1.0, 2.0])?))
     /// });
-    /// let kept = result?; // what the closure returned: its `?` ends the closure alone
+    /// let kept = result?; // the closure's result: its `?` ends the closure alone
     /// assert_eq!((report.freed, report.freed_bytes, report.kept.len()), (1, 4000, 1));
     /// assert_eq!(kept.to_vec()?, [1.0, 2.0]);
     /// # Ok(()) }
@@ -142,7 +142,7 @@ impl Scope {
             None => storage.join(None),
             Some(outer) => {
                 if outer.add(storage).is_err() {
-                    // The outer scope ended first, and its end frees what belongs to it. The heap
+                    // The outer scope ended first, and its end frees its arrays. The heap
                     // counts frees that fail.
                     let _ = storage.free_early(outer.freed_by());
                 }

@@ -82,11 +82,11 @@ impl ScopeState {
         let what = match self.kind {
             ScopeKind::Code => format!("the scope that began at {file}:{line} ended"),
             ScopeKind::Batch => {
-                format!("the upload of a batch, asked for at {file}:{line}, is over")
+                format!("the upload of a batch, requested at {file}:{line}, has ended")
             }
         };
         ErrorKind::Ended.error(format!(
-            "{what}, and nothing can be made in it any more; make the array with a target of the heap"
+            "{what}, and no array can be made in it; make the array with a target of the heap"
         ))
     }
 
@@ -121,7 +121,7 @@ impl ScopeState {
         Err(self.ended())
     }
 
-    /// Returns an error if the scope that a batch was uploaded in has ended, which freed the batch.
+    /// Returns an error if the scope around a batch has ended. Its end freed the batch.
     pub(crate) fn check_batch(&self) -> Result<(), Error> {
         if self.heap.is_forked() || !self.lock().over {
             return Ok(());
@@ -212,8 +212,8 @@ impl fmt::Debug for ScopeState {
     }
 }
 
-/// Weak references, from which dead ones are removed now and then. There are at most twice as many
-/// entries as ever were alive at once.
+/// Weak references. Dead ones are removed when the list has doubled, so it has at most twice as
+/// many entries as were alive at once.
 pub(super) struct Few<T> {
     entries: Vec<Weak<T>>,
     tidy_at: usize,
@@ -240,7 +240,7 @@ impl<T> Default for Few<T> {
 }
 
 thread_local! {
-    /// Number of open thread scopes, which every new array checks.
+    /// Number of open thread scopes. Every new array reads it.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     /// The open thread scopes, the innermost last. The list has no destructor, so that it exists at
     /// the thread's end too. The end of the outermost scope frees the list's memory.
@@ -299,7 +299,7 @@ mod tests {
     use crate::Device;
 
     #[test]
-    fn a_long_scope_does_not_remember_what_went() {
+    fn long_scope_forgets_dropped_arrays() {
         let heap = Device::open("emulated:1GiB").unwrap().heap().unwrap();
         let (longest, _) = heap.scope(|scope| {
             let target = scope.target().unwrap();

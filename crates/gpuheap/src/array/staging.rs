@@ -1,15 +1,14 @@
 //! Large copies of pageable memory, through pinned memory and on several threads.
 //!
-//! The driver copies pageable memory by one thread of its own, at 7 to 11 GB/s on an H200 host
-//! whose link does 55. A core's memory copy is about as fast, so it takes several cores. Each
+//! The driver copies pageable memory by a single thread, at 7 to 11 GB/s on an H200 host whose link
+//! does 55. A core's memory copy is about as fast, so it takes several cores. Each
 //! thread here takes the next piece of the copy, waits for one of its slots of pinned memory to be
 //! free, and makes the device copy between that slot and its own memory.
 //!
-//! The slots are leases of the heap's pinned memory like any other, with one exception: they are
-//! never waited for, and no reclaim step runs for them. Without slots, the copy is left to the
-//! driver. The slots are allocated on a stream that is given no work. The host therefore waits only
-//! for their last use before it touches them. They are freed in the order of the stream that
-//! copies.
+//! The slots are leases of the heap's pinned memory. Unlike for other leases, the heap neither
+//! waits for them nor runs reclaim steps. Without slots, the copy is left to the driver. The slots
+//! are allocated on a stream that is given no work. The host therefore waits only for their last
+//! use before it touches them. They are freed in the order of the stream that copies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -209,7 +208,7 @@ impl Copy<'_> {
         let (function, copied) = match self.way {
             Way::Up(source) => {
                 // SAFETY: the piece is in the source. The slot belongs to this thread, is as long,
-                // and the device does not use it any more.
+                // and the device has finished with it.
                 unsafe {
                     let from = source.as_ptr().add(start);
                     from.copy_to_nonoverlapping(pointer(slot.address), length);
@@ -257,8 +256,8 @@ impl Copy<'_> {
     }
 }
 
-/// Asks the host for huge pages behind memory that is about to be written for the first time. A
-/// download spends most of its time on the first access to 4 KiB pages. With huge pages, eight
+/// Requests huge pages for host memory that is about to be written for the first time. A download
+/// spends most of its time on the first access to 4 KiB pages. With huge pages, eight
 /// threads went from 7 to 17 GB/s on an H200's host.
 fn ask_for_large_pages(to: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]

@@ -1,5 +1,4 @@
-//! Storages: the memory behind arrays, shared by handles and views, used in stream order, freed
-//! once.
+//! Storages: the memory of arrays, shared by handles and views, used in stream order, freed once.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -40,7 +39,7 @@ pub(crate) struct Storage {
     home: Stream,
     /// Line of the program that made the array.
     made: &'static Location<'static>,
-    /// `true` if a part of this block was used on another stream than that of its allocation.
+    /// `true` if a part of this block was used on a stream other than `home`.
     strayed: AtomicBool,
     state: Mutex<State>,
 }
@@ -84,7 +83,7 @@ pub(super) enum Place {
     At(u64),
     /// Not allocated yet; the address will be a multiple of [`STAGED_ALIGN`].
     Staged,
-    /// None any more: the memory was freed, or belongs to the parent of a forked child.
+    /// No location: the memory was freed, or belongs to the parent of a forked child.
     Nowhere,
 }
 
@@ -163,7 +162,7 @@ impl Storage {
         self.peek().map_or_else(|| self.home.clone(), |state| state.stream(&self.home).clone())
     }
 
-    /// Returns a stream of the heap's device for new arrays like this one: that of the last use,
+    /// Returns a stream of the heap's device for new arrays like this one: of the last use,
     /// unless that is of another device.
     pub(crate) fn own_stream(&self) -> Stream {
         let stream = self.stream();
@@ -296,7 +295,7 @@ impl Storage {
     }
 
     /// Calls `work` to enqueue work that reads `source` and writes this storage. It runs on a
-    /// stream of this storage's own device: that of the last use, or `home` ordered after it. The
+    /// stream of this storage's own device: of the last use, or `home` ordered after it. The
     /// source's stream is then ordered after the work.
     pub(crate) fn use_with<R>(
         &self,
@@ -320,7 +319,7 @@ impl Storage {
         }
         let (to, from) = (mine.address()?, theirs.address()?);
         (mine.used_since_upload, theirs.used_since_upload) = (true, true);
-        // On a device of its own: a peer that used it last may have no access to the source.
+        // On its own device: a peer that used it last may have no access to the source.
         let stream = self.last_stream(mine.ending_stream())?;
         mine.last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         let their_stream = theirs.stream(&source.home).clone();
@@ -336,7 +335,7 @@ impl Storage {
             theirs.set_last(stream);
             return Ok(done);
         }
-        // The source's last stream stays one of its own device, ordered after this copy.
+        // The source's last stream stays on its device, ordered after this copy.
         let ordered = their_stream.wait_for(&stream);
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
             // The source's free has to be ordered after the copy all the same.
@@ -370,7 +369,7 @@ impl Storage {
             state.address()?;
         }
         let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
-        // On a device of its own: a peer that used it last may have no access to the others.
+        // On its own device: a peer that used it last may have no access to the others.
         let stream = self.last_stream(states[mine].ending_stream())?;
         states[mine].last =
             Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
@@ -740,7 +739,8 @@ impl DriverAdvice {
     pub(super) fn apply(self, context: &Context, address: u64, bytes: u64) -> Result<(), Error> {
         let _current = context.enter()?;
         let DriverAdvice { advice, place } = self;
-        // SAFETY: the range is of live managed memory, which the caller holds.
+        // SAFETY: the storage's lock is held, so this managed range stays allocated during the
+        // call.
         let advised =
             unsafe { context.driver().cuMemAdvise(address, bytes as usize, advice, place) };
         Ok(check("cuMemAdvise", advised)?)

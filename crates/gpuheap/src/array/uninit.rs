@@ -14,7 +14,7 @@ use crate::stream::Stream;
 pub struct UninitArray<T, D = Ix1>(pub(crate) DeviceArray<T, D>);
 
 impl<T: Element, D: Dimension> UninitArray<T, D> {
-    /// Writes the whole array from host data, which may be changed as soon as this returns.
+    /// Writes the whole array from host data. The data may be changed as soon as this returns.
     ///
     /// # Errors
     ///

@@ -163,7 +163,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    /// Narrows to a range of the leading axis, which has to be within the axis.
+    /// Narrows to a range within the leading axis.
     fn narrowed(mut self, start: usize, end: usize) -> Self {
         let bytes = self.bytes();
         if let Some(axis) = self.shape.slice_mut().first_mut() {
@@ -232,7 +232,7 @@ impl<T: Element, D: Dimension> SharedArray<T, D> {
     /// # Ok(()) }
     /// ```
     pub fn view_mut_shared(&self) -> DeviceViewMut<'_, T, D> {
-        // Host references to the elements come from `DeviceArray` alone, and a shared handle never
+        // Only `DeviceArray` gives host references to the elements, and a shared handle never
         // becomes one again.
         ArrayBase {
             offset: self.offset,

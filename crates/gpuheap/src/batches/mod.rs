@@ -148,7 +148,7 @@ impl Device {
 /// | | for a loop that | uploads |
 /// |---|---|---|
 /// | [`prefetch`](Batches::prefetch) | enqueues work and does not wait for it | in `next`, while that work runs |
-/// | [`prefetch_on`](Batches::prefetch_on) | waits for results, such as by `to_vec` | on a thread of its own |
+/// | [`prefetch_on`](Batches::prefetch_on) | waits for results, such as by `to_vec` | on a second thread |
 ///
 /// Both hand a batch out on the target's stream, so the order of work is the same as without
 /// prefetching. Only the current batch and those uploaded ahead hold memory. The current batch
@@ -193,7 +193,7 @@ impl<U: Uploads> Batches<U> {
 
 impl<S: Source> Batches<Ahead<S>> {
     /// Uploads up to `count` batches ahead, on a second stream. `next` starts these uploads before
-    /// the turn of the current batch ends, so that they run beside the device's work on it. One
+    /// the turn of the current batch ends, so that they overlap with the device's work on it. One
     /// batch ahead is enough if all batches take about as long; more smooth out differences.
     /// Batches of rows are smaller then, because all batches on the device share the fraction.
     ///

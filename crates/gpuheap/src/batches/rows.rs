@@ -53,7 +53,7 @@ impl<'a, T: Element, D: Dimension> Rows<'a, T, D> {
         Ok(rows)
     }
 
-    /// Halves the batch of the rows `rows`, which come next again.
+    /// Halves the batch of the rows `rows`. They come next again.
     pub(super) fn halve(&mut self, rows: Range<usize>) -> Result<(), Error> {
         if rows.len() < 2 {
             return Err(ErrorKind::WrongShape.error(format!(

@@ -24,8 +24,8 @@ pub trait Source {
     #[doc(hidden)]
     fn put_back(&mut self, piece: Self::Piece);
 
-    /// Takes back the last piece, which did not fit in memory at its turn, to continue with smaller
-    /// ones. Returns the error for the program if it cannot be split.
+    /// Takes back the last piece, because it did not fit in memory at its turn, and continues with
+    /// smaller ones. Returns the error for the program if it cannot be split.
     #[doc(hidden)]
     fn split(&mut self, piece: Self::Piece, error: Error) -> Option<Error> {
         drop(piece);

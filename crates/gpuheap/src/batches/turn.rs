@@ -22,8 +22,8 @@ pub struct Request {
 pub(super) struct Turn {
     scope: Scope,
     /// Storages kept until the turn ends, although the program drops the batch. A loop drops a
-    /// batch just before the next upload. That upload would reuse the memory, and so wait for the
-    /// work that it is to run beside.
+    /// batch just before the next upload. That upload would reuse the memory, and so wait for
+    /// the work that it has to overlap with.
     held: Vec<Arc<Storage>>,
 }
 
