@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
         let _array = heap.on(&stream).filled(1000, 1_u8).unwrap();
         failed(stream.record_timed().unwrap().elapsed_since(&early))
     }),
-    (ErrorKind::Ended, "ended, and nothing can be made in it", || {
+    (ErrorKind::Ended, "ended, and no array can be made in it", || {
         let (target, _) = Bench::new().heap.scope(|scope| scope.target().unwrap());
         failed(target.zeroed::<u8, _>(1))
     }),
