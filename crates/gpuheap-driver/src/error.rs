@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_which_function_and_what_to_do() {
+    fn error_names_function_and_remedy() {
         assert_eq!(check("cuInit", CUresult::SUCCESS), Ok(()));
         let missing = check("cuMemAllocAsync", CUresult::MISSING_SYMBOL).unwrap_err();
         assert_eq!(

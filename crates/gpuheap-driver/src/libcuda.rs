@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_an_error_that_says_where_it_was_looked_for() {
+    fn missing_library_lists_searched_places() {
         // SAFETY: no library is at this path.
         let error = unsafe { LibCuda::open_at(Path::new("/nowhere/libcuda.so.1")) }.unwrap_err();
         assert!(matches!(&error, OpenError::NotFound { tried } if tried.len() == 1));
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
+    fn wrong_library_names_missing_symbol() {
         // SAFETY: the C library's mathematics have no symbol of a driver.
         let error = unsafe { LibCuda::open_at(Path::new("libm.so.6")) }.unwrap_err();
         let text = error.to_string();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_too_old_or_does_not_start_says_what_to_do() {
+    fn unusable_driver_error_has_remedy() {
         let path = PathBuf::from("libcuda.so.1");
         assert_eq!(
             OpenError::TooOld { path: path.clone(), found: 11_080 }.to_string(),

@@ -242,7 +242,7 @@ mod tests {
     use super::CUresult;
 
     #[test]
-    fn a_code_from_a_newer_driver_is_only_a_number() {
+    fn unknown_code_stays_a_number() {
         let unknown = CUresult(123_456);
         assert_eq!(unknown.name(), None);
         assert_eq!(format!("{unknown:?}"), "CUDA error 123456");
@@ -251,13 +251,13 @@ mod tests {
 
     /// `cuda.h` of CUDA 13.0 has 101 codes.
     #[test]
-    fn table_has_every_code_of_cuda_h() {
+    fn code_table_matches_cuda_h() {
         let codes: std::collections::BTreeSet<_> = CUresult::ALL.iter().collect();
         assert_eq!((CUresult::ALL.len(), codes.len()), (101, 101));
     }
 
     #[test]
-    fn driver_text_is_nvidias_where_programs_compare_it() {
+    fn driver_texts_match_nvidias() {
         let texts = [
             (CUresult::SUCCESS, "no error"),
             (CUresult::ERROR_INVALID_VALUE, "invalid argument"),

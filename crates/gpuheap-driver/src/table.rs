@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_takes_the_newest_variant_that_is_not_too_new() {
+    fn lookup_finds_newest_allowed_variant() {
         assert_eq!(lookup("cuMemAdvise", 12_010, false), Lookup::Found("cuMemAdvise"));
         assert_eq!(lookup("cuMemAdvise", 12_020, false), Lookup::Found("cuMemAdvise_v2"));
         assert_eq!(lookup("cuMemcpyHtoD", 12_000, true), Lookup::Found("cuMemcpyHtoD_v2_ptds"));

@@ -76,7 +76,7 @@ fn a_program_of_each_family_runs() {
 /// A program names the runtime of its CUDA by the library that it needs. The library itself is an
 /// empty one of that name and version.
 #[test]
-fn arguments_are_those_of_the_runtime_that_the_program_needs() {
+fn argument_layout_follows_programs_runtime() {
     for major in ["12", "13"] {
         let folder = folder();
         let shell = shell(&folder, major);

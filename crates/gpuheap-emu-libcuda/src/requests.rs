@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn work_before_the_repeat_keeps_refusals_open() {
+    fn refusal_before_work_stays_open() {
         let (thread, mut refused) = (thread::current().id(), VecDeque::new());
         let asked = |is_granted, is_after_work| {
             let mut request = request(8 * GIB, 1, is_granted);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_sizes_at_once_are_a_choice() {
+    fn immediate_smaller_request_replaces_refusal() {
         let at = [110, 900];
         let asked = |gib, is_granted| (gib * GIB, 1, &at[..], is_granted);
         let less = Then::Less(2 * GIB);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_and_the_page_have_a_row_for_each_variable() {
+    fn documents_list_each_variable() {
         let rows_of = |text: &'static str| -> Vec<&str> {
             text.lines().filter(|line| line.starts_with("| `") && line.contains('_')).collect()
         };

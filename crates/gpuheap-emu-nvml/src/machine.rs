@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bus_addresses_have_domains_of_four_or_eight_digits() {
+    fn bus_address_parses_both_domain_widths() {
         assert_eq!(address("00000000:1A:00.0"), Some((0, 26, 0)));
         assert_eq!(address("0000:1a:00.0"), Some((0, 26, 0)));
         for wrong in ["", "1A:00.0", "0000:xx:00.0", "0000:00:00.0:1"] {

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_descriptions_are_told_with_their_place() {
+    fn description_error_names_place() {
         for (wrong, told) in [
             ("{\"device\": []}", "unknown field `device`"),
             ("{\"devices\": [{\"temperature\": \"hot\"}]}", "line 1 column"),

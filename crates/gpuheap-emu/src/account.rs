@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_share_the_capacity_and_end_with_their_file() {
+    fn account_slots_share_capacity() {
         let path = std::env::temp_dir().join(format!("gpuheap-account-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let (one, two) = (Account::open(&path).unwrap(), Account::open(&path).unwrap());

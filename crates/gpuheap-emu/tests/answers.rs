@@ -42,7 +42,7 @@ fn one() -> (Emulator, CUcontext) {
 }
 
 #[test]
-fn physical_memory_of_the_host_is_refused_by_attribute_and_by_call() {
+fn physical_host_memory_is_refused() {
     type A = CUdevice_attribute;
     type L = CUmemLocationType;
     let (gpu, _) = one();
@@ -64,7 +64,7 @@ fn physical_memory_of_the_host_is_refused_by_attribute_and_by_call() {
 }
 
 #[test]
-fn pools_that_can_be_shared_are_refused() {
+fn shareable_pool_is_refused() {
     let (gpu, _) = one();
     let mut pool = CUmemoryPool::NULL;
     let host = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
@@ -80,7 +80,7 @@ fn pools_that_can_be_shared_are_refused() {
 }
 
 #[test]
-fn drivers_of_wsl2_have_no_pools_of_the_host() {
+fn wsl2_has_no_host_pools() {
     let (gpu, _) = emulator(vec![Profile::wsl2_rtx4060()]);
     let attribute = CUdevice_attribute::HOST_MEMORY_POOLS_SUPPORTED;
     let (mut value, mut pool) = (9, CUmemoryPool::NULL);
@@ -94,7 +94,7 @@ fn drivers_of_wsl2_have_no_pools_of_the_host() {
 
 /// A program with an error may use freed memory of a pool after its free, as on a device.
 #[test]
-fn freed_memory_of_a_host_pool_is_readable_until_work_ends() {
+fn freed_host_memory_readable_until_done() {
     let gpu = Emulator::new(Options {
         devices: vec![Profile::with_memory(4 * GIB)],
         schedule: Schedule::OnDemand,
@@ -124,7 +124,7 @@ fn freed_memory_of_a_host_pool_is_readable_until_work_ends() {
 }
 
 #[test]
-fn memory_to_be_shared_by_descriptor_is_memory_like_any_other() {
+fn descriptor_memory_is_allocated() {
     let (gpu, _) = one();
     let mut handle = 0;
     let by = |kind| CUmemAllocationProp {
@@ -142,7 +142,7 @@ fn memory_to_be_shared_by_descriptor_is_memory_like_any_other() {
 }
 
 #[test]
-fn every_code_of_cuda_h_has_a_name_and_a_text() {
+fn each_code_has_name_and_text() {
     let gpu = Emulator::new(Options::default());
     let read = |code: c_int| {
         let (mut name, mut text) = (ptr::null(), ptr::null());
@@ -159,7 +159,7 @@ fn every_code_of_cuda_h_has_a_name_and_a_text() {
 }
 
 #[test]
-fn capture_tells_its_state_its_number_and_its_graph() {
+fn capture_info_has_state_and_graph() {
     let (gpu, _) = one();
     let (mut stream, mut ended) = (CUstream::NULL, CUgraph::NULL);
     ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
@@ -207,7 +207,7 @@ fn capture_tells_its_state_its_number_and_its_graph() {
 }
 
 #[test]
-fn profiler_and_memory_of_graphs_have_nothing_to_tell() {
+fn graph_memory_figures_are_zero() {
     type A = CUgraphMem_attribute;
     let (gpu, _) = one();
     ok!(gpu, cuProfilerStart());
@@ -274,7 +274,7 @@ fn visible(list: &str) -> Result<Vec<u8>, CUresult> {
 }
 
 #[test]
-fn visible_devices_keep_their_uuid_and_place() {
+fn visible_devices_keep_their_uuid() {
     const UUID: &str = "GPU-67707568-6561-702d-656d-7500";
     for (list, expected) in [
         ("0", vec![0]),

@@ -67,7 +67,7 @@ fn untouched_memory_costs_nothing() {
 }
 
 #[test]
-fn memory_that_was_touched_and_freed_costs_nothing() {
+fn freed_memory_costs_host_nothing() {
     let gpu = start(Options { checks: false, ..Options::default() });
     let data = vec![1_u8; 3000];
     let mut stream = CUstream::NULL;
@@ -90,7 +90,7 @@ fn memory_that_was_touched_and_freed_costs_nothing() {
 }
 
 #[test]
-fn a_freed_address_is_not_given_again_soon() {
+fn freed_address_is_not_reused_soon() {
     let gpu = start(Options::default());
     let mut seen = std::collections::HashSet::new();
     for bytes in [1, 4096, 3 << 20].into_iter().cycle().take(300) {
@@ -103,7 +103,7 @@ fn a_freed_address_is_not_given_again_soon() {
 }
 
 #[test]
-fn a_device_by_bytes_has_exactly_these() {
+fn device_by_bytes_has_these_bytes() {
     let gpu = start(Options::with_device(Profile::with_memory(64 * MIB)));
     let block = allocate(&gpu, 64 * MIB);
     let mut pointer = 0;
@@ -146,7 +146,7 @@ fn request_is_kept_for_its_thread() {
 }
 
 #[test]
-fn usage_says_who_has_what() {
+fn usage_names_each_owner() {
     let gpu = start(Options::with_device(Profile::with_memory(GIB).context_bytes(100 * MIB)));
     let block = allocate(&gpu, 3 * MIB);
     let (mut pooled, mut handle) = (0, 0);
@@ -167,7 +167,7 @@ fn usage_says_who_has_what() {
 }
 
 #[test]
-fn a_full_device_takes_idle_pool_memory_back() {
+fn full_device_reclaims_idle_pools() {
     let gpu = start(Options::with_device(Profile::with_memory(64 * MIB)));
     let mut pool = CUmemoryPool::NULL;
     let mut forever = u64::MAX;
@@ -191,7 +191,7 @@ fn a_full_device_takes_idle_pool_memory_back() {
 }
 
 #[test]
-fn wsl2_is_short_of_what_it_lacks() {
+fn wsl2_profile_lacks_features() {
     let profile = Profile::named("wsl2-rtx4060").unwrap();
     let gpu = start(Options { checks: false, ..Options::with_device(profile.clone()) });
     let (mut address, mut managed, mut pinned) = (0, 0, std::ptr::null_mut());
@@ -268,7 +268,7 @@ fn calls_are_counted() {
 }
 
 #[test]
-fn the_planned_call_fails_and_no_other() {
+fn planned_fault_fails_one_call() {
     let gpu = start(Options::default());
     gpu.set_faults(FaultPlan::new([Fault::nth("cuMemAlloc_v2", 2, OUT_OF_MEMORY)]));
     let mut pointer = 0;
@@ -304,7 +304,7 @@ fn a_sweep_reaches_every_call() {
 }
 
 #[test]
-fn a_lost_context_fails_every_call_until_it_is_reset() {
+fn lost_context_fails_until_reset() {
     let gpu = start(Options::default());
     let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_ILLEGAL_ADDRESS).context_lost();
     gpu.set_faults(FaultPlan::new([fault]));
@@ -319,7 +319,7 @@ fn a_lost_context_fails_every_call_until_it_is_reset() {
 }
 
 #[test]
-fn a_mapping_without_access_is_an_illegal_address() {
+fn unmapped_access_is_illegal_address() {
     let gpu = start(Options::default());
     let (mut address, mut handle) = (0, 0);
     ok!(gpu, cuMemAddressReserve(&mut address, 2 << 20, 0, 0, 0));
@@ -361,7 +361,7 @@ fn a_lag_is_virtual_time() {
 }
 
 #[test]
-fn freed_pool_memory_is_another_stream_s_once_its_work_is_done() {
+fn freed_pool_memory_moves_between_streams() {
     let schedule = Schedule::Lag(Duration::from_secs(1));
     let gpu = start(Options { schedule, ..Options::with_device(Profile::with_memory(32 * MIB)) });
     let (mut one, mut two, mut pool) = (CUstream::NULL, CUstream::NULL, CUmemoryPool::NULL);
@@ -392,7 +392,7 @@ fn freed_pool_memory_is_another_stream_s_once_its_work_is_done() {
 }
 
 #[test]
-fn a_pool_that_is_not_opportunistic_waits_for_the_host() {
+fn non_opportunistic_pool_waits_for_host() {
     let gpu = start(Options::default());
     let (mut one, mut two, mut pool) = (CUstream::NULL, CUstream::NULL, CUmemoryPool::NULL);
     ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
@@ -436,7 +436,7 @@ fn arguments_beyond_all_addresses_are_refused() {
 }
 
 #[test]
-fn devices_are_apart_and_peers_by_leave() {
+fn peer_access_needs_permission() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(2 * GIB)];
     let gpu = start(Options { devices, ..Options::default() });
     let mut other = CUcontext::NULL;
@@ -467,7 +467,7 @@ fn devices_are_apart_and_peers_by_leave() {
 
 /// Behaves like two H200 with driver 580, with peer access and without.
 #[test]
-fn a_copy_to_another_devices_pool_is_a_peer_copy_alone() {
+fn peer_pool_copy_needs_peer_call() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(GIB)];
     let gpu = start(Options { devices, ..Options::default() });
     let (mut own, mut other) = (CUcontext::NULL, CUcontext::NULL);
@@ -511,7 +511,7 @@ unsafe extern "C" fn set(data: *mut c_void) {
 }
 
 #[test]
-fn a_seed_decides_when_work_is_done() {
+fn seed_decides_completion_order() {
     let calls_until_done = |seed| {
         let gpu = start(Options { schedule: Schedule::Seeded(seed), ..Options::default() });
         let called = AtomicBool::new(false);
@@ -533,7 +533,7 @@ fn a_seed_decides_when_work_is_done() {
 }
 
 #[test]
-fn a_worker_calls_the_host_while_nobody_calls_the_driver() {
+fn worker_runs_idle_host_callbacks() {
     for schedule in
         [Schedule::Immediate, Schedule::Seeded(3), Schedule::Lag(Duration::from_millis(5))]
     {
@@ -556,7 +556,7 @@ unsafe extern "C" fn call_back(data: *mut c_void) {
 }
 
 #[test]
-fn a_callback_must_not_call_the_driver() {
+fn callback_driver_call_is_refused() {
     let gpu = start(Options::default());
     let data = std::ptr::from_ref(&gpu).cast_mut().cast();
     ok!(gpu, cuLaunchHostFunc(CUstream::NULL, Some(call_back), data));
@@ -573,7 +573,7 @@ unsafe extern "C" fn wait_for_flag(data: *mut c_void) {
 }
 
 #[test]
-fn threads_wait_for_a_callback_of_another_thread_with_no_lock_held() {
+fn callback_wait_holds_no_lock() {
     let gpu = start(Options::default());
     let mut context = CUcontext::NULL;
     let mut stream = CUstream::NULL;
@@ -625,7 +625,7 @@ fn a_planned_success_is_no_fault() {
 /// Every field of a profile and of the options may have any value. Calls that it makes impossible
 /// fail with a code.
 #[test]
-fn extreme_profiles_and_options_do_not_panic() {
+fn extreme_options_do_not_panic() {
     let t4 = Profile::t4;
     let profiles = [
         Profile { memory_bytes: u64::MAX, ..t4() },

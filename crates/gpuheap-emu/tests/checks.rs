@@ -96,7 +96,7 @@ fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
 }
 
 #[test]
-fn a_block_over_a_live_one_is_found_and_both_are_named() {
+fn overlapping_blocks_are_both_named() {
     let tell = |scene: &Scene, second: u64, is_freed: bool| {
         let mut context = CUcontext::NULL;
         assert!(call!(scene.gpu, cuCtxGetCurrent(&mut context)).is_success());
@@ -129,7 +129,7 @@ fn a_block_over_a_live_one_is_found_and_both_are_named() {
 /// A blocking stream waits for the legacy default stream. A host that waits for the blocking stream
 /// does not: seen on an H200, driver 580.
 #[test]
-fn a_wait_for_a_blocking_stream_leaves_out_the_legacy_stream() {
+fn blocking_stream_wait_excludes_legacy_stream() {
     let wait = |scene: &Scene, by_event: bool| {
         scene.fill(CUstream::LEGACY);
         let own = CUstream::PER_THREAD;
@@ -148,7 +148,7 @@ fn a_wait_for_a_blocking_stream_leaves_out_the_legacy_stream() {
 }
 
 #[test]
-fn unordered_writes_are_found_and_name_both() {
+fn unordered_writes_name_both() {
     expect(&[FindingKind::Unordered], |scene| {
         scene.fill(scene.one);
         scene.fill(scene.two);
@@ -160,7 +160,7 @@ fn unordered_writes_are_found_and_name_both() {
 }
 
 #[test]
-fn an_event_a_stream_or_a_context_wait_orders() {
+fn waits_order_accesses() {
     expect(&[], |scene| {
         scene.fill(scene.one);
         scene.order(scene.one, scene.two);
@@ -187,7 +187,7 @@ fn a_context_wait_covers_destroyed_streams() {
 unsafe extern "C" fn nothing(_data: *mut std::ffi::c_void) {}
 
 #[test]
-fn a_callback_tells_the_host_what_is_done() {
+fn callback_orders_host_after_work() {
     let program = |scene: &Scene, callback_first: bool| {
         let call_back = || {
             let code =
@@ -209,7 +209,7 @@ fn a_callback_tells_the_host_what_is_done() {
 }
 
 #[test]
-fn a_wait_for_an_earlier_record_does_not_order_later_work() {
+fn earlier_record_orders_no_later_work() {
     expect(&[FindingKind::Unordered], |scene| {
         scene.order(scene.one, scene.two);
         scene.fill(scene.one);
@@ -230,7 +230,7 @@ fn order_goes_through_a_third_stream() {
 }
 
 #[test]
-fn a_wait_for_a_destroyed_stream_orders_the_stream_in_its_place() {
+fn wait_for_destroyed_stream_orders_successor() {
     expect(&[], |scene| {
         let (mut event, mut next) = (CUevent::NULL, CUstream::NULL);
         assert!(call!(scene.gpu, cuEventCreate(&mut event, 0)).is_success());
@@ -251,7 +251,7 @@ fn a_wait_for_a_destroyed_stream_orders_the_stream_in_its_place() {
 }
 
 #[test]
-fn two_reads_need_no_order_and_a_write_after_a_read_does() {
+fn write_after_read_needs_order() {
     expect(&[FindingKind::Unordered], |scene| {
         let mut targets = [0; 2];
         for target in &mut targets {
@@ -273,7 +273,7 @@ fn two_reads_need_no_order_and_a_write_after_a_read_does() {
 }
 
 #[test]
-fn the_default_stream_orders_blocking_streams_only() {
+fn default_stream_orders_only_blocking_streams() {
     expect(&[FindingKind::Unordered], |scene| {
         let mut blocking = CUstream::NULL;
         assert!(call!(scene.gpu, cuStreamCreate(&mut blocking, 0)).is_success());
@@ -288,7 +288,7 @@ fn the_default_stream_orders_blocking_streams_only() {
 }
 
 #[test]
-fn pool_memory_belongs_to_the_stream_that_allocated_it() {
+fn pool_memory_is_ordered_by_stream() {
     expect(&[FindingKind::Unordered], |scene| {
         let pointer = scene.allocate_async(scene.one);
         scene.order(scene.one, scene.two);
@@ -302,7 +302,7 @@ fn pool_memory_belongs_to_the_stream_that_allocated_it() {
 }
 
 #[test]
-fn a_free_that_overtakes_a_use_is_found() {
+fn free_before_use_completes_is_found() {
     expect(&[FindingKind::Unordered], |scene| {
         let pointer = scene.allocate_async(scene.one);
         scene.order(scene.one, scene.two);
@@ -312,7 +312,7 @@ fn a_free_that_overtakes_a_use_is_found() {
 }
 
 #[test]
-fn a_use_after_a_free_is_found() {
+fn use_after_free_is_found() {
     expect(&[FindingKind::UseAfterFree, FindingKind::UseAfterFree], |scene| {
         let pointer = scene.allocate_async(scene.one);
         assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
@@ -341,7 +341,7 @@ fn wrong_frees_are_found() {
 }
 
 #[test]
-fn copies_beyond_the_end_and_to_nowhere_are_found() {
+fn copy_beyond_end_is_found() {
     expect(&[FindingKind::OutOfBounds, FindingKind::WildPointer], |scene| {
         let end = scene.block + CHUNK as u64 - 8;
         assert!(!call!(scene.gpu, cuMemsetD8Async(end, 0, 9, scene.one)).is_success());
@@ -350,7 +350,7 @@ fn copies_beyond_the_end_and_to_nowhere_are_found() {
 }
 
 #[test]
-fn bytes_that_were_never_written_are_found_on_their_way_to_the_host() {
+fn unwritten_bytes_copied_out_are_found() {
     expect(&[FindingKind::Uninitialised; 2], |scene| {
         let mut other = 0;
         let mut host = vec![0_u8; CHUNK];
@@ -373,7 +373,7 @@ fn bytes_that_were_never_written_are_found_on_their_way_to_the_host() {
 }
 
 #[test]
-fn a_leak_is_found_at_the_end_of_a_context_and_not_at_a_reset() {
+fn leak_is_found_at_context_end() {
     expect(&[FindingKind::Leak], |scene| {
         assert!(call!(scene.gpu, cuDevicePrimaryCtxRelease_v2(0)).is_success());
     });
@@ -411,7 +411,7 @@ fn unmapping_under_running_work_is_found() {
 }
 
 #[test]
-fn unmapping_one_of_two_places_leaves_work_at_the_other_alone() {
+fn unmap_leaves_other_mapping_usable() {
     const GRANULE: usize = 2 << 20;
     expect(&[], |scene| {
         let (mut address, mut handle) = (0, 0);
@@ -442,7 +442,7 @@ fn unmapping_one_of_two_places_leaves_work_at_the_other_alone() {
 }
 
 #[test]
-fn a_kernel_is_refused_and_says_so() {
+fn unknown_kernel_is_refused() {
     expect(&[FindingKind::KernelRefused], |scene| {
         let mut module = CUmodule::NULL;
         let code = call!(scene.gpu, cuModuleLoadData(&mut module, c".version 8.0".as_ptr().cast()));
@@ -465,7 +465,7 @@ fn negate(block: CUdeviceptr, count: usize) -> Vec<Launch> {
 }
 
 #[test]
-fn text_that_differs_from_our_own_in_a_letter_is_refused() {
+fn changed_kernel_text_is_refused() {
     expect(&[FindingKind::KernelRefused; 2], |scene| {
         let [launch] = negate(0, 1)[..] else { panic!() };
         let (text, mut module) = (launch.kernel.ptx(), CUmodule::NULL);
@@ -510,7 +510,7 @@ fn kernels_are_ordered_like_copies() {
 }
 
 #[test]
-fn a_kernel_that_computes_with_bytes_never_written_is_found() {
+fn kernel_reading_unwritten_bytes_is_found() {
     expect(&[FindingKind::Uninitialised], |scene| {
         let code = call!(scene.gpu, cuMemsetD8Async(scene.block, 1, 100, scene.one));
         assert_eq!(code, CUresult::SUCCESS);
@@ -539,7 +539,7 @@ fn a_kernel_that_computes_with_bytes_never_written_is_found() {
 }
 
 #[test]
-fn a_kernel_with_a_bad_address_loses_the_context() {
+fn bad_kernel_address_loses_context() {
     use FindingKind::*;
     let lost = CUresult::ERROR_ILLEGAL_ADDRESS;
     type Plan = fn(&Scene) -> Vec<Launch>;
@@ -599,7 +599,7 @@ fn modules_end_with_their_context() {
 }
 
 #[test]
-fn findings_with_the_checks_off_is_an_error() {
+fn findings_without_checks_are_refused() {
     let gpu = Emulator::new(Options { checks: false, ..Options::default() });
     let mut context = CUcontext::NULL;
     let _ = call!(gpu, cuInit(0));
@@ -612,7 +612,7 @@ fn findings_with_the_checks_off_is_an_error() {
 }
 
 #[test]
-fn findings_past_the_first_thousand_are_counted() {
+fn excess_findings_are_counted() {
     let scene = scene(Schedule::Immediate);
     let misuse = || assert!(!call!(scene.gpu, cuMemFree_v2(0x1234)).is_success());
     (0..1000).for_each(|_| misuse());

@@ -57,7 +57,7 @@ fn a_destroyed_context_is_refused() {
 }
 
 #[test]
-fn stale_handles_are_refused_and_say_when_the_current_context_took_them_along() {
+fn stale_handles_name_their_context() {
     let (gpu, _) = start(1);
     let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
     ok!(gpu, cuStreamCreate(&mut stream, 0));
@@ -71,7 +71,7 @@ fn stale_handles_are_refused_and_say_when_the_current_context_took_them_along() 
 }
 
 #[test]
-fn pool_memory_of_a_context_that_is_gone_is_no_leak_and_nobody_elses() {
+fn orphaned_pool_memory_is_no_leak() {
     let (gpu, _) = start(1);
     let (own, stream) = own_context(&gpu);
     let mut pointer = 0;
@@ -92,7 +92,7 @@ fn pool_memory_of_a_context_that_is_gone_is_no_leak_and_nobody_elses() {
 }
 
 #[test]
-fn pool_memory_over_a_reset_keeps_its_bytes_and_its_chunk_until_it_is_freed() {
+fn pool_memory_keeps_bytes_over_reset() {
     let (gpu, primary) = start(1);
     let (mut pointer, mut host) = (0, [0_u8; 4]);
     ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, CUstream::NULL));
@@ -113,7 +113,7 @@ fn pool_memory_over_a_reset_keeps_its_bytes_and_its_chunk_until_it_is_freed() {
 }
 
 #[test]
-fn pool_memory_that_is_live_at_the_last_release_is_a_leak() {
+fn pool_memory_at_release_is_leak() {
     let (gpu, _) = start(1);
     let mut pointer = 0;
     ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, CUstream::NULL));
@@ -123,7 +123,7 @@ fn pool_memory_that_is_live_at_the_last_release_is_a_leak() {
 }
 
 #[test]
-fn memory_freed_in_another_contexts_stream_is_given_back_once() {
+fn foreign_stream_free_returns_memory_once() {
     let (gpu, primary) = start(1);
     let mut pointer = 0;
     ok!(gpu, cuMemAllocAsync(&mut pointer, 40 * MIB, CUstream::NULL));
@@ -146,7 +146,7 @@ fn memory_freed_in_another_contexts_stream_is_given_back_once() {
 }
 
 #[test]
-fn freed_host_memory_is_not_touched_by_another_devices_work() {
+fn freed_host_memory_stays_untouched() {
     let (gpu, here) = start(2);
     let mut there = CUcontext::NULL;
     let mut host = std::ptr::null_mut();
@@ -165,7 +165,7 @@ fn freed_host_memory_is_not_touched_by_another_devices_work() {
 }
 
 #[test]
-fn freeing_managed_memory_in_stream_order_is_found() {
+fn ordered_managed_free_is_found() {
     let (gpu, _) = start(1);
     let mut managed = 0;
     ok!(gpu, cuMemAllocManaged(&mut managed, MIB, CU_MEM_ATTACH_GLOBAL));

@@ -85,7 +85,7 @@ fn config(blocks: u32, threads: u32, stream: CUstream) -> CUlaunchConfig {
 }
 
 #[test]
-fn any_image_loads_and_each_launch_is_counted() {
+fn launches_of_any_image_are_counted() {
     let gpu = no_op();
     for image in [&FAT_BINARY[..], CUBIN, PTX] {
         let function = load(&gpu, image, c"_Z3addPf");
@@ -96,7 +96,7 @@ fn any_image_loads_and_each_launch_is_counted() {
 }
 
 #[test]
-fn every_variant_of_a_launch_is_accepted() {
+fn each_launch_variant_is_accepted() {
     let gpu = no_op();
     let (library, kernel) = load_library(&gpu, CUBIN);
     let function = CUfunction(kernel.0);
@@ -114,7 +114,7 @@ fn every_variant_of_a_launch_is_accepted() {
 }
 
 #[test]
-fn a_launch_of_impossible_size_is_refused() {
+fn impossible_launch_size_is_refused() {
     let gpu = no_op();
     let function = load(&gpu, CUBIN, c"f");
     for (grid, block) in [(0, 1), (1, 0), (1, 1025)] {
@@ -156,7 +156,7 @@ fn kernels_have_properties_and_occupancy() {
 }
 
 #[test]
-fn a_kernel_is_of_an_architecture_that_binaries_have() {
+fn kernel_reports_binary_architecture() {
     let devices = vec![Profile::rtx4090()];
     let gpu = Emulator::new(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
     enter(&gpu);
@@ -189,7 +189,7 @@ fn extreme_devices_have_an_occupancy() {
 }
 
 #[test]
-fn invented_properties_are_refused_if_kernels_are_not_no_ops() {
+fn invented_properties_need_no_op_kernels() {
     let gpu = device(Kernels::Own, Schedule::Immediate);
     let mut module = CUmodule::NULL;
     let refused = CUresult::ERROR_NOT_SUPPORTED;
@@ -203,7 +203,7 @@ fn invented_properties_are_refused_if_kernels_are_not_no_ops() {
 }
 
 #[test]
-fn fresh_memory_reads_zero_and_is_no_finding() {
+fn fresh_memory_reads_zero() {
     let gpu = no_op();
     let block = allocate(&gpu, 4096);
     let mut read = [1_u8; 64];
@@ -214,7 +214,7 @@ fn fresh_memory_reads_zero_and_is_no_finding() {
 }
 
 #[test]
-fn a_large_copy_to_the_device_keeps_no_content_and_a_small_one_does() {
+fn large_upload_keeps_no_content() {
     for schedule in [Schedule::Immediate, Schedule::OnDemand] {
         let gpu = device(Kernels::NoOp, schedule);
         let block = allocate(&gpu, 4 * MIB);
@@ -462,7 +462,7 @@ fn part_handed_out_again_reads_zero() {
 }
 
 #[test]
-fn mapped_part_handed_out_again_reads_zero() {
+fn reused_mapped_part_reads_zero() {
     const PIECE: usize = 2 * MIB;
     let gpu = no_op();
     let properties = CUmemAllocationProp::device(0);
@@ -487,7 +487,7 @@ fn mapped_part_handed_out_again_reads_zero() {
 }
 
 #[test]
-fn order_is_not_checked_and_frees_and_bounds_are() {
+fn no_op_checks_bounds_without_order() {
     let gpu = no_op();
     let block = allocate(&gpu, 4 * MIB);
     for _ in 0..2 {

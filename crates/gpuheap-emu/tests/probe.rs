@@ -44,7 +44,7 @@ fn run(gpu: &Emulator) -> Vec<DriverError> {
 }
 
 #[test]
-fn every_probe_has_its_result_and_gives_back_what_it_took() {
+fn probes_return_their_memory() {
     let gpu = emulator(Profile::h200());
     let probe = Probe::new(&gpu, 0).unwrap();
     let context = probe.used_bytes().unwrap();
@@ -66,7 +66,7 @@ fn every_probe_has_its_result_and_gives_back_what_it_took() {
 }
 
 #[test]
-fn device_without_a_kind_of_memory_is_skipped() {
+fn unsupported_memory_kind_is_skipped() {
     let gpu = emulator(Profile { vmm: false, pools: false, ..Profile::h200() });
     let probe = Probe::new(&gpu, 0).unwrap();
     let missing = "virtual memory management";
@@ -87,7 +87,7 @@ fn pinning_ends_where_the_driver_refuses() {
 }
 
 #[test]
-fn call_that_fails_is_named_and_the_rest_is_taken_down() {
+fn failed_probe_call_is_named() {
     let gpu = emulator(Profile::h200());
     let before = gpu.calls();
     assert_eq!(run(&gpu), []);

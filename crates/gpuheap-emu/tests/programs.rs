@@ -217,7 +217,7 @@ proptest! {
     })]
 
     #[test]
-    fn an_ordered_program_gives_the_same_under_every_schedule(
+    fn ordered_program_ignores_schedule(
         steps in prop::collection::vec(step(), 1..25)
     ) {
         let expected = model(&steps);

@@ -15,7 +15,7 @@ mod library;
 const ALL_FREED: &str = "all allocations were freed";
 
 #[test]
-fn live_memory_is_reported_at_the_exit() {
+fn live_memory_is_reported_at_exit() {
     let (printed, said) = Run::driver("live").get();
     assert_eq!(printed, "1\n");
     assert_eq!(
@@ -33,7 +33,7 @@ fn live_memory_is_reported_at_the_exit() {
 }
 
 #[test]
-fn program_that_frees_all_hears_nothing() {
+fn freed_program_gets_no_report() {
     for program in ["waits", "streams", "threads", "at_exit"] {
         assert_eq!(Run::driver(program).get().1, "", "{program}");
     }
@@ -60,7 +60,7 @@ fn each_pool_serves() {
 }
 
 #[test]
-fn wrong_frees_are_refused_and_change_nothing() {
+fn wrong_frees_are_refused() {
     for pool in ["split", "stitched", "none"] {
         let (printed, said) = Run::driver("wrong_frees").with("GPUHEAP_POOL", pool).always().get();
         assert_eq!(
@@ -87,14 +87,14 @@ fn limit_bounds_the_program() {
 }
 
 #[test]
-fn free_waits_for_the_device_unless_a_setting_says_otherwise() {
+fn setting_removes_wait_of_free() {
     assert_eq!(Run::driver("waits").get().0, "done: 1\n");
     let (printed, _) = Run::driver("does_not_wait").with("GPUHEAP_MALLOC_WAIT", "none").get();
     assert_eq!(printed, "done: 1\n");
 }
 
 #[test]
-fn memory_in_use_by_a_stream_is_not_handed_out_for_all_streams() {
+fn plain_allocation_waits_for_stream() {
     for pool in ["split", "stitched"] {
         let run = Run::driver("in_use").with("GPUHEAP_POOL", pool);
         let (printed, said) = run.with("GPUHEAP_MEMORY_LIMIT", "32MiB").get();
@@ -132,7 +132,7 @@ fn pool_is_answered_however_found() {
 }
 
 #[test]
-fn captured_streams_are_left_to_the_driver() {
+fn captured_allocation_goes_to_driver() {
     let (printed, said) = Run::driver("capture").always().get();
     assert_eq!(printed, "freed inside: 900\nallocated inside: 900\n");
     assert!(said.contains("allocated 2 times"), "{said}");
@@ -285,7 +285,7 @@ fn probe_for_loaded_driver_loads_nothing() {
 }
 
 #[test]
-fn driver_that_was_closed_is_not_missed() {
+fn closed_driver_is_not_reported_missing() {
     // The emulated driver stays loaded after its close.
     let here = tempfile::tempdir().unwrap();
     let driver = here.path().join("libcuda.so.1");
@@ -327,7 +327,7 @@ fn other_contexts_are_not_served() {
 }
 
 #[test]
-fn memory_of_each_context_is_freed_in_any() {
+fn memory_is_freed_in_any_context() {
     let (printed, said) = Run::driver("contexts").always().get();
     assert_eq!(printed, "again: 1\n");
     assert!(said.contains("allocated 2 times, 3.000 MiB at most"), "{said}");
@@ -351,7 +351,7 @@ fn memory_beside_the_heap_is_counted() {
 }
 
 #[test]
-fn functions_found_by_name_are_the_drop_ins() {
+fn lookups_find_drop_ins_functions() {
     assert_eq!(
         Run::driver("found").get().0,
         "one function: 1 1\na twin: 1\nanother: 1 1\ncounted: 1 1\nmissing: 1\nwhich the loader says: 1\n\
@@ -376,7 +376,7 @@ fn runtime_loaded_by_name_is_served() {
 }
 
 #[test]
-fn runtime_that_the_program_closes_stays_for_the_drop_in() {
+fn closed_runtime_stays_loaded() {
     let folder = folder();
     let runtime = folder.path().join("small_runtime");
     let run = Run::of(&folder.path().join("closing"), runtime.to_str().unwrap());
@@ -385,7 +385,7 @@ fn runtime_that_the_program_closes_stays_for_the_drop_in() {
 
 /// The program's heap takes its memory from the drop-in's, each by its own copy of the library.
 #[test]
-fn program_of_the_c_interface_keeps_its_library() {
+fn c_interface_program_keeps_its_library() {
     let program = folder().path().join("own_heap");
     let run = Run::of(&program, "cuda:0").with("GPUHEAP_POOL", "split").always();
     // To the checks, a block of one heap lies over a block of the other.
@@ -395,7 +395,7 @@ fn program_of_the_c_interface_keeps_its_library() {
 }
 
 #[test]
-fn forked_child_has_no_device_and_reports_nothing() {
+fn forked_child_reports_nothing() {
     let (printed, said) = Run::driver("child").always().get();
     assert_eq!(printed, "child: 3 3\nparent: 0\n");
     assert_eq!(said.matches("process").count(), 1, "{said}");
@@ -403,7 +403,7 @@ fn forked_child_has_no_device_and_reports_nothing() {
 }
 
 #[test]
-fn runtime_remembers_the_errors_that_it_is_told_of() {
+fn runtime_keeps_last_error() {
     let (printed, _) = Run::runtime("errors").with("GPUHEAP_MEMORY_LIMIT", "64MiB").get();
     assert_eq!(
         printed,
@@ -412,7 +412,7 @@ fn runtime_remembers_the_errors_that_it_is_told_of() {
 }
 
 #[test]
-fn other_memory_is_passed_on_and_counted() {
+fn other_memory_is_counted() {
     let (printed, said) =
         Run::runtime("others").with("GPUHEAP_MEMORY_LIMIT", "64MiB").always().get();
     assert_eq!(printed, "56 of 64 MiB are free\nhandle: 801\n");
@@ -447,7 +447,7 @@ fn each_device_has_a_heap() {
 }
 
 #[test]
-fn invalid_settings_serve_nothing_and_say_so() {
+fn invalid_setting_serves_nothing() {
     let (_, said) = Run::driver("live").with("GPUHEAP_MALLOC_WAIT", "never").get();
     assert_eq!(
         said,

@@ -28,7 +28,7 @@ fn calls_at_thread_end_succeed() {
 }
 
 #[test]
-fn process_reports_its_peak_and_tells_of_copies_to_the_host() {
+fn report_has_peak_and_host_copies() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let program = compile(&folder, "report", &["-ldl".as_ref()]);
     let reports = tempfile::tempdir().unwrap();

@@ -67,7 +67,7 @@ impl Loaded {
 }
 
 #[test]
-fn every_symbol_is_exported_and_found_at_its_own_version() {
+fn symbols_are_found_at_their_version() {
     let loaded = Loaded::new();
     for row in FUNCTIONS {
         let plain = loaded.symbol(row.symbol);
@@ -89,7 +89,7 @@ const ANSWERS: &str = include_str!("entry_points.txt");
 /// A real driver's answers, at each version where they change and just before. The real driver's
 /// first generation, with 32-bit sizes, is not in the table: for it, the version is not sufficient.
 #[test]
-fn the_answers_are_those_of_a_real_driver() {
+fn lookup_results_match_real_driver() {
     let loaded = Loaded::new();
     let mut last = ("", 0);
     let rows = ANSWERS.lines().filter(|row| !row.starts_with('#'));
@@ -154,7 +154,7 @@ fn a_search_that_fails_says_why() {
 
 /// Runs in its own process, because other tests may use the library on the same threads.
 #[test]
-fn twins_mean_the_thread_s_own_default_stream() {
+fn twins_use_threads_default_stream() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let seeded = [("GPUHEAP_EMULATED_SCHEDULE", "seeded:1")];
     let output = library::run_ignored_test("exports::asks_for_default_streams", &folder, &seeded);
@@ -198,7 +198,7 @@ fn asks_for_default_streams() {
 }
 
 #[test]
-fn only_the_driver_and_gpuheap_is_exported() {
+fn exports_are_known_names() {
     let text = output_of("nm", &["--dynamic", "--defined-only", "--format=posix"]);
     let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(names.len() >= FUNCTIONS.len());
@@ -217,7 +217,7 @@ fn only_the_driver_and_gpuheap_is_exported() {
 
 /// PyCUDA is linked with the functions that are refused, so it does not start without them.
 #[test]
-fn functions_that_are_not_modelled_refuse_and_are_not_found() {
+fn unmodelled_functions_refuse() {
     type Refused = unsafe extern "C" fn() -> CUresult;
     let loaded = Loaded::new();
     assert_eq!(REFUSED.len(), 58);
@@ -232,7 +232,7 @@ fn functions_that_are_not_modelled_refuse_and_are_not_found() {
 }
 
 #[test]
-fn it_has_the_driver_s_name_and_is_never_unmapped() {
+fn library_has_drivers_soname() {
     let text = output_of("readelf", &["--dynamic", "--wide"]);
     assert!(text.contains("Library soname: [libcuda.so.1]"), "{text}");
     assert!(text.contains("NODELETE"), "{text}");
@@ -248,7 +248,7 @@ fn output_of(program: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn gpuheap_s_own_loader_takes_it_for_a_driver() {
+fn gpuheap_loads_library_as_driver() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let driver = open_driver(&folder.path().join("libcuda.so.1")).unwrap();
     assert!(driver.version() >= 12_000);
@@ -256,7 +256,7 @@ fn gpuheap_s_own_loader_takes_it_for_a_driver() {
 
 /// A program that uses the emulator in its process must be able to load the real driver too.
 #[test]
-fn the_emulator_in_process_exports_no_c_symbol() {
+fn emulator_in_process_exports_nothing() {
     let emulator = gpuheap_emu::Emulator::new(gpuheap_emu::Options::default());
     let mut version = 0;
     // SAFETY: the pointer is valid for a write.

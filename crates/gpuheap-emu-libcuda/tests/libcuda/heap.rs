@@ -31,7 +31,7 @@ const POOLS: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
 #[test]
-fn planted_bugs_in_blocks_are_found_through_the_driver() {
+fn planted_block_bugs_are_found() {
     let folder = library::folder(&[&library::LIBCUDA]);
     for schedule in ["immediate", "on-demand"] {
         for pool in POOLS {
@@ -83,7 +83,7 @@ fn runs_the_bugs() {
 
 /// A program without mistakes gets no findings.
 #[test]
-fn nothing_is_found_in_a_clean_heap() {
+fn clean_heap_has_no_findings() {
     let folder = library::folder(&[&library::LIBCUDA]);
     for pool in PoolKind::ALL {
         let variables = [
@@ -117,7 +117,7 @@ fn runs_clean() {
 
 /// On a driver without the device, Rust's kind and C's status agree.
 #[test]
-fn a_device_that_the_driver_lacks_is_no_device() {
+fn missing_device_is_refused() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let output = library::run_ignored_test("heap::asks_for_the_sixth", &folder, &[]);
     library::quiet_success(output);

@@ -5,7 +5,7 @@ use gpuheap_driver::{BlockNote, CUcontext, CUresult, CUstream, Driver, OpenError
 use crate::{library, open_driver};
 
 #[test]
-fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
+fn unknown_value_lists_valid_ones() {
     let folder = library::folder(&[&library::LIBCUDA]);
     for (variable, value, names) in [
         ("GPUHEAP_EMULATED_DEVICE", "h2000", "h200"),
@@ -31,7 +31,7 @@ fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
 }
 
 #[test]
-fn account_refuses_devices_that_it_has_no_room_for() {
+fn account_refuses_too_many_devices() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let account = folder.path().join("account").to_str().unwrap().to_owned();
     for (count, test) in [(16, "settings::opens"), (17, "settings::cannot_open")] {
@@ -48,7 +48,7 @@ fn account_refuses_devices_that_it_has_no_room_for() {
 }
 
 #[test]
-fn the_device_is_what_the_environment_says() {
+fn environment_chooses_device() {
     let folder = library::folder(&[&library::LIBCUDA]);
     for (variables, expected) in [
         (vec![], "1 of emulated NVIDIA H200"),
@@ -69,7 +69,7 @@ fn the_device_is_what_the_environment_says() {
 }
 
 #[test]
-fn no_device_is_visible_if_the_list_names_none() {
+fn empty_list_hides_all_devices() {
     let folder = library::folder(&[&library::LIBCUDA]);
     for list in ["", "-1", "7"] {
         let output = library::run_ignored_test(
@@ -91,7 +91,7 @@ fn finds_no_device() {
 }
 
 #[test]
-fn what_a_program_asks_for_in_vain_is_logged_when_asked() {
+fn failed_lookups_are_logged() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let output = library::run_ignored_test(
         "settings::asks_in_vain",
@@ -119,7 +119,7 @@ fn misuse_is_reported_when_asked() {
 }
 
 #[test]
-fn misuse_that_is_not_shown_is_counted_at_exit() {
+fn hidden_findings_are_counted_at_exit() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
     let output = library::run_ignored_test("settings::frees_nothing_often", &folder, &checks);
@@ -133,7 +133,7 @@ fn misuse_that_is_not_shown_is_counted_at_exit() {
 
 /// Two processes, one of which opens the device while the other has most of its memory.
 #[test]
-fn memory_of_an_account_is_shared_by_processes() {
+fn processes_share_account_memory() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let file = folder.path().join("account");
     let variables = [
@@ -176,7 +176,7 @@ fn takes_48_mib_twice() {
 
 /// A heap reports its blocks to the library by the one export that is not the driver's.
 #[test]
-fn misuse_of_a_block_is_reported_when_asked() {
+fn block_misuse_is_reported_with_checks() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
     let output = library::run_ignored_test("settings::leaves_its_block", &folder, &checks);

@@ -278,7 +278,7 @@ mod tests {
 
     /// Measured on an H200 with PyTorch 2.11 and cuDNN 9.19: batches of 64 sequences of 200 steps.
     #[test]
-    fn lstm_of_three_layers_takes_what_a_gpu_took() {
+    fn lstm_spaces_match_h200() {
         let network = Network {
             cell: LSTM,
             directions: 1,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn projected_and_bidirectional_networks_take_what_a_gpu_took() {
+    fn projected_and_bidirectional_spaces_match_h200() {
         let projected = Network {
             cell: LSTM,
             directions: 1,

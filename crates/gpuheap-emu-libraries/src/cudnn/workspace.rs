@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn convolutions_take_about_what_an_h200_asked_for() {
+    fn convolution_workspaces_are_near_h200() {
         // Element, convolution, channels last, and the bytes of the two passes.
         let measured = [
             (4, [32, 3, 224, 64, 7, 2], false, [122_065_680, 134_522_000]),

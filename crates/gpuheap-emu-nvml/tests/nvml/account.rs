@@ -55,7 +55,7 @@ fn listed(folder: &TempDir, account: &Path) -> String {
 }
 
 #[test]
-fn memory_of_a_dead_parent_stays_until_its_child_ends() {
+fn dead_parents_memory_outlives_it() {
     with_a_dead_parent(|folder, parent, _, account| {
         assert!(!Path::new(&format!("/proc/{parent}")).exists());
         assert_eq!(listed(folder, account), format!("{parent} 1073741824 of 1073741824 used"));
@@ -65,7 +65,7 @@ fn memory_of_a_dead_parent_stays_until_its_child_ends() {
 /// The doctor finds the child by the account file that it holds, which stands for `/dev/nvidia1`
 /// here.
 #[test]
-fn dead_parent_is_found_as_p01_with_its_child() {
+fn doctor_finds_dead_parent() {
     with_a_dead_parent(|folder, parent, child, account| {
         let mut variables = variables(account).to_vec();
         let (parent, child) = (parent.to_string(), child.to_string());

@@ -39,7 +39,7 @@ pub(crate) const DESCRIPTION: &str = r#"{
 }"#;
 
 #[test]
-fn client_is_told_what_is_described() {
+fn client_reads_described_devices() {
     let folder = library::folder(&[&library::NVML]);
     let file = folder.path().join("description.json");
     std::fs::write(&file, DESCRIPTION).unwrap();
@@ -138,7 +138,7 @@ fn reads_two_devices() {
 }
 
 #[test]
-fn wrong_setting_is_told_in_one_line_and_refused() {
+fn wrong_setting_is_one_line_error() {
     let folder = library::folder(&[&library::NVML]);
     for (name, value, told) in [
         ("GPUHEAP_EMULATED_NVML", "{\"devices\": [{}]}", "give memory.total"),

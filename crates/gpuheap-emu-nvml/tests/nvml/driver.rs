@@ -7,7 +7,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use crate::library;
 
 #[test]
-fn devices_and_memory_are_those_of_the_driver_in_the_process() {
+fn nvml_shows_drivers_devices() {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let variables = [("GPUHEAP_EMULATED_DEVICE", "t4,4GiB"), ("GPUHEAP_EMULATED_DRIVER", "12.4")];
     for name in ["driver::sees_its_own_memory", "driver::sees_idle_devices"] {

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::library;
 
 #[test]
-fn nothing_but_nvml_is_exported_and_every_function_can_be_made_to_fail() {
+fn exports_are_nvml_and_can_fail() {
     let text = output_of("nm", &["--dynamic", "--defined-only", "--format=posix"]);
     let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(names.len() > 70, "{names:?}");
@@ -32,7 +32,7 @@ fn counts_in_vain() {
 }
 
 #[test]
-fn it_has_nvml_s_name_and_is_never_unmapped() {
+fn library_has_nvmls_soname() {
     let text = output_of("readelf", &["--dynamic", "--wide"]);
     assert!(text.contains("Library soname: [libnvidia-ml.so.1]"), "{text}");
     assert!(text.contains("NODELETE"), "{text}");

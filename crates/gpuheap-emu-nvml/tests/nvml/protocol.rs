@@ -12,7 +12,7 @@ const INSUFFICIENT_SIZE: u32 = 7;
 const VERSION_MISMATCH: u32 = 25;
 
 #[test]
-fn sizes_are_asked_for_and_wrong_arguments_are_refused() {
+fn wrong_arguments_are_refused() {
     let folder = library::folder(&[&library::NVML]);
     let variables = [("GPUHEAP_EMULATED_NVML", description::DESCRIPTION)];
     for name in ["protocol::asks_for_sizes", "protocol::passes_wrong_arguments"] {

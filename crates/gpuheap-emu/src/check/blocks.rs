@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_are_judged_by_the_size_requested() {
+    fn use_beyond_requested_size_is_found() {
         let mut blocks = Blocks::default();
         assert_eq!(judged(&blocks, 0, 10), "fine");
         blocks.allocate(block(1000, 100, 512));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_judged_on_their_own_until_the_block_is_one_again() {
+    fn divided_block_parts_are_checked_apart() {
         let mut blocks = Blocks::default();
         blocks.allocate(block(1000, 600, 1024));
         for (address, bytes) in [(1000, 10), (1256, 20), (1512, 88)] {

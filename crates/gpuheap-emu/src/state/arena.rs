@@ -350,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_live_free_or_gone(steps in prop::collection::vec(step(), 1..120)) {
+        fn arena_accounts_for_every_byte(steps in prop::collection::vec(step(), 1..120)) {
             let mut arena = Arena::default();
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (id, step) in (1..).zip(steps) {

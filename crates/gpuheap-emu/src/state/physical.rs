@@ -289,7 +289,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
         #[test]
-        fn pages_hold_what_plain_bytes_hold(steps in prop::collection::vec(step(), 1..20)) {
+        fn pages_match_plain_bytes(steps in prop::collection::vec(step(), 1..20)) {
             let mut pages = Pages::default();
             let mut model = vec![POISON; BYTES as usize];
             for step in steps {

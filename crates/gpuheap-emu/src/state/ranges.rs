@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_conflicts_with_an_unordered_write_of_the_same_bytes_only() {
+    fn unordered_write_conflicts_on_same_bytes() {
         let (mut one, mut two) = (Clock::default(), Clock::default());
         let mut ranges = Ranges::default();
         let write = by(&mut one, 1);

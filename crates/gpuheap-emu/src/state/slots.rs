@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_allocations_share_a_granule_and_the_empty_one_goes_back() {
+    fn small_allocations_share_granule() {
         let mut slots = Slots::default();
         assert!(slots.needs_granule(512));
         assert_eq!(slots.take(512), None);

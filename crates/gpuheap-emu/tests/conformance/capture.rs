@@ -45,7 +45,7 @@ fn exchange(gpu: &Gpu<'_>, mut mode: Mode) -> Mode {
 }
 
 #[test]
-fn what_is_recorded_runs_when_it_is_launched() {
+fn recorded_work_runs_at_launch() {
     on_every_driver(|gpu| {
         let (stream, block) = (gpu.stream(), gpu.allocate(4096));
         ok!(gpu, cuMemsetD8_v2(block, 1, 4096));
@@ -75,7 +75,7 @@ fn what_is_recorded_runs_when_it_is_launched() {
 }
 
 #[test]
-fn a_stream_that_captures_does_not_say_its_number() {
+fn capturing_stream_hides_its_id() {
     on_every_driver(|gpu| {
         for mode in [Mode::GLOBAL, Mode::RELAXED] {
             let stream = gpu.stream();
@@ -91,7 +91,7 @@ fn a_stream_that_captures_does_not_say_its_number() {
 }
 
 #[test]
-fn calls_that_may_disturb_a_capture_break_it() {
+fn unsafe_call_breaks_capture() {
     on_every_driver_unchecked(|gpu| {
         let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
         ok!(gpu, cuEventRecord(event, other));
@@ -128,7 +128,7 @@ fn calls_that_may_disturb_a_capture_break_it() {
 }
 
 #[test]
-fn a_relaxed_thread_may_do_what_it_likes_beside_a_capture() {
+fn relaxed_thread_may_allocate_during_capture() {
     on_every_driver(|gpu| {
         let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
         ok!(gpu, cuEventRecord(event, other));
@@ -169,7 +169,7 @@ fn a_relaxed_thread_may_do_what_it_likes_beside_a_capture() {
 }
 
 #[test]
-fn memory_may_be_mapped_beside_a_capture() {
+fn mapping_is_allowed_during_capture() {
     on_every_driver(|gpu| {
         let (stream, other) = (gpu.stream(), gpu.stream());
         let (bytes, properties) = (2 << 20, CUmemAllocationProp::device(gpu.device));
@@ -196,7 +196,7 @@ fn memory_may_be_mapped_beside_a_capture() {
 }
 
 #[test]
-fn only_a_global_capture_holds_for_other_threads() {
+fn global_capture_binds_other_threads() {
     struct Shared<'g, 'd>(&'g Gpu<'d>);
     // SAFETY: drivers are called from any thread, and handles are numbers.
     unsafe impl Sync for Shared<'_, '_> {}
@@ -230,7 +230,7 @@ fn only_a_global_capture_holds_for_other_threads() {
 }
 
 #[test]
-fn an_event_of_a_capture_marks_no_work() {
+fn captured_event_marks_no_work() {
     on_every_driver_unchecked(|gpu| {
         let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
         begin(gpu, stream, Mode::RELAXED);
@@ -251,7 +251,7 @@ fn an_event_of_a_capture_marks_no_work() {
 }
 
 #[test]
-fn a_capture_cannot_wait_for_what_is_outside() {
+fn capture_refuses_outside_event() {
     on_every_driver_unchecked(|gpu| {
         let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
         ok!(gpu, cuEventRecord(event, other));
@@ -266,7 +266,7 @@ fn a_capture_cannot_wait_for_what_is_outside() {
 }
 
 #[test]
-fn a_stream_joins_a_capture_and_has_to_come_back() {
+fn joined_stream_must_rejoin_capture() {
     on_every_driver(|gpu| {
         let (stream, other) = (gpu.stream(), gpu.stream());
         let (fork, join, block) = (gpu.event(), gpu.event(), gpu.allocate(4096));
@@ -296,7 +296,7 @@ fn a_stream_joins_a_capture_and_has_to_come_back() {
 }
 
 #[test]
-fn the_default_stream_does_not_wait_for_a_capture() {
+fn default_stream_ignores_capture() {
     on_every_driver_unchecked(|gpu| {
         let mut blocking = CUstream::NULL;
         ok!(gpu, cuStreamCreate(&mut blocking, 0));
@@ -327,7 +327,7 @@ fn a_capture_ends_where_it_began() {
 }
 
 #[test]
-fn capture_information_asked_of_the_default_stream_disturbs_nothing() {
+fn capture_query_leaves_capture_valid() {
     on_every_driver(|gpu| {
         let (mut stream, mut status) = (CUstream::NULL, Status::NONE);
         ok!(gpu, cuStreamCreate(&mut stream, 0));
@@ -358,7 +358,7 @@ fn capture_information_asked_of_the_default_stream_disturbs_nothing() {
 }
 
 #[test]
-fn graphs_are_instantiated_with_flags_that_the_driver_knows() {
+fn unknown_graph_flags_are_refused() {
     on_every_driver(|gpu| {
         let (stream, block) = (gpu.stream(), gpu.allocate(64));
         begin(gpu, stream, Mode::RELAXED);

@@ -5,7 +5,7 @@ use gpuheap_driver::*;
 use crate::support::*;
 
 #[test]
-fn a_context_of_ones_own_takes_memory_and_gives_all_back() {
+fn own_context_returns_its_memory() {
     on_every_driver_unchecked(|gpu| {
         let before = gpu.used();
         let mut own = CUcontext::NULL;
@@ -43,7 +43,7 @@ fn each_thread_has_its_own_stack() {
 }
 
 #[test]
-fn a_context_says_what_it_is() {
+fn context_reports_its_properties() {
     on_every_driver(|gpu| {
         let (mut id, mut version, mut stack) = (0, 0, 0);
         ok!(gpu, cuCtxGetId(gpu.context, &mut id));
@@ -57,7 +57,7 @@ fn a_context_says_what_it_is() {
 }
 
 #[test]
-fn a_reset_frees_everything_and_the_handle_lives_again() {
+fn reset_frees_memory_keeps_handle() {
     on_every_driver(|gpu| {
         let pointer = gpu.allocate(64 << 20);
         ok!(gpu, cuDevicePrimaryCtxReset_v2(gpu.device));
@@ -85,7 +85,7 @@ fn a_reset_frees_everything_and_the_handle_lives_again() {
 }
 
 #[test]
-fn pool_memory_outlives_the_context_that_it_was_allocated_in() {
+fn pool_memory_outlives_its_context() {
     on_every_driver(|gpu| {
         let (mut own, mut pointer) = (CUcontext::NULL, 0);
         ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
@@ -100,7 +100,7 @@ fn pool_memory_outlives_the_context_that_it_was_allocated_in() {
 }
 
 #[test]
-fn all_but_pool_memory_ends_with_its_context() {
+fn context_end_frees_plain_memory() {
     on_every_driver_unchecked(|gpu| {
         let (mut own, mut managed) = (CUcontext::NULL, 0);
         ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
@@ -120,7 +120,7 @@ fn all_but_pool_memory_ends_with_its_context() {
 }
 
 #[test]
-fn a_context_is_asked_and_waited_for_without_being_current() {
+fn context_queries_need_no_current() {
     on_every_driver(|gpu| {
         let (stream, host, pointer) = (gpu.stream(), gpu.pinned(4096), gpu.allocate(4096));
         let mut device = -1;
@@ -146,7 +146,7 @@ fn a_context_is_asked_and_waited_for_without_being_current() {
 }
 
 #[test]
-fn the_flags_of_a_context_can_be_set() {
+fn context_flags_can_be_set() {
     const SPIN: u32 = 1;
     const YIELD: u32 = 2;
     on_every_driver(|gpu| {
@@ -169,7 +169,7 @@ fn the_flags_of_a_context_can_be_set() {
 /// Compares everything that can be seen of live pool memory over a reset in one value, so that a
 /// different driver shows its differences.
 #[test]
-fn live_pool_memory_stays_over_a_reset_of_the_primary_context() {
+fn live_pool_memory_survives_reset() {
     on_every_driver_unchecked(|gpu| {
         let (mut own, mut default) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
         ok!(gpu, cuMemPoolCreate(&mut own, &CUmemPoolProps::device(gpu.device)));

@@ -11,7 +11,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_come_back_as_they_went_up() {
+fn copied_bytes_come_back_equal() {
     on_every_driver(|gpu| {
         // The sizes go across the emulator's pages and the driver's granules.
         for bytes in [1, 7, 4096, 65_536, 65_537, 3 << 20] {
@@ -27,7 +27,7 @@ fn bytes_come_back_as_they_went_up() {
 }
 
 #[test]
-fn copies_tell_host_from_device_by_the_address() {
+fn copy_direction_follows_addresses() {
     on_every_driver(|gpu| {
         let data = pattern(1000);
         let (mut a, mut b) = (vec![0_u8; 1000], vec![0_u8; 1000]);
@@ -66,7 +66,7 @@ fn fills_write_words_of_their_size() {
 }
 
 #[test]
-fn rectangles_leave_what_is_beside_them() {
+fn rectangle_copy_keeps_surroundings() {
     on_every_driver(|gpu| {
         let (mut pointer, mut pitch) = (0, 0);
         ok!(gpu, cuMemAllocPitch_v2(&mut pointer, &mut pitch, 100, 20, 4));
@@ -112,7 +112,7 @@ fn rectangles_leave_what_is_beside_them() {
 }
 
 #[test]
-fn a_pageable_source_is_read_in_the_call() {
+fn pageable_source_is_read_at_once() {
     on_every_driver(|gpu| {
         let stream = gpu.stream();
         let device = gpu.allocate(64 << 10);
@@ -128,7 +128,7 @@ fn a_pageable_source_is_read_in_the_call() {
 }
 
 #[test]
-fn a_copy_into_pageable_memory_is_done_when_it_returns() {
+fn pageable_target_copy_is_synchronous() {
     on_every_driver(|gpu| {
         let stream = gpu.stream();
         let device = gpu.allocate(4096);
@@ -142,7 +142,7 @@ fn a_copy_into_pageable_memory_is_done_when_it_returns() {
 }
 
 #[test]
-fn pinned_and_registered_memory_copies_in_stream_order() {
+fn pinned_copies_follow_stream_order() {
     on_every_driver(|gpu| {
         let stream = gpu.stream();
         let device = gpu.allocate(8192);

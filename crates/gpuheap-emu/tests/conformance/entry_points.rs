@@ -12,7 +12,7 @@ const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 #[test]
-fn the_table_is_the_real_driver_s() {
+fn table_matches_real_driver() {
     if std::env::var_os("GPUHEAP_TEST_DEVICE").is_none() {
         return;
     }

@@ -5,7 +5,7 @@ use gpuheap_driver::*;
 use crate::support::*;
 
 #[test]
-fn an_event_that_was_never_recorded_is_past() {
+fn unrecorded_event_is_complete() {
     on_every_driver(|gpu| {
         let (event, stream) = (gpu.event(), gpu.stream());
         ok!(gpu, cuEventQuery(event));
@@ -59,7 +59,7 @@ fn time_passes_between_events() {
 }
 
 #[test]
-fn a_wait_is_for_the_last_record_before_it() {
+fn wait_uses_last_earlier_record() {
     on_every_driver(|gpu| {
         let (one, two, event) = (gpu.stream(), gpu.stream(), gpu.event());
         let (a, b) = (gpu.allocate(4096), gpu.allocate(4096));
@@ -80,7 +80,7 @@ fn a_wait_is_for_the_last_record_before_it() {
 }
 
 #[test]
-fn an_event_is_recorded_in_streams_of_its_own_context() {
+fn event_refuses_other_contexts_stream() {
     on_every_driver(|gpu| {
         let mut own = CUcontext::NULL;
         let outside = gpu.stream();

@@ -56,7 +56,7 @@ fn number(gpu: &Gpu<'_>, attribute: CUpointer_attribute, pointer: u64) -> Option
 }
 
 #[test]
-fn host_and_device_share_memory_of_these_pools() {
+fn host_pool_memory_is_shared() {
     on_every_driver(|gpu| {
         type A = CUpointer_attribute;
         let stream = gpu.stream();
@@ -124,7 +124,7 @@ fn host_and_device_share_memory_of_these_pools() {
 }
 
 #[test]
-fn each_place_has_a_default_and_a_current_pool() {
+fn each_location_has_pools() {
     on_every_driver(|gpu| {
         let here = CUmemLocation::device(gpu.device);
         let places = [
@@ -168,7 +168,7 @@ fn each_place_has_a_default_and_a_current_pool() {
 }
 
 #[test]
-fn pools_are_made_at_places_that_exist() {
+fn pool_at_missing_location_is_refused() {
     on_every_driver(|gpu| {
         for (kind, location, expected) in [
             (PINNED, at(L::INVALID, 0), INVALID),
@@ -192,7 +192,7 @@ fn pools_are_made_at_places_that_exist() {
 }
 
 #[test]
-fn host_keeps_its_access_to_its_own_pools() {
+fn host_pool_access_stays() {
     on_every_driver(|gpu| {
         let (none, all) = (CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         let (host, here) = (at(L::HOST, 0), CUmemLocation::device(gpu.device));

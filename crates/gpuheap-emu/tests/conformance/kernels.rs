@@ -18,7 +18,7 @@ use crate::support::*;
 const ARENA: usize = 4 << 20;
 
 #[test]
-fn every_kernel_gives_what_its_rust_gives() {
+fn kernels_match_rust_results() {
     on_every_driver_once(|gpu| {
         let bench = Bench::new(gpu);
         for (family, cases) in FAMILIES {
@@ -704,7 +704,7 @@ fn sum_groups(
 }
 
 #[test]
-fn a_module_has_its_kernel_until_it_is_unloaded() {
+fn kernel_lives_until_module_unload() {
     on_every_driver_unchecked(|gpu| {
         const HANDLE: CUresult = CUresult::ERROR_INVALID_HANDLE;
         let emulated = std::env::var_os("GPUHEAP_TEST_DEVICE").is_none();

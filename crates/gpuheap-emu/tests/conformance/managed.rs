@@ -31,7 +31,7 @@ fn host_and_device_share_managed_memory() {
 }
 
 #[test]
-fn advice_and_prefetches_are_kept_and_bounded() {
+fn advice_is_kept_and_bounded() {
     on_every_driver_unchecked(|gpu| {
         let stream = gpu.stream();
         let here = CUmemLocation::device(gpu.device);
@@ -68,7 +68,7 @@ fn advice_and_prefetches_are_kept_and_bounded() {
 }
 
 #[test]
-fn managed_memory_cannot_be_freed_in_stream_order() {
+fn managed_memory_refuses_ordered_free() {
     on_every_driver_unchecked(|gpu| {
         let (stream, mut pointer) = (gpu.stream(), 0);
         ok!(gpu, cuMemAllocManaged(&mut pointer, 4096, CU_MEM_ATTACH_GLOBAL));
@@ -81,7 +81,7 @@ fn managed_memory_cannot_be_freed_in_stream_order() {
 }
 
 #[test]
-fn several_attributes_of_a_range_are_read_at_once() {
+fn range_attributes_are_read_together() {
     on_every_driver(|gpu| {
         let mut pointer = 0;
         ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
@@ -102,7 +102,7 @@ fn several_attributes_of_a_range_are_read_at_once() {
 }
 
 #[test]
-fn managed_memory_is_attached_to_streams_whole() {
+fn managed_memory_attaches_whole() {
     on_every_driver_unchecked(|gpu| {
         let (stream, mut pointer) = (gpu.stream(), 0);
         ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
@@ -130,7 +130,7 @@ fn managed_memory_is_attached_to_streams_whole() {
 }
 
 #[test]
-fn batches_move_each_group_of_ranges_to_its_place() {
+fn prefetch_batch_moves_each_group() {
     on_every_driver_unchecked(|gpu| {
         let stream = gpu.stream();
         let mut pointers = [0; 3];
@@ -209,7 +209,7 @@ fn batches_move_each_group_of_ranges_to_its_place() {
 }
 
 #[test]
-fn advice_names_the_host_without_a_node() {
+fn host_advice_needs_no_node() {
     on_every_driver_unchecked(|gpu| {
         type L = CUmemLocationType;
         const SET_READ_MOSTLY: i32 = 1;

@@ -7,7 +7,7 @@ use crate::support::*;
 const MIB: usize = 1 << 20;
 
 #[test]
-fn device_memory_moves_in_granules_of_two_mebibytes() {
+fn device_memory_is_counted_by_granules() {
     on_every_driver(|gpu| {
         // The size of each allocation, the count, and the mebibytes that the device then has in
         // use.
@@ -33,7 +33,7 @@ fn device_memory_moves_in_granules_of_two_mebibytes() {
 }
 
 #[test]
-fn holes_in_shared_granules_are_used_again() {
+fn shared_granule_holes_are_reused() {
     on_every_driver(|gpu| {
         let before = gpu.used();
         let mut pointers: Vec<_> = (0..64).map(|_| gpu.allocate(100_000)).collect();
@@ -71,7 +71,7 @@ fn allocations_are_aligned_and_apart() {
 }
 
 #[test]
-fn more_than_there_is_cannot_be_had() {
+fn request_beyond_capacity_is_refused() {
     on_every_driver(|gpu| {
         let (mut free, mut total) = (0, 0);
         ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));

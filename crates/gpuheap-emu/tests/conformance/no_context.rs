@@ -72,7 +72,7 @@ fn an_event_says_its_context() {
 }
 
 #[test]
-fn work_of_a_stream_needs_no_other_context() {
+fn stream_work_needs_only_its_context() {
     on_every_driver(|gpu| {
         let (stream, device, host) = (gpu.stream(), gpu.allocate(4096), gpu.pinned(4096));
         let at: *mut c_void = host.as_mut_ptr().cast();

@@ -68,7 +68,7 @@ impl Scene<'_> {
 }
 
 #[test]
-fn a_legacy_event_covers_the_work_of_a_thread_that_has_ended() {
+fn legacy_event_covers_ended_thread() {
     Scene::on_every_driver(|scene| {
         let (gpu, block) = (scene.gpu, scene.block);
         on_a_thread(gpu, || write_late(gpu, block, 5, CUstream::PER_THREAD));
@@ -78,7 +78,7 @@ fn a_legacy_event_covers_the_work_of_a_thread_that_has_ended() {
 }
 
 #[test]
-fn later_work_of_a_thread_waits_for_a_wait_of_the_legacy_stream() {
+fn thread_work_follows_legacy_wait() {
     Scene::on_every_driver(|scene| {
         let (gpu, block) = (scene.gpu, scene.block);
         write_late(gpu, block, 6, scene.stream);
@@ -93,7 +93,7 @@ fn later_work_of_a_thread_waits_for_a_wait_of_the_legacy_stream() {
 }
 
 #[test]
-fn an_event_of_a_thread_covers_legacy_work_without_own_work() {
+fn thread_event_covers_legacy_work() {
     Scene::on_every_driver(|scene| {
         let (gpu, event) = (scene.gpu, scene.event);
         write_late(gpu, scene.block, 8, CUstream::LEGACY);
@@ -103,7 +103,7 @@ fn an_event_of_a_thread_covers_legacy_work_without_own_work() {
 }
 
 #[test]
-fn an_event_of_a_thread_covers_a_wait_of_the_legacy_stream() {
+fn thread_event_covers_legacy_wait() {
     Scene::on_every_driver(|scene| {
         let (gpu, event, other) = (scene.gpu, scene.event, scene.gpu.stream());
         write_late(gpu, scene.block, 9, other);
@@ -116,7 +116,7 @@ fn an_event_of_a_thread_covers_a_wait_of_the_legacy_stream() {
 }
 
 #[test]
-fn the_legacy_stream_counts_as_capturing_while_a_thread_captures() {
+fn legacy_stream_captures_with_thread() {
     on_every_driver(|gpu| {
         let own = CUstream::PER_THREAD;
         ok!(gpu, cuStreamBeginCapture_v2(own, CUstreamCaptureMode::RELAXED));

@@ -7,7 +7,7 @@ use gpuheap_driver::*;
 use crate::support::*;
 
 #[test]
-fn pinned_memory_is_seen_at_its_own_address() {
+fn pinned_memory_has_one_address() {
     on_every_driver(|gpu| {
         let before = gpu.used();
         let memory = gpu.pinned(1 << 20);

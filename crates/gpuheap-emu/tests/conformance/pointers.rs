@@ -63,7 +63,7 @@ fn memory_of_each_kind_says_so() {
 }
 
 #[test]
-fn unknown_memory_is_an_error_for_one_attribute_and_nothing_for_several() {
+fn unknown_memory_has_no_attributes() {
     on_every_driver(|gpu| {
         let own = [0_u8; 16];
         let address = own.as_ptr().expose_provenance() as u64;
@@ -78,7 +78,7 @@ fn unknown_memory_is_an_error_for_one_attribute_and_nothing_for_several() {
 }
 
 #[test]
-fn unknown_memory_is_at_its_address_for_the_host_and_has_no_range() {
+fn unknown_memory_has_no_range() {
     on_every_driver(|gpu| {
         let own = [0_u8; 16];
         let address = own.as_ptr().expose_provenance() as u64;
@@ -112,7 +112,7 @@ fn reserved_addresses_have_a_range_only() {
 }
 
 #[test]
-fn device_address_alone_needs_a_current_context() {
+fn device_address_needs_current_context() {
     on_every_driver(|gpu| {
         let p = gpu.allocate(1000);
         ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));

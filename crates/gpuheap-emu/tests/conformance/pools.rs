@@ -62,7 +62,7 @@ impl<'g, 'd> Pool<'g, 'd> {
 }
 
 #[test]
-fn a_pool_grows_by_chunks_of_32_mebibytes() {
+fn pool_grows_by_32_mib() {
     on_every_driver(|gpu| {
         let before = gpu.used();
         let pool = Pool::new(gpu, 0);
@@ -95,7 +95,7 @@ fn a_pool_grows_by_chunks_of_32_mebibytes() {
 /// therefore does not use the free memory that it reports: the end is the first refusal, and the
 /// pool reports its own memory.
 #[test]
-fn a_pool_takes_less_than_a_chunk_when_the_device_is_full() {
+fn full_device_gives_pool_small_chunks() {
     const BLOCK: usize = 4 * MIB;
     const CHUNK: usize = 32 * MIB;
     let is_emulated = std::env::var_os("GPUHEAP_TEST_DEVICE").is_none();
@@ -138,7 +138,7 @@ fn a_pool_takes_less_than_a_chunk_when_the_device_is_full() {
 }
 
 #[test]
-fn allocations_share_chunks_and_trimming_takes_only_empty_ones() {
+fn trim_returns_only_empty_chunks() {
     on_every_driver(|gpu| {
         let pool = Pool::new(gpu, 0);
         let mut pointers = Vec::new();
@@ -162,7 +162,7 @@ fn allocations_share_chunks_and_trimming_takes_only_empty_ones() {
 }
 
 #[test]
-fn a_synchronisation_gives_back_what_is_above_the_threshold() {
+fn synchronisation_trims_to_threshold() {
     on_every_driver(|gpu| {
         let pool = Pool::new(gpu, 0);
         pool.set(CUmemPool_attribute::RELEASE_THRESHOLD, 0);
@@ -176,7 +176,7 @@ fn a_synchronisation_gives_back_what_is_above_the_threshold() {
 }
 
 #[test]
-fn a_stream_has_its_own_freed_memory_at_once() {
+fn stream_reuses_own_freed_memory() {
     on_every_driver(|gpu| {
         let pool = Pool::new(gpu, 0);
         for _ in 0..50 {
@@ -206,7 +206,7 @@ fn a_bounded_pool_refuses_more() {
 }
 
 #[test]
-fn a_destroyed_pool_lives_until_its_last_allocation() {
+fn destroyed_pool_outlives_allocations() {
     on_every_driver(|gpu| {
         let before = gpu.used();
         let pool = Pool::new(gpu, 0);
@@ -223,7 +223,7 @@ fn a_destroyed_pool_lives_until_its_last_allocation() {
 }
 
 #[test]
-fn plain_and_pool_memory_can_be_freed_either_way() {
+fn memory_accepts_either_free() {
     on_every_driver(|gpu| {
         let before = gpu.used();
         let stream = gpu.stream();
@@ -239,7 +239,7 @@ fn plain_and_pool_memory_can_be_freed_either_way() {
 }
 
 #[test]
-fn a_plain_free_of_pool_memory_stays_in_the_pool_s_figure() {
+fn plain_free_keeps_pool_figure() {
     on_every_driver(|gpu| {
         let pool = Pool::new(gpu, 0);
         let pointers = [pool.allocate(1000), pool.allocate(2000)];
@@ -254,7 +254,7 @@ fn a_plain_free_of_pool_memory_stays_in_the_pool_s_figure() {
 }
 
 #[test]
-fn a_pool_can_be_made_the_device_s() {
+fn current_pool_can_be_set() {
     on_every_driver(|gpu| {
         let pool = Pool::new(gpu, 0);
         let (mut current, mut default) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
@@ -273,7 +273,7 @@ fn a_pool_can_be_made_the_device_s() {
 }
 
 #[test]
-fn limit_is_rounded_up_to_whole_chunks() {
+fn limit_rounds_up_to_chunks() {
     on_every_driver(|gpu| {
         for (max, chunks) in [(1, 1), (2048, 1), (32 * MIB, 1), (32 * MIB + 1, 2)] {
             let pool = Pool::new(gpu, max);
@@ -291,7 +291,7 @@ fn limit_is_rounded_up_to_whole_chunks() {
 }
 
 #[test]
-fn device_pools_give_the_host_no_access() {
+fn device_pool_refuses_host_access() {
     on_every_driver(|gpu| {
         type L = CUmemLocationType;
         let pool = Pool::new(gpu, 0);

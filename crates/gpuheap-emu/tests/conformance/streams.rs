@@ -9,7 +9,7 @@ use gpuheap_emu::with_per_thread_default_stream;
 use crate::support::*;
 
 #[test]
-fn work_of_a_stream_is_done_in_its_order() {
+fn stream_work_runs_in_order() {
     on_every_driver(|gpu| {
         let stream = gpu.stream();
         let device = gpu.allocate(4096);
@@ -25,7 +25,7 @@ fn work_of_a_stream_is_done_in_its_order() {
 }
 
 #[test]
-fn a_stream_waits_for_another_by_an_event() {
+fn stream_waits_for_event() {
     on_every_driver(|gpu| {
         let (one, two, event) = (gpu.stream(), gpu.stream(), gpu.event());
         let (a, b) = (gpu.allocate(4096), gpu.allocate(4096));
@@ -48,7 +48,7 @@ fn a_stream_waits_for_another_by_an_event() {
 }
 
 #[test]
-fn the_default_stream_waits_for_blocking_streams_and_they_for_it() {
+fn default_and_blocking_streams_wait() {
     on_every_driver(|gpu| {
         let mut one = CUstream::NULL;
         let mut two = CUstream::NULL;
@@ -84,7 +84,7 @@ fn a_destroyed_stream_finishes_its_work() {
 }
 
 #[test]
-fn every_stream_has_an_id_of_its_own() {
+fn stream_ids_differ() {
     on_every_driver(|gpu| {
         let id = |stream: CUstream| {
             let mut id = 0;
@@ -148,7 +148,7 @@ unsafe extern "C" fn add_status(_stream: CUstream, status: CUresult, data: *mut 
 }
 
 #[test]
-fn the_host_is_called_in_stream_order() {
+fn host_callback_follows_stream_order() {
     on_every_driver(|gpu| {
         let stream = gpu.stream();
         let count = AtomicU32::new(0);
@@ -173,7 +173,7 @@ unsafe extern "C" fn add_one_late(data: *mut c_void) {
 }
 
 #[test]
-fn waiting_for_the_default_stream_waits_for_blocking_streams_too() {
+fn default_stream_wait_includes_blocking_streams() {
     on_every_driver(|gpu| {
         let mut stream = CUstream::NULL;
         ok!(gpu, cuStreamCreate(&mut stream, 0));
@@ -189,7 +189,7 @@ fn waiting_for_the_default_stream_waits_for_blocking_streams_too() {
 }
 
 #[test]
-fn a_stream_says_its_contexts_and_its_device() {
+fn stream_knows_context_and_device() {
     on_every_driver(|gpu| {
         let (mut own, outside) = (CUcontext::NULL, gpu.stream());
         ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));

@@ -28,7 +28,7 @@ fn allow(gpu: &Gpu<'_>, pointer: CUdeviceptr, bytes: usize) -> CUresult {
 }
 
 #[test]
-fn physical_memory_moves_between_addresses_with_its_content() {
+fn remapped_memory_keeps_its_content() {
     on_every_driver(|gpu| {
         let before = gpu.used();
         let va = reserve(gpu, 64 * MIB);
@@ -58,7 +58,7 @@ fn physical_memory_moves_between_addresses_with_its_content() {
 }
 
 #[test]
-fn two_mappings_of_one_handle_are_the_same_memory() {
+fn two_mappings_share_one_memory() {
     on_every_driver(|gpu| {
         let va = reserve(gpu, 8 * MIB);
         let handle = create(gpu, 2 * MIB);
@@ -102,7 +102,7 @@ fn references_are_counted() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused() {
+fn invalid_mapping_is_refused() {
     on_every_driver_unchecked(|gpu| {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let unsupported = CUresult::ERROR_NOT_SUPPORTED;
@@ -160,7 +160,7 @@ fn what_cannot_be_mapped_is_refused() {
 }
 
 #[test]
-fn physical_memory_is_made_of_properties_that_fit() {
+fn wrong_physical_properties_are_refused() {
     on_every_driver(|gpu| {
         type L = CUmemLocationType;
         let invalid = CUresult::ERROR_INVALID_VALUE;
@@ -193,7 +193,7 @@ fn physical_memory_is_made_of_properties_that_fit() {
 }
 
 #[test]
-fn host_gets_no_access_to_mapped_device_memory() {
+fn mapped_memory_refuses_host_access() {
     on_every_driver(|gpu| {
         let properties = CUmemAllocationProp::device(gpu.device);
         let (mut va, mut handle) = (0, 0);
