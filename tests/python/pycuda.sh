@@ -1,7 +1,7 @@
 # Sourced by `run --all`. Installs PyCUDA into its environment, built from the source.
 #
-# PyCUDA has no wheels, and asks for a CUDA toolkit. The headers of NVIDIA's wheels are enough for it,
-# and it links with the emulated driver. cuRAND, which the emulated driver lacks, is left out.
+# PyCUDA has no wheels, and needs a CUDA toolkit to build. The headers of NVIDIA's wheels are enough
+# for it, and it links with the emulated driver. Leaves out cuRAND: the emulated driver lacks it.
 
 pins=$here/requirements-pycuda.txt
 # A wheel is of one version of Python.
