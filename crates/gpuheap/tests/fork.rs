@@ -157,7 +157,7 @@ fn child_of_busy_parent_exits() {
     for tracking in [Tracking::Counts, Tracking::Backtraces] {
         let heap = Heap::builder(&device).track(tracking).hard_limit(256 << 20).build().unwrap();
         let target = heap.target().unwrap();
-        // Target with which the other threads make arrays: that of the current scope.
+        // Target with which the other threads make arrays: the current scope's target.
         let current = Mutex::new(target.clone());
         let stop = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -174,8 +174,8 @@ fn child_of_busy_parent_exits() {
                     }
                 });
             }
-            // Names and figures of an emulated device are behind its lock, which this thread holds
-            // most of the time.
+            // A lock guards names and figures of an emulated device. This thread holds it most of
+            // the time.
             threads.spawn(|| {
                 while let (Some(emulator), false) =
                     (device.emulator(), stop.load(Ordering::Relaxed))
@@ -469,7 +469,7 @@ impl Shared {
         unsafe { &*self.0 }.load(Ordering::Relaxed)
     }
 
-    /// Waits for the child, which has to succeed.
+    /// Waits for the child. The child has to succeed.
     fn ends_well(&self, child: libc::pid_t) {
         let mut status = 0;
         // SAFETY: the pointer is valid for the call, and the child is ours.

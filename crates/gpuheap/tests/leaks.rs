@@ -150,8 +150,8 @@ fn thread_leftovers_name_the_thread() {
 }
 
 /// Without a handler of the program, a thread is reported on stderr, but the main thread is not:
-/// its end is the program's. A child of this program shows the former. A fork of that child shows
-/// its main thread, which here belongs to the test harness.
+/// its end is the program's. A child of this program shows the thread's report. A fork of that
+/// child shows the main thread, because the test harness has the main thread here.
 #[test]
 #[cfg(unix)]
 fn thread_end_prints_program_end_not() {
@@ -176,7 +176,7 @@ fn thread_end_prints_program_end_not() {
                 // SAFETY: changes nothing but when the child is ended, should it hang.
                 unsafe { libc::alarm(10) };
                 leak();
-                // Runs the destructors of what is local to the thread.
+                // Runs the destructors of thread-local values.
                 std::process::exit(0)
             }
             let mut status = 0;

@@ -60,8 +60,8 @@ fn threads_at_limit_fail_for_live() {
         assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
         assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
         assert!(usage.stats.allocations > 1000, "{pool}: {usage:?}");
-        // Binned rounds up to powers of two and split keeps segments by class, so the level is
-        // above what fits.
+        // `binned` rounds up to powers of two and `split` keeps segments by class, so not all of
+        // the level fits.
         let (short, again) = (short.into_inner(), tried_again.into_inner());
         assert!(short > again && again > 0, "{pool}: {short} times short, {again} tried again");
         assert_all_returned(&device, &heap, pool.name());

@@ -22,9 +22,9 @@ struct Point {
 #[repr(transparent)]
 struct Metres<T>(T);
 
-// SAFETY: as what it holds.
+// SAFETY: transparent over a `T`, so zero bytes are a value of it as of a `T`.
 unsafe impl<T: Zeroable> Zeroable for Metres<T> {}
-// SAFETY: as what it holds, alone.
+// SAFETY: transparent over a `T`, its only field, which is plain old data.
 unsafe impl<T: Pod> Pod for Metres<T> {}
 
 /// Checks the results of `adapt`, `narrow` and `cu` for few and for many elements.
@@ -42,7 +42,7 @@ where
         assert_same(&target.narrow(&many).unwrap(), &narrow, repeats, name);
         assert_same(&target.cu(&many).unwrap(), &cu, repeats, name);
     }
-    // An array of the device, which is adapted through the host.
+    // An array of the device is adapted through the host.
     let array = target.array(&elements).unwrap();
     assert_same(&target.adapt(&array).unwrap(), &elements, 1, name);
     assert_same(&target.narrow(&array).unwrap(), &narrow, 1, name);

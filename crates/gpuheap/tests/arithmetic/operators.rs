@@ -244,8 +244,8 @@ fn masks_are_turned_and_asked() {
     bench.end();
 }
 
-/// Small integers are divided through floats, which are not exact. Tests every quotient of 8 bits,
-/// and of 16 bits those at and beside whole ones, by every divisor.
+/// Small integers are divided through floats, and these are not exact. Tests every quotient of 8
+/// bits. Of 16 bits, tests the quotients at and next to whole ones, by every divisor.
 #[test]
 fn quotients_of_small_integers_are_exact() {
     let bench = Bench::new(Schedule::Immediate);

@@ -176,7 +176,7 @@ fn operands_of_other_device_are_refused() {
             refused(here.equal(far).err());
             refused(here.copy().unwrap().write_slice(s![..], far).err());
             refused(here.sum_by_key(far, 3).err());
-            // As told.
+            // The remedy that the error names.
             let near = far.copy_to(&here.target()).unwrap();
             assert_eq!((here + &near).unwrap().to_vec().unwrap(), [2, 4]);
         }

@@ -144,7 +144,7 @@ fn little_is_read_of_much() {
     let device = emulated(200 << 30, Schedule::OnDemand);
     let target = heap(&device, PoolKind::Split).target().unwrap();
     let huge = target.uninit::<u8, _>((100, 1 << 30)).unwrap();
-    // SAFETY: what is read is written below.
+    // SAFETY: the fills below write every element that is printed.
     let mut huge = unsafe { huge.assume_written() };
     for row in 0..6 {
         let row = huge.slice_mut(row..row + 1).unwrap().into_shape(1 << 30).unwrap();

@@ -153,8 +153,8 @@ fn peer_device_uses_reachable_array() {
     }
 }
 
-/// Peer access is set per mapping: for memory mapped before a peer asks, for memory mapped later,
-/// and for a range stitched of both.
+/// Peer access is set per mapping: for memory mapped before a peer's first use, for memory mapped
+/// later, and for a range stitched of both.
 #[test]
 fn peer_reaches_all_mapped_memory() {
     const BYTES: usize = 4 << 20;
@@ -193,8 +193,8 @@ fn peer_reaches_all_mapped_memory() {
     assert_all_returned(&near, &other, "mapped in another heap");
 }
 
-/// If giving a peer access fails, the heap does not record it as given, and gives access when the
-/// peer asks again.
+/// If giving a peer access fails, the heap does not record it as given, and gives access at the
+/// peer's next use.
 #[test]
 fn failed_peer_mapping_is_error() {
     let profile = || Profile::with_memory(1 << 30).without_context();
@@ -209,7 +209,7 @@ fn failed_peer_mapping_is_error() {
     let error = a.device_ptr(&far).unwrap_err().to_string();
     assert!(error.contains("cuMemSetAccess failed with CUDA_ERROR_UNKNOWN"), "{error}");
     emulator.set_faults(FaultPlan::default());
-    // Memory mapped since is opened with the rest when the peer asks again.
+    // Memory mapped since is opened with the rest at the peer's next use.
     let b = heap.target().unwrap().filled(64 << 20, 5_u8).unwrap();
     for array in [&a, &b] {
         write(array, 6, &far);
@@ -305,11 +305,12 @@ fn missing_peer_access_names_both_devices() {
     }
 }
 
-/// An array that was last used on a peer survives the peer's reset, which waited for that use.
+/// An array that was last used on a peer survives the peer's reset, because the reset waits for
+/// that use.
 #[test]
 fn peer_reset_leaves_other_device() {
     if on_real_gpu() {
-        return; // A reset of one device ends what other tests hold there.
+        return; // A reset of one device ends objects of other tests there.
     }
     for pool in reached() {
         let [near, far] = peers(Schedule::OnDemand);

@@ -41,7 +41,7 @@ impl Foreign<'_> {
 
 impl Drop for Foreign<'_> {
     fn drop(&mut self) {
-        // SAFETY: taken by `new`; fails if somebody else freed it, which the checks find.
+        // SAFETY: taken by `new`. If other code freed it, the call fails and the checks report it.
         let _ = self.device.with_current(|driver| unsafe {
             match self.kind {
                 MemoryKind::Pinned => driver.cuMemFreeHost(self.address as *mut _),

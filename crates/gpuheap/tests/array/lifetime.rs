@@ -116,7 +116,7 @@ fn host_read_keeps_memory() {
     let (_, report) = heap.scope(|scope| {
         let target = scope.target().unwrap().kind(MemoryKind::Pinned);
         array = Some(target.array(&[1_u32, 2, 3]).unwrap());
-        // The forgotten borrow lasts as long as the array, which outlives the scope.
+        // The forgotten borrow lasts as long as the array, and the array outlives the scope.
         std::mem::forget(array.as_ref().unwrap().as_slice().unwrap());
     });
     assert_eq!(report.freed, 1);

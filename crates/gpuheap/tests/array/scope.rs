@@ -1,4 +1,4 @@
-//! Scopes free what was made in them and not moved out.
+//! Scopes free the arrays that were made in them and not moved out.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,7 +49,7 @@ fn scope_frees_forgotten_reports_kept() {
         )
     );
     assert!(stale.unwrap().free().unwrap_err().is_freed());
-    // A copy of what was kept belongs to no scope.
+    // A copy of a kept array belongs to no scope.
     assert_eq!(kept.copy().unwrap().to_vec().unwrap(), [4; 4000]);
     drop(kept);
     assert_all_returned(&device, &heap, "scope");

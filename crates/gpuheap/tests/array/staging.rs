@@ -1,4 +1,4 @@
-//! Large copies, which are staged through pinned memory.
+//! Large copies: they are staged through pinned memory.
 
 use std::thread;
 
@@ -187,7 +187,7 @@ fn copy_without_pinned_memory_is_plain() {
     }
 }
 
-/// A limit on pinned memory leaves fewer threads, and room for what the program pins itself.
+/// A limit on pinned memory leaves fewer threads, and room for memory that the program pins.
 #[test]
 fn staging_leaves_room_below_a_limit() {
     let device = emulated(1 << 30, Schedule::Seeded(2));

@@ -367,7 +367,7 @@ fn sizes_are_known() {
         assert_eq!(filtered.size_hint(), (0, Some(9)));
         assert_eq!(target.batches(std::iter::repeat(vec![1_u8])).size_hint(), (usize::MAX, None));
     }
-    // An iterator that could continue after its end is not asked again.
+    // An iterator that could continue after its end is not called again.
     let mut calls = 0;
     let odd = std::iter::from_fn(|| {
         calls += 1;

@@ -101,7 +101,7 @@ fn leaving_early_ends_the_thread() {
                 break;
             }
         }
-        // A second feeder at once, which is never asked for a batch.
+        // A second feeder at once. No batch is requested from it.
         drop(target.batches(endless()).prefetch_on(scope, 2).unwrap());
     });
     // The scope joined them.

@@ -156,7 +156,7 @@ fn batch_waits_for_own_upload() {
     let heap = Heap::builder(&device).without_environment().build().unwrap();
     let target = heap.target().unwrap();
     let sources: Vec<_> = (0..3).map(|nth| target.filled(100_000, nth as u8).unwrap()).collect();
-    // Copies between arrays, which no host waits for.
+    // Copies between arrays. No host waits for them.
     let mut batches = target.batches(&sources).prefetch(2);
     drop(batches.next());
     let emulator = device.emulator().unwrap();

@@ -1,5 +1,5 @@
-//! Devices, streams and events through their public face, on the emulator with its checks on or on
-//! a real GPU: set `GPUHEAP_TEST_DEVICE=cuda:0` to run on the latter what does not need the former.
+//! Devices, streams and events through their public face, on the emulator with its checks on. With
+//! `GPUHEAP_TEST_DEVICE=cuda:0`, the tests that do not need the emulator run on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

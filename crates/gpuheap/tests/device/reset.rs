@@ -9,8 +9,8 @@ use gpuheap_driver::{CUresult, check};
 use crate::support::{assert_no_findings, device, emulated, fill, read};
 
 fn reset(device: Device) -> Device {
-    // SAFETY: nothing else of this process uses the device while the test that called this runs,
-    // and what was made before is only asked for its error.
+    // SAFETY: only the calling test uses the device, and of objects made before the reset it only
+    // reads the errors.
     unsafe { device.reset() }.unwrap()
 }
 
@@ -66,7 +66,7 @@ fn objects_older_than_reset_err() {
             let newer = Heap::builder(&fresh).pool(pool).build().unwrap();
             assert!(newer.allocate(1, &stream).is_err());
 
-            // New memory is at the addresses of old memory, which the old handles must not free.
+            // New memory is at the addresses of old memory. The old handles must not free it.
             let again = fresh.stream().unwrap();
             let block = newer.allocate(3 << 20, &again).unwrap();
             fill(&block, 2, &again);

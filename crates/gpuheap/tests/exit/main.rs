@@ -3,7 +3,7 @@
 //!
 //! The child is this program again. On an emulated device the memory is the child's own, so the
 //! test only checks how the child ends. On a real device (`GPUHEAP_TEST_DEVICE=cuda:0`), this
-//! process asks the driver how much memory is used before, during and after.
+//! process queries the driver for the used memory before, during and after.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -34,7 +34,7 @@ fn process_exit_frees_everything() {
     }
     let device = device();
     let heap = Heap::new(&device).unwrap();
-    // The query itself takes memory, which is taken before the first figure.
+    // The query itself takes memory, so it runs once before the first figure.
     let _own = heap.target().unwrap().zeroed::<u8, _>(1).unwrap();
     let before = free_bytes(&device);
     for how in ["exit", "drop", "panic", "abort", "kill"] {

@@ -1,8 +1,8 @@
 //! Values of the library in thread-local variables. Dropping them at the end of their thread, when
 //! other thread-local variables no longer exist, neither aborts nor loses memory.
 //!
-//! An abort ends the process, so every case runs in a child, which is this program again. The child
-//! names each case before it runs.
+//! An abort ends the process, so every case runs in a child: this program again. The child names
+//! each case before it runs.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -84,7 +84,7 @@ fn thread_locals_drop_at_thread_end() {
     }
 }
 
-/// Runs a case in a child, which has to succeed.
+/// Runs a case in a child. The child has to succeed.
 fn succeeds(case: &str) -> String {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "thread_end::thread_locals_drop_at_thread_end", "--nocapture"])
@@ -161,9 +161,9 @@ fn at_exit(pool: PoolKind, is_early: bool) {
     std::process::exit(0)
 }
 
-/// A destructor of a pthread key runs after those of thread-local variables, and may be its
-/// thread's first use of the library. In its third round, std's own record of the thread no longer
-/// exists.
+/// A destructor of a pthread key runs after the destructors of thread-local variables, and may be
+/// its thread's first use of the library. In its third round, std's own record of the thread no
+/// longer exists.
 fn in_key_destructors() {
     let mut key = 0;
     // SAFETY: the pointer is valid for the call.
@@ -197,7 +197,7 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 /// Hands the key's destructor a heap in the next round, with the number of that round.
 fn leave_to_key(late: Box<(Heap, u32)>) {
     let (key, late) = (KEY.load(Ordering::Relaxed), Box::into_raw(late));
-    // SAFETY: the key is valid, and what it points to is its destructor's.
+    // SAFETY: the key is valid, and only its destructor uses the box that it points to.
     assert_eq!(unsafe { libc::pthread_setspecific(key, late.cast()) }, 0);
 }
 

@@ -185,7 +185,7 @@ fn capturing_stream_never_waits() {
         captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
             fill(&device, &block, 1, &other);
             drop(block);
-            // The reclaim steps wait for the other stream, which is no part of the capture.
+            // The reclaim steps wait for the other stream: it is no part of the capture.
             let block = heap.allocate(64 * MIB, &stream).unwrap();
             fill(&device, &block, 2, &stream);
         });

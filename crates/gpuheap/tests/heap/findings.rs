@@ -236,7 +236,7 @@ fn upload(device: &Device, address: u64, bytes: usize, stream: &Stream) {
     check("cuMemcpyHtoDAsync_v2", copied.unwrap()).unwrap();
 }
 
-/// The bug of a type with more elements than its shape said, when uploads believed the shape.
+/// An upload copies more bytes than the array has, as if its shape were too small.
 #[test]
 fn oversized_upload_is_found() {
     // With the other pools each array is the driver's own allocation, and the call fails.

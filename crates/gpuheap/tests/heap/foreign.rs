@@ -124,7 +124,7 @@ fn stream_retired_early_is_followed_again() {
     }
 }
 
-/// Work enqueued after a stream is retired would overlap that of the memory's next user.
+/// Work enqueued after a stream is retired would overlap the work of the memory's next user.
 #[test]
 fn retired_stream_refuses_work() {
     for all in [false, true] {

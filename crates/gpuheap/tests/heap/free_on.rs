@@ -21,7 +21,7 @@ fn tight(device: &Device, pool: PoolKind) -> Heap {
 }
 
 /// Reads an array on `c` and drops it, takes its memory on `a`, frees that on `b`, and writes to
-/// the memory that `b` allocates next. `c` must read what was written first.
+/// the memory that `b` allocates next. `c` must read the first contents.
 fn read_survives(device: &Device, heap: &Heap, what: &str, free: impl FnOnce(Block, &Stream)) {
     let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
     let x = heap.on(&a).filled(COUNT, 7_u8).unwrap();

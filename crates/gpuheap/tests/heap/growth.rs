@@ -8,7 +8,7 @@ use gpuheap_trace::{Op, ReadOptions, Trace};
 
 const MIB: u64 = 1 << 20;
 
-/// Calls that change what is mapped.
+/// Calls that change mappings.
 const MAPPING_CALLS: [&str; 5] =
     ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"];
 
@@ -32,7 +32,8 @@ impl Replay {
         Replay { device, heap, streams, trace }
     }
 
-    /// Replays the trace and frees what it left live. Returns the number of each mapping call.
+    /// Replays the trace and frees the blocks that it left live. Returns the number of each mapping
+    /// call.
     fn pass(&self) -> [u64; 5] {
         let calls = || {
             let emulator = self.device.emulator().unwrap();

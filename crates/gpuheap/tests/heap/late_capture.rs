@@ -65,7 +65,7 @@ impl<'a> Theirs<'a> {
         ended.unwrap().is_success().then_some(Graph { device, graph })
     }
 
-    /// Makes the stream wait for all work enqueued on `other`, which joins their captures.
+    /// Makes the stream wait for all work enqueued on `other`. The wait joins their captures.
     fn follow(&self, other: &Theirs<'_>) {
         let mut event = CUevent::NULL;
         self.call("event", |driver| {
@@ -558,7 +558,7 @@ fn break_capture(theirs: &Theirs<'_>) {
     assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/// The block is used between its capture and a later one, which breaks. The earlier graph's end
+/// The block is used between its capture and a later capture that breaks. The earlier graph's end
 /// shows nothing about that use.
 #[test]
 fn later_broken_capture_keeps_order() {

@@ -17,7 +17,7 @@ fn hard_limit_holds_and_changes() {
         let stream = device.stream().unwrap();
         let first = heap.allocate(100 * MIB, &stream);
         if pool == PoolKind::Binned {
-            // Rounded up to a power of two it is 128 MiB, which is just allowed.
+            // Rounded up to a power of two it is 128 MiB, and just allowed.
             assert_eq!(first.as_ref().unwrap().block_bytes(), 128 * MIB);
         }
         let first = first.unwrap();
@@ -126,7 +126,7 @@ fn free_above_soft_limit_returns_memory() {
         let stream = device.stream().unwrap();
         let blocks: Vec<_> = (0..8).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
         drop(blocks);
-        // Asked of the device, because asking the heap for its figures also enforces the limit.
+        // Read from the device, because reading the heap's figures also enforces the limit.
         let usage = device.emulator().unwrap().usage(0);
         let used = usage.plain + usage.vmm;
         assert!(used <= 64 * MIB, "{pool}: {used}");

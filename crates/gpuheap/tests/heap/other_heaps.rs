@@ -1,5 +1,5 @@
 //! Several heaps of one process on one device. Memory that one heap caches is available to the
-//! others, and is told apart from memory of other processes and libraries.
+//! others, and counts apart from memory of other processes and libraries.
 
 #[cfg(feature = "arrays")]
 mod program;
@@ -16,7 +16,7 @@ use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{assert_all_returned, assert_no_findings, device, emulated, fill, heap};
 
 const MIB: u64 = 1 << 20;
-/// Size of the cached blocks, which every pool keeps.
+/// Size of the cached blocks: one that every pool keeps.
 const PIECE: u64 = 64 * MIB;
 
 /// Returns the free bytes of the device, in whole pieces.
@@ -47,7 +47,7 @@ impl Foreign<'_> {
         Foreign { device, address }
     }
 
-    /// Takes all memory of the device but `bytes`, which are left for the heaps.
+    /// Takes all memory of the device but `bytes`, and leaves these for the heaps.
     fn all_but(device: &Device, bytes: u64) -> Option<Foreign<'_>> {
         let rest = free_on(device).saturating_sub(bytes);
         (rest > 0).then(|| Foreign::take(device, rest))

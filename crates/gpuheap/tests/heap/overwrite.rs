@@ -1,6 +1,6 @@
-//! Blocks of one stream keep what was written to them, however soon another stream reuses their
-//! memory. Tested under every policy, with frees by either of two threads, while a third thread
-//! flushes the caches.
+//! Blocks of one stream keep their contents, however soon another stream reuses their memory.
+//! Tested under every policy, with frees by either of two threads, while a third thread flushes the
+//! caches.
 //!
 //! On a GPU, the freeing streams lag behind: kernels before a block's last use take several times
 //! as long as the host's whole round. So a missing wait shows in the contents of the blocks. On the
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 const STREAMS: usize = 4;
 /// Blocks of a round, on all streams but one; half of them are freed for that one.
 const BLOCKS: usize = 12;
-/// Number of rounds after which the test waits for the device and checks what it recorded.
+/// Number of rounds after which the test waits for the device and checks the recorded contents.
 const BURST: usize = 16;
 
 /// Sizes of a test's rounds: the blocks, and the memory that they share.
@@ -179,7 +179,7 @@ impl Scene<'_> {
             let block = self.written(bytes, tag + 1, &stream);
             kept.push((block, stream.clone()));
         }
-        // Not queried on the emulator: an answer would tell the ordering host something new.
+        // Not queried on the emulator: the checks count an answer as order for the host.
         if on_real_gpu() && slow.iter().any(|at| !self.streams[*at].0.is_done().unwrap()) {
             self.overtaken += 1;
         }

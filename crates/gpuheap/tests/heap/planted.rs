@@ -12,9 +12,9 @@ use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 pub(crate) enum Bug {
     /// Writes through the address of a block that was freed.
     UseAfterFree,
-    /// Writes one byte more than the block was asked for, within the heap's rounding of its size.
+    /// Writes one byte more than was requested, within the heap's rounding of the size.
     OneByteMore,
-    /// Writes from one block into the block behind it.
+    /// Writes from one block into the next one.
     IntoTheNeighbour,
     /// Reads a block that was not written since it was handed out, in memory used before.
     NeverWritten,
@@ -104,7 +104,8 @@ impl Scene<'_> {
     fn write(&self, address: u64, bytes: u64, stream: &Stream) {
         match self.by {
             By::Calls => self.call(|driver| {
-                // SAFETY: of the emulator, which judges it; a GPU is a test's own.
+                // SAFETY: the write is the planted bug. The emulator checks it; a GPU is used by
+                // this program alone.
                 let _ = unsafe { driver.cuMemsetD8Async(address, 2, bytes as usize, stream.raw()) };
             }),
             By::Kernels => {
@@ -139,7 +140,7 @@ impl Scene<'_> {
                 let name = CString::new(launch.kernel.name()).unwrap();
                 let mut parameter = launch.words.as_slice().as_ptr().cast_mut().cast();
                 let none = std::ptr::null_mut();
-                // SAFETY: the texts and words outlive the calls; what the kernel uses is the bug.
+                // SAFETY: the texts and words outlive the calls; the kernel's accesses are the bug.
                 unsafe {
                     let _ = driver.cuModuleLoadData(&mut module, text.as_ptr().cast());
                     let _ = driver.cuModuleGetFunction(&mut function, module, name.as_ptr());

@@ -1,5 +1,5 @@
-//! Random programs over several streams, under every policy and several schedules. A block holds
-//! what was written into it, no use of memory is unordered, and everything is returned.
+//! Random programs over several streams, under every policy and several schedules. Blocks keep
+//! their contents, no use of memory is unordered, and everything is returned.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, PoolKind, Stream};
@@ -33,7 +33,7 @@ fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
     {
         let streams: Vec<Stream> = (0..STREAMS)
             .map(|n| match n {
-                // The first is the default stream, which others of its name share.
+                // The first is the default stream. Other code of the process shares it.
                 0 => device.default_stream().unwrap(),
                 _ => device.stream().unwrap(),
             })

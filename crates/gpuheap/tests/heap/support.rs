@@ -61,7 +61,7 @@ pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
 }
 
 /// Device memory outside the heap, into which parts of blocks are copied in stream order. It shows
-/// what a block held when it was freed, without a wait of the host.
+/// a block's contents at its free, without a wait of the host.
 pub(crate) struct Witness<'a> {
     device: &'a Device,
     address: u64,

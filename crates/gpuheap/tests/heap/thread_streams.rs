@@ -150,7 +150,7 @@ fn stream_works_after_thread_end() {
     });
 }
 
-/// Each thread allocates on its own default stream, and frees what the other one allocated, in the
+/// Each thread allocates on its own default stream, and frees the other thread's blocks, in the
 /// other's order or in the order of its own stream too.
 #[test]
 fn threads_free_others_blocks() {
@@ -195,7 +195,7 @@ fn wait_covers_other_threads_work() {
                 true => while !stream.is_done().unwrap() {},
                 false => stream.synchronize().unwrap(),
             }
-            // No order but that of the host.
+            // Ordered by the host alone.
             fill(&device, &block, 2, &other);
             other.synchronize().unwrap();
             drop(block);
@@ -255,7 +255,7 @@ fn thread_stream_can_capture() {
     assert_all_returned(&device, &heap, "a capture");
 }
 
-/// A use of the handle on another thread is of that thread's stream, which nothing orders.
+/// A use of the handle on another thread is of that thread's stream, and unordered.
 #[test]
 fn checks_distinguish_thread_streams() {
     if on_real_gpu() {

@@ -25,8 +25,8 @@ impl Drop for Reads {
 }
 
 /// Makes an array of the first of two heaps of a device, and a thread that opens the array to a
-/// stream of another device. The second heap, which has a handler with the value of `held`, ends
-/// meanwhile.
+/// stream of another device. Meanwhile the second heap ends, whose handler holds the value of
+/// `held`.
 fn ends_while_a_peer_is_let_in(
     held: impl FnOnce(&SharedArray<u8>) -> Box<dyn Send + Sync>,
 ) -> (SharedArray<u8>, std::thread::JoinHandle<Result<u64, Error>>) {
@@ -132,8 +132,8 @@ thread_local! {
     static LAST: Last = const { Last(RefCell::new(None)) };
 }
 
-/// A thread scope in the destructor of a thread-local variable that is older than those of the
-/// library.
+/// A thread scope in the destructor of a thread-local variable that is older than the library's
+/// variables.
 #[test]
 fn thread_scope_ends_with_thread() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);

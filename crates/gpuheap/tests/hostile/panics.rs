@@ -17,7 +17,7 @@ use crate::support::{KINDS, Neighbours, assert_clean, device, heap, heaps};
 
 const PLANNED: &str = "as planned";
 
-/// Runs `work`, which panics as planned.
+/// Runs `work`. It panics as planned.
 fn panics<R>(work: impl FnOnce() -> R) {
     let work = AssertUnwindSafe(|| drop(work()));
     let panic = catch_unwind(work).expect_err("it does not panic");
@@ -77,7 +77,7 @@ fn in_scopes() {
     }
 }
 
-/// Reports of itself what it was told to.
+/// An error with a given verdict and number of missing bytes.
 struct Lie(bool, Option<u64>);
 
 impl RunsOut for Lie {

@@ -29,7 +29,7 @@ fn reclaimer_that_lets_go_of_itself() {
     assert!(made.is_ok(), "allocate panics");
 }
 
-/// A heap that is short asks its reclaimers, also if a reclaimer of another heap made the request.
+/// A heap that is short runs its reclaimers, also if a reclaimer of another heap made the request.
 #[test]
 fn reclaimer_of_other_heap_may_run() {
     let device = device(64 << 20, Schedule::Immediate);

@@ -318,7 +318,7 @@ fn lying_iterators_end_normally() {
     for ahead in [0, 1, 9] {
         let mut batches = target.batches(Odd(0)).prefetch(ahead);
         let _ = batches.size_hint();
-        // `collect` would believe the iterator's length.
+        // `collect` would reserve by the iterator's length.
         let mut seen = Vec::new();
         for batch in batches.by_ref() {
             seen.push(batch.unwrap().to_vec().unwrap()[99]);

@@ -1,4 +1,4 @@
-//! The program's own vectors, which the device uses in place.
+//! The program's own vectors, used by the device in place.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Cause, Device, DeviceArray, Heap, MemoryKind, PoolKind, Target, Usage};
@@ -29,7 +29,7 @@ fn registered_vector_comes_back() {
     assert_eq!((usage.live, usage.reserved, usage.stats.live_allocations), (200_000, 200_000, 1));
     assert_eq!(array.as_slice().unwrap()[49_999], 49_999);
     array.as_mut_slice().unwrap()[0] = 77;
-    // The device reads what the host wrote, and the host what the device wrote.
+    // Device and host read each other's writes.
     let on_device = target.copy_of(&array).unwrap();
     assert_eq!(on_device.to_vec().unwrap()[..3], [77, 1, 2]);
     array.slice_mut(1..3).unwrap().fill(5).unwrap();

@@ -14,13 +14,13 @@ const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryK
 const POOLS: [PoolKind; 3] = [PoolKind::Simple, PoolKind::Binned, PoolKind::Split];
 /// Size of a block that every pool caches.
 const BLOCK: usize = 64 << 10;
-/// A smaller size, which every pool rounds up to [`BLOCK`].
+/// A smaller size that every pool rounds up to [`BLOCK`].
 const PART: usize = BLOCK - 24;
 
 /// Returns the contents of the memory that the pool hands out, each run of a byte once, and its
 /// address.
 fn found(target: &Target) -> (Vec<u8>, u64) {
-    // SAFETY: any byte is a u8; what was there before is the question.
+    // SAFETY: any byte is a u8; the test reads the previous contents.
     let array = unsafe { target.uninit::<u8, _>(BLOCK).unwrap().assume_written() };
     let mut bytes = array.to_vec().unwrap();
     bytes.dedup();

@@ -18,7 +18,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Counts the process's threads; those of other tests end as well.
+/// Counts the process's threads. Threads of other tests count too, and end as well.
 #[test]
 fn idle_trim_returns_every_kind() {
     for pool in PoolKind::ALL {

@@ -17,8 +17,8 @@ const WORK: Duration = Duration::from_micros(1);
 const POOLS: [PoolKind; 5] =
     [PoolKind::None, PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
-/// Asks whether a request fits, then makes it. A yes is served, a no is not, and a perhaps is
-/// either. Returns the answer.
+/// Calls `would_fit`, then makes the request. After a yes it succeeds, after a no it fails, and
+/// after a perhaps it does either. Returns the answer.
 fn asked(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     let fit = heap.would_fit(bytes).unwrap();
     let made = heap.allocate(bytes, stream);

@@ -1,4 +1,4 @@
-//! The amount that an error calls enough is enough, and an error states no amount that it does not
+//! The bytes that an error is short by suffice, and an error states no amount that it does not
 //! know.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
@@ -35,7 +35,7 @@ struct Set {
     limit: Option<u64>,
     /// `true` if another heap holds a part of the device.
     hogs: bool,
-    /// When work is done: what is freed before that is pending.
+    /// Times at which work is done. Memory freed before that is pending.
     schedule: Schedule,
 }
 
@@ -273,7 +273,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
     Ok(())
 }
 
-/// Runs a program on a heap of its own. Before each request it asks what the request would take.
+/// Runs a program on a separate heap, and compares each request with its forecast.
 fn assert_foreseen(
     pool: PoolKind,
     actions: &[Action],
@@ -332,7 +332,7 @@ fn assert_foreseen(
     Ok(())
 }
 
-/// The freed small block leaves its 2 MiB block empty, which is a part of a range stitched before.
+/// The freed small block leaves its small run empty. The run is a part of a range stitched before.
 #[test]
 fn range_over_small_run_takes_nothing() {
     let allocate = |bytes| Action::Allocate { bytes, stream: 0 };

@@ -42,7 +42,7 @@ fn pool_none_caches_nothing() {
     let heap = heap(&device, PoolKind::None);
     let target = heap.on(&device.stream().unwrap());
     for round in 1..=3 {
-        // Written to until the free, which waits for that work.
+        // Written to until the free. The free waits for that work.
         let array = target.filled(8192, 1_u8).unwrap();
         let status = heap.memory_status().unwrap();
         assert_eq!((status.taken, status.allocated, status.cached), (8192, 8192, 0));

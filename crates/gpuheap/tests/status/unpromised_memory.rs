@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const CACHING: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
-/// Runs `work` while the stream captures a graph, which is discarded.
+/// Runs `work` while the stream captures a graph, and discards the graph.
 fn captured<R>(device: &Device, stream: &Stream, work: impl FnOnce() -> R) -> R {
     let begun = device.with_current(|driver| {
         // SAFETY: the stream is alive.
@@ -152,8 +152,7 @@ fn grant_clears_recorded_refusal() {
         emulator.set_faults(FaultPlan::default());
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Refused, "{pool}: {error}");
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
-        // A small request that leaves more free than was ever refused tells nothing about the
-        // refusal.
+        // A small request that leaves more free than was ever refused keeps the refusal.
         let small = heap.allocate(2 * MIB, &stream).unwrap();
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
         let large = heap.allocate(800 * MIB, &stream).unwrap();

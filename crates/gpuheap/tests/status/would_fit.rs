@@ -23,8 +23,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     programs(sizes(), 3, 3, 60)
 }
 
-/// Runs a program and asks before every request. `check` gets the bytes, the answer, and the error,
-/// if any.
+/// Runs a program with `would_fit` before every request. `check` gets the bytes, the answer, and
+/// the error, if any.
 fn run(
     device: &Device,
     heap: &Heap,

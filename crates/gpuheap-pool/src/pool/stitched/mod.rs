@@ -30,8 +30,8 @@
 //! different bytes.
 //!
 //! Small requests are carved from small runs of 2 MiB, so that a long-lived small block does not
-//! split a large range. Empty small runs become free blocks for large requests. Before a request
-//! fails, all free memory of small runs does.
+//! split a large range. All but two empty small runs become free blocks for large requests. Before
+//! a request fails, all free memory of small runs does.
 //!
 //! The policy `split` is this one over memory in [`segments`]: it takes steps 2 to 4 and then a new
 //! segment.

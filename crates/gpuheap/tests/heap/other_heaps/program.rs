@@ -230,7 +230,7 @@ impl Program<'_> {
         held.clear();
     }
 
-    /// Takes memory and fills it; less of host memory, which is scarcer.
+    /// Takes memory and fills it; less of host memory, because that is scarcer.
     fn make(
         &self,
         heap: &Heap,

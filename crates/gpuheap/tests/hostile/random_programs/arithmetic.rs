@@ -16,7 +16,7 @@ pub(super) fn calculate(
     let (heap, freed, op) = (slot.memory.borrow().heap, slot.is_freed(), b % 4);
     let Some(host) = slot.host().filter(|host| host.len() <= MOST) else { return Vec::new() };
     let made = match a % 10 {
-        // With the array's own first row, which is repeated.
+        // With the array's own first row, repeated.
         0 if host.ndim() > 0 && host.shape()[0] > 0 => {
             let row = slot.view().into_slice(..1).unwrap();
             let expected = combined(op, &host, &host.slice_axis(Axis(0), (..1).into()).to_owned());

@@ -81,7 +81,7 @@ impl World<'_> {
         self.things.extend(made);
     }
 
-    /// Adapts several small arrays, which share one block.
+    /// Adapts several small arrays. They share one block.
     pub(super) fn adapt(&mut self, (_, a, b, c): Step) {
         let (target, heap) = self.target(a, b, c);
         let lists: Vec<Vec<u16>> =
