@@ -42,6 +42,33 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
+/// Forks this process. A child that hangs is ended after ten seconds.
+fn fork() -> libc::pid_t {
+    // SAFETY: other threads may hold locks at the fork, and the child takes none of them: these
+    // tests check that. The child ends without returning to the test harness.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: no handler is set for the alarm's signal, so it ends the process.
+        unsafe { libc::alarm(10) };
+    }
+    child
+}
+
+/// Ends a child, without the exit handlers of its parent.
+fn end_child(code: i32) -> ! {
+    // SAFETY: skips handlers and destructors; the child's memory ends with it.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits for a child. Returns its wait status.
+fn status_of(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` is a local variable, and the child is waited for only here.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
 fn says_so(error: &Error) -> bool {
     let text = error.to_string();
     text.contains("forked off after the device was opened") && text.contains("exec")
@@ -60,9 +87,7 @@ fn forked_child_errs_parent_works() {
     let said = SAID.load(Ordering::Relaxed);
     assert!(said > 0);
 
-    // SAFETY: this process has no thread that holds a lock the child needs: the test harness's own
-    // thread waits for this one. The child ends by `_exit`.
-    let child = unsafe { libc::fork() };
+    let child = fork();
     if child == 0 {
         let code = match () {
             () if !heap.allocate(64 << 20, &stream).is_err_and(|error| says_so(&error)) => 1,
@@ -91,15 +116,9 @@ fn forked_child_errs_parent_works() {
         let own = Device::open("emulated").and_then(|own| Heap::new(&own));
         let is_silent = own.is_ok() && SAID.load(Ordering::Relaxed) == said;
         let code = if is_silent { code } else { 9 };
-        // SAFETY: ends the child without running what the parent registered for its own end.
-        unsafe { libc::_exit(code) }
+        end_child(code)
     }
-    assert!(child > 0);
-    let mut status = 0;
-    // SAFETY: the pointer is valid for the call, and the child is ours.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status), "the child ended by a signal: {status:#x}");
-    assert_eq!(libc::WEXITSTATUS(status), 0, "see the child's list");
+    assert_eq!(status_of(child), 0, "see the child's list");
 
     assert!(event.is_done().is_ok());
     drop(live);
@@ -124,8 +143,7 @@ fn forked_child_skips_batches() {
         let mut near = target.batches(&items[..2]).prefetch(1);
         let mut batches = target.batches(items.clone()).prefetch_on(threads, 1).unwrap();
         let held = (near.next().unwrap().unwrap(), batches.next().unwrap().unwrap());
-        // SAFETY: the child takes no lock of the thread's, and ends by `_exit`.
-        let child = unsafe { libc::fork() };
+        let child = fork();
         if child == 0 {
             let code = match () {
                 () if !near.next().unwrap().is_err_and(|error| says_so(&error)) => 1,
@@ -134,15 +152,9 @@ fn forked_child_skips_batches() {
                 () => 0,
             };
             drop((near, batches, held));
-            // SAFETY: ends the child without running what the parent registered for its own end.
-            unsafe { libc::_exit(code) }
+            end_child(code)
         }
-        assert!(child > 0);
-        let mut status = 0;
-        // SAFETY: the pointer is valid for the call, and the child is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert!(libc::WIFEXITED(status), "the child ended by a signal: {status:#x}");
-        assert_eq!(libc::WEXITSTATUS(status), 0, "see the child's list");
+        assert_eq!(status_of(child), 0, "see the child's list");
         assert_eq!((near.count(), batches.count()), (1, 4));
     });
 }
@@ -228,15 +240,11 @@ fn child_has_separate_thread_caches() {
         for _ in 0..60 {
             let seen = Shared::new();
             let blocks = [5000, 1 << 20].map(|bytes| heap.allocate(bytes, &stream).unwrap());
-            // SAFETY: the child takes no lock that another thread may hold, which this test checks;
-            // an alarm ends a child that does.
-            let child = unsafe { libc::fork() };
+            let child = fork();
             if child > 0 {
                 seen.ends_well(child);
                 continue;
             }
-            // SAFETY: its default is to end the process.
-            unsafe { libc::alarm(10) };
             let [first, second] = blocks;
             seen.ends(|| drop(first));
             seen.refused(|| second.free());
@@ -252,9 +260,7 @@ fn child_has_separate_thread_caches() {
                 // The thread's caches from the parent are closed too.
                 std::process::exit(0)
             }
-            // SAFETY: ends the child without running what a real driver registered for the parent's
-            // end.
-            unsafe { libc::_exit(0) }
+            end_child(0)
         }
     });
     heap.reclaim_all().unwrap();
@@ -285,15 +291,11 @@ fn child_forked_during_retire_exits() {
         });
         for _ in 0..200 {
             let seen = Shared::new();
-            // SAFETY: the child takes no lock that another thread may hold, which this test checks;
-            // an alarm ends a child that does.
-            let child = unsafe { libc::fork() };
+            let child = fork();
             if child > 0 {
                 seen.ends_well(child);
                 continue;
             }
-            // SAFETY: its default is to end the process.
-            unsafe { libc::alarm(10) };
             seen.refused(|| stream.record());
             seen.refused(|| stream.wait(&event));
             seen.refused(|| stream.synchronize());
@@ -301,8 +303,7 @@ fn child_forked_during_retire_exits() {
             seen.harmless(|| stream.is_capturing());
             seen.refused(|| heap.retire(&stream));
             seen.at(Location::caller());
-            // SAFETY: ends the child without running what the parent registered for its own end.
-            unsafe { libc::_exit(0) }
+            end_child(0)
         }
     });
 }
@@ -335,12 +336,8 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     let (child, report) = heap.scope(|scope| {
         *current.lock().unwrap() = scope.target().unwrap();
         std::mem::forget(scope.target().unwrap().uninit::<u8, _>(100).unwrap());
-        // SAFETY: the child takes no lock that another thread may hold, which is what is tested; an
-        // alarm ends one that does.
-        let child = unsafe { libc::fork() };
+        let child = fork();
         if child == 0 {
-            // SAFETY: its default is to end the process.
-            unsafe { libc::alarm(10) };
             seen.ends(|| format!("{scope:?} {:?}", scope.heap()));
             seen.refused(|| scope.target().and_then(|target| target.uninit::<u8, _>(1)));
             // The scope ends next, in the child too.
@@ -442,8 +439,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     if device.is_emulated() {
         std::process::exit(0)
     }
-    // SAFETY: ends the child without running what a real driver registered for the parent's end.
-    unsafe { libc::_exit(0) }
+    end_child(0)
 }
 
 /// Line at which the child is, in memory shared with its parent.
@@ -471,9 +467,7 @@ impl Shared {
 
     /// Waits for the child. The child has to succeed.
     fn ends_well(&self, child: libc::pid_t) {
-        let mut status = 0;
-        // SAFETY: the pointer is valid for the call, and the child is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        let status = status_of(child);
         let line = self.line();
         let hung = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM;
         assert!(!hung, "the child hung after line {line}");
@@ -485,8 +479,7 @@ impl Shared {
     fn expect(&self, is_so: bool) {
         self.at(Location::caller());
         if !is_so {
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(1) }
+            end_child(1)
         }
     }
 

@@ -7,7 +7,9 @@ use gpuheap::{
     Advice, Device, DeviceArray, Error, ErrorKind, Heap, Location, MemoryKind, PoolKind, Stream,
     Target, Tracking,
 };
-use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
+use gpuheap_driver::{CUresult, CUstreamCaptureMode};
+
+use crate::support::{begin_capture, destroy_graph, end_capture};
 use ndarray::{Array1, s};
 
 /// A device of 1 GiB, with its heap and target.
@@ -49,21 +51,14 @@ fn wsl2() -> Bench {
     Bench::of(Profile::wsl2_rtx4060())
 }
 
-fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R {
+/// Runs `work` while the stream captures a graph. The capture may break.
+fn in_capture<R>(stream: &Stream, work: impl FnOnce() -> R) -> R {
     let device = stream.device();
-    let begun = device.with_current(|driver| {
-        // SAFETY: the stream is alive.
-        unsafe { driver.cuStreamBeginCapture_v2(stream.raw(), CUstreamCaptureMode::RELAXED) }
-    });
-    check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+    begin_capture(&device, stream.raw(), CUstreamCaptureMode::RELAXED);
     let result = work();
-    let mut graph = CUgraph::NULL;
-    // SAFETY: the pointer is valid and the stream alive; the graph is destroyed once.
-    let ended = device.with_current(|driver| unsafe {
-        let ended = driver.cuStreamEndCapture(stream.raw(), &mut graph);
-        if ended.is_success() { driver.cuGraphDestroy(graph) } else { ended }
-    });
-    let _: CUresult = ended.unwrap();
+    if let Some(graph) = end_capture(&device, stream.raw()) {
+        destroy_graph(&device, graph);
+    }
     result
 }
 
@@ -287,7 +282,7 @@ const CASES: &[Case] = &[
     (ErrorKind::Capturing, "is capturing a graph", || {
         let bench = Bench::new();
         let (array, stream) = (bench.numbers(), bench.device.stream().unwrap());
-        while_capturing(&stream, || failed(array.device_ptr(&stream)))
+        in_capture(&stream, || failed(array.device_ptr(&stream)))
     }),
     (ErrorKind::Panicked, "panicked: as planned", || {
         let bench = Bench::new();

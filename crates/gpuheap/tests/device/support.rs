@@ -25,7 +25,7 @@ pub(crate) fn on_real_gpu() -> bool {
 /// Fills a block on a stream; runs later.
 pub(crate) fn fill(block: &Block, tag: u8, stream: &Stream) {
     let filled = stream.device().with_current(|driver| {
-        // SAFETY: the block is live and the stream alive.
+        // SAFETY: the borrowed block keeps its memory, and the borrowed stream its handle.
         unsafe {
             driver.cuMemsetD8Async(block.address(), tag, block.bytes() as usize, stream.raw())
         }
@@ -50,7 +50,7 @@ pub(crate) fn read(block: &Block, device: &Device) -> Vec<u8> {
     device.synchronize().unwrap();
     let mut seen = vec![0_u8; block.bytes() as usize];
     let read = device.with_current(|driver| {
-        // SAFETY: both ranges have this length.
+        // SAFETY: `seen` has as many bytes as the live block.
         unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), block.address(), seen.len()) }
     });
     check("cuMemcpyDtoH_v2", read.unwrap()).unwrap();

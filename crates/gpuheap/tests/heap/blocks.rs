@@ -33,7 +33,7 @@ fn freed_block_is_reused_without_call() {
         let stream = device.stream().unwrap();
         let block = heap.allocate(3 << 20, &stream).unwrap();
         let address = block.address();
-        fill(&device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         drop(block);
         let before = heap.usage().unwrap().driver_calls;
         let again = heap.allocate(3 << 20, &stream).unwrap();
@@ -124,12 +124,12 @@ fn freed_block_crosses_streams_in_order() {
         let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
         // 40 of 64 MiB each time: on the emulator both must be the same memory.
         let first = heap.allocate(40 << 20, &one).unwrap();
-        fill(&device, &first, 1, &one);
+        fill(&first, 1, &one);
         order(&device, &one, &two);
-        fill(&device, &first, 2, &two);
+        fill(&first, 2, &two);
         first.free_on(&two).unwrap();
         let second = heap.allocate(40 << 20, &three).unwrap();
-        fill(&device, &second, 3, &three);
+        fill(&second, 3, &three);
         drop(second);
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -144,11 +144,11 @@ fn dropped_stream_loses_nothing() {
         for round in 0..4 {
             let stream = device.stream().unwrap();
             let block = heap.allocate(40 << 20, &stream).unwrap();
-            fill(&device, &block, round, &stream);
+            fill(&block, round, &stream);
             drop(block);
             drop(stream);
             let block = heap.allocate(40 << 20, &other).unwrap();
-            fill(&device, &block, round, &other);
+            fill(&block, round, &other);
         }
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -164,20 +164,20 @@ fn blocks_outlive_stream_streams_outlive_heap() {
             let stream = device.stream().unwrap();
             let first = heap.allocate(30 << 20, &stream).unwrap();
             let second = heap.allocate(1000, &stream).unwrap();
-            fill(&device, &first, round, &stream);
-            fill(&device, &second, round, &stream);
+            fill(&first, round, &stream);
+            fill(&second, round, &stream);
             drop(stream.clone());
             drop(stream);
             // Makes the heap notice that the stream ended, while blocks of it are live.
             let block = heap.allocate(40 << 20, &other).unwrap();
-            fill(&device, &block, round, &other);
+            fill(&block, round, &other);
             drop((first, second, block));
             let block = heap.allocate(60 << 20, &other).unwrap();
-            fill(&device, &block, round, &other);
+            fill(&block, round, &other);
         }
         assert_all_returned(&device, &heap, pool.name());
         let last = heap.allocate(1 << 20, &other).unwrap();
-        fill(&device, &last, 1, &other);
+        fill(&last, 1, &other);
         drop(heap);
         drop(last);
         other.synchronize().unwrap();
@@ -221,10 +221,10 @@ fn a_dropped_heap_gives_everything_back() {
         let kept = heap.allocate(100 << 20, &stream).unwrap();
         for bytes in [10 << 20, 1000, 300 << 20] {
             let block = heap.allocate(bytes, &stream).unwrap();
-            fill(&device, &block, 9, &stream);
+            fill(&block, 9, &stream);
         }
         drop(heap);
-        fill(&device, &kept, 9, &stream);
+        fill(&kept, 9, &stream);
         assert!(free(&device) < before, "{pool}: a block keeps its heap");
         drop(kept);
         assert_eq!(free(&device), before, "{pool}");
@@ -279,10 +279,10 @@ fn default_stream_is_never_released() {
         let other = device.stream().unwrap();
         drop(heap.allocate(1 << 20, &other).unwrap());
         // The other handle of the same stream still works on its block.
-        fill(&device, &kept, 1, &two);
+        fill(&kept, 1, &two);
         drop(kept);
         let block = heap.allocate(40 << 20, &other).unwrap();
-        fill(&device, &block, 2, &other);
+        fill(&block, 2, &other);
         drop(block);
         assert_all_returned(&device, &heap, pool.name());
     }

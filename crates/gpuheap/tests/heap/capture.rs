@@ -26,26 +26,12 @@ fn capture(
     mode: CUstreamCaptureMode,
     work: impl FnOnce(),
 ) -> Option<CUgraph> {
-    let begun = device.with_current(|driver| {
-        // SAFETY: the stream is alive.
-        unsafe { driver.cuStreamBeginCapture_v2(stream.raw(), mode) }
-    });
-    check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+    begin_capture(device, stream.raw(), mode);
     assert!(stream.is_capturing().unwrap());
     work();
-    let mut graph = CUgraph::NULL;
-    let ended = device.with_current(|driver| {
-        // SAFETY: the pointer is valid and the stream alive.
-        unsafe { driver.cuStreamEndCapture(stream.raw(), &mut graph) }
-    });
+    let graph = end_capture(device, stream.raw());
     assert!(!stream.is_capturing().unwrap());
-    ended.unwrap().is_success().then_some(graph)
-}
-
-fn destroy(device: &Device, graph: CUgraph) {
-    // SAFETY: the graph is the test's own.
-    let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
-    check("cuGraphDestroy", gone.unwrap()).unwrap();
+    graph
 }
 
 /// Runs a graph twice while its memory is still allocated.
@@ -68,7 +54,7 @@ fn run(device: &Device, graph: CUgraph, stream: &Stream) {
 /// Captures the work, and asserts that the capture is valid.
 fn captured(device: &Device, stream: &Stream, mode: CUstreamCaptureMode, work: impl FnOnce()) {
     let graph = capture(device, stream, mode, work).expect("a capture that nothing broke");
-    destroy(device, graph);
+    destroy_graph(device, graph);
 }
 
 #[test]
@@ -79,7 +65,7 @@ fn capture_is_untouched_by_heap() {
             let heap = heap(&device, pool);
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
             let theirs = heap.allocate(5 * MIB, &other).unwrap();
-            fill(&device, &theirs, 1, &other);
+            fill(&theirs, 1, &other);
             drop(theirs);
             let hit = heap.allocate(3 * MIB, &stream).unwrap().address();
             captured(&device, &stream, mode, || {
@@ -89,8 +75,8 @@ fn capture_is_untouched_by_heap() {
                 assert_eq!(again.address(), hit);
                 let fresh = heap.allocate(5 * MIB, &stream).unwrap();
                 let zeroed = heap.on(&stream).zeroed::<u8, _>(MIB as usize).unwrap();
-                fill(&device, &again, 2, &stream);
-                fill(&device, &fresh, 3, &stream);
+                fill(&again, 2, &stream);
+                fill(&fresh, 3, &stream);
                 drop((again, zeroed));
                 // Memory freed in the capture is reused within it.
                 assert_eq!(heap.allocate(3 * MIB, &stream).unwrap().address(), hit);
@@ -121,7 +107,7 @@ fn other_threads_continue_during_capture() {
                         let mut kept: Vec<Block> = Vec::new();
                         for _ in 0..200 {
                             let block = heap.allocate(1 + random.below(8 * MIB), &mine)?;
-                            fill(device, &block, thread as u8, &mine);
+                            fill(&block, thread as u8, &mine);
                             kept.push(block);
                             if kept.len() > 4 {
                                 drop(kept.swap_remove(random.below(4) as usize));
@@ -141,7 +127,7 @@ fn other_threads_continue_during_capture() {
                 begin.wait();
                 let block = heap.allocate(6 * MIB, &stream);
                 end.wait();
-                fill(&device, &block.unwrap(), 9, &stream);
+                fill(&block.unwrap(), 9, &stream);
             });
         });
         assert_all_returned(&device, &heap, &format!("{mode:?}"));
@@ -164,7 +150,7 @@ fn capture_frees_return_after_capture() {
         assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
         // Polling continues for the other streams.
         let small = heap.allocate(MIB, &other).unwrap();
-        fill(&device, &small, 1, &other);
+        fill(&small, 1, &other);
         drop(small);
         // This waits for the other stream; a wait by the program itself would break the capture.
         heap.reclaim(MIB).unwrap();
@@ -183,11 +169,11 @@ fn capturing_stream_never_waits() {
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         let block = heap.allocate(64 * MIB, &other).unwrap();
         captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
-            fill(&device, &block, 1, &other);
+            fill(&block, 1, &other);
             drop(block);
             // The reclaim steps wait for the other stream: it is no part of the capture.
             let block = heap.allocate(64 * MIB, &stream).unwrap();
-            fill(&device, &block, 2, &stream);
+            fill(&block, 2, &stream);
         });
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -215,7 +201,7 @@ fn capture_free_blocks_only_itself() {
                 drop(block);
                 for _ in 0..2 {
                     let theirs = heap.allocate(size, &other).unwrap();
-                    fill(&device, &theirs, 1, &other);
+                    fill(&theirs, 1, &other);
                 }
             });
             assert_all_returned(&device, &heap, &format!("{pool} {mine} {size}"));
@@ -247,7 +233,7 @@ fn capture_takes_only_requested_memory() {
             assert!(pending <= 4 * MIB, "{pending} bytes are pending for one freed MiB");
             assert!(heap.reclaim(64 * MIB).unwrap() >= 64 * MIB, "what nobody uses can go");
             let theirs = heap.allocate(900 * MIB, &other).unwrap();
-            fill(&device, &theirs, 1, &other);
+            fill(&theirs, 1, &other);
         });
         assert_all_returned(&device, &heap, "a gigabyte");
     }
@@ -283,7 +269,7 @@ fn capture_free_hides_no_memory() {
                 });
                 let kept: Vec<_> = freed.collect();
                 let theirs = heap.allocate(bytes, &other).unwrap();
-                fill(&device, &theirs, 1, &other);
+                fill(&theirs, 1, &other);
                 drop((kept, theirs));
             });
             assert_all_returned(&device, &heap, &format!("{pool} {bytes}"));
@@ -346,12 +332,12 @@ fn unpooled_capture_free_returns_later() {
     let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
     let [before, theirs] = [&stream, &other].map(|stream| {
         let block = heap.allocate(3 * MIB, stream).unwrap();
-        fill(&device, &block, 1, stream);
+        fill(&block, 1, stream);
         block
     });
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         let inside = heap.allocate(MIB, &stream).unwrap();
-        fill(&device, &inside, 2, &stream);
+        fill(&inside, 2, &stream);
         drop((before, inside));
         let usage = heap.usage().unwrap();
         assert_eq!((usage.live, usage.pending, usage.cached), (3 * MIB, 4 * MIB, 4 * MIB));
@@ -373,7 +359,7 @@ fn streams_ending_in_capture_lose_nothing() {
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         let other = device.stream().unwrap();
         let block = heap.allocate(MIB, &other).unwrap();
-        fill(&device, &block, 1, &other);
+        fill(&block, 1, &other);
         drop((block, other));
         drop(heap.allocate(MIB, &stream).unwrap());
         drop(heap.allocate(2 * MIB, &device.stream().unwrap()).unwrap());
@@ -417,7 +403,7 @@ fn graph_runs_on_kept_memory() {
     let mut kept = None;
     let graph = capture(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         let block = heap.allocate(MIB, &stream).unwrap();
-        fill(&device, &block, 7, &stream);
+        fill(&block, 7, &stream);
         kept = Some(block);
     });
     let (graph, kept) = (graph.unwrap(), kept.unwrap());
@@ -425,7 +411,7 @@ fn graph_runs_on_kept_memory() {
     let mut witness = Witness::new(&device, 1);
     assert!(witness.see(&kept, 7, &stream));
     witness.check();
-    destroy(&device, graph);
+    destroy_graph(&device, graph);
     drop(kept);
     assert_all_returned(&device, &heap, "a graph");
 }
@@ -440,18 +426,18 @@ fn heap_ending_in_capture_keeps_graph() {
             let heap = heap(&device, pool);
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
             let ours = heap.allocate(5 * MIB, &stream).unwrap();
-            fill(&device, &ours, 1, &stream);
+            fill(&ours, 1, &stream);
             let theirs = heap.allocate(20 * MIB, &other).unwrap();
-            fill(&device, &theirs, 2, &other);
+            fill(&theirs, 2, &other);
             let graph = capture(&device, &stream, mode, || {
-                fill(&device, &ours, 3, &stream);
+                fill(&ours, 3, &stream);
                 drop((ours, theirs, heap));
             });
             let what = format!("{pool} {mode:?}");
             let graph = graph.expect(&what);
             run(&device, graph, &stream);
             device.synchronize().unwrap();
-            destroy(&device, graph);
+            destroy_graph(&device, graph);
             assert_no_findings(&device, &what);
             if let Some(emulator) = device.emulator() {
                 let usage = emulator.usage(0);
@@ -506,7 +492,7 @@ fn fail_each_call_in_a_capture(pool: PoolKind) {
             (done, got_there) = with_failing_call(emulator, nth, CUresult::ERROR_UNKNOWN, work);
         });
         if let Some(graph) = graph {
-            destroy(&device, graph);
+            destroy_graph(&device, graph);
         }
         assert_all_returned(&device, &heap, &format!("{pool} call {nth}"));
         (done.is_err(), got_there)

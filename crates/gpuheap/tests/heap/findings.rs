@@ -110,7 +110,7 @@ fn unordered_reuse_is_found_by_bytes() {
                 (0..8).map(|_| heap.allocate(8 * MIB, &one).unwrap()).collect();
             let first = blocks.iter().map(Block::address).min().unwrap();
             for block in blocks.iter().step_by(2) {
-                fill(&device, block, 1, &two);
+                fill(block, 1, &two);
             }
             if ordered {
                 order(&device, &two, &one);
@@ -147,7 +147,7 @@ fn read_recycled(
     let stream = device.stream().unwrap();
     for _ in 0..2 {
         let block = heap.allocate(1000, &stream).unwrap();
-        fill(&device, &block, 1, &stream);
+        fill(&block, 1, &stream);
     }
     let block = heap.allocate(1000, &stream).unwrap();
     read(&device, &block, &stream);
@@ -160,7 +160,7 @@ fn read(device: &Device, block: &Block, stream: &Stream) {
     stream.synchronize().unwrap();
     let mut host = vec![0_u8; block.bytes() as usize];
     let copied = device.with_current(|driver| {
-        // SAFETY: both ranges have this length.
+        // SAFETY: `host` has as many bytes as the live block.
         unsafe { driver.cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), block.address(), host.len()) }
     });
     check("cuMemcpyDtoH_v2", copied.unwrap()).unwrap();
@@ -197,7 +197,7 @@ fn clean_random_programs_have_no_findings() {
                         let doublings = 4 + random.below(20);
                         let bytes = 1 + random.below(1 << doublings);
                         let block = heap.allocate(bytes, &streams[nth]).unwrap();
-                        fill(&device, &block, 1, &streams[nth]);
+                        fill(&block, 1, &streams[nth]);
                         live.push((block, nth));
                     }
                     2 if !live.is_empty() => {
@@ -206,7 +206,7 @@ fn clean_random_programs_have_no_findings() {
                         if last != nth {
                             order(&device, &streams[last], &streams[nth]);
                         }
-                        fill(&device, &block, 2, &streams[nth]);
+                        fill(&block, 2, &streams[nth]);
                         block.free_on(&streams[nth]).unwrap();
                     }
                     _ if !live.is_empty() => {

@@ -5,11 +5,11 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Device, Error, ErrorKind, Heap, MemoryKind, PoolKind, Stream};
-use gpuheap_driver::{
-    CU_STREAM_NON_BLOCKING, CUgraph, CUresult, CUstream, CUstreamCaptureMode, check,
-};
+use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
 
-use crate::support::{Witness, assert_all_returned, device, emulated, fill, heap, on_real_gpu};
+use crate::support::{
+    Witness, assert_all_returned, device, emulated, fill, heap, on_real_gpu, while_capturing,
+};
 
 const MIB: u64 = 1 << 20;
 const COUNT: usize = 5 << 20;
@@ -82,7 +82,7 @@ fn retired_stream_is_not_queried() {
             let raw = made_elsewhere(&device);
             let stream = wrap(&device, raw);
             let block = heap.allocate(40 << 20, &stream).unwrap();
-            fill(&device, &block, tag, &stream);
+            fill(&block, tag, &stream);
             heap.retire(&stream).unwrap();
             drop(stream);
             end(&device, raw);
@@ -90,7 +90,7 @@ fn retired_stream_is_not_queried() {
             // work.
             block.free().unwrap();
             let block = heap.allocate(40 << 20, &own).unwrap();
-            fill(&device, &block, tag, &own);
+            fill(&block, tag, &own);
         }
         assert_eq!(heap.usage().unwrap().stats.failed_frees, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
@@ -113,10 +113,10 @@ fn stream_retired_early_is_followed_again() {
                     stream = wrap(&device, raw);
                 }
                 let block = heap.allocate(40 << 20, &stream).unwrap();
-                fill(&device, &block, tag, &stream);
+                fill(&block, tag, &stream);
             }
             let block = heap.allocate(40 << 20, &own).unwrap();
-            fill(&device, &block, tag, &own);
+            fill(&block, tag, &own);
         }
         heap.retire(&stream).unwrap();
         end(&device, raw);
@@ -238,15 +238,15 @@ fn retire_all_accepts_destroyed_streams() {
             let raw = made_elsewhere(&device);
             let stream = wrap(&device, raw);
             let freed = heap.allocate(10 << 20, &stream).unwrap();
-            fill(&device, &freed, tag, &stream);
+            fill(&freed, tag, &stream);
             drop(freed);
             let kept = heap.allocate(20 << 20, &stream).unwrap();
-            fill(&device, &kept, tag, &stream);
+            fill(&kept, tag, &stream);
             end(&device, raw);
             heap.retire_all().unwrap();
             kept.free().unwrap();
             let block = heap.allocate(40 << 20, &own).unwrap();
-            fill(&device, &block, tag, &own);
+            fill(&block, tag, &own);
         }
         assert_eq!(heap.usage().unwrap().stats.failed_frees, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
@@ -261,7 +261,7 @@ fn retire_all_spares_other_streams() {
         let block = heap.allocate(1 << 20, &stream).unwrap();
         heap.retire(&stream).unwrap();
         // The call changed nothing: the stream continues with its block.
-        fill(&one, &block, 1, &stream);
+        fill(&block, 1, &stream);
         drop(block);
     }
     let error = heap.retire(&two.stream().unwrap()).unwrap_err();
@@ -281,14 +281,14 @@ fn unannounced_frees_take_few_events() {
             let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
             for tag in 0..1000 {
                 let block = heap.allocate(5 << 20, &stream).unwrap();
-                fill(&device, &block, tag as u8, &stream);
+                fill(&block, tag as u8, &stream);
                 block.free().unwrap();
             }
             drop(stream);
             end(&device, raw);
             // The heap still hands out that memory after all of this.
             let block = heap.allocate(5 << 20, &own).unwrap();
-            fill(&device, &block, 1, &own);
+            fill(&block, 1, &own);
             let mut witness = Witness::new(&device, 1);
             assert!(witness.see(&block, 1, &own));
             witness.check();
@@ -458,7 +458,7 @@ fn queries_work_during_retire() {
 
 /// Leaves an array that outlived an unannounced stream: 40 MiB of a device of 64, freed behind its
 /// work.
-fn orphan(device: &Device, heap: &Heap) {
+fn detach(device: &Device, heap: &Heap) {
     let raw = made_elsewhere(device);
     // SAFETY: alive until it was retired and the array was freed.
     let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
@@ -475,7 +475,7 @@ fn detached_memory_returns_after_device_wait() {
         let device = emulated(64 << 20, Schedule::Immediate);
         let heap = heap(&device, pool);
         let own = device.stream().unwrap();
-        orphan(&device, &heap);
+        detach(&device, &heap);
         device.synchronize().unwrap();
         let calls = device.emulator().unwrap().calls_of("cuCtxSynchronize");
         let usage = heap.usage().unwrap();
@@ -497,7 +497,7 @@ fn request_waits_for_detached_memory() {
             let device = emulated(64 << 20, Schedule::OnDemand);
             let (one, two) = (heap(&device, pool), heap(&device, pool));
             let own = device.stream().unwrap();
-            orphan(&device, &one);
+            detach(&device, &one);
             let asker = if sibling { &two } else { &one };
             let array = asker.on(&own).filled(40 << 20, 3_u8);
             let array = array.unwrap_or_else(|error| panic!("{pool} {sibling}: {error}"));
@@ -519,7 +519,7 @@ fn detached_memory_ignores_next_stream() {
         // SAFETY: they are alive until the end of the test's use of them.
         let [one, two] = raws.map(|raw| unsafe { device.unannounced_stream(raw) }.unwrap());
         let block = heap.allocate(40 << 20, &one).unwrap();
-        fill(&device, &block, 1, &one);
+        fill(&block, 1, &one);
         heap.retire(&one).unwrap();
         heap.reclaim_all().unwrap();
         drop(block);
@@ -543,22 +543,10 @@ fn capture_request_skips_detached_memory() {
         let heap = heap(&device, pool);
         let (own, captured) = (device.stream().unwrap(), device.stream().unwrap());
         drop(heap.allocate(1000, &captured).unwrap());
-        orphan(&device, &heap);
-        let began = device.with_current(|driver| {
-            // SAFETY: the stream is alive.
-            unsafe { driver.cuStreamBeginCapture_v2(captured.raw(), CUstreamCaptureMode::RELAXED) }
-        });
-        check("cuStreamBeginCapture_v2", began.unwrap()).unwrap();
-        let refused = heap.allocate(40 << 20, &own).map(drop).map_err(|error| error.kind());
+        detach(&device, &heap);
+        let refused = while_capturing(&captured, || heap.allocate(40 << 20, &own).map(drop));
+        let refused = refused.map_err(|error| error.kind());
         assert_eq!(refused, Err(ErrorKind::OutOfMemory), "{pool}");
-        let mut graph = CUgraph::NULL;
-        let ended = device.with_current(|driver| {
-            // SAFETY: the pointer is valid and the stream alive.
-            let ended = unsafe { driver.cuStreamEndCapture(captured.raw(), &mut graph) };
-            // SAFETY: the graph is the test's.
-            ended.is_success().then(|| unsafe { driver.cuGraphDestroy(graph) })
-        });
-        assert!(ended.unwrap().is_some(), "{pool}: the capture is whole");
         assert!(heap.allocate(40 << 20, &own).is_ok(), "{pool}");
         assert_all_returned(&device, &heap, pool.name());
     }

@@ -38,10 +38,7 @@ impl<'a> Theirs<'a> {
     }
 
     fn begin(&self, mode: CUstreamCaptureMode) {
-        self.call("cuStreamBeginCapture_v2", |driver| {
-            // SAFETY: the stream is alive.
-            unsafe { driver.cuStreamBeginCapture_v2(self.raw, mode) }
-        });
+        begin_capture(self.device, self.raw, mode);
     }
 
     fn wrap(&self) -> Result<Stream, Error> {
@@ -56,13 +53,8 @@ impl<'a> Theirs<'a> {
 
     /// Ends the capture. `None` if it broke.
     fn end(&self) -> Option<Graph<'a>> {
-        let mut graph = CUgraph::NULL;
-        let ended = self.device.with_current(|driver| {
-            // SAFETY: the pointer is valid and the stream alive.
-            unsafe { driver.cuStreamEndCapture(self.raw, &mut graph) }
-        });
         let device = self.device;
-        ended.unwrap().is_success().then_some(Graph { device, graph })
+        end_capture(device, self.raw).map(|graph| Graph { device, graph })
     }
 
     /// Makes the stream wait for all work enqueued on `other`. The wait joins their captures.
@@ -159,19 +151,19 @@ fn unknown_stream_allocates_in_capture() {
             assert!(stream.is_of_capture() && stream.is_capturing().unwrap());
             assert_eq!(theirs.wrap().unwrap().id(), stream.id(), "one name in a capture");
             let kept = heap.allocate(3 * MIB, &stream).unwrap();
-            fill(device, &kept, 1, &stream);
+            fill(&kept, 1, &stream);
             let between = heap.allocate(5 * MIB, &stream).unwrap();
-            fill(device, &between, 2, &stream);
+            fill(&between, 2, &stream);
             let address = between.address();
             drop(between);
             if pool != PoolKind::None {
                 let again = heap.allocate(5 * MIB, &theirs.wrap().unwrap()).unwrap();
                 assert_eq!(again.address(), address, "{case}: goes round in the capture");
-                fill(device, &again, 3, &stream);
+                fill(&again, 3, &stream);
             }
             let beside = heap.allocate(5 * MIB, &other).unwrap();
             assert_ne!(beside.address(), address, "{case}");
-            fill(device, &beside, 9, &other);
+            fill(&beside, 9, &other);
             heap.usage().unwrap();
             heap.memory_status().unwrap();
             let graph = theirs.end().expect(case);
@@ -206,7 +198,7 @@ fn memory_freed_in_capture_awaits_graph() {
         theirs.begin(CUstreamCaptureMode::GLOBAL);
         let stream = theirs.wrap().unwrap();
         let block = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         drop(block);
         let refused = |when: &str| {
             let error = heap.allocate(16 * MIB, &other).unwrap_err();
@@ -241,12 +233,12 @@ fn running_graph_memory_is_not_reused() {
         theirs.begin(CUstreamCaptureMode::GLOBAL);
         let stream = theirs.wrap().unwrap();
         let block = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(&device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         drop(block);
         theirs.end().unwrap().run_and_end(&runner);
         // It has memory only once the launches are done: the checks would find a conflict.
         match heap.allocate(16 * MIB, &other) {
-            Ok(block) => fill(&device, &block, 2, &other),
+            Ok(block) => fill(&block, 2, &other),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory),
         }
         runner.synchronize().unwrap();
@@ -266,12 +258,12 @@ fn forked_streams_of_capture_share_nothing() {
         let (stream, forked) = (theirs.wrap().unwrap(), fork.wrap().unwrap());
         assert_ne!(stream.id(), forked.id());
         let block = heap.allocate(5 * MIB, &stream).unwrap();
-        fill(device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         let address = block.address();
         drop(block);
         let beside = heap.allocate(5 * MIB, &forked).unwrap();
         assert_ne!(beside.address(), address, "{case}: nothing orders the two");
-        fill(device, &beside, 2, &forked);
+        fill(&beside, 2, &forked);
         theirs.follow(&fork);
         let graph = theirs.end().expect(case);
         drop(beside);
@@ -302,7 +294,7 @@ fn two_threads_capture_at_once() {
                     let mut kept = Vec::new();
                     for round in 0..40 {
                         let block = heap.allocate((1 + round % 5) * MIB, &stream).unwrap();
-                        fill(device, &block, tag, &stream);
+                        fill(&block, tag, &stream);
                         if round % 8 == 0 {
                             kept.push(block);
                         }
@@ -336,20 +328,17 @@ fn broken_capture_returns_its_memory() {
         let stream = theirs.wrap().unwrap();
         let (freed, kept) =
             (heap.allocate(5 * MIB, &stream).unwrap(), heap.allocate(MIB, &stream).unwrap());
-        // SAFETY: the stream is alive.
-        let waited =
-            device.with_current(|driver| unsafe { driver.cuStreamSynchronize(theirs.raw) });
-        assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        break_capture(&theirs);
         drop(freed);
         let error = theirs.wrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Capturing, "{case}: {error}");
         assert!(error.to_string().contains("end the capture first"), "{error}");
         assert!(theirs.end().is_none());
         let known = theirs.wrap().unwrap();
-        fill(device, &kept, 1, &known);
+        fill(&kept, 1, &known);
         drop((kept, stream));
         let block = heap.allocate(MIB, &known).unwrap();
-        fill(device, &block, 2, &known);
+        fill(&block, 2, &known);
         drop((block, known));
         await_returned(device, &heap, case);
         retire(&heap, &theirs);
@@ -369,7 +358,7 @@ fn block_outlives_captured_stream() {
             let [block, another] = [(); 2].map(|()| heap.allocate(5 * MIB, &stream).unwrap());
             assert_eq!(heap.retire(&stream).unwrap_err().kind(), ErrorKind::Capturing);
             let graph = theirs.end().unwrap();
-            fill(&device, &block, 1, &stream);
+            fill(&block, 1, &stream);
             match by_all {
                 true => heap.retire_all().unwrap(),
                 false => heap.retire(&stream).unwrap(),
@@ -396,7 +385,7 @@ fn stream_object_serves_after_its_capture() {
         let released = heap.on(&stream).zeroed::<u8, _>(MIB as usize).unwrap();
         theirs.end().expect(case).end();
         let block = heap.allocate(MIB, &stream).unwrap();
-        fill(device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         let free = |block: Block| block.free_on(&stream).unwrap();
         free(block);
         let other = device.stream().unwrap();
@@ -417,13 +406,13 @@ fn known_block_is_freed_in_capture() {
         let heap = heap(device, pool);
         let other = device.stream().unwrap();
         let block = heap.allocate(5 * MIB, &other).unwrap();
-        fill(device, &block, 1, &other);
+        fill(&block, 1, &other);
         let theirs = Theirs::new(device, unannounced);
         theirs.begin(CUstreamCaptureMode::GLOBAL);
         let stream = theirs.wrap().unwrap();
         block.free_on(&stream).unwrap();
         let inside = heap.allocate(5 * MIB, &stream).unwrap();
-        fill(device, &inside, 2, &stream);
+        fill(&inside, 2, &stream);
         // The capture's block on a stream outside: the host waits for that.
         let outside = device.stream().unwrap();
         inside.free_on(&outside).unwrap();
@@ -441,14 +430,14 @@ fn limit_in_capture_breaks_nothing() {
         let heap = Heap::builder(device).pool(pool).hard_limit(24 * MIB).build().unwrap();
         let other = device.stream().unwrap();
         let waiting = heap.allocate(8 * MIB, &other).unwrap();
-        fill(device, &waiting, 1, &other);
+        fill(&waiting, 1, &other);
         drop(waiting);
         let theirs = Theirs::new(device, unannounced);
         theirs.begin(CUstreamCaptureMode::GLOBAL);
         let stream = theirs.wrap().unwrap();
         let first = heap.allocate(8 * MIB, &stream).unwrap();
         let second = heap.allocate(8 * MIB, &stream).unwrap();
-        fill(device, &second, 2, &stream);
+        fill(&second, 2, &stream);
         let error = heap.allocate(16 * MIB, &stream).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{case}");
         heap.reclaim(MIB).unwrap();
@@ -474,7 +463,7 @@ fn device_wait_spares_unknown_capture() {
             let ended = Theirs::new(&device, true);
             let stream = ended.wrap().unwrap();
             let orphan = heap.allocate(32 * MIB, &stream).unwrap();
-            fill(&device, &orphan, 1, &stream);
+            fill(&orphan, 1, &stream);
             stream.synchronize().unwrap();
             heap.retire(&stream).unwrap();
             drop((orphan, stream));
@@ -513,10 +502,10 @@ fn own_default_stream_is_captured_first() {
             assert!(stream.is_of_capture());
             let (block, kept) =
                 (heap.allocate(MIB, &stream).unwrap(), heap.allocate(MIB, &stream).unwrap());
-            fill(&device, &block, 1, &stream);
+            fill(&block, 1, &stream);
             drop(block);
             let graph = theirs.end().unwrap();
-            fill(&device, &kept, 1, &stream);
+            fill(&kept, 1, &stream);
             assert!(!theirs.wrap().unwrap().is_of_capture());
             drop((kept, stream));
             graph.end();
@@ -552,7 +541,7 @@ fn captures_in_turns_leave_no_streams() {
 
 /// Breaks the capture of a stream, by a wait that it does not allow.
 fn break_capture(theirs: &Theirs<'_>) {
-    // SAFETY: the stream is alive.
+    // SAFETY: `theirs` destroys its stream only when it is consumed.
     let waited =
         theirs.device.with_current(|driver| unsafe { driver.cuStreamSynchronize(theirs.raw) });
     assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -573,7 +562,7 @@ fn later_broken_capture_keeps_order() {
                 let stream = theirs.wrap().unwrap();
                 let inside = heap.allocate(16 * MIB, &stream).unwrap();
                 let graph = theirs.end().unwrap();
-                fill(&device, &inside, 1, &stream);
+                fill(&inside, 1, &stream);
                 if seen {
                     drop(heap.allocate(1000, &stream).unwrap());
                 }
@@ -586,7 +575,7 @@ fn later_broken_capture_keeps_order() {
                 }
                 graph.end();
                 if let Ok(block) = heap.allocate(16 * MIB, &other) {
-                    fill(&device, &block, 2, &other);
+                    fill(&block, 2, &other);
                     other.synchronize().unwrap();
                 }
                 assert!(theirs.end().is_none());
@@ -612,7 +601,7 @@ fn broken_capture_gets_no_graph_memory() {
         theirs.begin(CUstreamCaptureMode::RELAXED);
         let stream = theirs.wrap().unwrap();
         let freed = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(&device, &freed, 1, &stream);
+        fill(&freed, 1, &stream);
         let address = freed.address();
         drop(freed);
         let graph = theirs.end().unwrap();
@@ -639,7 +628,7 @@ fn heap_ends_before_its_graph() {
         theirs.begin(CUstreamCaptureMode::RELAXED);
         let stream = theirs.wrap().unwrap();
         let block = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         drop(block);
         let graph = theirs.end().expect(case);
         drop((stream, heap));
@@ -666,11 +655,11 @@ fn stream_of_two_names_frees() {
         let theirs = Theirs::new(device, unannounced);
         let known = theirs.wrap().unwrap();
         let before = heap.allocate(5 * MIB, &known).unwrap();
-        fill(device, &before, 1, &known);
+        fill(&before, 1, &known);
         theirs.begin(CUstreamCaptureMode::RELAXED);
         let stream = theirs.wrap().unwrap();
         let inside = heap.allocate(5 * MIB, &stream).unwrap();
-        fill(device, &inside, 2, &stream);
+        fill(&inside, 2, &stream);
         let freed = (before.free_on(&stream).is_ok(), inside.free_on(&known).is_ok());
         theirs.end().expect(case).end();
         assert_eq!(freed, (true, true), "{case}");
@@ -745,7 +734,7 @@ fn other_threads_free_of_own_capture() {
                     theirs.begin(CUstreamCaptureMode::RELAXED);
                     let stream = theirs.wrap().unwrap();
                     let blocks = [(); 2].map(|()| heap.allocate(5 * MIB, &stream).unwrap());
-                    blocks.iter().for_each(|block| fill(&device, block, 1, &stream));
+                    blocks.iter().for_each(|block| fill(block, 1, &stream));
                     let [one, two] = blocks;
                     let mut one = Some(one);
                     if !ended {
@@ -760,7 +749,7 @@ fn other_threads_free_of_own_capture() {
             drop(blocks);
             let other = device.stream().unwrap();
             let again = heap.allocate(10 * MIB, &other).unwrap();
-            fill(&device, &again, 2, &other);
+            fill(&again, 2, &other);
             drop(again);
             await_returned(&device, &heap, pool.name());
         }
@@ -805,7 +794,7 @@ fn captures_of_many_heaps_at_random() {
                                     else {
                                         continue;
                                     };
-                                    fill(device, &block, 1, &stream);
+                                    fill(&block, 1, &stream);
                                     if next(4) == 0 {
                                         kept.push(block);
                                     }
@@ -821,7 +810,7 @@ fn captures_of_many_heaps_at_random() {
                         }
                         let stream = theirs.wrap().unwrap();
                         stream.wait(&launched.record().unwrap()).unwrap();
-                        kept.drain(..).for_each(|block| fill(device, &block, 3, &stream));
+                        kept.drain(..).for_each(|block| fill(&block, 3, &stream));
                         drop(stream);
                         for heap in heaps {
                             retire(heap, &theirs);
@@ -867,7 +856,7 @@ fn heaps_end_amid_captures() {
                         let theirs = Theirs::new(device, unannounced);
                         let early = theirs.wrap().unwrap();
                         let mut kept = vec![heap.allocate(MIB, &early).unwrap()];
-                        fill(device, &kept[0], 1, &early);
+                        fill(&kept[0], 1, &early);
                         theirs.begin(MODES[2]);
                         let stream = theirs.wrap().unwrap();
                         // A graph is not launched after its memory was freed outside the capture.
@@ -876,7 +865,7 @@ fn heaps_end_amid_captures() {
                             let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream) else {
                                 continue;
                             };
-                            fill(device, &block, 1, &stream);
+                            fill(&block, 1, &stream);
                             match next(5) {
                                 0 => {
                                     runs_late = false;
@@ -910,7 +899,7 @@ fn heaps_end_amid_captures() {
                         let now = theirs.wrap().unwrap();
                         now.wait(&launched.record().unwrap()).unwrap();
                         for block in kept {
-                            fill(device, &block, 2, &now);
+                            fill(&block, 2, &now);
                             drop(block.free_on(if round % 2 == 0 { &now } else { &launched }));
                         }
                         now.synchronize().unwrap();

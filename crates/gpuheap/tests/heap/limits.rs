@@ -146,7 +146,7 @@ fn last_piece_returns_whole_segment() {
             .map(|at| {
                 let stream = &streams[at % 3];
                 let block = heap.allocate(sizes[at % 4], stream).unwrap();
-                fill(&device, &block, at as u8, stream);
+                fill(&block, at as u8, stream);
                 block
             })
             .collect();
@@ -282,7 +282,7 @@ fn each_cause_shows_evidence_and_remedy() {
             drop(block);
         } else {
             // The other half stays allocated until the error.
-            fill(&device, &block, 1, &stream);
+            fill(&block, 1, &stream);
             std::mem::forget(block);
         }
     }

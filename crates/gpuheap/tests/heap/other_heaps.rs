@@ -10,25 +10,17 @@ use std::time::Duration;
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
-use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
+use gpuheap_driver::{CUresult, CUstreamCaptureMode, check};
 
 use crate::failing::{fail_each_call, with_failing_call};
-use crate::support::{assert_all_returned, assert_no_findings, device, emulated, fill, heap};
+use crate::support::{
+    assert_all_returned, assert_no_findings, begin_capture, destroy_graph, device, emulated,
+    end_capture, fill, free_memory, heap,
+};
 
 const MIB: u64 = 1 << 20;
 /// Size of the cached blocks: one that every pool keeps.
 const PIECE: u64 = 64 * MIB;
-
-/// Returns the free bytes of the device, in whole pieces.
-fn free_on(device: &Device) -> u64 {
-    let mut bytes = (0, 0);
-    let asked = device.with_current(|driver| {
-        // SAFETY: both pointers are valid for the call.
-        unsafe { driver.cuMemGetInfo_v2(&mut bytes.0, &mut bytes.1) }
-    });
-    check("cuMemGetInfo_v2", asked.unwrap()).unwrap();
-    bytes.0 as u64 / PIECE * PIECE
-}
 
 /// Memory of the device that no heap holds, as another library would take it.
 struct Foreign<'a> {
@@ -40,7 +32,7 @@ impl Foreign<'_> {
     fn take(device: &Device, bytes: u64) -> Foreign<'_> {
         let mut address = 0;
         let taken = device.with_current(|driver| {
-            // SAFETY: the pointer is valid for the call.
+            // SAFETY: `address` is a local variable.
             unsafe { driver.cuMemAlloc_v2(&mut address, bytes as usize) }
         });
         check("cuMemAlloc_v2", taken.unwrap()).unwrap();
@@ -49,7 +41,7 @@ impl Foreign<'_> {
 
     /// Takes all memory of the device but `bytes`, and leaves these for the heaps.
     fn all_but(device: &Device, bytes: u64) -> Option<Foreign<'_>> {
-        let rest = free_on(device).saturating_sub(bytes);
+        let rest = (free_memory(device) / PIECE * PIECE).saturating_sub(bytes);
         (rest > 0).then(|| Foreign::take(device, rest))
     }
 }
@@ -62,9 +54,9 @@ impl Drop for Foreign<'_> {
 }
 
 /// Allocates as many pieces as fit in `bytes`, in use on the stream.
-fn hold(device: &Device, heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block> {
+fn hold(heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block> {
     let blocks = (0..bytes / PIECE).map(|_| heap.allocate(PIECE, stream).unwrap());
-    blocks.inspect(|block| fill(device, block, 1, stream)).collect()
+    blocks.inspect(|block| fill(block, 1, stream)).collect()
 }
 
 #[test]
@@ -80,16 +72,16 @@ fn request_reclaims_other_heaps_cache() {
                 Err(_) => device.clone(),
             };
             let (keeper, asker) = (heap(&again, sibling), heap(&device, pool));
-            drop(hold(&device, &keeper, &one, 6 * PIECE));
+            drop(hold(&keeper, &one, 6 * PIECE));
             let what = format!("{pool} beside {sibling}");
             let fit = asker.would_fit(13 * PIECE).unwrap();
             assert!(fit.is_yes(), "{what}: {fit}");
             let block = asker.allocate(13 * PIECE, &two);
             let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
-            fill(&device, &block, 2, &two);
+            fill(&block, 2, &two);
             drop(block);
             // In the other direction.
-            drop(hold(&device, &keeper, &one, 13 * PIECE));
+            drop(hold(&keeper, &one, 13 * PIECE));
             assert_all_returned(&device, &keeper, &what);
             assert_all_returned(&device, &asker, &what);
         }
@@ -102,7 +94,7 @@ fn request_reclaims_only_needed_cache() {
     let stream = device.stream().unwrap();
     for pool in [PoolKind::Simple, PoolKind::Split, PoolKind::Stitched] {
         let keepers = [(); 2].map(|()| heap(&device, pool));
-        let held = keepers.each_ref().map(|keeper| hold(&device, keeper, &stream, 4 * PIECE));
+        let held = keepers.each_ref().map(|keeper| hold(keeper, &stream, 4 * PIECE));
         drop(held);
         let asker = heap(&device, pool);
         // Half of the device is free, and two pieces are missing.
@@ -136,7 +128,7 @@ fn other_heaps_have_separate_rows() {
     let (keeper, asker) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Split));
     let foreign = Foreign::take(&device, 100 * MIB);
     let live = keeper.allocate(3000 * MIB, &stream).unwrap();
-    drop(hold(&device, &keeper, &stream, 2 * PIECE));
+    drop(hold(&keeper, &stream, 2 * PIECE));
     let (held, cached) = (3000 * MIB + 2 * PIECE, 2 * PIECE);
 
     let status = asker.memory_status().unwrap();
@@ -182,7 +174,7 @@ fn other_heaps_reclaimers_do_not_run() {
     let device = emulated(512 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let (keeper, asker) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Stitched));
-    let hoard = Arc::new(Mutex::new(hold(&device, &keeper, &stream, 4 * PIECE)));
+    let hoard = Arc::new(Mutex::new(hold(&keeper, &stream, 4 * PIECE)));
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
     let _theirs = keeper.register_reclaimer(move |_| counted.fetch_add(1, Ordering::Relaxed));
@@ -207,7 +199,7 @@ fn heap_without_handles_gives_way() {
         let [one, two] = [(); 2].map(|()| device.stream().unwrap());
         let (keeper, asker) = (heap(&device, pool), heap(&device, PoolKind::Split));
         let last = keeper.allocate(PIECE, &one).unwrap();
-        drop(hold(&device, &keeper, &one, 8 * PIECE));
+        drop(hold(&keeper, &one, 8 * PIECE));
         drop(keeper);
         let block = asker.allocate(13 * PIECE, &two);
         drop(block.unwrap_or_else(|error| panic!("{pool}: {error}")));
@@ -240,7 +232,7 @@ fn closing_heap_survives_concurrent_reclaim() {
                 _ => keeper.build().unwrap(),
             };
             if let Ok(block) = keeper.allocate(PIECE, &stream) {
-                fill(&device, &block, 1, &stream);
+                fill(&block, 1, &stream);
             }
             keeper.close();
             let others = asker.memory_status().unwrap().other_heaps;
@@ -260,27 +252,13 @@ fn capture_is_untouched_by_other_heaps() {
             let [captured, one, two] = [(); 3].map(|()| device.stream().unwrap());
             let (keeper, asker) = (heap(&device, sibling), heap(&device, pool));
             let used = asker.allocate(MIB, &captured).unwrap();
-            drop(hold(&device, &keeper, &one, 6 * PIECE));
-            let begun = device.with_current(|driver| {
-                // SAFETY: the stream is alive.
-                unsafe {
-                    let mode = CUstreamCaptureMode::GLOBAL;
-                    driver.cuStreamBeginCapture_v2(captured.raw(), mode)
-                }
-            });
-            check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
-            fill(&device, &used, 1, &captured);
+            drop(hold(&keeper, &one, 6 * PIECE));
+            begin_capture(&device, captured.raw(), CUstreamCaptureMode::GLOBAL);
+            fill(&used, 1, &captured);
             let fit = asker.would_fit(12 * PIECE).unwrap();
             let asked = asker.allocate(12 * PIECE, &two);
-            let mut graph = CUgraph::NULL;
-            let ended = device.with_current(|driver| {
-                // SAFETY: the pointer is valid and the stream alive.
-                unsafe { driver.cuStreamEndCapture(captured.raw(), &mut graph) }
-            });
-            check("cuStreamEndCapture", ended.unwrap()).unwrap_or_else(|e| panic!("{what}: {e}"));
-            // SAFETY: the graph is the test's own.
-            let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
-            check("cuGraphDestroy", gone.unwrap()).unwrap();
+            let graph = end_capture(&device, captured.raw());
+            destroy_graph(&device, graph.unwrap_or_else(|| panic!("{what}: the capture broke")));
             assert!(asked.is_ok() && fit.is_yes(), "{what}: {fit}, {asked:?}");
             drop((asked, used));
             assert_all_returned(&device, &keeper, &what);
@@ -354,8 +332,8 @@ fn heaps_before_reset_are_skipped() {
     for pool in PoolKind::ALL {
         let device = emulated(512 * MIB, Schedule::OnDemand);
         let keeper = heap(&device, pool);
-        drop(hold(&device, &keeper, &device.stream().unwrap(), 4 * PIECE));
-        // SAFETY: nothing of the device is used by its address, and no other thread uses it.
+        drop(hold(&keeper, &device.stream().unwrap(), 4 * PIECE));
+        // SAFETY: the cached blocks have no work in flight, and only this thread uses the device.
         let device = unsafe { device.reset() }.unwrap();
         let (asker, stream) = (heap(&device, PoolKind::Split), device.stream().unwrap());
         let block = asker.allocate(7 * PIECE, &stream);
@@ -374,10 +352,10 @@ fn heaps_of_other_device_are_skipped() {
     let [one, two] = [(); 2].map(|()| emulated(512 * MIB, Schedule::Immediate));
     let streams = [one.stream().unwrap(), two.stream().unwrap()];
     let (keeper, asker) = (heap(&one, PoolKind::Split), heap(&two, PoolKind::Split));
-    drop(hold(&one, &keeper, &streams[0], 4 * PIECE));
+    drop(hold(&keeper, &streams[0], 4 * PIECE));
     let error = asker.allocate(9 * PIECE, &streams[1]).unwrap_err();
     assert_eq!(error.out_of_memory().unwrap().other_heaps, 0);
-    let live = hold(&two, &asker, &streams[1], 8 * PIECE);
+    let live = hold(&asker, &streams[1], 8 * PIECE);
     asker.allocate(PIECE, &streams[1]).unwrap_err();
     assert_eq!(keeper.usage().unwrap().cached, 4 * PIECE);
     drop(live);

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Block, Device, DeviceArray, Heap, PoolKind, Stream};
+use gpuheap::{Block, DeviceArray, Heap, PoolKind, Stream};
 use gpuheap_pool::testing::Random;
 
 use crate::support::{PAST_SPARE, Witness, assert_all_returned, device, fill, heap, on_real_gpu};
@@ -80,7 +80,6 @@ fn run(pool: PoolKind, shape: &Shape) {
         (stream, work)
     };
     let mut scene = Scene {
-        device: &device,
         heap: &tight,
         streams: (0..STREAMS).map(stream).collect(),
         random: Random(17),
@@ -118,7 +117,6 @@ fn run(pool: PoolKind, shape: &Shape) {
 }
 
 struct Scene<'s> {
-    device: &'s Device,
     heap: &'s Heap,
     /// Streams, each with an array that it works on for long.
     streams: Vec<(Stream, DeviceArray<u32>)>,
@@ -196,7 +194,7 @@ impl Scene<'_> {
 
     fn written(&self, bytes: u64, tag: u8, stream: &Stream) -> Block {
         let block = self.heap.allocate(bytes, stream).unwrap();
-        fill(self.device, &block, tag, stream);
+        fill(&block, tag, stream);
         block
     }
 }

@@ -45,7 +45,7 @@ fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
                     match heap.allocate(bytes, &streams[stream]) {
                         Ok(block) => {
                             let tag = number as u8 + 1;
-                            fill(device, &block, tag, &streams[stream]);
+                            fill(&block, tag, &streams[stream]);
                             held.push(Held { block, stream, tag });
                         }
                         Err(error) => assert!(error.out_of_memory().is_some(), "{error}"),
@@ -56,7 +56,7 @@ fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
                     order(device, &streams[held[index].stream], &streams[stream]);
                     held[index].stream = stream;
                     held[index].tag = number as u8 + 1;
-                    fill(device, &held[index].block, held[index].tag, &streams[stream]);
+                    fill(&held[index].block, held[index].tag, &streams[stream]);
                 }
                 Action::Free { index, .. } if !held.is_empty() => {
                     let Held { block, stream, tag } = held.swap_remove(index % held.len());

@@ -19,11 +19,11 @@ fn frees_in_flight_are_waited_for() {
         let heap = heap(&device, pool);
         let [one, two] = [(); 2].map(|()| device.stream().unwrap());
         let blocks: Vec<_> = (0..3).map(|_| heap.allocate(16 * MIB, &one).unwrap()).collect();
-        blocks.iter().for_each(|block| fill(&device, block, 1, &one));
+        blocks.iter().for_each(|block| fill(block, 1, &one));
         drop(blocks);
         let block = heap.allocate(60 * MIB, &two);
         let block = block.unwrap_or_else(|error| panic!("{pool}: {error}"));
-        fill(&device, &block, 2, &two);
+        fill(&block, 2, &two);
         drop(block);
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -114,7 +114,7 @@ fn driver_pool_is_trimmed_for_others() {
     let blocks: Vec<_> = (0..5).map(|_| heap.allocate(30 * MIB, &stream).unwrap()).collect();
     drop(blocks);
     let block = heap.allocate(190 * MIB, &stream).unwrap();
-    fill(&device, &block, 1, &stream);
+    fill(&block, 1, &stream);
     drop(block);
     assert_all_returned(&device, &heap, "driver");
 }
@@ -126,7 +126,7 @@ fn reclaim_waits_for_frees_in_flight() {
         let heap = heap(&device, pool);
         let stream = device.stream().unwrap();
         let block = heap.allocate(64 * MIB, &stream).unwrap();
-        fill(&device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         drop(block);
         heap.reclaim_all().unwrap();
         assert_eq!(heap.usage().unwrap().reserved, 0, "{pool}");

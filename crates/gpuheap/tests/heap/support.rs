@@ -2,7 +2,9 @@
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
-use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, check};
+use gpuheap_driver::{
+    CU_EVENT_DISABLE_TIMING, CUevent, CUgraph, CUstream, CUstreamCaptureMode, check,
+};
 
 /// The device under test: the one of `GPUHEAP_TEST_DEVICE`, else an emulated one of `memory` bytes
 /// with the checks on.
@@ -31,12 +33,12 @@ pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
 }
 
 /// Fills a block on a stream; runs later.
-pub(crate) fn fill(device: &Device, block: &Block, tag: u8, stream: &Stream) {
+pub(crate) fn fill(block: &Block, tag: u8, stream: &Stream) {
     if block.bytes() == 0 {
         return;
     }
-    let filled = device.with_current(|driver| {
-        // SAFETY: the block is live and the stream alive.
+    let filled = stream.device().with_current(|driver| {
+        // SAFETY: the borrows keep the block live and the stream alive until the work is enqueued.
         unsafe {
             driver.cuMemsetD8Async(block.address(), tag, block.bytes() as usize, stream.raw())
         }
@@ -58,6 +60,65 @@ pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
             }
         })
         .unwrap();
+}
+
+/// Returns the contents of device memory, after a wait for the device's work.
+pub(crate) fn read(device: &Device, address: u64, bytes: u64) -> Vec<u8> {
+    device.synchronize().unwrap();
+    let mut seen = vec![0_u8; bytes as usize];
+    let read = device.with_current(|driver| {
+        // SAFETY: `seen` has `bytes` bytes, and callers pass the address of a block of that size.
+        unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), address, seen.len()) }
+    });
+    check("cuMemcpyDtoH_v2", read.unwrap()).unwrap();
+    seen
+}
+
+/// Returns the free bytes of the device, as the driver reports them.
+pub(crate) fn free_memory(device: &Device) -> u64 {
+    let (mut free, mut total) = (0, 0);
+    let queried = device.with_current(|driver| {
+        // SAFETY: both pointers are to local variables.
+        unsafe { driver.cuMemGetInfo_v2(&mut free, &mut total) }
+    });
+    check("cuMemGetInfo_v2", queried.unwrap()).unwrap();
+    free as u64
+}
+
+/// Begins a capture of a stream.
+pub(crate) fn begin_capture(device: &Device, stream: CUstream, mode: CUstreamCaptureMode) {
+    let begun = device.with_current(|driver| {
+        // SAFETY: the caller's stream is alive; the driver refuses a second capture.
+        unsafe { driver.cuStreamBeginCapture_v2(stream, mode) }
+    });
+    check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+}
+
+/// Ends the capture of a stream. Returns the graph; `None` if the capture broke.
+pub(crate) fn end_capture(device: &Device, stream: CUstream) -> Option<CUgraph> {
+    let mut graph = CUgraph::NULL;
+    let ended = device.with_current(|driver| {
+        // SAFETY: `graph` is a local variable, and the caller's stream is alive.
+        unsafe { driver.cuStreamEndCapture(stream, &mut graph) }
+    });
+    ended.unwrap().is_success().then_some(graph)
+}
+
+/// Destroys a graph that [`end_capture`] returned.
+pub(crate) fn destroy_graph(device: &Device, graph: CUgraph) {
+    // SAFETY: only this function destroys graphs, and each caller passes its graph once.
+    let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
+    check("cuGraphDestroy", gone.unwrap()).unwrap();
+}
+
+/// Runs `work` while the stream captures a graph, and discards the graph.
+pub(crate) fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R {
+    let device = stream.device();
+    begin_capture(&device, stream.raw(), CUstreamCaptureMode::RELAXED);
+    let result = work();
+    let graph = end_capture(&device, stream.raw()).expect("the capture is whole");
+    destroy_graph(&device, graph);
+    result
 }
 
 /// Device memory outside the heap, into which parts of blocks are copied in stream order. It shows
@@ -121,13 +182,7 @@ impl Witness<'_> {
 
     /// Waits for the device and compares.
     pub(crate) fn check(self) {
-        self.device.synchronize().unwrap();
-        let mut seen = vec![0_u8; self.expected.len() * SLOT as usize];
-        let read = self.device.with_current(|driver| {
-            // SAFETY: both ranges have this length.
-            unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), self.address, seen.len()) }
-        });
-        check("cuMemcpyDtoH_v2", read.unwrap()).unwrap();
+        let seen = read(self.device, self.address, self.expected.len() as u64 * SLOT);
         for (slot, tag) in self.expected.iter().enumerate() {
             let mut found = seen[slot * SLOT as usize..(slot + 1) * SLOT as usize].to_vec();
             found.dedup();

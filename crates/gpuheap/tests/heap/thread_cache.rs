@@ -7,12 +7,12 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
-use gpuheap_driver::{CUresult, check};
+use gpuheap_driver::CUresult;
 use gpuheap_pool::testing::Random;
 
 use crate::support::{
-    PAST_SPARE, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
-    order,
+    PAST_SPARE, assert_all_returned, assert_no_findings, device, emulated, fill, free_memory, heap,
+    on_real_gpu, order,
 };
 
 /// Pools whose blocks threads cache.
@@ -48,12 +48,12 @@ fn other_stream_takes_cached_blocks_first() {
         let streams = [device.stream().unwrap(), device.stream().unwrap()];
         let rest = heap.allocate(PAST_SPARE, &streams[0]).unwrap();
         let block = heap.allocate(1 << 16, &streams[0]).unwrap();
-        fill(&device, &block, 1, &streams[0]);
+        fill(&block, 1, &streams[0]);
         drop(block);
         let taken = heap.usage().unwrap().stats.taken;
         // The work of the first stream is not done, so the second one has to wait for it.
         let block = heap.allocate(1 << 16, &streams[1]).unwrap();
-        fill(&device, &block, 2, &streams[1]);
+        fill(&block, 2, &streams[1]);
         assert_eq!(heap.usage().unwrap().stats.taken, taken, "{pool}");
         drop((block, rest));
         assert_all_returned(&device, &heap, pool.name());
@@ -180,7 +180,7 @@ fn concurrent_drop_and_reacquire_lose_nothing() {
                 for _ in 0..400 {
                     let heap = device.heap().unwrap();
                     let block = heap.allocate(1 + random.below(100_000), &stream).unwrap();
-                    fill(device, &block, thread as u8, &stream);
+                    fill(&block, thread as u8, &stream);
                     held.push(block);
                     drop(heap);
                     if random.below(2) == 0 {
@@ -298,23 +298,12 @@ fn more_streams_than_cache_places_work() {
         for _ in 0..3 {
             for stream in &streams {
                 let block = heap.allocate(3000, stream).unwrap();
-                fill(&device, &block, 5, stream);
+                fill(&block, 5, stream);
             }
         }
         drop(streams);
         assert_all_returned(&device, &heap, pool.name());
     }
-}
-
-/// Returns the free bytes of an emulated device, as the driver reports them.
-fn free_memory(device: &Device) -> usize {
-    let (mut free, mut total) = (0, 0);
-    let asked = device.with_current(|driver| {
-        // SAFETY: both pointers are valid for the call.
-        unsafe { driver.cuMemGetInfo_v2(&mut free, &mut total) }
-    });
-    check("cuMemGetInfo_v2", asked.unwrap()).unwrap();
-    free
 }
 
 /// Blocks passed from one thread to another, each with the stream of its last use.
@@ -353,7 +342,7 @@ fn wander(heap: &Heap, device: &Device, post: &Post, seed: u64) {
                 let stream = &streams[random.below(streams.len() as u64) as usize];
                 let bytes = 1 << random.below(21) | random.below(999);
                 let block = heap.allocate(bytes, stream).unwrap();
-                fill(device, &block, seed as u8, stream);
+                fill(&block, seed as u8, stream);
                 held.push((block, stream.clone()));
             }
         }

@@ -8,7 +8,8 @@ use gpuheap::{Block, Device, ErrorKind, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
 
 use crate::support::{
-    Witness, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
+    Witness, assert_all_returned, assert_no_findings, begin_capture, device, emulated, fill, heap,
+    on_real_gpu,
 };
 
 const MIB: u64 = 1 << 20;
@@ -83,9 +84,9 @@ fn driver_pool_array_frees_on_stream() {
     assert_all_returned(&device, &heap, "an array of the driver's pool");
 }
 
-fn allocate_filled(device: &Device, heap: &Heap, stream: &Stream, tag: u8) -> Block {
+fn allocate_filled(heap: &Heap, stream: &Stream, tag: u8) -> Block {
     let block = heap.allocate(40 * MIB, stream).unwrap();
-    fill(device, &block, tag, stream);
+    fill(&block, tag, stream);
     block
 }
 
@@ -115,9 +116,9 @@ fn ended_threads_memory_serves_others() {
         let stream = device.stream().unwrap();
         for tag in 1..6 {
             let mut witness = Witness::new(device, 2);
-            let block = on_a_thread(|| allocate_filled(device, heap, &own(device), tag));
+            let block = on_a_thread(|| allocate_filled(heap, &own(device), tag));
             drop(block);
-            let block = allocate_filled(device, heap, &stream, tag + 100);
+            let block = allocate_filled(heap, &stream, tag + 100);
             witness.see(&block, tag + 100, &stream);
             drop(block);
             witness.check();
@@ -133,14 +134,14 @@ fn stream_works_after_thread_end() {
             let mut witness = Witness::new(device, 4);
             let (stream, block) = on_a_thread(|| {
                 let stream = own(device);
-                let block = allocate_filled(device, heap, &stream, tag);
+                let block = allocate_filled(heap, &stream, tag);
                 (stream, block)
             });
             witness.see(&block, tag, &stream);
-            fill(device, &block, tag + 10, &stream);
+            fill(&block, tag + 10, &stream);
             witness.see(&block, tag + 10, &stream);
             drop(block);
-            let block = allocate_filled(device, heap, &other, tag + 20);
+            let block = allocate_filled(heap, &other, tag + 20);
             witness.see(&block, tag + 20, &other);
             drop(block);
             assert!(!stream.is_retired());
@@ -163,7 +164,7 @@ fn threads_free_others_blocks() {
             for round in 0..8 {
                 let tag = base + round;
                 let block = heap.allocate(u64::from(round % 3 + 1) * 4 * MIB, &stream).unwrap();
-                fill(device, &block, tag, &stream);
+                fill(&block, tag, &stream);
                 witness.see(&block, tag, &stream);
                 send.send((block, tag)).unwrap();
                 let (theirs, _) = receive.recv().unwrap();
@@ -190,13 +191,13 @@ fn wait_covers_other_threads_work() {
             let heap = heap(&device, PoolKind::Split);
             let (stream, other) = (own(&device), device.stream().unwrap());
             let block = heap.allocate(MIB, &stream).unwrap();
-            on_a_thread(|| fill(&device, &block, 1, &stream));
+            on_a_thread(|| fill(&block, 1, &stream));
             match is_done {
                 true => while !stream.is_done().unwrap() {},
                 false => stream.synchronize().unwrap(),
             }
             // Ordered by the host alone.
-            fill(&device, &block, 2, &other);
+            fill(&block, 2, &other);
             other.synchronize().unwrap();
             drop(block);
             assert_all_returned(&device, &heap, "a wait");
@@ -230,12 +231,7 @@ fn thread_stream_can_capture() {
     let heap = heap(&device, PoolKind::Split);
     let stream = own(&device);
     drop(heap.allocate(MIB, &stream).unwrap());
-    let relaxed = CUstreamCaptureMode::RELAXED;
-    // SAFETY: the stream is alive.
-    let begun = device.with_current(|gpu| unsafe {
-        check("begin", gpu.cuStreamBeginCapture_v2(CUstream::PER_THREAD, relaxed))
-    });
-    begun.unwrap().unwrap();
+    begin_capture(&device, CUstream::PER_THREAD, CUstreamCaptureMode::RELAXED);
     assert!(stream.is_capturing().unwrap());
     assert_eq!(own(&device).id(), stream.id(), "known before the capture");
     drop(heap.allocate(MIB, &stream).unwrap());
@@ -265,8 +261,8 @@ fn checks_distinguish_thread_streams() {
     let heap = heap(&device, PoolKind::Split);
     let stream = own(&device);
     let block = heap.allocate(MIB, &stream).unwrap();
-    fill(&device, &block, 1, &stream);
+    fill(&block, 1, &stream);
     assert_no_findings(&device, "its own thread");
-    on_a_thread(|| fill(&device, &block, 2, &own(&device)));
+    on_a_thread(|| fill(&block, 2, &own(&device)));
     assert_eq!(device.emulator().unwrap().findings().unwrap().len(), 1);
 }

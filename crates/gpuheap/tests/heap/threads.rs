@@ -39,7 +39,7 @@ fn work(
         match heap.allocate(bytes, &streams[stream]) {
             Ok(block) => {
                 let tag = (seed + round) as u8 | 1;
-                fill(device, &block, tag, &streams[stream]);
+                fill(&block, tag, &streams[stream]);
                 held.push((block, stream, tag));
             }
             Err(error) => {

@@ -575,7 +575,8 @@ fn arithmetic_step((op, a, b, c): Step) -> Step {
     }
 }
 
-/// Makes of most steps one that makes a byte array, copies or frees one, or uses blocks and streams.
+/// Makes of most steps one that makes a byte array, copies or frees one, or uses blocks and
+/// streams.
 fn stream_step((op, a, b, c): Step) -> Step {
     match op % 8 {
         0 | 1 => (0, a / 7 * 7, b, c),

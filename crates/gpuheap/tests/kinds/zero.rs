@@ -6,7 +6,7 @@ use gpuheap_driver::{CUresult, check};
 
 use crate::support::{
     PAST_SPARE, assert_all_returned, assert_memory_returned, assert_no_findings, device, emulated,
-    fill, heap,
+    fill, heap, read,
 };
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
@@ -244,19 +244,8 @@ fn zero_on_alloc_covers_the_rounding() {
             let block = heap.allocate(PART as u64, &stream).unwrap();
             let seen = read(&device, block.address(), block.block_bytes());
             assert!(seen.iter().all(|byte| *byte == 0), "{pool}");
-            fill(&device, &block, 7, &stream);
+            fill(&block, 7, &stream);
         }
         assert_looked(&device, &heap, pool.name());
     }
-}
-
-fn read(device: &Device, address: u64, bytes: u64) -> Vec<u8> {
-    device.synchronize().unwrap();
-    let mut seen = vec![9; bytes as usize];
-    let read = device.with_current(|driver| {
-        // SAFETY: both ranges have this length.
-        unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), address, seen.len()) }
-    });
-    check("cuMemcpyDtoH_v2", read.unwrap()).unwrap();
-    seen
 }

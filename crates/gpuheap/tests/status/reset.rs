@@ -26,7 +26,7 @@ fn heap_returns_memory_then_errs() {
             drop(target.kind(kind).filled(3 << 20, 1_u8).unwrap());
         }
         let block = heap.allocate(1000, &stream).unwrap();
-        // SAFETY: nothing of the device is used by its address, and no other thread uses it.
+        // SAFETY: arrays and the block are used only through checked calls after the reset.
         let device = unsafe { device.reset() }.unwrap();
         let errors = [
             heap.usage().unwrap_err(),
@@ -60,7 +60,7 @@ fn reset_ends_idle_trim_thread() {
     let device = emulated(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).idle_trim(Duration::from_secs(3600)).build().unwrap();
     wait_until("no thread watches", || threads() > 0);
-    // SAFETY: nothing of the device is used by its address, and no other thread uses it.
+    // SAFETY: the heap has no block, and its trim thread stops at the reset.
     let device = unsafe { device.reset() }.unwrap();
     wait_until("the thread sleeps on", || threads() == 0);
     heap.usage().unwrap_err();

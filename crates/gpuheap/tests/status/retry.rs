@@ -28,7 +28,7 @@ fn retried_call_gets_cached_memory() {
         let heap = heap(&device, pool);
         let stream = device.stream().unwrap();
         let block = heap.allocate(40 * MIB, &stream).unwrap();
-        fill(&device, &block, 1, &stream);
+        fill(&block, 1, &stream);
         drop(block);
         let take = || -> Result<CUdeviceptr, DriverError> {
             // No lock is held.

@@ -103,7 +103,7 @@ fn request_takes_at_most_forecast() {
                 let taken = meter.read().unwrap().taken;
                 assert!(taken <= at_most, "{pool} {seed}: {fit}, and it took {taken}");
                 rather += u64::from(taken > take);
-                fill(&device, &block, 1, stream);
+                fill(&block, 1, stream);
                 live.push(block);
                 if random.below(3) > 0 {
                     drop(live.swap_remove(random.below(live.len() as u64) as usize));

@@ -63,7 +63,6 @@ enum Where {
 
 /// A heap under test, and the owner of another part of its device.
 struct Scene {
-    device: Device,
     /// Streams, of which the first makes the requests.
     streams: [Stream; 2],
     heap: Heap,
@@ -82,7 +81,7 @@ impl Scene {
         let heap = heap(&device, pool);
         // Not set by the builder, so that it can be raised with a pool of the driver too.
         heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
-        Scene { device, streams, heap, hog, live: Vec::new() }
+        Scene { streams, heap, hog, live: Vec::new() }
     }
 
     /// Runs a program up to its first request that fails. Returns that request.
@@ -94,7 +93,7 @@ impl Scene {
                     match self.heap.allocate(bytes, &self.streams[0]) {
                         Ok(block) => {
                             // Work on the block, so that its free waits for something.
-                            fill(&self.device, &block, 1, &self.streams[0]);
+                            fill(&block, 1, &self.streams[0]);
                             self.live.push(block);
                         }
                         Err(error) => return Some((at, error.out_of_memory().unwrap().clone())),

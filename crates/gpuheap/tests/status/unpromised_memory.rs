@@ -4,34 +4,16 @@
 use std::sync::Mutex;
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
-use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
+use gpuheap::{Cause, Fit, Heap, InTheWay, Limits, PoolKind};
+use gpuheap_driver::CUresult;
 
-use crate::support::{assert_all_returned, assert_no_findings, device, emulated, fill, heap};
+use crate::support::{
+    assert_all_returned, assert_no_findings, device, emulated, fill, heap, while_capturing,
+};
 
 const MIB: u64 = 1 << 20;
 const CACHING: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
-
-/// Runs `work` while the stream captures a graph, and discards the graph.
-fn captured<R>(device: &Device, stream: &Stream, work: impl FnOnce() -> R) -> R {
-    let begun = device.with_current(|driver| {
-        // SAFETY: the stream is alive.
-        unsafe { driver.cuStreamBeginCapture_v2(stream.raw(), CUstreamCaptureMode::RELAXED) }
-    });
-    check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
-    let done = work();
-    let mut graph = CUgraph::NULL;
-    let ended = device.with_current(|driver| {
-        // SAFETY: the pointer is valid and the stream alive.
-        unsafe { driver.cuStreamEndCapture(stream.raw(), &mut graph) }
-    });
-    check("cuStreamEndCapture", ended.unwrap()).unwrap();
-    // SAFETY: the graph is the test's own.
-    let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
-    check("cuGraphDestroy", gone.unwrap()).unwrap();
-    done
-}
 
 #[test]
 fn capture_frees_are_not_promised() {
@@ -42,7 +24,7 @@ fn capture_frees_are_not_promised() {
         let (keeper, asker) = (&heaps[0], &heaps[usize::from(is_sibling)]);
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         let block = keeper.allocate(64 * MIB, &stream).unwrap();
-        captured(&device, &stream, || {
+        while_capturing(&stream, || {
             drop(block);
             let fit = asker.would_fit(64 * MIB).unwrap();
             let error = asker.allocate(64 * MIB, &other).unwrap_err();
@@ -80,9 +62,9 @@ fn driver_frees_in_capture_unpromised() {
             let asker = if is_sibling { heap(&device, pool) } else { keeper.clone() };
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
             let block = keeper.allocate(64 * MIB, &stream).unwrap();
-            fill(&device, &block, 1, &stream);
+            fill(&block, 1, &stream);
             drop(block);
-            captured(&device, &stream, || {
+            while_capturing(&stream, || {
                 let fit = asker.would_fit(64 * MIB).unwrap();
                 let asked = asker.allocate(64 * MIB, &other);
                 if !is_sibling {

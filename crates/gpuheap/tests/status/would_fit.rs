@@ -42,7 +42,7 @@ fn run(
                 match heap.allocate(bytes, &streams[stream]) {
                     Ok(block) => {
                         check(bytes, &fit, None);
-                        fill(device, &block, 1, &streams[stream]);
+                        fill(&block, 1, &streams[stream]);
                         live.push(block);
                     }
                     Err(error) => check(bytes, &fit, Some(&error)),
@@ -154,7 +154,7 @@ fn pending_neighbours_count_together() {
     let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
     let [left, right, _rest] = [&one, &two, &three].map(|stream| {
         let block = heap.allocate(6 * MIB, stream).unwrap();
-        fill(&device, &block, 1, stream);
+        fill(&block, 1, stream);
         block
     });
     drop((left, right));

@@ -89,7 +89,7 @@ fn concurrent_heaps_share_all_memory() {
                         pieces.take();
                         let block = heap.allocate(PIECE, &stream);
                         let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
-                        fill(device, &block, thread as u8, &stream);
+                        fill(&block, thread as u8, &stream);
                         held.push(block);
                     }
                     let freed = held.len() as u64;
@@ -243,7 +243,7 @@ impl Program<'_> {
             return Ok(Box::new(heap.on(stream).kind(kind).filled(length as usize, 1_u8)?));
         }
         let block = heap.allocate(bytes, stream)?;
-        fill(self.device, &block, 1, stream);
+        fill(&block, 1, stream);
         Ok(Box::new(block))
     }
 
