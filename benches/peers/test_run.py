@@ -31,7 +31,7 @@ shift 4
 
 
 class Table(unittest.TestCase):
-    def test_fits_a_terminal_whatever_it_shows(self):
+    def test_table_fits_terminal(self):
         names = [peer.name for peer in run.PEERS] + ["gpuheap stitched"]
         sizes = [f"hot bytes={1 << shift} ns=123456.7" for shift in (10, 20, 26)]
         sizes.append("random ns=123456.7 live_peak=5 reserved_peak=9")
@@ -72,7 +72,7 @@ class Whole(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def run_with(self, program, *arguments):
-        """The script's exit code, what it prints and its JSON."""
+        """Returns the script's exit code, its output and its JSON."""
         report = self.folder / "report.json"
         command = [
             sys.executable,
@@ -96,7 +96,7 @@ class Whole(unittest.TestCase):
         program.chmod(0o755)
         return program
 
-    def test_a_pool_has_a_row_by_itself_and_a_failure_its_reason(self):
+    def test_pools_have_rows_failures_reasons(self):
         body = """[ "$1" = other ] && echo no such thing >&2 && exit 3
 echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         code, text, report = self.run_with(self.stand_in(body), "--works", "hot")
@@ -107,7 +107,7 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         )
         self.assertIn("skipped: gpuheap other, hot: it ended with code 3: no such thing", text)
 
-    def test_work_that_is_not_the_same_is_found(self):
+    def test_unequal_work_is_found(self):
         body = "echo RESULT peer=$1 work=random ns=5 live_peak=${#1} reserved_peak=9"
         code, text, _ = self.run_with(self.stand_in(body), "--works", "random")
         self.assertEqual(code, 1)
@@ -115,13 +115,13 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
             "not the same work, random: peak live {'gpuheap one': '3', 'gpuheap other': '5'}", text
         )
 
-    def test_works_are_chosen_by_the_names_that_are_listed(self):
+    def test_listed_names_choose_works(self):
         body = "echo RESULT peer=$1 work=replay trace=${2##*/} cold_ns=3 ns=2 live_peak=1 reserved_peak=1"
         for pattern in ("^replay:two_streams$", f"two_streams|{self.folder.name}"):
             _, _, report = self.run_with(self.stand_in(body), "--works", pattern)
             self.assertEqual(list(report["medians"][run.TIME]), ["two_streams"], pattern)
 
-    def test_a_curve_has_a_row_for_each_value(self):
+    def test_curve_has_rows_by_value(self):
         body = "echo RESULT peer=$1 work=random ns=$KNOB live_peak=1 reserved_peak=$KNOB"
         _, _, report = self.run_with(
             self.stand_in(body), "--works", "random", "--curve", "KNOB=2,4", "--peers", "one"
@@ -132,7 +132,7 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         )
 
     def refused(self, *arguments):
-        """What is said of a use that means nothing."""
+        """Returns the error text for arguments that are refused."""
         body = "echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"
         command = [
             sys.executable,
@@ -149,7 +149,7 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         self.assertEqual((ran.returncode, ran.stdout), (2, ""), ran.stderr)
         return ran.stderr
 
-    def test_what_means_nothing_is_refused_with_what_there_is(self):
+    def test_unknown_names_are_refused(self):
         said = self.refused("--works", "nope")
         self.assertIn("--works: 'nope' is no work; there are hot, random, threads,", said)
         self.assertIn("replay:two_streams", said)
@@ -163,7 +163,7 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
             self.assertIn(f"--curve: '{curve}' is not VARIABLE=VALUE,..., such as", said)
         self.assertIn("--works: '(' is no regular expression", self.refused("--works", "("))
 
-    def test_a_machine_without_a_gpu_is_sent_to_the_emulator(self):
+    def test_missing_gpu_suggests_emulator(self):
         body = "echo there is no GPU >&2; exit 1"
         arguments = ("--works", "hot", "--peers", "one")
         _, text, _ = self.run_with(self.stand_in(body), "--device", "cuda:0", *arguments)
@@ -177,13 +177,13 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         _, text, _ = self.run_with(self.stand_in(body), *arguments)
         self.assertTrue(text.startswith("nothing was measured\n"), text)
 
-    def test_nothing_found_is_a_failure(self):
+    def test_nothing_found_is_failure(self):
         code, text, _ = self.run_with(self.folder / "nothing")
         self.assertEqual(code, 1)
         self.assertIn(f"there is no {self.folder.resolve()}/nothing", text)
 
     @unittest.skipUnless(os.environ.get("PEERS_PROGRAM"), "PEERS_PROGRAM names no program")
-    def test_gpuheap_on_an_emulated_device(self):
+    def test_gpuheap_on_emulated_device(self):
         code, text, report = self.run_with(
             os.environ["PEERS_PROGRAM"],
             "--scale",
@@ -204,7 +204,7 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
 
 
 class Wheels(unittest.TestCase):
-    def test_the_folder_that_is_named_comes_first(self):
+    def test_named_folder_comes_first(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "json").mkdir()
             self.assertEqual(run.package("json", folder), (Path(folder) / "json").resolve())

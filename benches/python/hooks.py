@@ -1,12 +1,13 @@
-"""Times each hook of the Python package beside its library's own allocator, and prints a Markdown table.
+"""Times each hook of the Python package and its library's own allocator. Prints a Markdown table.
 
     python benches/python/hooks.py [--only NAME,...] [--device cuda:0] [--rounds 3] [--seconds 120]
 
-A row is a library and a size: nanoseconds of a pair (allocate and free) with the library's own allocator,
-with the hook, their ratio, the target where there is one, and with the hook and tracking by line. The heap
-itself stands beside a Python object that does nothing. A figure is the median of all rounds; in each
-round a process of each way runs, one after the other, and measures all sizes. A library that is not
-installed is named and passed over, as is one whose process fails or takes longer than --seconds.
+A row is a library and a size: nanoseconds of a pair (allocate and free) with the library's own
+allocator, with the hook, their ratio, the target if any, and with the hook and tracking by line.
+The heap itself is compared with a Python object that does nothing. A figure is the median of all
+rounds. In each round a process of each way runs, one after the other, and measures all sizes. A
+library that is not installed, or whose process fails or takes longer than --seconds, is named and
+skipped.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def told(pairs, calls=5_000):
     print(json.dumps({name: measure(pair, calls) for name, pair in pairs.items()}))
 """
 
-# By library: the module that says that it is there, the ways to measure beside its own, the targets in
-# nanoseconds for the first size, and the program.
+# By library: the module whose presence shows that it is installed, the ways to measure next to its
+# own, the targets in nanoseconds for the first size, and the program.
 LIBRARIES = {
     "heap": (
         "gpuheap",
@@ -216,7 +217,7 @@ def is_there(module: str) -> bool:
 
 
 class Failed(Exception):
-    """What a process that gave no figures said."""
+    """Error of a process that printed no figures: its output."""
 
 
 def figures(

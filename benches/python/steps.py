@@ -1,13 +1,17 @@
-"""Times training steps of PyTorch under its own allocators and under gpuheap's C hook, and finds the smallest
-limit that each program gets through; prints Markdown tables.
+"""Times training steps of PyTorch under its own allocators and under gpuheap's C hook.
 
-    c++ -shared -fPIC -O2 crates/gpuheap-capi/examples/torch_allocator.cpp -o libtorch_gpuheap.so \\
-        -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi -Wl,-rpath,$PWD/target/release
-    python benches/python/steps.py ./libtorch_gpuheap.so [--turns 5] [--expandable] [--only NAME,...] [--without-limits]
+Finds the smallest limit under which each program passes, too. Prints Markdown tables.
 
-A step's time is the median of its program's steps after the third, the device waited for; a figure is the
-median of all turns. In each turn a process of each way runs all programs, one after the other. The limits are
-searched for in 0.5 % of what was live at most, with a process for each.
+    c++ -shared -fPIC -O2 crates/gpuheap-capi/examples/torch_allocator.cpp \\
+        -o libtorch_gpuheap.so -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi \\
+        -Wl,-rpath,$PWD/target/release
+    python benches/python/steps.py ./libtorch_gpuheap.so [--turns 5] [--expandable]
+        [--only NAME,...] [--without-limits]
+
+A step's time is the median of its program's steps after the third, with a wait for the device. A
+figure is the median of all turns. In each turn a process of each way runs all programs, one after
+the other. The limits are searched in steps of 0.5 % of the peak of live bytes, with a process for
+each.
 """
 
 from __future__ import annotations
@@ -70,7 +74,7 @@ def read_arguments():
 
 
 def run(hook, way, names, **environment):
-    """Runs programs in a process of their own; returns what each told, or None if one failed."""
+    """Runs programs in a separate process. Returns their figures; None if memory ran out."""
     command = [sys.executable, __file__, hook, "--child", way, "--only", ",".join(names)]
     done = subprocess.run(
         command,
@@ -90,7 +94,7 @@ def peak(hook, name):
 
 
 def smallest(hook, name, live):
-    """Returns the smallest limit of a program, in half percents of what was live; None above 1.10."""
+    """Returns the smallest limit in half percents of the live peak; None above 1.10."""
     fails, passes = -1, 21
     while passes - fails > 1:
         # Most programs pass near the least.

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`Policy`], [`PoolKind`] | how cached blocks are kept, found and given back |
 //! | [`Order`], [`Ticket`], [`Stuck`] | which stream may reuse which block, after which fence |
-//! | [`Moments`], [`Completed`] | how far work is known to have got, by the program's own waits |
+//! | [`Moments`], [`Completed`] | work known to be completed, by the program's own waits |
 //! | [`RunningStats`], [`AllocStats`] | bytes and counts handed out, taken and given back |
 //! | [`Limits`] | how much may be taken |
 //! | [`MemorySource`], [`Pages`] | source of memory: the driver in gpuheap, a model in tests |

@@ -70,7 +70,7 @@ impl DerefMut for RunningStats {
     }
 }
 
-// Sums wrap: a thread may carry over a free before another thread carries over its allocation.
+// Sums wrap: a thread may add a free before another thread adds its allocation.
 impl RunningStats {
     /// Counts an allocation of `bytes` in a block of `block` bytes.
     #[inline]
@@ -125,7 +125,7 @@ impl RunningStats {
         std::mem::replace(&mut self.recent_peak, live).max(live)
     }
 
-    /// Returns the live bytes that threads have carried over so far. Zero if they carried over more
+    /// Returns the live bytes that threads have added so far. Zero if they added more
     /// frees than allocations.
     #[inline]
     pub fn known_live(&self) -> u64 {
@@ -144,7 +144,7 @@ impl RunningStats {
     }
 }
 
-/// Counts of a thread's calls without the heap's lock, since they were last carried over.
+/// Counts of a thread's calls without the heap's lock, since they were last added.
 /// Differences wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {

@@ -53,7 +53,7 @@ pub(crate) fn calls(peer: &mut Peer, file: &str) -> Done {
     peer.result("calls", &figures)
 }
 
-/// A trace and what its replay holds.
+/// A trace, and the state of its replay.
 struct Passes {
     events: Vec<Event>,
     streams: Vec<Stream>,
@@ -77,7 +77,7 @@ impl Passes {
         Ok(Passes { events, streams, blocks, live: 0, peak: 0 })
     }
 
-    /// Replays the trace, then frees what it left. Returns the nanoseconds for each event.
+    /// Replays the trace, then frees its live blocks. Returns the nanoseconds for each event.
     fn pass(&mut self, heap: &Heap) -> Result<f64, Error> {
         let Passes { events, streams, blocks, live, peak } = self;
         let start = Instant::now();

@@ -36,7 +36,7 @@ fn number(figures: &Figures, name: &str) -> f64 {
 }
 
 #[test]
-fn every_pool_does_every_work_and_gives_all_back() {
+fn pools_run_works_and_return_memory() {
     for pool in pools() {
         for (work, lines, expected) in [
             ("hot", 3, &["bytes", "ns"][..]),
@@ -57,7 +57,7 @@ fn every_pool_does_every_work_and_gives_all_back() {
 }
 
 #[test]
-fn all_pools_do_the_same() {
+fn pools_do_equal_work() {
     let folder = std::env::temp_dir().join(format!("gpuheap-peers-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let trace = folder.join("trace");
@@ -79,7 +79,7 @@ fn all_pools_do_the_same() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_work_is_refused() {
     for (arguments, code, said) in [
         (&[][..], 2, "usage: gpuheap-peers"),
         (&["--scale", "0", "split", "hot"], 2, "usage: gpuheap-peers"),

@@ -6,11 +6,11 @@
 //! | [`simple`](PoolKind::Simple) | blocks as they were taken | the first one that is not too large |
 //! | [`binned`](PoolKind::Binned) | powers of two up to 128 MiB | the last one freed in the bin |
 //! | [`split`](PoolKind::Split) | segments, split and coalesced | the smallest range that fits |
-//! | [`stitched`](PoolKind::Stitched) | pages at addresses of its own | the smallest range that fits, else maps pages into one |
+//! | [`stitched`](PoolKind::Stitched) | pages at reserved addresses | the smallest range that fits, else maps pages into one |
 //! | [`driver`](PoolKind::Driver) | a pool of the driver's own | as the driver does |
 //!
-//! A policy manages block descriptors. It reaches the driver only through the [`Environment`] that
-//! it is handed, so each policy is tested without a driver.
+//! A policy manages block descriptors. It reaches the driver only through its [`Environment`], so
+//! each policy is tested without a driver.
 
 mod binned;
 mod direct;

@@ -5,7 +5,7 @@
 //! [`Model::complete`], or at once. A vector clock for each stream says which work of other streams
 //! it comes after.
 //!
-//! [`Pages`] are strict. Chunks are mapped whole, over no other mapping, and inside reserved
+//! [`Pages`] are strict. Chunks are mapped whole, onto no other mapping, and inside reserved
 //! addresses. A mapping is removed only once the host knows that the work on it is done.
 
 use std::collections::{BTreeMap, HashMap};
@@ -120,7 +120,7 @@ impl Model {
             || self.done.get(owner).copied().unwrap_or(0) >= position
     }
 
-    /// Completes all work, and lets the host know.
+    /// Completes all work, and shows it to the host.
     pub fn all_known(&mut self) {
         (0..self.clocks.len()).for_each(|slot| self.complete(slot));
         self.known.clone_from(&self.done);

@@ -28,7 +28,7 @@ fn ten_thousand_arrays_are_few_calls() {
     let copies = calls("cuMemcpyDtoHAsync_v2");
     assert_eq!(Host.adapt(&up).unwrap(), host);
     if !on_real_gpu() {
-        // A program may want only the first array of a block.
+        // A program may use only the first array of a block.
         assert_eq!(calls("cuMemcpyDtoHAsync_v2") - copies, 6);
     }
     drop(up);

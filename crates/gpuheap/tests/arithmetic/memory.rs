@@ -70,7 +70,7 @@ fn wrapped_memory_serves_as_operand() {
     assert_eq!(whole.to_vec().unwrap()[..3], [0, 2, 4]);
     drop((whole, left, right, sum));
     bench.device.synchronize().unwrap();
-    // SAFETY: taken above; nothing uses it any more.
+    // SAFETY: taken above, and the arrays over it were dropped.
     let freed = bench.device.with_current(|driver| unsafe { driver.cuMemFree_v2(address) });
     check("cuMemFree_v2", freed.unwrap()).unwrap();
     bench.end();
@@ -94,7 +94,7 @@ fn windows_begin_anywhere() {
                 assert_eq!(x.equal(&y).unwrap().to_vec().unwrap(), equal);
                 let cast: Vec<f64> = x.cast::<f64>().unwrap().to_vec().unwrap();
                 assert_eq!(cast.len(), length);
-                // The kernel writes in place, and nothing beside the array.
+                // The kernel writes in place, and no byte next to the array.
                 let mut c = a.copy().unwrap();
                 c.slice_mut(i..i + length).unwrap().add_assign(&y).unwrap();
                 let found = c.to_vec().unwrap();

@@ -119,7 +119,7 @@ fn a_panic_frees_and_goes_on() {
         assert_eq!(*panicked.unwrap_err().downcast::<&str>().unwrap(), "as planned");
         assert_eq!(live(&heap), 0);
     }
-    // The thread is in no scope any more.
+    // The thread is in no scope now.
     let after = heap.target().unwrap().filled(10, 1_u8).unwrap();
     let (_, report) = heap.thread_scope(|_| ());
     assert_eq!((report.freed, after.to_vec().unwrap()), (0, vec![1; 10]));

@@ -35,7 +35,7 @@ fn event_orders_streams_without_blocking() {
                 assert!(!written.is_done().unwrap() || !reader.is_done().unwrap());
             }
         }
-        // The reader's work does not need the event any more, and is not undone by its end.
+        // The reader's work no longer needs the event: it stays ordered after the event's end.
         drop(written);
         assert!(read(&target, &device).iter().all(|byte| *byte == 7), "{schedule:?}");
         // And the write does not follow the read by itself.

@@ -152,7 +152,7 @@ fn retired_stream_refuses_work() {
                 let text = error.to_string();
                 assert!(text.contains("was retired") && text.contains("foreign_stream"), "{text}");
             }
-            // The stream's handle is not used any more.
+            // The stream's handle is no longer used.
             end(&device, raw);
             // Work enqueued before can be waited for, by the host and by other streams.
             let copy = x.copy_to(&heap.on(&own)).unwrap();

@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 const MAPPING_CALLS: [&str; 5] =
     ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"];
 
-/// A heap that replays a trace on an emulated device of its own.
+/// A heap that replays a trace on a separate emulated device.
 struct Replay {
     device: Device,
     heap: Heap,

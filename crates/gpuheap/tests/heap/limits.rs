@@ -73,7 +73,7 @@ fn limit_without_room_is_refused() {
         let heap = builder.hard_limit(least).build().unwrap();
         drop(heap.allocate(MIB, &stream).unwrap());
         heap.reclaim_all().unwrap();
-        // At run time a limit may also keep a heap from taking any more.
+        // At run time a limit below that is accepted, and the pool takes nothing.
         heap.set_limits(Limits { soft: None, hard: Some(MIB) }).unwrap();
         heap.allocate(1000, &stream).unwrap_err();
         assert_all_returned(&device, &heap, pool.name());

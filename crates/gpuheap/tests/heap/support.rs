@@ -20,8 +20,7 @@ pub(crate) fn emulated(memory: u64, schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// Bytes of a live block beside which a heap rather waits for another stream's work than takes
-/// more.
+/// Bytes of a live block with which a heap waits for another stream's work rather than takes more.
 pub(crate) const PAST_SPARE: u64 = 600 << 20;
 
 pub(crate) fn on_real_gpu() -> bool {

@@ -166,7 +166,7 @@ fn whoever_is_last_ends_the_heap() {
     }
 }
 
-/// Some threads release the device's own heap while others ask for it, and blocks outlive both.
+/// Some threads drop the device's own heap while others acquire it, and blocks outlive both.
 #[test]
 fn concurrent_drop_and_reacquire_lose_nothing() {
     let device = emulated(1 << 30, Schedule::Immediate);

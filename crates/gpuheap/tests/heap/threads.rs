@@ -1,4 +1,4 @@
-//! Several threads over one heap, each with streams of its own.
+//! Several threads over one heap, each with separate streams.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -61,7 +61,7 @@ fn assert_all(array: &[u8], value: u8, what: &str) {
     assert_eq!(wrong, 0, "{what}");
 }
 
-/// The kept array is written on the stream beside, behind the upload, before its turn begins.
+/// The kept array is written on the side stream, after the upload, before its turn begins.
 #[test]
 fn kept_array_written_early_reads_back() {
     ahead_of_its_turn(|_, next, mut ahead, what| {

@@ -66,7 +66,7 @@ fn in_scopes() {
                 })
             });
             assert_eq!(heap.usage_of(kind).unwrap().live, 8 * 512 + 100, "{pool}: {kind}");
-            // The thread is in no scope any more.
+            // The thread is in no scope now.
             let after = target.filled(3, 1_u8).unwrap();
             assert_eq!(heap.thread_scope(|_| ()).1.freed, 0);
             assert_eq!((after.len(), victim.to_vec().unwrap()), (3, vec![9; 100]));

@@ -1,4 +1,4 @@
-//! Registered memory, beside the limit and the figures of memory that heaps take.
+//! Registered memory does not count towards the limit of pinned memory, and counts for meters.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Heap, PoolKind};
@@ -22,7 +22,7 @@ fn registered_memory_ignores_pinned_limit() {
 }
 
 #[test]
-fn registered_memory_is_counted_by_allocated() {
+fn meter_counts_registered_memory() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
     let target = heap.target().unwrap();
     let meter = heap.meter().unwrap().with_thread();

@@ -25,7 +25,7 @@ pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).pool(pool).without_environment().build().unwrap()
 }
 
-/// A heap of each pool, each on a device of its own, with a name for messages.
+/// A heap of each pool, each on a separate device, with a name for messages.
 pub(crate) fn heaps(schedule: Schedule) -> impl Iterator<Item = (Device, Heap, &'static str)> {
     PoolKind::ALL.into_iter().map(move |pool| {
         let device = device(1 << 30, schedule);
@@ -53,7 +53,7 @@ pub(crate) fn assert_no_findings(device: &Device, what: &str) {
     }
 }
 
-/// Arrays before and behind a victim, with known contents.
+/// Arrays before and after a victim, with known contents.
 pub(crate) struct Neighbours(Vec<DeviceArray<u8>>);
 
 /// Number of elements of a neighbour.

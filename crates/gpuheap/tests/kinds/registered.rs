@@ -40,7 +40,7 @@ fn registered_vector_comes_back() {
     assert_eq!(vector[9..12], [9, 77, 1]);
     let usage = registered(target.heap());
     assert_eq!((usage.live, usage.live_peak, usage.stats.frees), (0, 200_000, 1));
-    // The vector is not registered any more, so it can be registered again.
+    // The vector is no longer registered, so it can be registered again.
     drop(target.register(vector).unwrap());
     drop(on_device);
     assert_all_returned(&device, target.heap(), "registered");

@@ -10,7 +10,7 @@ use crate::support::{assert_no_findings, emulated, on_real_gpu};
 
 #[test]
 fn heap_returns_memory_then_errs() {
-    // On a real GPU the context is shared with the tests that run beside this one.
+    // On a real GPU the context is shared with the tests that run at the same time.
     if on_real_gpu() {
         return;
     }

@@ -1,4 +1,5 @@
-//! Answers beside other heaps of the device, and beside streams that still use freed memory.
+//! Answers of `would_fit` with other heaps on the device, and with streams that still use freed
+//! memory.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     programs(bytes, 2, 3, 70)
 }
 
-/// Parameters of a scene, beside the pool.
+/// Parameters of a scene, except the pool.
 #[derive(Clone, Copy, Debug)]
 struct Set {
     /// The heap's hard limit, bytes.

@@ -132,7 +132,7 @@ fn dropped_array_counts_as_cached() {
     let before = mine.memory_status().unwrap();
     let array = other.target().unwrap().zeroed::<u8, _>(32 << 20).unwrap();
     let status = mine.memory_status().unwrap();
-    // On a real GPU the tests that run beside this one free theirs.
+    // On a real GPU other tests free memory at the same time.
     if !on_real_gpu() {
         assert_eq!(status.device_used, before.device_used.map(|used| used + 32 * MIB));
     }

@@ -1,6 +1,6 @@
 //! Growth: how much more than live memory may be taken, and in which pieces.
 //!
-//! Memory that no other program wants costs nothing, and a mapping costs 25 µs. While the device
+//! Memory that no other program needs costs nothing, and a mapping costs 25 µs. While the device
 //! and the limits are far from full, the pool therefore takes new memory instead of stitching, and
 //! takes it in large pieces before it is needed. Both shrink to nothing as the device or a limit
 //! fills.

@@ -223,7 +223,7 @@ impl Stitched {
     }
 
     /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
-    /// together with the eligible blocks beside it.
+    /// together with the eligible blocks next to it.
     fn find_room(
         &self,
         bytes: u64,
@@ -237,7 +237,7 @@ impl Stitched {
     }
 
     /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
-    /// together with the `usable` free blocks beside it.
+    /// together with the `usable` free blocks next to it.
     pub(super) fn find_room_among(
         &self,
         bytes: u64,

@@ -27,7 +27,7 @@ impl Stitched {
     }
 
     /// Gives back chunks that are noted as free, until `target` bytes are given back. Removes the
-    /// notes of chunks that are not free any more.
+    /// notes of chunks that are no longer free.
     pub(super) fn release_noted(
         &mut self,
         target: u64,

@@ -532,7 +532,7 @@ fn remainder_merges_with_other_streams_block() {
     let [first, second, _third] = [8, 8, 8].map(|size| bench.allocate(size * MIB, 0));
     bench.free(first, 0);
     bench.free(second, 1);
-    // Most of the first block; the rest becomes a block of its own.
+    // Most of the first block; the rest becomes a separate block.
     let part = bench.allocate(6 * MIB, 0);
     assert_eq!(part.address, first.address);
     bench.complete_all();

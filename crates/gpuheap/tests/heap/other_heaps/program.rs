@@ -47,7 +47,7 @@ fn names(heaps: &[Heap]) -> String {
     heaps.iter().map(|heap| heap.pool().name()).collect::<Vec<_>>().join(" ")
 }
 
-/// All requests are of one size, and the threads never want more at once than the device has. So
+/// All requests are of one size, and the threads never request more at once than the device has. So
 /// each request has to succeed, whichever heaps cache the rest, and whatever the other threads do.
 #[test]
 fn concurrent_heaps_share_all_memory() {
@@ -161,7 +161,7 @@ fn failing_request_fails_after_flush_too() {
 /// speed.
 const MOST_PROGRAMS: u64 = 200;
 
-/// Kinds of memory that programs ask for.
+/// Kinds of memory that programs request.
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 
 /// Memory of any kind. Its drop frees it.
