@@ -99,7 +99,7 @@ fn measure(
     for _ in 0..rounds {
         let mut address = 0;
         call(device, |driver| {
-            // SAFETY: the pointer is valid.
+            // SAFETY: `address` is a local variable, and the range is freed at the end of the case.
             unsafe { driver.cuMemAddressReserve(&mut address, count * size, 0, 0, 0) }
         });
         let end = work.map(|work| start(device, work));

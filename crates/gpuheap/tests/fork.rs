@@ -69,7 +69,7 @@ fn status_of(child: libc::pid_t) -> i32 {
     status
 }
 
-fn says_so(error: &Error) -> bool {
+fn is_fork_error(error: &Error) -> bool {
     let text = error.to_string();
     text.contains("forked off after the device was opened") && text.contains("exec")
 }
@@ -90,16 +90,16 @@ fn forked_child_errs_parent_works() {
     let child = fork();
     if child == 0 {
         let code = match () {
-            () if !heap.allocate(64 << 20, &stream).is_err_and(|error| says_so(&error)) => 1,
-            () if !device.synchronize().is_err_and(|error| says_so(&error)) => 2,
-            () if !device.stream().is_err_and(|error| says_so(&error)) => 3,
-            () if !event.is_done().is_err_and(|error| says_so(&error)) => 4,
+            () if !heap.allocate(64 << 20, &stream).is_err_and(|error| is_fork_error(&error)) => 1,
+            () if !device.synchronize().is_err_and(|error| is_fork_error(&error)) => 2,
+            () if !device.stream().is_err_and(|error| is_fork_error(&error)) => 3,
+            () if !event.is_done().is_err_and(|error| is_fork_error(&error)) => 4,
             // SAFETY: it is refused before anything is done.
-            () if !unsafe { device.clone().reset() }.is_err_and(|error| says_so(&error)) => 5,
+            () if !unsafe { device.clone().reset() }.is_err_and(|error| is_fork_error(&error)) => 5,
             // A real device that the parent had open cannot be opened in the child, not even by its
             // name.
             () if !device.is_emulated()
-                && !Device::open(device.name()).is_err_and(|error| says_so(&error)) =>
+                && !Device::open(device.name()).is_err_and(|error| is_fork_error(&error)) =>
             {
                 6
             }
@@ -146,8 +146,8 @@ fn forked_child_skips_batches() {
         let child = fork();
         if child == 0 {
             let code = match () {
-                () if !near.next().unwrap().is_err_and(|error| says_so(&error)) => 1,
-                () if !batches.next().unwrap().is_err_and(|error| says_so(&error)) => 2,
+                () if !near.next().unwrap().is_err_and(|error| is_fork_error(&error)) => 1,
+                () if !batches.next().unwrap().is_err_and(|error| is_fork_error(&error)) => 2,
                 () if batches.next().is_some() => 3,
                 () => 0,
             };
@@ -242,14 +242,14 @@ fn child_has_separate_thread_caches() {
             let blocks = [5000, 1 << 20].map(|bytes| heap.allocate(bytes, &stream).unwrap());
             let child = fork();
             if child > 0 {
-                seen.ends_well(child);
+                seen.wait_for(child);
                 continue;
             }
             let [first, second] = blocks;
-            seen.ends(|| drop(first));
-            seen.refused(|| second.free());
-            seen.refused(|| heap.allocate(5000, &stream));
-            seen.ends(|| {
+            seen.expect_return(|| drop(first));
+            seen.expect_refused(|| second.free());
+            seen.expect_refused(|| heap.allocate(5000, &stream));
+            seen.expect_return(|| {
                 let own = Device::open("emulated:64MiB").unwrap();
                 let (heap, stream) = (Heap::new(&own).unwrap(), own.stream().unwrap());
                 (0..3).for_each(|_| drop(heap.allocate(5000, &stream).unwrap()));
@@ -293,15 +293,15 @@ fn child_forked_during_retire_exits() {
             let seen = Shared::new();
             let child = fork();
             if child > 0 {
-                seen.ends_well(child);
+                seen.wait_for(child);
                 continue;
             }
-            seen.refused(|| stream.record());
-            seen.refused(|| stream.wait(&event));
-            seen.refused(|| stream.synchronize());
-            seen.refused(|| stream.is_done());
-            seen.harmless(|| stream.is_capturing());
-            seen.refused(|| heap.retire(&stream));
+            seen.expect_refused(|| stream.record());
+            seen.expect_refused(|| stream.wait(&event));
+            seen.expect_refused(|| stream.synchronize());
+            seen.expect_refused(|| stream.is_done());
+            seen.expect_harmless(|| stream.is_capturing());
+            seen.expect_refused(|| heap.retire(&stream));
             seen.at(Location::caller());
             end_child(0)
         }
@@ -338,15 +338,15 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
         std::mem::forget(scope.target().unwrap().uninit::<u8, _>(100).unwrap());
         let child = fork();
         if child == 0 {
-            seen.ends(|| format!("{scope:?} {:?}", scope.heap()));
-            seen.refused(|| scope.target().and_then(|target| target.uninit::<u8, _>(1)));
+            seen.expect_return(|| format!("{scope:?} {:?}", scope.heap()));
+            seen.expect_refused(|| scope.target().and_then(|target| target.uninit::<u8, _>(1)));
             // The scope ends next, in the child too.
             seen.at(Location::caller());
         }
         child
     });
     if child > 0 {
-        seen.ends_well(child);
+        seen.wait_for(child);
         assert!(report.freed > 0, "{report}");
         assert_eq!(array.to_vec().unwrap(), [1; 100]);
         assert_eq!(borrow[..], [3; 100]);
@@ -355,86 +355,92 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     }
 
     seen.expect(report.freed == 0);
-    seen.refused(|| array.to_vec());
-    seen.refused(|| array.copy());
-    seen.refused(|| array.device_ptr(target.stream()));
-    seen.refused(|| &array + 1);
-    seen.refused(|| array.sum());
-    seen.refused(|| pinned.add_assign(&array));
-    seen.refused(|| pinned.as_slice().map(|slice| slice[0]));
-    seen.refused(|| pinned.as_mut_slice().map(|slice| slice[0]));
-    seen.refused(|| pinned.fill(9));
-    seen.refused(|| shared.to_vec());
-    seen.refused(|| shared.free_early());
-    seen.refused(|| registered.as_slice().map(|slice| slice[0]));
-    seen.refused(|| registered.unregister());
-    seen.refused(|| target.register(vec![1_u8]).map_err(Error::from));
-    seen.refused(|| target.kind(MemoryKind::Unified).zeroed::<u8, _>(1));
-    seen.refused(|| heap.allocate(1, target.stream()));
-    seen.refused(|| heap.target());
-    seen.refused(|| heap.scope(|scope| scope.target()).0);
-    seen.refused(|| heap.thread_scope(|_| target.zeroed::<u8, _>(1)).0);
-    seen.refused(|| heap.usage());
-    seen.refused(|| heap.memory_status());
-    seen.refused(|| heap.flush());
-    seen.refused(|| heap.would_fit(1));
-    seen.refused(|| heap.reclaim(1));
-    seen.refused(|| heap.reclaim_all());
-    seen.refused(|| heap.set_limits(Limits::default()));
-    seen.refused(|| heap.retry(|| heap.usage()));
-    seen.refused(|| device.flush());
-    seen.refused(|| device.heap());
-    seen.refused(|| Heap::builder(device).pool(PoolKind::Simple).build());
-    seen.refused(|| event.synchronize());
+    seen.expect_refused(|| array.to_vec());
+    seen.expect_refused(|| array.copy());
+    seen.expect_refused(|| array.device_ptr(target.stream()));
+    seen.expect_refused(|| &array + 1);
+    seen.expect_refused(|| array.sum());
+    seen.expect_refused(|| pinned.add_assign(&array));
+    seen.expect_refused(|| pinned.as_slice().map(|slice| slice[0]));
+    seen.expect_refused(|| pinned.as_mut_slice().map(|slice| slice[0]));
+    seen.expect_refused(|| pinned.fill(9));
+    seen.expect_refused(|| shared.to_vec());
+    seen.expect_refused(|| shared.free_early());
+    seen.expect_refused(|| registered.as_slice().map(|slice| slice[0]));
+    seen.expect_refused(|| registered.unregister());
+    seen.expect_refused(|| target.register(vec![1_u8]).map_err(Error::from));
+    seen.expect_refused(|| target.kind(MemoryKind::Unified).zeroed::<u8, _>(1));
+    seen.expect_refused(|| heap.allocate(1, target.stream()));
+    seen.expect_refused(|| heap.target());
+    seen.expect_refused(|| heap.scope(|scope| scope.target()).0);
+    seen.expect_refused(|| heap.thread_scope(|_| target.zeroed::<u8, _>(1)).0);
+    seen.expect_refused(|| heap.usage());
+    seen.expect_refused(|| heap.memory_status());
+    seen.expect_refused(|| heap.flush());
+    seen.expect_refused(|| heap.would_fit(1));
+    seen.expect_refused(|| heap.reclaim(1));
+    seen.expect_refused(|| heap.reclaim_all());
+    seen.expect_refused(|| heap.set_limits(Limits::default()));
+    seen.expect_refused(|| heap.retry(|| heap.usage()));
+    seen.expect_refused(|| device.flush());
+    seen.expect_refused(|| device.heap());
+    seen.expect_refused(|| Heap::builder(device).pool(PoolKind::Simple).build());
+    seen.expect_refused(|| event.synchronize());
     for kind in MemoryKind::ALL {
-        seen.harmless(|| heap.usage_of(kind));
+        seen.expect_harmless(|| heap.usage_of(kind));
     }
-    seen.harmless(|| heap.leaks());
-    seen.harmless(|| heap.outstanding());
-    seen.harmless(|| heap.snapshot());
-    seen.ends(|| heap.on_thread_end(|_| {}));
-    seen.ends(|| heap.limits());
-    seen.ends(|| drop(heap.register_reclaimer(|_| 0)));
-    seen.ends(|| format!("{heap:?} {array:?} {shared:?} {target:?} {}", array.is_freed()));
-    seen.ends(|| format!("{device:?} {device} {:?} {}", device.describe(), device.describe()));
-    seen.ends(|| format!("{:?} {event:?} {block:?} {snapshot:?}", target.stream()));
-    seen.ends(|| format!("{unwritten:?} {batches:?} {batch:?} {reclaimer:?} {pinned:?} {other:?}"));
-    seen.ends(|| {
+    seen.expect_harmless(|| heap.leaks());
+    seen.expect_harmless(|| heap.outstanding());
+    seen.expect_harmless(|| heap.snapshot());
+    seen.expect_return(|| heap.on_thread_end(|_| {}));
+    seen.expect_return(|| heap.limits());
+    seen.expect_return(|| drop(heap.register_reclaimer(|_| 0)));
+    seen.expect_return(|| format!("{heap:?} {array:?} {shared:?} {target:?} {}", array.is_freed()));
+    seen.expect_return(|| {
+        format!("{device:?} {device} {:?} {}", device.describe(), device.describe())
+    });
+    seen.expect_return(|| format!("{:?} {event:?} {block:?} {snapshot:?}", target.stream()));
+    seen.expect_return(|| {
+        format!("{unwritten:?} {batches:?} {batch:?} {reclaimer:?} {pinned:?} {other:?}")
+    });
+    seen.expect_return(|| {
         (array.device(), array.stream(), array.target(), array.kind(), target.stream().device())
     });
-    seen.ends(|| (heap.pool(), device.name(), device.total_memory(), device.is_emulated()));
-    seen.refused(|| device.clone().with_current(|_| ()));
-    seen.refused(|| device.can_reach(device));
-    seen.refused(|| target.stream().record());
-    seen.refused(|| target.stream().is_done());
-    seen.refused(|| target.stream().is_capturing());
-    seen.refused(|| target.stream().wait(&event));
-    seen.refused(|| batches.next().unwrap_or_else(|| heap.target().map(|_| unreachable!())));
-    seen.ends(|| drop((unwritten, batches, batch, reclaimer, snapshot)));
+    seen.expect_return(|| {
+        (heap.pool(), device.name(), device.total_memory(), device.is_emulated())
+    });
+    seen.expect_refused(|| device.clone().with_current(|_| ()));
+    seen.expect_refused(|| device.can_reach(device));
+    seen.expect_refused(|| target.stream().record());
+    seen.expect_refused(|| target.stream().is_done());
+    seen.expect_refused(|| target.stream().is_capturing());
+    seen.expect_refused(|| target.stream().wait(&event));
+    seen.expect_refused(|| batches.next().unwrap_or_else(|| heap.target().map(|_| unreachable!())));
+    seen.expect_return(|| drop((unwritten, batches, batch, reclaimer, snapshot)));
     if let Some(emulator) = device.emulator() {
         // As with a real driver, there is no device in a child.
         let mut context = gpuheap::driver::CUcontext::NULL;
-        // SAFETY: the pointer is valid for the call.
+        // SAFETY: the emulator refuses the call, and would write only to a local variable.
         let code = unsafe { device.driver().cuCtxGetCurrent(&mut context) };
         seen.expect(code == gpuheap::driver::CUresult::ERROR_NOT_INITIALIZED);
         seen.expect((emulator.calls(), emulator.findings().is_err()) == (1, true));
         seen.expect(emulator.usage(0) == gpuheap::emu::Usage::default());
-        seen.ends(|| (emulator.options(), emulator.time(), emulator.calls_of("cuInit")));
-        seen.ends(|| emulator.set_faults(gpuheap::emu::FaultPlan::default()));
-        seen.ends(|| emulator.advance(std::time::Duration::from_secs(1)));
-        seen.ends(|| emulator.set_time(std::time::Duration::from_secs(1)));
-        seen.ends(|| emulator.run_to_idle());
-        seen.ends(|| drop(emulator.clone()));
+        seen.expect_return(|| (emulator.options(), emulator.time(), emulator.calls_of("cuInit")));
+        seen.expect_return(|| emulator.set_faults(gpuheap::emu::FaultPlan::default()));
+        seen.expect_return(|| emulator.advance(std::time::Duration::from_secs(1)));
+        seen.expect_return(|| emulator.set_time(std::time::Duration::from_secs(1)));
+        seen.expect_return(|| emulator.run_to_idle());
+        seen.expect_return(|| drop(emulator.clone()));
     }
-    seen.ends(|| shared.clone());
-    seen.ends(|| target.stream().clone());
+    seen.expect_return(|| shared.clone());
+    seen.expect_return(|| target.stream().clone());
     if device.is_emulated() {
         // Page-locked memory of a real device need not be there in a child.
         seen.expect(borrow[..] == [3; 100]);
     }
-    seen.ends(|| drop(borrow));
-    seen.ends(|| drop((array, pinned, lent, shared, other)));
-    seen.ends(|| drop((block, event)));
+    seen.expect_return(|| drop(borrow));
+    seen.expect_return(|| drop((array, pinned, lent, shared, other)));
+    seen.expect_return(|| drop((block, event)));
     seen.at(Location::caller());
     if device.is_emulated() {
         std::process::exit(0)
@@ -466,7 +472,7 @@ impl Shared {
     }
 
     /// Waits for the child. The child has to succeed.
-    fn ends_well(&self, child: libc::pid_t) {
+    fn wait_for(&self, child: libc::pid_t) {
         let status = status_of(child);
         let line = self.line();
         let hung = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM;
@@ -484,23 +490,23 @@ impl Shared {
     }
 
     #[track_caller]
-    fn ends<T>(&self, call: impl FnOnce() -> T) {
+    fn expect_return<T>(&self, call: impl FnOnce() -> T) {
         self.at(Location::caller());
         call();
     }
 
     /// Expects the clear error or success.
     #[track_caller]
-    fn harmless<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
+    fn expect_harmless<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());
-        self.expect(call().err().is_none_or(|error| says_so(&error)));
+        self.expect(call().err().is_none_or(|error| is_fork_error(&error)));
     }
 
     /// Expects the clear error.
     #[track_caller]
-    fn refused<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
+    fn expect_refused<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());
-        self.expect(call().is_err_and(|error| says_so(&error)));
+        self.expect(call().is_err_and(|error| is_fork_error(&error)));
     }
 }
 

@@ -270,14 +270,14 @@ pub(super) fn group_calls<R>(
     source: &mut dyn MemorySource,
     calls: impl FnOnce(&mut dyn MemorySource) -> R,
 ) -> R {
-    struct Held<'a>(&'a mut dyn MemorySource);
+    struct Group<'a>(&'a mut dyn MemorySource);
 
-    impl Drop for Held<'_> {
+    impl Drop for Group<'_> {
         fn drop(&mut self) {
             self.0.end_calls();
         }
     }
 
     source.begin_calls();
-    calls(&mut *Held(source).0)
+    calls(&mut *Group(source).0)
 }

@@ -48,7 +48,7 @@ fn wrapped_memory_serves_as_operand() {
     let bench = Bench::new(Schedule::OnDemand);
     let target = bench.target();
     let mut address = 0;
-    // SAFETY: the pointer is valid.
+    // SAFETY: `address` is a local variable; the memory is freed at the end of the test.
     let taken =
         bench.device.with_current(|driver| unsafe { driver.cuMemAlloc_v2(&mut address, 4096) });
     check("cuMemAlloc_v2", taken.unwrap()).unwrap();

@@ -48,7 +48,7 @@ pub(crate) trait Reference: Number {
     fn times(self, other: Self) -> Self;
     fn by(self, other: Self) -> Self;
     fn pattern(self) -> u64;
-    fn of(random: &mut Random) -> Self;
+    fn draw(random: &mut Random) -> Self;
     /// Returns the lesser of the two; NaN if one of them is.
     fn lesser(self, other: Self) -> Self;
     fn greater(self, other: Self) -> Self;
@@ -83,7 +83,7 @@ macro_rules! integers {
                 fn pattern(self) -> u64 {
                     self as u64
                 }
-                fn of(random: &mut Random) -> $of {
+                fn draw(random: &mut Random) -> $of {
                     random.below(u64::MAX) as $of
                 }
                 fn lesser(self, other: $of) -> $of {
@@ -123,7 +123,7 @@ macro_rules! floats {
                 fn pattern(self) -> u64 {
                     self.to_bits() as u64
                 }
-                fn of(random: &mut Random) -> $of {
+                fn draw(random: &mut Random) -> $of {
                     // Numbers of every magnitude, and now and then any bits.
                     match random.below(4) {
                         0 => $of::from_bits(random.below(u64::MAX) as $bits),
@@ -169,7 +169,7 @@ pub(crate) fn values<T: Reference>(count: usize, seed: u64) -> Vec<T> {
     let mut random = Random(seed);
     let edges = T::EDGES.iter().copied().cycle().take(count.min(2 * T::EDGES.len()));
     let mut values: Vec<T> = edges.collect();
-    values.resize_with(count, || T::of(&mut random));
+    values.resize_with(count, || T::draw(&mut random));
     values
 }
 

@@ -21,10 +21,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        Bench::of(Profile::with_memory(1 << 30))
+        Bench::with_profile(Profile::with_memory(1 << 30))
     }
 
-    fn of(profile: Profile) -> Bench {
+    fn with_profile(profile: Profile) -> Bench {
         let device = Device::emulated_with(Options::with_device(profile)).unwrap();
         // With this pool no call depends on the device.
         let heap =
@@ -48,7 +48,7 @@ impl Bench {
 }
 
 fn wsl2() -> Bench {
-    Bench::of(Profile::wsl2_rtx4060())
+    Bench::with_profile(Profile::wsl2_rtx4060())
 }
 
 /// Runs `work` while the stream captures a graph. The capture may break.
@@ -67,7 +67,7 @@ type Case = (ErrorKind, &'static str, fn() -> Error);
 
 /// Returns the error of a call that must fail.
 #[track_caller]
-fn failed<T>(result: Result<T, Error>) -> Error {
+fn error_of<T>(result: Result<T, Error>) -> Error {
     match result {
         Ok(_) => panic!("a call succeeded that must fail"),
         Err(error) => error,
@@ -76,7 +76,7 @@ fn failed<T>(result: Result<T, Error>) -> Error {
 
 const CASES: &[Case] = &[
     (ErrorKind::OutOfMemory, "is larger than the device", || {
-        failed(Bench::new().target.zeroed::<u8, _>(8 << 30))
+        error_of(Bench::new().target.zeroed::<u8, _>(8 << 30))
     }),
     (ErrorKind::OutOfMemory, "a batch has one row at least", || {
         let bench = Bench::new();
@@ -85,25 +85,25 @@ const CASES: &[Case] = &[
         let batches = bench.target.batches_by_memory(&rows, 1.0);
         match batches {
             Err(error) => error,
-            Ok(mut batches) => failed(batches.next().unwrap()),
+            Ok(mut batches) => error_of(batches.next().unwrap()),
         }
     }),
     (ErrorKind::OutOfMemory, "cuStreamCreate", || {
         let bench = Bench::new();
         bench.failing("cuStreamCreate", CUresult::ERROR_OUT_OF_MEMORY, || {
-            failed(bench.device.stream())
+            error_of(bench.device.stream())
         })
     }),
     (ErrorKind::Freed, "freed at", || {
         let shared = Bench::new().numbers().into_shared();
         shared.free_early().unwrap();
-        failed(shared.to_vec())
+        error_of(shared.to_vec())
     }),
     (ErrorKind::Busy, "borrowed", || {
         let bench = wsl2();
         let mut unified = bench.target.kind(MemoryKind::Unified).filled(3, 1_u8).unwrap();
         let _borrowed = unified.as_mut_slice().unwrap();
-        failed(bench.target.filled(3, 1_u8))
+        error_of(bench.target.filled(3, 1_u8))
     }),
     (ErrorKind::Busy, "once both are reached", || {
         let options = Options::with_device(Profile::with_memory(1 << 30));
@@ -112,109 +112,109 @@ const CASES: &[Case] = &[
         let (heap, stream) = (Heap::new(&device).unwrap(), device.stream().unwrap());
         let early = stream.record_timed().unwrap();
         let _array = heap.on(&stream).filled(1000, 1_u8).unwrap();
-        failed(stream.record_timed().unwrap().elapsed_since(&early))
+        error_of(stream.record_timed().unwrap().elapsed_since(&early))
     }),
     (ErrorKind::Ended, "ended, and no array can be made in it", || {
         let (target, _) = Bench::new().heap.scope(|scope| scope.target().unwrap());
-        failed(target.zeroed::<u8, _>(1))
+        error_of(target.zeroed::<u8, _>(1))
     }),
     (ErrorKind::Ended, "there is no batch to give back", || {
         let rows = Array1::<u32>::zeros(10);
-        failed(Bench::new().target.batches_by_memory(&rows, 0.5).unwrap().halve())
+        error_of(Bench::new().target.batches_by_memory(&rows, 0.5).unwrap().halve())
     }),
     (ErrorKind::Gone, "was reset", || {
         let Bench { device, heap, target } = Bench::new();
         drop(heap);
         // SAFETY: the device runs nothing, and nothing else uses it.
         let _device = unsafe { device.reset() }.unwrap();
-        failed(target.zeroed::<u8, _>(1))
+        error_of(target.zeroed::<u8, _>(1))
     }),
     (ErrorKind::WrongShape, "is not within the leading axis", || {
-        failed(Bench::new().numbers().slice(2..9).map(drop))
+        error_of(Bench::new().numbers().slice(2..9).map(drop))
     }),
     (ErrorKind::WrongShape, "index 3 is not within", || {
-        failed(Bench::new().numbers().index(3).map(drop))
+        error_of(Bench::new().numbers().index(3).map(drop))
     }),
     (ErrorKind::WrongShape, "does not hold", || {
-        failed(Bench::new().numbers().reshape((2, 2)).map(drop))
+        error_of(Bench::new().numbers().reshape((2, 2)).map(drop))
     }),
     (ErrorKind::WrongShape, "and the source 2", || {
         let bench = Bench::new();
         let two = bench.target.array(&[1_u32, 2]).unwrap();
-        failed(bench.numbers().copy_from(&two))
+        error_of(bench.numbers().copy_from(&two))
     }),
     (ErrorKind::WrongShape, "the slice to read it into", || {
-        failed(Bench::new().numbers().read_into(&mut [0; 5]))
+        error_of(Bench::new().numbers().read_into(&mut [0; 5]))
     }),
     (ErrorKind::WrongShape, "do not go together", || {
         let bench = Bench::new();
-        failed(bench.numbers() + bench.target.array(&[1_u32, 2]).unwrap())
+        error_of(bench.numbers() + bench.target.array(&[1_u32, 2]).unwrap())
     }),
     (ErrorKind::WrongShape, "cannot take in place", || {
         let bench = Bench::new();
         let table = bench.target.filled((2, 3), 1_u32).unwrap();
-        failed(bench.numbers().add_assign(&table))
+        error_of(bench.numbers().add_assign(&table))
     }),
-    (ErrorKind::WrongShape, "there is no axis 1", || failed(Bench::new().numbers().sum_axis(1))),
+    (ErrorKind::WrongShape, "there is no axis 1", || error_of(Bench::new().numbers().sum_axis(1))),
     (ErrorKind::WrongShape, "of no elements", || {
-        failed(Bench::new().target.filled(0, 1_u32).unwrap().max())
+        error_of(Bench::new().target.filled(0, 1_u32).unwrap().max())
     }),
     (ErrorKind::WrongShape, "is no order of the axes", || {
-        failed(Bench::new().numbers().copy_permuted(7))
+        error_of(Bench::new().numbers().copy_permuted(7))
     }),
     (ErrorKind::WrongShape, "the slice does not fit", || {
-        failed(Bench::new().numbers().copy_slice(s![5..9]))
+        error_of(Bench::new().numbers().copy_slice(s![5..9]))
     }),
     (ErrorKind::WrongShape, "cannot be repeated", || {
-        failed(Bench::new().numbers().broadcast_to(4))
+        error_of(Bench::new().numbers().broadcast_to(4))
     }),
     (ErrorKind::WrongShape, "give a key for each row", || {
         let bench = Bench::new();
         let keys = bench.target.array(&[0_u32, 1]).unwrap();
-        failed(bench.numbers().sum_by_key(&keys, 2))
+        error_of(bench.numbers().sum_by_key(&keys, 2))
     }),
     (ErrorKind::WrongShape, "has no rows to make batches of", || {
         let single = ndarray::arr0(1_u32);
-        failed(Bench::new().target.batches_by_memory(&single, 0.5).map(drop))
+        error_of(Bench::new().target.batches_by_memory(&single, 0.5).map(drop))
     }),
     (ErrorKind::WrongType, "cannot be read as", || {
-        failed(Bench::new().target.filled(3, 1_u8).unwrap().reinterpret::<u32>().map(drop))
+        error_of(Bench::new().target.filled(3, 1_u8).unwrap().reinterpret::<u32>().map(drop))
     }),
     (ErrorKind::WrongDevice, "use a stream of the heap's own device", || {
         let stream = Bench::new().device.stream().unwrap();
-        failed(Bench::new().heap.allocate(1, &stream))
+        error_of(Bench::new().heap.allocate(1, &stream))
     }),
     (ErrorKind::WrongDevice, "arithmetic is done on one device", || {
-        failed(Bench::new().numbers() + Bench::new().numbers())
+        error_of(Bench::new().numbers() + Bench::new().numbers())
     }),
     (ErrorKind::WrongDevice, "which cannot reach its memory", || {
         let stream = Bench::new().device.stream().unwrap();
-        failed(Bench::new().numbers().device_ptr(&stream))
+        error_of(Bench::new().numbers().device_ptr(&stream))
     }),
     (ErrorKind::WrongDevice, "know nothing of each other", || {
         let [one, other] = [(); 2].map(|()| Bench::new().device.stream().unwrap());
-        failed(one.wait(&other.record().unwrap()))
+        error_of(one.wait(&other.record().unwrap()))
     }),
     (ErrorKind::WrongDevice, "have no clock in common", || {
         let [one, other] =
             [(); 2].map(|()| Bench::new().device.stream().unwrap().record_timed().unwrap());
-        failed(one.elapsed_since(&other))
+        error_of(one.elapsed_since(&other))
     }),
     (ErrorKind::WrongDevice, "knows nothing of", || {
         let unified = Bench::new().target.kind(MemoryKind::Unified).filled(3, 1_u8).unwrap();
-        failed(unified.prefetch(Location::Other(Bench::new().device)))
+        error_of(unified.prefetch(Location::Other(Bench::new().device)))
     }),
     (ErrorKind::WrongMemory, "the host cannot read an array", || {
-        failed(Bench::new().numbers().as_slice().map(drop))
+        error_of(Bench::new().numbers().as_slice().map(drop))
     }),
     (ErrorKind::WrongMemory, "because its pages never move", || {
-        failed(Bench::new().numbers().advise(Advice::ReadMostly))
+        error_of(Bench::new().numbers().advise(Advice::ReadMostly))
     }),
     (ErrorKind::WrongMemory, "is no vector that was registered", || {
-        failed(Bench::new().numbers().unregister())
+        error_of(Bench::new().numbers().unregister())
     }),
     (ErrorKind::WrongMemory, "registered memory is the program's own", || {
-        failed(Bench::new().target.kind(MemoryKind::Registered).filled(3, 1_u8))
+        error_of(Bench::new().target.kind(MemoryKind::Registered).filled(3, 1_u8))
     }),
     (ErrorKind::Overlap, "the right side overlaps", || {
         let bench = Bench::new();
@@ -223,52 +223,52 @@ const CASES: &[Case] = &[
         // SAFETY: the memory has these elements and outlives both arrays.
         let [mut left, right] = [address, address + 4]
             .map(|address| unsafe { bench.target.wrap::<u32, _>(address, 8).unwrap() });
-        failed(left.add_assign(&right))
+        error_of(left.add_assign(&right))
     }),
     (ErrorKind::TooLarge, "larger than any memory", || {
-        failed(Bench::new().target.zeroed::<u64, _>(usize::MAX))
+        error_of(Bench::new().target.zeroed::<u64, _>(usize::MAX))
     }),
     (ErrorKind::InvalidData, "is no valid bool", || {
         let bytes = Bench::new().target.filled(3, 7_u8).unwrap();
-        failed(bytes.reinterpret::<bool>().unwrap().to_vec())
+        error_of(bytes.reinterpret::<bool>().unwrap().to_vec())
     }),
     (ErrorKind::InvalidData, "2 of 3 keys are not within 0..2", || {
         let bench = Bench::new();
-        failed(bench.numbers().sum_by_key(&bench.numbers(), 2))
+        error_of(bench.numbers().sum_by_key(&bench.numbers(), 2))
     }),
     (ErrorKind::InvalidArgument, "is no part of the memory", || {
         let rows = Array1::<u32>::zeros(10);
-        failed(Bench::new().target.batches_by_memory(&rows, 1.5).map(drop))
+        error_of(Bench::new().target.batches_by_memory(&rows, 1.5).map(drop))
     }),
     (ErrorKind::InvalidArgument, "keeps no time", || {
         let stream = Bench::new().device.stream().unwrap();
-        failed(stream.record().unwrap().elapsed_since(&stream.record().unwrap()))
+        error_of(stream.record().unwrap().elapsed_since(&stream.record().unwrap()))
     }),
     (ErrorKind::BadPointer, "cannot be wrapped: it is null", || {
         // SAFETY: refused, so never used.
-        failed(unsafe { Bench::new().target.wrap::<u32, _>(0, 3) })
+        error_of(unsafe { Bench::new().target.wrap::<u32, _>(0, 3) })
     }),
     (ErrorKind::BadPointer, "the driver does not know it", || {
         // SAFETY: refused, so never used.
-        failed(unsafe { Bench::new().target.wrap::<u32, _>(0x1000, 3) })
+        error_of(unsafe { Bench::new().target.wrap::<u32, _>(0x1000, 3) })
     }),
-    (ErrorKind::BadSetting, "'gpu0' is not a device", || failed(Device::open("gpu0"))),
+    (ErrorKind::BadSetting, "'gpu0' is not a device", || error_of(Device::open("gpu0"))),
     (ErrorKind::BadSetting, "is neither a profile nor a size", || {
-        failed(Device::open("emulated:h100"))
+        error_of(Device::open("emulated:h100"))
     }),
-    (ErrorKind::BadSetting, "in steps of", || failed(Device::open("emulated:16"))),
+    (ErrorKind::BadSetting, "in steps of", || error_of(Device::open("emulated:16"))),
     (ErrorKind::BadSetting, "is above the hard limit", || {
         let device = Device::open("emulated:1GiB").unwrap();
-        failed(Heap::builder(&device).soft_limit(512 << 20).hard_limit(256 << 20).build())
+        error_of(Heap::builder(&device).soft_limit(512 << 20).hard_limit(256 << 20).build())
     }),
-    (ErrorKind::NotTracked, "allocations are not tracked", || failed(Bench::new().heap.leaks())),
+    (ErrorKind::NotTracked, "allocations are not tracked", || error_of(Bench::new().heap.leaks())),
     (ErrorKind::Unsupported, "has no stream-ordered pools", || {
         let device = Device::emulated(Profile { pools: false, ..Profile::t4() }).unwrap();
-        failed(Heap::builder(&device).pool(PoolKind::Driver).build())
+        error_of(Heap::builder(&device).pool(PoolKind::Driver).build())
     }),
     (ErrorKind::Unsupported, "lacks concurrent", || {
         let unified = wsl2().target.kind(MemoryKind::Unified).filled(3, 1_u8).unwrap();
-        failed(unified.advise(Advice::ReadMostly).and(unified.prefetch(Location::Device)))
+        error_of(unified.advise(Advice::ReadMostly).and(unified.prefetch(Location::Device)))
     }),
     (ErrorKind::StreamUnusable, "was retired", || {
         let bench = Bench::new();
@@ -277,12 +277,12 @@ const CASES: &[Case] = &[
         let stream = unsafe { bench.device.foreign_stream(own.raw()) }.unwrap();
         drop(bench.heap.allocate(1, &stream).unwrap());
         bench.heap.retire(&stream).unwrap();
-        failed(stream.record())
+        error_of(stream.record())
     }),
     (ErrorKind::Capturing, "is capturing a graph", || {
         let bench = Bench::new();
         let (array, stream) = (bench.numbers(), bench.device.stream().unwrap());
-        in_capture(&stream, || failed(array.device_ptr(&stream)))
+        in_capture(&stream, || error_of(array.device_ptr(&stream)))
     }),
     (ErrorKind::Panicked, "panicked: as planned", || {
         let bench = Bench::new();
@@ -290,17 +290,17 @@ const CASES: &[Case] = &[
         let address = whole.device_ptr(whole.target().stream()).unwrap();
         let owner = |_: u64, _: &Stream| panic!("as planned");
         // SAFETY: the memory has these elements and outlives the array.
-        failed(unsafe { bench.target.wrap_owned::<u32, _>(address, 3, owner) }.unwrap().free())
+        error_of(unsafe { bench.target.wrap_owned::<u32, _>(address, 3, owner) }.unwrap().free())
     }),
-    (ErrorKind::NoDevice, "", || failed(Device::open("cuda:1000"))),
+    (ErrorKind::NoDevice, "", || error_of(Device::open("cuda:1000"))),
     (ErrorKind::Driver, "cuStreamCreate", || {
         let bench = Bench::new();
-        bench.failing("cuStreamCreate", CUresult::ERROR_UNKNOWN, || failed(bench.device.stream()))
+        bench.failing("cuStreamCreate", CUresult::ERROR_UNKNOWN, || error_of(bench.device.stream()))
     }),
     (ErrorKind::Driver, "(kernel ", || {
         let bench = Bench::new();
         let (one, other) = (bench.numbers(), bench.numbers());
-        bench.failing("cuLaunchKernel", CUresult::ERROR_UNKNOWN, || failed(one + other))
+        bench.failing("cuLaunchKernel", CUresult::ERROR_UNKNOWN, || error_of(one + other))
     }),
 ];
 

@@ -9,7 +9,7 @@ use crate::support::{assert_all_returned, device, emulated, heap};
 /// Elements of a batch: too many to be uploaded together with others.
 const MANY: usize = 10_000;
 
-fn of(nth: u32) -> Vec<u32> {
+fn batch_of(nth: u32) -> Vec<u32> {
     vec![nth; MANY]
 }
 
@@ -25,14 +25,14 @@ fn batches_come_in_order() {
     }
     assert_eq!(sums, ["Batch 1: [3]", "Batch 2: [7]"]);
 
-    let mut batches = target.batches((0..5).map(of));
+    let mut batches = target.batches((0..5).map(batch_of));
     assert_eq!(heap.usage().unwrap().live, 0);
     let mut all = Vec::new();
     for batch in batches.by_ref() {
         // The program holds the batch, and it is freed all the same.
         all.push(batch.unwrap());
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64);
-        assert!(all.last().unwrap().to_vec().unwrap() == of(all.len() as u32 - 1));
+        assert!(all.last().unwrap().to_vec().unwrap() == batch_of(all.len() as u32 - 1));
     }
     assert_eq!(heap.usage().unwrap().live, 0);
     assert!(batches.next().is_none() && all.iter().all(DeviceArray::is_freed));
@@ -58,7 +58,7 @@ fn leaving_early_frees_the_last_batch() {
     let target = heap.target().unwrap();
     for ahead in [0, 2] {
         let mut kept = None;
-        for batch in target.batches((0..9).map(of)).prefetch(ahead) {
+        for batch in target.batches((0..9).map(batch_of)).prefetch(ahead) {
             let batch = batch.unwrap();
             if batch.to_vec().unwrap()[0] == 4 {
                 kept = Some(batch);
@@ -76,7 +76,7 @@ fn ended_batch_errs() {
     let device = device(1 << 30, Schedule::Seeded(2));
     let heap = heap(&device, PoolKind::Split);
     let line = line!() + 1;
-    let mut batches = heap.target().unwrap().batches((0..2).map(of));
+    let mut batches = heap.target().unwrap().batches((0..2).map(batch_of));
     let first = batches.next().unwrap().unwrap();
     let _second = batches.next().unwrap().unwrap();
     let error = first.to_vec().unwrap_err();
@@ -93,7 +93,7 @@ fn results_and_kept_batches_stay() {
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
     for ahead in [0, 1] {
-        let mut batches = target.batches((0..4).map(of)).prefetch(ahead);
+        let mut batches = target.batches((0..4).map(batch_of)).prefetch(ahead);
         let (mut made, mut kept) = (Vec::new(), Vec::new());
         while let Some(batch) = batches.next() {
             let batch = batch.unwrap();
@@ -103,9 +103,9 @@ fn results_and_kept_batches_stay() {
             kept.push(batches.keep(batch).into_shared());
         }
         for (nth, pair) in made.chunks(2).enumerate() {
-            assert!(pair[0].to_vec().unwrap() == of(nth as u32));
+            assert!(pair[0].to_vec().unwrap() == batch_of(nth as u32));
             assert_eq!(pair[1].to_vec().unwrap(), [2 * nth as u32 + 1; 3]);
-            assert!(kept[nth].to_vec().unwrap() == of(nth as u32));
+            assert!(kept[nth].to_vec().unwrap() == batch_of(nth as u32));
         }
         drop(batches);
         assert!(kept.iter().all(|kept| !kept.is_freed()));
@@ -120,7 +120,7 @@ fn scopes_are_kept_to() {
     let heap = heap(&device, PoolKind::Split);
     for ahead in [0, 1] {
         let ((copy, kept, unkept), report) = heap.scope(|scope| {
-            let mut batches = scope.target().unwrap().batches((0..3).map(of)).prefetch(ahead);
+            let mut batches = scope.target().unwrap().batches((0..3).map(batch_of)).prefetch(ahead);
             let first = batches.next().unwrap().unwrap();
             let copy = first.copy().unwrap();
             let second = batches_next(&mut batches);
@@ -133,16 +133,17 @@ fn scopes_are_kept_to() {
     }
     let (kept, _) = heap.thread_scope(|scope| {
         let target = heap.target().unwrap();
-        let mut batches = target.batches((0..2).map(of));
+        let mut batches = target.batches((0..2).map(batch_of));
         let copy = batches.next().unwrap().unwrap().copy().unwrap();
         std::mem::forget(batches.next().unwrap().unwrap().copy().unwrap());
         scope.keep(copy)
     });
-    assert!(kept.to_vec().unwrap() == of(0));
+    assert!(kept.to_vec().unwrap() == batch_of(0));
     drop(kept);
 
     // A scope that ended has no more batches.
-    let (mut batches, _) = heap.scope(|scope| scope.target().unwrap().batches((0..2).map(of)));
+    let (mut batches, _) =
+        heap.scope(|scope| scope.target().unwrap().batches((0..2).map(batch_of)));
     let error = batches.next().unwrap().unwrap_err().to_string();
     assert!(error.contains("the scope that began at"), "{error}");
     drop(batches);
@@ -158,10 +159,10 @@ fn scopes_free_batches_too() {
         let mut live = 0;
         let work = |scope: &Scope| {
             let target = if of_thread { heap.target() } else { scope.target() }.unwrap();
-            let mut forgotten = target.batches((0..5).map(of)).prefetch(ahead);
+            let mut forgotten = target.batches((0..5).map(batch_of)).prefetch(ahead);
             let forgotten = (batches_next(&mut forgotten), batches_next(&mut forgotten), forgotten);
             std::mem::forget(forgotten);
-            let mut returned = target.batches((0..5).map(of)).prefetch(ahead);
+            let mut returned = target.batches((0..5).map(batch_of)).prefetch(ahead);
             let kept = scope.keep(batches_next(&mut returned));
             let last = batches_next(&mut returned);
             let again = batches_next(&mut returned);
@@ -181,14 +182,14 @@ fn scopes_free_batches_too() {
         for left in (0..2).rev() {
             // With the heap's own target, uploads that the scope did not see succeed.
             if of_thread && (ahead == 0 || left == 0) {
-                assert!(batches_next(&mut returned).to_vec().unwrap() == of(4 - left));
+                assert!(batches_next(&mut returned).to_vec().unwrap() == batch_of(4 - left));
                 continue;
             }
             let error = returned.next().unwrap().unwrap_err().to_string();
             assert!(error.contains("the scope that began at"), "{left} left: {error}");
         }
         assert!(returned.next().is_none());
-        assert!(kept.to_vec().unwrap() == of(0));
+        assert!(kept.to_vec().unwrap() == batch_of(0));
         drop((returned, kept, last, again));
         assert_all_returned(&device, &heap, "scopes");
     }
@@ -200,7 +201,7 @@ fn scope_frees_batches() {
     let heap = heap(&device, PoolKind::Split);
     std::thread::scope(|threads| {
         let ((fed, first), report) = heap.scope(|scope| {
-            let batches = scope.target().unwrap().batches((0..50).map(of));
+            let batches = scope.target().unwrap().batches((0..50).map(batch_of));
             let mut fed = batches.prefetch_on(threads, 2).unwrap();
             let first = batches_next(&mut fed);
             (fed, first)
@@ -227,13 +228,13 @@ fn scope_frees_batches() {
 fn thread_scope_covers_its_batches() {
     let device = device(1 << 30, Schedule::Seeded(3));
     let heap = heap(&device, PoolKind::Split);
-    let mut batches = heap.target().unwrap().batches((0..3).map(of));
+    let mut batches = heap.target().unwrap().batches((0..3).map(batch_of));
     let (first, report) = heap.thread_scope(|_| batches_next(&mut batches));
     assert!(first.is_freed() && report.freed == 1);
     let second = batches_next(&mut batches);
-    assert!(second.to_vec().unwrap() == of(1));
+    assert!(second.to_vec().unwrap() == batch_of(1));
     let (third, _) = heap.thread_scope(|scope| scope.keep(batches_next(&mut batches)));
-    assert!(second.is_freed() && third.to_vec().unwrap() == of(2));
+    assert!(second.is_freed() && third.to_vec().unwrap() == batch_of(2));
     assert!(batches.next().is_none() && !third.is_freed());
     drop((batches, first, second, third));
     assert_all_returned(&device, &heap, "thread scope");
@@ -250,20 +251,20 @@ fn the_callers_own_arrays_survive() {
     let device = device(1 << 30, Schedule::Seeded(4));
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
-    let shared = target.array(&of(7)).unwrap().into_shared();
-    let owned = target.array(&of(8)).unwrap();
+    let shared = target.array(&batch_of(7)).unwrap().into_shared();
+    let owned = target.array(&batch_of(8)).unwrap();
     for ahead in [0, 2] {
-        let items = (0..4).map(|nth| (shared.clone(), owned.view(), of(nth)));
+        let items = (0..4).map(|nth| (shared.clone(), owned.view(), batch_of(nth)));
         let mut copies = Vec::new();
         let mut batches = target.batches(items).prefetch(ahead);
         for batch in batches.by_ref() {
             let (same, copy, own): (SharedArray<u32>, DeviceArray<u32>, DeviceArray<u32>) =
                 batch.unwrap();
-            assert!(same.to_vec().unwrap() == of(7) && copy.to_vec().unwrap() == of(8));
+            assert!(same.to_vec().unwrap() == batch_of(7) && copy.to_vec().unwrap() == batch_of(8));
             copies.push((same, copy, own));
         }
         drop(batches);
-        assert!(shared.to_vec().unwrap() == of(7) && owned.to_vec().unwrap() == of(8));
+        assert!(shared.to_vec().unwrap() == batch_of(7) && owned.to_vec().unwrap() == batch_of(8));
         for (same, copy, own) in copies {
             assert!(!same.is_freed() && copy.is_freed() && own.is_freed());
         }
@@ -337,10 +338,10 @@ fn other_kinds_of_memory() {
     for kind in [MemoryKind::Unified, MemoryKind::Pinned] {
         let target = heap.target().unwrap().kind(kind);
         for ahead in [0, 2] {
-            for (nth, batch) in target.batches((0..5).map(of)).prefetch(ahead).enumerate() {
+            for (nth, batch) in target.batches((0..5).map(batch_of)).prefetch(ahead).enumerate() {
                 let batch = batch.unwrap();
                 assert_eq!(batch.kind(), kind);
-                assert!(batch.as_slice().unwrap()[..] == of(nth as u32));
+                assert!(batch.as_slice().unwrap()[..] == batch_of(nth as u32));
                 let live = heap.usage_of(kind).unwrap().live / (4 * MANY as u64);
                 assert!(live <= 1 + ahead as u64, "{live} batches, {ahead} ahead");
             }
@@ -383,12 +384,12 @@ fn consumer_of_batch_is_freed_too() {
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
     let mut results = Vec::new();
-    for batch in target.batches((0..3).map(of)) {
+    for batch in target.batches((0..3).map(batch_of)) {
         let batch = batch.unwrap();
         results.push(((&batch * 2).unwrap(), (batch * 3).unwrap()));
     }
     for (nth, (made, used_up)) in results.into_iter().enumerate() {
-        assert_eq!(made.to_vec().unwrap(), of(2 * nth as u32));
+        assert_eq!(made.to_vec().unwrap(), batch_of(2 * nth as u32));
         assert!(used_up.to_vec().unwrap_err().is_freed());
     }
     assert_all_returned(&device, &heap, "used up");

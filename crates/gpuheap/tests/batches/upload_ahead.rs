@@ -16,7 +16,7 @@ fn limited(device: &Device, batches: usize) -> Heap {
     builder.hard_limit((batches * BATCH) as u64).build().unwrap()
 }
 
-fn of(nth: usize) -> Vec<u8> {
+fn batch_of(nth: usize) -> Vec<u8> {
     let mut batch = vec![nth as u8; BATCH];
     batch[BATCH - 1] = 255 - nth as u8;
     batch
@@ -35,7 +35,7 @@ fn data_ten_times_the_limit() {
         let heap = limited(&device, resident);
         let target = heap.target().unwrap();
         let mut found = Vec::new();
-        for batch in target.batches((0..10 * resident).map(of)).prefetch(ahead) {
+        for batch in target.batches((0..10 * resident).map(batch_of)).prefetch(ahead) {
             let batch = batch.unwrap();
             assert_eq!(batch.stream().id(), target.stream().id());
             found.push(ends(&batch));
@@ -54,7 +54,7 @@ fn at_most_so_many_have_memory() {
     let device = emulated(1 << 30, Schedule::Seeded(8));
     for ahead in [0, 1, 2, 5] {
         let heap = limited(&device, 10);
-        let batches = heap.target().unwrap().batches((0..6).map(of)).prefetch(ahead);
+        let batches = heap.target().unwrap().batches((0..6).map(batch_of)).prefetch(ahead);
         let mut live = Vec::new();
         for batch in batches {
             // With nothing ahead, the batch is freed when the program drops it.
@@ -74,7 +74,7 @@ fn short_memory_reduces_batches_ahead() {
     for resident in [1, 2, 3] {
         let device = device(1 << 30, Schedule::Seeded(9));
         let heap = limited(&device, resident);
-        let mut batches = heap.target().unwrap().batches((0..8).map(of)).prefetch(5);
+        let mut batches = heap.target().unwrap().batches((0..8).map(batch_of)).prefetch(5);
         let mut found = Vec::new();
         while let Some(batch) = batches.next() {
             found.push(ends(&batch.unwrap()).0);
@@ -183,7 +183,7 @@ fn upload_ahead_skips_other_work() {
     let builder = Heap::builder(&device).without_environment().staging(staging);
     let heap = builder.hard_limit(2 * BATCH as u64).build().unwrap();
     let target = heap.target().unwrap();
-    let mut batches = target.batches((0..6).map(of)).prefetch(1);
+    let mut batches = target.batches((0..6).map(batch_of)).prefetch(1);
     let mut work = Vec::new();
     for nth in 0..6 {
         let mut batch = batches.next().unwrap().unwrap();
@@ -208,7 +208,7 @@ fn missing_side_stream_loses_no_batch() {
     let target = heap.target().unwrap();
     let fault = Fault::nth("cuStreamCreate", 1, CUresult::ERROR_UNKNOWN);
     emulator.set_faults(FaultPlan::new([fault.clone()]));
-    let batches = target.batches((0..4).map(of)).prefetch(1);
+    let batches = target.batches((0..4).map(batch_of)).prefetch(1);
     let found: Vec<_> = batches.map(|batch| ends(&batch.unwrap()).0).collect();
     assert_eq!(found, [0, 1, 2, 3]);
 

@@ -167,7 +167,7 @@ fn reset_keeps_context_references() {
     let again = reset(fresh);
     drop(again);
     assert_eq!(emulator.usage(0).context, 0, "nobody holds it");
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointer, and the emulator refuses a release too many.
     let released = unsafe { gpuheap_driver::Driver::cuDevicePrimaryCtxRelease_v2(&*emulator, 0) };
     assert_eq!(released, CUresult::ERROR_INVALID_CONTEXT, "there is no reference left over");
 }
@@ -177,7 +177,7 @@ fn another_users_reference_stays() {
     let device = emulated(Schedule::Immediate);
     let emulator = device.emulator().unwrap().clone();
     let mut theirs = Default::default();
-    // SAFETY: the pointer is valid for the call.
+    // SAFETY: `theirs` is a local variable that the call writes.
     let code = unsafe {
         gpuheap_driver::Driver::cuDevicePrimaryCtxRetain(&*emulator, from_mut(&mut theirs), 0)
     };

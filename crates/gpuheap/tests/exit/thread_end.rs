@@ -166,7 +166,7 @@ fn at_exit(pool: PoolKind, is_early: bool) {
 /// longer exists.
 fn in_key_destructors() {
     let mut key = 0;
-    // SAFETY: the pointer is valid for the call.
+    // SAFETY: `key` is a local variable, and the destructor lives as long as the process.
     assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(use_and_close)) }, 0);
     KEY.store(key, Ordering::Relaxed);
     for pool in PoolKind::ALL {

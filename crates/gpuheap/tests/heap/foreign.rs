@@ -5,10 +5,11 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Device, Error, ErrorKind, Heap, MemoryKind, PoolKind, Stream};
-use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
+use gpuheap_driver::{CUresult, CUstream, check};
 
 use crate::support::{
-    Witness, assert_all_returned, device, emulated, fill, heap, on_real_gpu, while_capturing,
+    Witness, assert_all_returned, device, emulated, fill, heap, make_foreign_stream, on_real_gpu,
+    while_capturing,
 };
 
 const MIB: u64 = 1 << 20;
@@ -22,17 +23,6 @@ fn tight(device: &Device, pool: PoolKind) -> Heap {
         _ => 10 * MIB,
     };
     Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
-}
-
-/// Makes a stream as another library would.
-fn made_elsewhere(device: &Device) -> CUstream {
-    let mut raw = CUstream::NULL;
-    let made = device.with_current(|driver| {
-        // SAFETY: the pointer is valid.
-        unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
-    });
-    check("cuStreamCreate", made.unwrap()).unwrap();
-    raw
 }
 
 fn wrap(device: &Device, raw: CUstream) -> Stream {
@@ -49,7 +39,7 @@ fn end(device: &Device, raw: CUstream) {
 #[test]
 fn foreign_stream_is_not_destroyed() {
     let device = device(1 << 30, Schedule::Immediate);
-    let raw = made_elsewhere(&device);
+    let raw = make_foreign_stream(&device);
     let (one, two) = (wrap(&device, raw), wrap(&device, raw));
     assert_eq!((one.raw(), one.id()), (raw, two.id()));
     drop((one, two));
@@ -79,7 +69,7 @@ fn retired_stream_is_not_queried() {
         let heap = heap(&device, pool);
         let own = device.stream().unwrap();
         for tag in 0..8 {
-            let raw = made_elsewhere(&device);
+            let raw = make_foreign_stream(&device);
             let stream = wrap(&device, raw);
             let block = heap.allocate(40 << 20, &stream).unwrap();
             fill(&block, tag, &stream);
@@ -102,7 +92,7 @@ fn stream_retired_early_is_followed_again() {
     for pool in PoolKind::ALL {
         let device = device(64 << 20, Schedule::Seeded(3));
         let heap = heap(&device, pool);
-        let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+        let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
         let mut stream = wrap(&device, raw);
         for tag in 0..8 {
             for retired in [false, true] {
@@ -131,7 +121,7 @@ fn retired_stream_refuses_work() {
         for pool in PoolKind::ALL {
             let device = device(1 << 30, Schedule::OnDemand);
             let heap = tight(&device, pool);
-            let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+            let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
             let stream = wrap(&device, raw);
             let mut x = heap.on(&stream).filled(MIB as usize, 1_u8).unwrap();
             let earlier = own.record().unwrap();
@@ -174,7 +164,7 @@ fn new_object_of_retired_stream_works() {
         for all in [false, true] {
             let device = device(1 << 30, Schedule::OnDemand);
             let heap = tight(&device, pool);
-            let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+            let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
             let (one, two) = (wrap(&device, raw), wrap(&device, raw));
             drop(heap.on(&one).filled(10, 1_u8).unwrap());
             let mut x = heap.on(&two).filled(COUNT, 1_u8).unwrap();
@@ -206,7 +196,7 @@ fn failed_retire_all_withholds_live_memory() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
-        let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+        let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
         let stream = wrap(&device, raw);
         let x = heap.on(&stream).filled(COUNT, 1_u8).unwrap();
         let address = x.device_ptr(&stream).unwrap();
@@ -235,7 +225,7 @@ fn retire_all_accepts_destroyed_streams() {
         let heap = heap(&device, pool);
         let own = device.stream().unwrap();
         for tag in 0..4 {
-            let raw = made_elsewhere(&device);
+            let raw = make_foreign_stream(&device);
             let stream = wrap(&device, raw);
             let freed = heap.allocate(10 << 20, &stream).unwrap();
             fill(&freed, tag, &stream);
@@ -276,7 +266,7 @@ fn unannounced_frees_take_few_events() {
         for schedule in [Schedule::Immediate, Schedule::OnDemand] {
             let device = device(64 << 20, schedule);
             let heap = Heap::builder(&device).pool(pool).hard_limit(8 << 20).build().unwrap();
-            let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+            let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
             // SAFETY: alive until all was freed that was allocated on it.
             let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
             for tag in 0..1000 {
@@ -334,7 +324,7 @@ fn unfenced_free_blocks_only_itself() {
 fn reclaiming(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
     let device = emulated(64 << 20, Schedule::OnDemand);
     let heap = heap(&device, pool);
-    let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+    let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
     let stream = wrap(&device, raw);
     drop(heap.allocate(1000, &stream).unwrap());
     let held = Mutex::new(Some(heap.on(&own).filled(32 << 20, 1_u8).unwrap()));
@@ -374,7 +364,7 @@ fn request_on_replaced_stream_is_refused() {
         let device = emulated(256 << 20, Schedule::OnDemand);
         let builder = Heap::builder(&device).pool(pool).without_environment();
         let heap = builder.hard_limit(20 << 20).build().unwrap();
-        let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+        let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
         let stream = wrap(&device, raw);
         drop(heap.allocate(1000, &stream).unwrap());
         let held = Mutex::new(Some(heap.on(&own).filled(LARGE, 1_u8).unwrap()));
@@ -405,7 +395,7 @@ fn request_on_replaced_stream_is_refused() {
 fn failed_retire_all_retires_every_kind() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
-    let raw = made_elsewhere(&device);
+    let raw = make_foreign_stream(&device);
     let streams = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned].map(|kind| {
         let stream = wrap(&device, raw);
         drop(heap.on(&stream).kind(kind).filled(1 << 20, 1_u8).unwrap());
@@ -430,7 +420,7 @@ fn queries_work_during_retire() {
     for _ in 0..200 {
         let device = emulated(1 << 30, Schedule::Immediate);
         let heap = heap(&device, PoolKind::Split);
-        let raw = made_elsewhere(&device);
+        let raw = make_foreign_stream(&device);
         let stream = wrap(&device, raw);
         drop(heap.allocate(1000, &stream).unwrap());
         let (start, ended) = (Barrier::new(4), AtomicBool::new(false));
@@ -459,7 +449,7 @@ fn queries_work_during_retire() {
 /// Leaves an array that outlived an unannounced stream: 40 MiB of a device of 64, freed behind its
 /// work.
 fn detach(device: &Device, heap: &Heap) {
-    let raw = made_elsewhere(device);
+    let raw = make_foreign_stream(device);
     // SAFETY: alive until it was retired and the array was freed.
     let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
     let array = heap.on(&stream).filled(40 << 20, 1_u8).unwrap();
@@ -515,7 +505,8 @@ fn detached_memory_ignores_next_stream() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 << 20, Schedule::OnDemand);
         let heap = heap(&device, pool);
-        let (own, raws) = (device.stream().unwrap(), [(); 2].map(|()| made_elsewhere(&device)));
+        let (own, raws) =
+            (device.stream().unwrap(), [(); 2].map(|()| make_foreign_stream(&device)));
         // SAFETY: they are alive until the end of the test's use of them.
         let [one, two] = raws.map(|raw| unsafe { device.unannounced_stream(raw) }.unwrap());
         let block = heap.allocate(40 << 20, &one).unwrap();

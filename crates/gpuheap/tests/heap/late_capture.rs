@@ -28,12 +28,7 @@ struct Theirs<'a> {
 
 impl<'a> Theirs<'a> {
     fn new(device: &'a Device, unannounced: bool) -> Theirs<'a> {
-        let mut raw = CUstream::NULL;
-        let made = device.with_current(|driver| {
-            // SAFETY: the pointer is valid.
-            unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
-        });
-        check("cuStreamCreate", made.unwrap()).unwrap();
+        let raw = make_foreign_stream(device);
         Theirs { device, raw, unannounced }
     }
 
@@ -462,11 +457,11 @@ fn device_wait_spares_unknown_capture() {
             // 32 MiB that only a wait for the device makes free.
             let ended = Theirs::new(&device, true);
             let stream = ended.wrap().unwrap();
-            let orphan = heap.allocate(32 * MIB, &stream).unwrap();
-            fill(&orphan, 1, &stream);
+            let detached = heap.allocate(32 * MIB, &stream).unwrap();
+            fill(&detached, 1, &stream);
             stream.synchronize().unwrap();
             heap.retire(&stream).unwrap();
-            drop((orphan, stream));
+            drop((detached, stream));
             ended.destroy();
             let theirs = Theirs::new(&device, unannounced);
             theirs.begin(CUstreamCaptureMode::RELAXED);
@@ -683,10 +678,10 @@ fn kept_graph_allows_device_waits() {
         let graph = theirs.end().unwrap();
         let ended = Theirs::new(&device, true);
         let stream = ended.wrap().unwrap();
-        let orphan = heap.allocate(32 * MIB, &stream).unwrap();
+        let detached = heap.allocate(32 * MIB, &stream).unwrap();
         stream.synchronize().unwrap();
         heap.retire(&stream).unwrap();
-        drop((orphan, stream));
+        drop((detached, stream));
         ended.destroy();
         drop(heap.allocate(1000, &theirs.wrap().unwrap()).unwrap());
         assert!(heap.allocate(32 * MIB, &own).is_ok(), "{pool}");

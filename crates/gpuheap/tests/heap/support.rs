@@ -3,7 +3,8 @@
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{
-    CU_EVENT_DISABLE_TIMING, CUevent, CUgraph, CUstream, CUstreamCaptureMode, check,
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUevent, CUgraph, CUstream,
+    CUstreamCaptureMode, check,
 };
 
 /// The device under test: the one of `GPUHEAP_TEST_DEVICE`, else an emulated one of `memory` bytes
@@ -50,7 +51,7 @@ pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
     device
         .with_current(|driver| {
             let mut event = CUevent::NULL;
-            // SAFETY: the pointer is valid, the streams are alive.
+            // SAFETY: `event` is a local variable, and the borrows keep both streams alive.
             unsafe {
                 check("create", driver.cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING)).unwrap();
                 check("record", driver.cuEventRecord(event, earlier.raw())).unwrap();
@@ -82,6 +83,17 @@ pub(crate) fn free_memory(device: &Device) -> u64 {
     });
     check("cuMemGetInfo_v2", queried.unwrap()).unwrap();
     free as u64
+}
+
+/// Makes a stream as another library would.
+pub(crate) fn make_foreign_stream(device: &Device) -> CUstream {
+    let mut raw = CUstream::NULL;
+    let made = device.with_current(|driver| {
+        // SAFETY: `raw` is a local variable that the call writes.
+        unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
+    });
+    check("cuStreamCreate", made.unwrap()).unwrap();
+    raw
 }
 
 /// Begins a capture of a stream.

@@ -18,7 +18,7 @@ const SCHEDULES: [Schedule; 4] =
     [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1), Schedule::Seeded(2)];
 
 /// Returns the calling thread's own default stream.
-fn own(device: &Device) -> Stream {
+fn thread_stream(device: &Device) -> Stream {
     // SAFETY: a thread always has this stream; no test uses it while its thread ends.
     unsafe { device.foreign_stream(CUstream::PER_THREAD) }.unwrap()
 }
@@ -44,7 +44,7 @@ fn for_each(test: impl Fn(&Device, &Heap)) {
 fn driver_pool_refuses_thread_stream() {
     let device = device(72 << 20, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Driver);
-    let (own, ordinary) = (own(&device), device.stream().unwrap());
+    let (own, ordinary) = (thread_stream(&device), device.stream().unwrap());
     let refused = |error: gpuheap::Error| {
         assert_eq!(error.kind(), ErrorKind::StreamUnusable, "{error}");
         assert!(error.to_string().contains("use a stream of your own"), "{error}");
@@ -68,7 +68,7 @@ fn driver_pool_array_frees_on_stream() {
         let stream = device.stream().unwrap();
         let array = heap.on(&stream).filled(MIB as usize, 1_u8).unwrap();
         let use_array = || {
-            let own = own(&device);
+            let own = thread_stream(&device);
             array.device_ptr(&own).unwrap();
         };
         if has_ended {
@@ -93,20 +93,20 @@ fn allocate_filled(heap: &Heap, stream: &Stream, tag: u8) -> Block {
 #[test]
 fn thread_stream_keeps_identity_across_threads() {
     let device = device(1 << 30, Schedule::Immediate);
-    let (one, again) = (own(&device), own(&device));
+    let (one, again) = (thread_stream(&device), thread_stream(&device));
     assert_eq!((one.id(), one.raw()), (again.id(), CUstream::PER_THREAD));
     // SAFETY: a thread always has this stream.
     let unannounced = unsafe { device.unannounced_stream(CUstream::PER_THREAD) }.unwrap();
     assert_eq!(unannounced.id(), one.id());
     let other = on_a_thread(|| {
         assert_eq!(one.raw(), CUstream::LEGACY);
-        let other = own(&device);
+        let other = thread_stream(&device);
         assert_eq!(other.raw(), CUstream::PER_THREAD);
         other
     });
     assert_ne!(other.id(), one.id());
     assert_eq!((other.raw(), one.raw()), (CUstream::LEGACY, CUstream::PER_THREAD));
-    let third = on_a_thread(|| own(&device).id());
+    let third = on_a_thread(|| thread_stream(&device).id());
     assert!(third != other.id() && third != one.id(), "an id is never used again");
 }
 
@@ -116,7 +116,7 @@ fn ended_threads_memory_serves_others() {
         let stream = device.stream().unwrap();
         for tag in 1..6 {
             let mut witness = Witness::new(device, 2);
-            let block = on_a_thread(|| allocate_filled(heap, &own(device), tag));
+            let block = on_a_thread(|| allocate_filled(heap, &thread_stream(device), tag));
             drop(block);
             let block = allocate_filled(heap, &stream, tag + 100);
             witness.see(&block, tag + 100, &stream);
@@ -133,7 +133,7 @@ fn stream_works_after_thread_end() {
         for tag in 1..4 {
             let mut witness = Witness::new(device, 4);
             let (stream, block) = on_a_thread(|| {
-                let stream = own(device);
+                let stream = thread_stream(device);
                 let block = allocate_filled(heap, &stream, tag);
                 (stream, block)
             });
@@ -159,7 +159,7 @@ fn threads_free_others_blocks() {
         let (to_first, first) = mpsc::channel::<(Block, u8)>();
         let (to_second, second) = mpsc::channel::<(Block, u8)>();
         let work = |send: mpsc::Sender<_>, receive: mpsc::Receiver<(Block, u8)>, base: u8| {
-            let stream = own(device);
+            let stream = thread_stream(device);
             let mut witness = Witness::new(device, 64);
             for round in 0..8 {
                 let tag = base + round;
@@ -189,7 +189,7 @@ fn wait_covers_other_threads_work() {
         for schedule in SCHEDULES {
             let device = device(1 << 30, schedule);
             let heap = heap(&device, PoolKind::Split);
-            let (stream, other) = (own(&device), device.stream().unwrap());
+            let (stream, other) = (thread_stream(&device), device.stream().unwrap());
             let block = heap.allocate(MIB, &stream).unwrap();
             on_a_thread(|| fill(&block, 1, &stream));
             match is_done {
@@ -212,11 +212,11 @@ fn array_crosses_thread_streams() {
         let heap = heap(&device, PoolKind::Split);
         let stream = device.stream().unwrap();
         let (array, first) = on_a_thread(|| {
-            let first = own(&device);
+            let first = thread_stream(&device);
             (heap.on(&first).filled(100_000, 3_u8).unwrap(), first)
         });
         let copy = array.copy_to(&heap.on(&stream)).unwrap();
-        let mine = copy.copy_to(&heap.on(&own(&device))).unwrap();
+        let mine = copy.copy_to(&heap.on(&thread_stream(&device))).unwrap();
         let back = mine.copy_to(&heap.on(&first)).unwrap();
         drop((array, copy, mine));
         assert_eq!(back.to_vec().unwrap(), vec![3; 100_000]);
@@ -229,16 +229,16 @@ fn array_crosses_thread_streams() {
 fn thread_stream_can_capture() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
-    let stream = own(&device);
+    let stream = thread_stream(&device);
     drop(heap.allocate(MIB, &stream).unwrap());
     begin_capture(&device, CUstream::PER_THREAD, CUstreamCaptureMode::RELAXED);
     assert!(stream.is_capturing().unwrap());
-    assert_eq!(own(&device).id(), stream.id(), "known before the capture");
+    assert_eq!(thread_stream(&device).id(), stream.id(), "known before the capture");
     drop(heap.allocate(MIB, &stream).unwrap());
     on_a_thread(|| {
         assert!(stream.is_capturing().unwrap());
         assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::Capturing);
-        assert!(!own(&device).is_capturing().unwrap(), "another stream");
+        assert!(!thread_stream(&device).is_capturing().unwrap(), "another stream");
     });
     let mut graph = CUgraph::NULL;
     // SAFETY: the pointer is valid, and the graph is this test's.
@@ -259,10 +259,10 @@ fn checks_distinguish_thread_streams() {
     }
     let device = emulated(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
-    let stream = own(&device);
+    let stream = thread_stream(&device);
     let block = heap.allocate(MIB, &stream).unwrap();
     fill(&block, 1, &stream);
     assert_no_findings(&device, "its own thread");
-    on_a_thread(|| fill(&block, 2, &own(&device)));
+    on_a_thread(|| fill(&block, 2, &thread_stream(&device)));
     assert_eq!(device.emulator().unwrap().findings().unwrap().len(), 1);
 }

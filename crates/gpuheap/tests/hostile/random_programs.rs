@@ -61,7 +61,7 @@ trait Thing: Any {
 }
 
 fn elements<T: Model>(count: usize, seed: u64) -> Vec<T> {
-    (0..count as u64).map(|nth| T::made(seed.wrapping_add(nth * 7))).collect()
+    (0..count as u64).map(|nth| T::from_seed(seed.wrapping_add(nth * 7))).collect()
 }
 
 fn bytes_of<T: Model>(elements: &[T]) -> Vec<u8> {
@@ -70,7 +70,7 @@ fn bytes_of<T: Model>(elements: &[T]) -> Vec<u8> {
 
 /// Returns the value of a call. `None` if the memory was freed, in which case the error must say
 /// so, or if memory ran out.
-fn done<R>(result: Result<R, Error>, freed: bool) -> Option<R> {
+fn unless_refused<R>(result: Result<R, Error>, freed: bool) -> Option<R> {
     match result {
         Ok(done) => {
             assert!(!freed, "freed memory was used");
@@ -211,18 +211,18 @@ impl<T: Model> Thing for Slot<T> {
         let (length, freed, heap) = (self.len(), self.is_freed(), self.memory.borrow().heap);
         let (from, to) = (a as usize % (length + 1), b as usize % (length + 1));
         let part = from.min(to)..from.max(to);
-        let value = T::made(u64::from(c));
+        let value = T::from_seed(u64::from(c));
         let mut more = Vec::new();
         match op % 28 {
             0 => self.check(),
             1 => {
-                if done(self.view_mut().fill(value), freed).is_some() {
+                if unless_refused(self.view_mut().fill(value), freed).is_some() {
                     self.write(0, &vec![value; length]);
                 }
             }
             2 => {
                 let host: Vec<T> = elements(length, u64::from(c));
-                if done(self.view_mut().write_from(&host), freed).is_some() {
+                if unless_refused(self.view_mut().write_from(&host), freed).is_some() {
                     self.write(0, &host);
                 }
                 assert!(self.view_mut().write_from(&elements::<T>(length + 1, 0)).is_err());
@@ -230,14 +230,14 @@ impl<T: Model> Thing for Slot<T> {
             3 => {
                 let flat = self.view_mut().into_shape(length).unwrap();
                 let filled = flat.into_slice(part.clone()).unwrap().fill(value);
-                if done(filled, freed).is_some() {
+                if unless_refused(filled, freed).is_some() {
                     self.write(part.start, &vec![value; part.len()]);
                 }
             }
             // The host reads the array on the way to another device.
             4 if self.model().is_some() => {
                 let (target, to) = world.target(a, b, c);
-                let copied = done(self.view().copy_to(&target), freed);
+                let copied = unless_refused(self.view().copy_to(&target), freed);
                 let bytes =
                     self.memory.borrow().bytes[self.offset..][..length * size_of::<T>()].to_vec();
                 if let Some(array) = copied {
@@ -247,7 +247,7 @@ impl<T: Model> Thing for Slot<T> {
                 }
             }
             5 => {
-                let copied = done(self.view().copy(), freed);
+                let copied = unless_refused(self.view().copy(), freed);
                 let bytes =
                     self.memory.borrow().bytes[self.offset..][..length * size_of::<T>()].to_vec();
                 if let Some(array) = copied {
@@ -394,7 +394,8 @@ impl<T: Model> Thing for Slot<T> {
             15 => return Vec::new(),
             16 if self.model().is_some() => {
                 let (target, to) = world.target(a, b, c);
-                let adapted = done(target.adapt(&(self.view(), elements::<T>(3, 1))), freed);
+                let adapted =
+                    unless_refused(target.adapt(&(self.view(), elements::<T>(3, 1))), freed);
                 let bytes =
                     self.memory.borrow().bytes[self.offset..][..length * size_of::<T>()].to_vec();
                 if let Some((array, small)) = adapted {
@@ -409,11 +410,11 @@ impl<T: Model> Thing for Slot<T> {
             18 if self.is_tame() => {
                 let host = self.model().unwrap_or_default();
                 let made = T::combined(self.view(), self.view(), value, b);
-                let made = done(made, freed);
+                let made = unless_refused(made, freed);
                 let combined: Vec<T> = host.iter().map(|one| one.combine(*one, value, b)).collect();
                 more.extend(slot(world, heap, made, &combined));
                 let added = T::add(self.view_mut(), value);
-                if added.is_some_and(|added| done(added, freed).is_some()) {
+                if added.is_some_and(|added| unless_refused(added, freed).is_some()) {
                     let added: Vec<T> = host.iter().map(|one| one.plus(value)).collect();
                     self.write(0, &added);
                 }
@@ -433,7 +434,7 @@ impl<T: Model> Thing for Slot<T> {
                 }
             }
             20 if self.model().is_some() => {
-                if let Some(down) = done(Host.adapt(&(self.view(), self.view())), freed) {
+                if let Some(down) = unless_refused(Host.adapt(&(self.view(), self.view())), freed) {
                     let down: (ArrayD<T>, ArrayD<T>) = down;
                     let model = bytes_of(&self.model().unwrap_or_default());
                     assert_eq!(bytes_of(&down.0.into_raw_vec_and_offset().0), model);
@@ -443,7 +444,7 @@ impl<T: Model> Thing for Slot<T> {
             21 => {
                 let flat = self.view().into_shape(IxDyn(&[length])).unwrap();
                 let back = [SliceInfoElem::Slice { start: 0, end: None, step: -1 }];
-                let copied = done(flat.copy_slice(&back[..]), freed);
+                let copied = unless_refused(flat.copy_slice(&back[..]), freed);
                 if let (Some(array), Some(mut host)) = (copied, self.model()) {
                     host.reverse();
                     more.extend(slot(world, heap, Some(array), &host));
@@ -476,7 +477,7 @@ impl<T: Model> Thing for Slot<T> {
                 });
                 let read = read.unwrap();
                 if let Some(model) = self.model()
-                    && let Some(read) = done(read, freed)
+                    && let Some(read) = unless_refused(read, freed)
                 {
                     assert_eq!(bytes_of(&read), bytes_of(&model));
                 }
@@ -490,7 +491,7 @@ impl<T: Model> Thing for Slot<T> {
                     && !Rc::ptr_eq(&other.memory, &self.memory)
                 {
                     let (gone, source) = (freed || other.is_freed(), other.view());
-                    if done(self.view_mut().copy_from(&source), gone).is_some() {
+                    if unless_refused(self.view_mut().copy_from(&source), gone).is_some() {
                         let bytes = other.memory.borrow().bytes[other.offset..]
                             [..length * size_of::<T>()]
                             .to_vec();
@@ -515,7 +516,7 @@ fn see_batches<T: Model>(
     let seen = if which.is_multiple_of(4) { pieces.len() / 2 } else { pieces.len() };
     let mut last = None;
     for piece in &pieces[..seen] {
-        let Some(batch) = done(batches.next().unwrap(), false) else { continue };
+        let Some(batch) = unless_refused(batches.next().unwrap(), false) else { continue };
         assert_eq!(bytes_of(&batch.to_vec().unwrap()), bytes_of(piece));
         last = Some(batch);
     }

@@ -19,7 +19,7 @@ const PART: usize = BLOCK - 24;
 
 /// Returns the contents of the memory that the pool hands out, each run of a byte once, and its
 /// address.
-fn found(target: &Target) -> (Vec<u8>, u64) {
+fn next_contents(target: &Target) -> (Vec<u8>, u64) {
     // SAFETY: any byte is a u8; the test reads the previous contents.
     let array = unsafe { target.uninit::<u8, _>(BLOCK).unwrap().assume_written() };
     let mut bytes = array.to_vec().unwrap();
@@ -35,7 +35,7 @@ fn dirty(target: &Target) -> u64 {
 
 /// Asserts that all memory is returned. The only findings are this test's own reads of memory that
 /// is not its own.
-fn assert_looked(device: &Device, heap: &Heap, what: &str) {
+fn assert_returned_after_reads(device: &Device, heap: &Heap, what: &str) {
     assert_memory_returned(device, heap, what);
     let Some(emulator) = device.emulator() else { return };
     for found in emulator.findings().unwrap() {
@@ -74,10 +74,10 @@ fn zero_on_free_covers_whole_block() {
                 let target = heap.on(&device.stream().unwrap()).kind(kind);
                 let address = dirty(&target);
                 // Without filling, the next block has the old bytes: the tests below rely on it.
-                assert_eq!(found(&target), (vec![0xab], address), "{what}");
+                assert_eq!(next_contents(&target), (vec![0xab], address), "{what}");
                 way(secret(&target.zero_on_free(true)));
-                assert_eq!(found(&target), (vec![0], address), "{what}");
-                assert_looked(&device, &heap, &what);
+                assert_eq!(next_contents(&target), (vec![0], address), "{what}");
+                assert_returned_after_reads(&device, &heap, &what);
             }
         }
     }
@@ -93,7 +93,7 @@ fn zeroing_heap_zeroes_every_array() {
             let address = target.filled(BLOCK, 1_u8).unwrap().device_ptr(target.stream()).unwrap();
             // The heap's setting cannot be revoked for one array.
             drop(secret(&target.zero_on_free(false)));
-            assert_eq!(found(&target), (vec![0], address), "{pool} {kind}");
+            assert_eq!(next_contents(&target), (vec![0], address), "{pool} {kind}");
             assert_all_returned(&device, &heap, pool.name());
         }
     }
@@ -111,7 +111,7 @@ fn another_stream_finds_zeros_too() {
             let array = target.filled(BLOCK, 9_u8).unwrap();
             let address = array.device_ptr(&one).unwrap();
             drop(array);
-            let next = found(&target.on(&two));
+            let next = next_contents(&target.on(&two));
             assert_eq!(next, (vec![0], address), "{pool} {kind}");
             drop(rest);
             assert_all_returned(&device, &heap, pool.name());
@@ -145,10 +145,10 @@ fn raw_blocks_zero_after_stream_end() {
             } else {
                 block.free_on(&stream).unwrap();
             }
-            let next = found(&heap.on(&other));
+            let next = next_contents(&heap.on(&other));
             assert_eq!(next, (vec![0], address), "{pool} {ends}");
             drop(rest);
-            assert_looked(&device, &heap, pool.name());
+            assert_returned_after_reads(&device, &heap, pool.name());
         }
     }
 }
@@ -233,9 +233,9 @@ fn zero_on_alloc_covers_the_rounding() {
             assert_eq!(array.to_vec().unwrap(), [0; PART], "{pool} {kind}");
             drop(array);
             if POOLS.contains(&pool) {
-                assert_eq!(found(&target).0, [0], "{pool} {kind}");
+                assert_eq!(next_contents(&target).0, [0], "{pool} {kind}");
             }
-            assert_looked(&device, &heap, pool.name());
+            assert_returned_after_reads(&device, &heap, pool.name());
         }
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = Heap::builder(&device).pool(pool).zero_on_alloc(true).build().unwrap();
@@ -246,6 +246,6 @@ fn zero_on_alloc_covers_the_rounding() {
             assert!(seen.iter().all(|byte| *byte == 0), "{pool}");
             fill(&block, 7, &stream);
         }
-        assert_looked(&device, &heap, pool.name());
+        assert_returned_after_reads(&device, &heap, pool.name());
     }
 }

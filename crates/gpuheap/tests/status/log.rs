@@ -60,7 +60,7 @@ fn listen(listener: impl FnMut(Level, &str, String) + 'static) {
 }
 
 /// Returns the messages of this thread while `work` runs.
-fn said(work: impl FnOnce()) -> Vec<String> {
+fn messages_of(work: impl FnOnce()) -> Vec<String> {
     let messages = std::rc::Rc::<RefCell<Vec<String>>>::default();
     let inside = messages.clone();
     listen(move |level, target, text| {
@@ -81,7 +81,7 @@ fn fill_up(device: &Device, heap: &Heap) {
 
 #[test]
 fn heap_logs_life_and_reclaim_steps() {
-    let said = said(|| {
+    let said = messages_of(|| {
         let device = emulated(256 * MIB, Schedule::Immediate);
         let builder = Heap::builder(&device).without_environment().pool(PoolKind::Simple);
         let heap = builder.hard_limit(250 * MIB).track(Tracking::Off).build().unwrap();
@@ -93,7 +93,7 @@ fn heap_logs_life_and_reclaim_steps() {
 
 #[test]
 fn trims_and_wsl2_waits_are_logged() {
-    let said = said(|| {
+    let said = messages_of(|| {
         let profile = Profile { wsl2: true, ..Profile::with_memory(256 * MIB).without_context() };
         let device = Device::emulated(profile).unwrap();
         let builder = Heap::builder(&device).without_environment().pool(PoolKind::Driver);
@@ -111,7 +111,7 @@ fn trims_and_wsl2_waits_are_logged() {
 
 #[test]
 fn pool_replacement_is_logged() {
-    let said = said(|| {
+    let said = messages_of(|| {
         let device = Device::emulated(Profile::wsl2_rtx4060()).unwrap();
         drop(Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap());
     });
@@ -180,7 +180,7 @@ fn outlived_heap_logs_close_once() {
     let options = Options { devices, ..Options::default() };
     let mut devices = Device::emulated_devices(options).unwrap();
     let (owner, reader) = (devices.remove(1), devices.remove(0));
-    let said = said(|| {
+    let said = messages_of(|| {
         let heap = heap(&owner, PoolKind::Stitched);
         let block = heap.allocate(1000, &owner.stream().unwrap()).unwrap();
         drop(heap);

@@ -7,20 +7,20 @@ use gpuheap::{DeviceArray, Heap, MemoryKind, PoolKind, Tracking};
 
 use crate::support::{assert_all_returned, device, heap};
 
-fn made(heap: &Heap, bytes: usize) -> DeviceArray<u8> {
+fn make_array(heap: &Heap, bytes: usize) -> DeviceArray<u8> {
     heap.target().unwrap().zeroed(bytes).unwrap()
 }
 
 #[test]
 fn nested_meters_count_one_kind_each() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Stitched);
-    let before = made(&heap, 100);
+    let before = make_array(&heap, 100);
     let outer = heap.meter().unwrap();
     let pinned = heap.meter_of(MemoryKind::Pinned).unwrap();
-    drop(made(&heap, 5000));
+    drop(make_array(&heap, 5000));
     let inner = heap.meter().unwrap();
-    let more = made(&heap, 300);
-    drop(made(&heap, 700));
+    let more = make_array(&heap, 300);
+    drop(make_array(&heap, 700));
     let reading = inner.read().unwrap();
     let figures = (reading.live_before, reading.live_peak, reading.live, reading.peak());
     assert_eq!(figures, (100, 1100, 400, 1000));
@@ -30,7 +30,7 @@ fn nested_meters_count_one_kind_each() {
     assert_eq!((reading.live_before, reading.live_peak, reading.live), (100, 5100, 300));
     // The end of the outer meter changes nothing for the inner one.
     drop(outer);
-    drop(made(&heap, 1700));
+    drop(make_array(&heap, 1700));
     assert_eq!(inner.read().unwrap().live_peak, 2000);
     drop((inner, more));
     assert_eq!(pinned.read().unwrap().live_peak, 0);
@@ -41,10 +41,10 @@ fn nested_meters_count_one_kind_each() {
 fn meter_counts_bytes_from_driver() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Binned);
-    drop(made(&heap, 1000));
+    drop(make_array(&heap, 1000));
     let meter = heap.meter().unwrap();
-    let kept = made(&heap, 1000);
-    drop(made(&heap, 5000));
+    let kept = make_array(&heap, 1000);
+    drop(make_array(&heap, 5000));
     heap.reclaim_all().unwrap();
     let reading = meter.read().unwrap();
     assert_eq!((reading.taken, reading.given_back), (8192, 8192));
@@ -60,14 +60,14 @@ fn thread_usage_excludes_other_threads() {
     let meter = own.meter().unwrap().with_thread();
     let theirs = std::thread::scope(|scope| {
         let work = || {
-            drop(made(&own, 400));
+            drop(make_array(&own, 400));
             meter.read().unwrap().thread
         };
         scope.spawn(work).join().unwrap()
     });
     assert_eq!(theirs, None, "read by another thread");
     assert_eq!(own.meter().unwrap().read().unwrap().thread, None);
-    drop(made(&own, 100));
+    drop(make_array(&own, 100));
     drop(other.target().unwrap().kind(MemoryKind::Pinned).zeroed::<u8, _>(50).unwrap());
     own.target().unwrap().zeroed::<u8, _>(1 << 50).unwrap_err();
     let reading = meter.read().unwrap();
@@ -80,9 +80,9 @@ fn thread_usage_excludes_other_threads() {
 fn memory_management_is_part_of_elapsed() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
     let outer = heap.meter().unwrap().with_thread();
-    let array = made(&heap, 1 << 20);
+    let array = make_array(&heap, 1 << 20);
     let inner = heap.meter().unwrap().with_thread();
-    drop(made(&heap, 1 << 20));
+    drop(make_array(&heap, 1 << 20));
     let readings = [inner.read().unwrap(), outer.read().unwrap()];
     let [inside, around] = readings.map(|reading| {
         let spent = reading.thread.unwrap().memory_management;
@@ -100,12 +100,12 @@ fn panic_ends_measurement() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _meter = heap.meter().unwrap().with_thread();
-        let _array = made(&heap, 7);
+        let _array = make_array(&heap, 7);
         panic!("on purpose")
     }));
     assert!(panicked.is_err());
     let meter = heap.meter().unwrap();
-    drop(made(&heap, 100));
+    drop(make_array(&heap, 100));
     let reading = meter.read().unwrap();
     assert_eq!((reading.allocations, reading.allocated_bytes, reading.peak()), (1, 100, 100));
 }
@@ -118,7 +118,7 @@ fn text_has_figures_and_lines() {
     assert!(nothing.ends_with(" s, 0 allocations"), "{nothing}");
     let tracked = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
     let meter = tracked.meter().unwrap().with_thread();
-    let _kept = made(&tracked, 4 << 20);
+    let _kept = make_array(&tracked, 4 << 20);
     let reading = meter.read().unwrap();
     let text = reading.to_string();
     assert!(text.contains(" s, 1 allocation: 4.000 MiB, peak 4.000 MiB, "), "{text}");

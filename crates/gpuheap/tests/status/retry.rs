@@ -35,7 +35,7 @@ fn retried_call_gets_cached_memory() {
             heap.usage().unwrap();
             let mut address = 0;
             let taken = device.with_current(|driver| {
-                // SAFETY: the pointer is valid for the call.
+                // SAFETY: the call writes only to the closure's own `address`.
                 unsafe { driver.cuMemAlloc_v2(&mut address, 60 << 20) }
             });
             check("cuMemAlloc_v2", taken.unwrap()).map(|()| address)

@@ -20,7 +20,7 @@ const POOLS: [PoolKind; 5] =
 
 /// Calls `would_fit`, then makes the request. After a yes it succeeds, after a no it fails, and
 /// after a perhaps it does either. Returns the answer.
-fn asked(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
+fn check_request(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     let fit = heap.would_fit(bytes).unwrap();
     let made = heap.allocate(bytes, stream);
     let agree = matches!(fit, Fit::Perhaps { .. }) || fit.is_yes() == made.is_ok();
@@ -37,18 +37,18 @@ fn driver_step_memory_is_not_promised() {
         let beside = heap(&device, PoolKind::Driver);
         let held = beside.allocate(2 * MIB, &stream).unwrap();
         let heap = heap(&device, pool);
-        assert!(asked(&heap, 128 * MIB, &stream).is_yes(), "{pool}");
+        assert!(check_request(&heap, 128 * MIB, &stream).is_yes(), "{pool}");
         heap.reclaim_all().unwrap();
         // The other pools round the request up to more than the device has.
         if pool != PoolKind::Binned {
             for bytes in [130 * MIB, 150 * MIB] {
-                let fit = asked(&heap, bytes, &stream);
+                let fit = check_request(&heap, bytes, &stream);
                 assert!(matches!(fit, Fit::Perhaps { .. }), "{pool}: {fit}");
             }
             drop(held);
-            assert!(asked(&heap, 150 * MIB, &stream).is_yes(), "{pool}");
+            assert!(check_request(&heap, 150 * MIB, &stream).is_yes(), "{pool}");
         }
-        assert!(!asked(&heap, 162 * MIB, &stream).is_yes(), "{pool}");
+        assert!(!check_request(&heap, 162 * MIB, &stream).is_yes(), "{pool}");
     }
 }
 
@@ -69,8 +69,8 @@ fn heaps_sharing_granule_fit_device() {
     assert_eq!(status.device_used, Some(reserved + status.other_heaps), "{status}");
     // The part of the granule that one heap gives back stays with the driver for the other heap.
     drop(theirs);
-    assert!(matches!(asked(&other, 7 * MIB, &stream), Fit::Perhaps { .. }));
-    assert!(asked(&other, 6 * MIB, &stream).is_yes());
+    assert!(matches!(check_request(&other, 7 * MIB, &stream), Fit::Perhaps { .. }));
+    assert!(check_request(&other, 6 * MIB, &stream).is_yes());
     drop(ours);
     drop((one, other));
     // Heaps that ended occupy no granule.
@@ -80,7 +80,7 @@ fn heaps_sharing_granule_fit_device() {
     let status = other.memory_status().unwrap();
     assert_eq!(status.device_used, Some(2 * MIB + status.other_heaps), "{status}");
     drop(theirs);
-    assert!(asked(&other, 6 * MIB, &stream).is_yes());
+    assert!(check_request(&other, 6 * MIB, &stream).is_yes());
 }
 
 /// A small heap takes new memory rather than have a stream wait for another one.

@@ -20,7 +20,7 @@ pub(super) fn calculate(
         0 if host.ndim() > 0 && host.shape()[0] > 0 => {
             let row = slot.view().into_slice(..1).unwrap();
             let expected = combined(op, &host, &host.slice_axis(Axis(0), (..1).into()).to_owned());
-            done(combine(op, slot.view(), row), freed).zip(expected)
+            unless_refused(combine(op, slot.view(), row), freed).zip(expected)
         }
         0..=3 => {
             let Some(other) = other(world, heap, b / 4) else { return Vec::new() };
@@ -51,12 +51,13 @@ pub(super) fn calculate(
                     2 => left.mul_assign(right),
                     _ => left.div_assign(right),
                 };
-                if done(changed, any_freed).is_some() {
+                if unless_refused(changed, any_freed).is_some() {
                     slot.write(0, &flat(expected));
                 }
                 return Vec::new();
             }
-            done(combine(op, slot.view(), other.view()), any_freed).map(|found| (found, expected))
+            unless_refused(combine(op, slot.view(), other.view()), any_freed)
+                .map(|found| (found, expected))
         }
         4 => {
             let (view, number) = (slot.view(), c as i32);
@@ -66,11 +67,12 @@ pub(super) fn calculate(
                 2 => number * &view,
                 _ => number / &view,
             };
-            done(found, freed).map(|found| (found, host.mapv(|one| calculated(op, number, one))))
+            unless_refused(found, freed)
+                .map(|found| (found, host.mapv(|one| calculated(op, number, one))))
         }
         5 => {
             let slice = slices(&host, b, c);
-            let found = done(slot.view().copy_slice(&slice[..]), freed);
+            let found = unless_refused(slot.view().copy_slice(&slice[..]), freed);
             found.map(|found| (found, host.slice(&slice[..]).to_owned()))
         }
         6 if host.ndim() > 0 => {
@@ -83,7 +85,9 @@ pub(super) fn calculate(
             let Some(source) = right.broadcast(part.raw_dim()) else { return Vec::new() };
             if !Rc::ptr_eq(&slot.memory, &other.memory) {
                 let source_view = other.view();
-                if done(slot.view_mut().write_slice(&slice[..], &source_view), gone).is_some() {
+                if unless_refused(slot.view_mut().write_slice(&slice[..], &source_view), gone)
+                    .is_some()
+                {
                     part.assign(&source);
                     slot.write(0, &flat(host));
                 }
@@ -91,25 +95,26 @@ pub(super) fn calculate(
             return Vec::new();
         }
         7 => {
-            let found = done(slot.view().copy_transposed(), freed);
+            let found = unless_refused(slot.view().copy_transposed(), freed);
             found.map(|found| (found, host.t().to_owned()))
         }
         8 => {
             let less = slot.view().less(c as i32).and_then(|less| less.sum());
             let count = host.iter().filter(|one| **one < c as i32).count() as u64;
-            assert_eq!(done(less, freed).unwrap_or(count), count);
+            assert_eq!(unless_refused(less, freed).unwrap_or(count), count);
             if host.ndim() > 0 {
                 let axis = b as usize % host.ndim();
                 let sums = slot.view().sum_axis(axis).and_then(|sums| sums.to_ndarray());
                 let expected = host.mapv(i64::from).sum_axis(Axis(axis));
-                assert_eq!(done(sums, freed).unwrap_or(expected.clone()), expected);
+                assert_eq!(unless_refused(sums, freed).unwrap_or(expected.clone()), expected);
             }
             assert_eq!(slot.view().max().ok(), host.iter().max().copied().filter(|_| !freed));
             return Vec::new();
         }
         _ => {
             let there = slot.view().cast::<i16>().and_then(|there| there.cast::<i32>());
-            done(there, freed).map(|found| (found, host.mapv(|one| i32::from(one as i16))))
+            unless_refused(there, freed)
+                .map(|found| (found, host.mapv(|one| i32::from(one as i16))))
         }
     };
     let Some((found, expected)) = made else { return Vec::new() };

@@ -6,7 +6,7 @@ use super::*;
 pub(super) trait Model:
     Plain + Item<Group = Elements> + Zeroable + PartialEq + Debug
 {
-    fn made(seed: u64) -> Self;
+    fn from_seed(seed: u64) -> Self;
     /// Returns `true` if arithmetic and conversions of the element have one result.
     fn is_tame(self) -> bool {
         true
@@ -40,11 +40,11 @@ macro_rules! converts {
             let (target, to) = world.target(a, b, c);
             let (freed, host) = (from.is_freed(), from.model().unwrap_or_default());
             if b % 2 == 0 {
-                let array = done(target.cu(&from.view()), freed);
+                let array = unless_refused(target.cu(&from.view()), freed);
                 let host: Vec<<$of as Plain>::Cu> = host.into_iter().map(Plain::cu).collect();
                 slot(world, to, array, &host)
             } else {
-                let array = done(target.narrow(&from.view()), freed);
+                let array = unless_refused(target.narrow(&from.view()), freed);
                 let host: Vec<<$of as Plain>::Narrow> =
                     host.into_iter().map(Plain::narrow).collect();
                 slot(world, to, array, &host)
@@ -57,7 +57,7 @@ macro_rules! numbers {
     ($($of:ident: $plus:expr, $minus:expr, $times:expr, $tame:expr;)*) => {
         $(
             impl Model for $of {
-                fn made(seed: u64) -> $of {
+                fn from_seed(seed: u64) -> $of {
                     (seed % 200) as $of
                 }
 
@@ -111,7 +111,7 @@ numbers! {
 }
 
 impl Model for bool {
-    fn made(seed: u64) -> bool {
+    fn from_seed(seed: u64) -> bool {
         seed % 3 == 1
     }
 

@@ -59,7 +59,7 @@ impl World<'_> {
             _ => vec![1, count],
         };
         let host: Vec<T> = elements(count, u64::from(c));
-        let value = T::made(u64::from(c));
+        let value = T::from_seed(u64::from(c));
         let (array, host) = match (a >> 8) % 6 {
             0 => (target.filled(&shape[..], value), vec![value; count]),
             1 => (target.zeroed(&shape[..]), vec![T::zeroed(); count]),
@@ -77,7 +77,7 @@ impl World<'_> {
                 (target.array(&host), host.into_raw_vec_and_offset().0)
             }
         };
-        let made = slot(self, heap, done(array, false), &host);
+        let made = slot(self, heap, unless_refused(array, false), &host);
         self.things.extend(made);
     }
 
@@ -87,7 +87,7 @@ impl World<'_> {
         let lists: Vec<Vec<u16>> =
             (0..a as usize % 9).map(|nth| elements(b as usize % 99 + nth, u64::from(c))).collect();
         let others: Vec<Vec<bool>> = (0..3).map(|nth| elements(nth * 40, 1)).collect();
-        let adapted = done(target.adapt(&(lists.clone(), others.clone())), false);
+        let adapted = unless_refused(target.adapt(&(lists.clone(), others.clone())), false);
         let Some((arrays, masks)) = adapted else { return };
         for (array, host) in arrays.into_iter().zip(lists) {
             let made = slot(self, heap, array.into_shape(IxDyn(&[host.len()])).ok(), &host);
@@ -140,7 +140,7 @@ impl World<'_> {
             10 => {
                 let block = heaps[of].allocate(u64::from(c) % (1 << 22), target.stream());
                 let device = self.device_of(of);
-                self.blocks.extend(done(block, false).map(|block| (device, block)));
+                self.blocks.extend(unless_refused(block, false).map(|block| (device, block)));
             }
             11 if !self.blocks.is_empty() => {
                 let at = c as usize % self.blocks.len();
@@ -166,7 +166,7 @@ impl World<'_> {
             17 => drop(target.stream().is_done().unwrap()),
             12 => {
                 let retried = heap.retry(|| target.filled(c as usize % 1_000_000, 1_u8));
-                drop(done(retried, false));
+                drop(unless_refused(retried, false));
             }
             _ => {
                 let usage = heap.usage().unwrap();
@@ -190,14 +190,14 @@ impl World<'_> {
         let (arrays, report) = self.heaps[heap].clone().scope(|scope| {
             let target = scope.on(&stream).kind(kind);
             let make = || {
-                let array = done(target.array(&host), false)?;
+                let array = unless_refused(target.array(&host), false)?;
                 Some(array.into_shape(IxDyn(&[host.len()])).unwrap())
             };
             let [kept, left] = [make(), make()];
             if let Some(array) = &kept {
                 scope.keep(array);
             }
-            let copy = left.as_ref().and_then(|array| done(array.copy(), false));
+            let copy = left.as_ref().and_then(|array| unless_refused(array.copy(), false));
             let arrays: Vec<_> = [left, copy, kept].into_iter().collect();
             let live: u64 = arrays.iter().flatten().map(|array| array.bytes()).sum();
             assert!(kind != MemoryKind::Device || meter.read().unwrap().peak() >= live);

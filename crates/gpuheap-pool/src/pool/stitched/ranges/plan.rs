@@ -40,7 +40,7 @@ impl Run {
     }
 
     /// Returns the part left if everything up to the end of the whole chunks is taken.
-    fn rest(self) -> Option<Run> {
+    fn remainder(self) -> Option<Run> {
         let left = Run { start: self.whole.1, end: self.end, whole: (self.whole.1, self.whole.1) };
         (self.after() > 0).then_some(left)
     }
@@ -80,7 +80,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
     };
     // Parts left of the runs that were taken.
     let mut rests: Vec<Run> = Vec::new();
-    let rest = |run: Run| run.rest().filter(|_| packing == Packing::Most);
+    let rest = |run: Run| run.remainder().filter(|_| packing == Packing::Most);
     let first = (0..runs.len()).max_by_key(|at| leads(&runs[*at]));
     if let Some(first) = first.filter(|at| runs[*at].head() > 0) {
         let first = runs.remove(first);
