@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gpuheap_trace::{Frame, Op, Trace};
 use rustc_hash::FxHashMap;
 
+use self::PieceState::{Free, Live, Pending};
 use crate::Program;
 use crate::models::torch::Settings;
 use crate::text::Amount;
@@ -18,7 +19,7 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 const FAR: u64 = 32 << 20;
 
 /// Memory of the recorded program between two events. Sizes are bytes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Moment {
     /// Number of the last event. If the next event is a failed request, its number.
@@ -157,14 +158,7 @@ impl Moment {
         let mut moment = Self {
             event: last.map_or(0, |event| event.number.into()),
             time_ns: last.map_or(0, |event| event.time_ns),
-            live_blocks: 0,
-            live: 0,
-            pending: 0,
-            holders: Vec::new(),
-            has_stacks: false,
-            streams: Vec::new(),
-            held: None,
-            pieces: Vec::new(),
+            ..Self::default()
         };
         let mut streams: BTreeMap<u64, OnStream> = BTreeMap::new();
         for block in blocks.values().flatten() {
@@ -252,12 +246,12 @@ impl Moment {
                 |bytes: u64, is_after_block: bool, add: &mut dyn FnMut(u64, PieceState)| {
                     if is_large && is_after_block && bytes <= LARGEST_REST {
                         held.rounding += bytes;
-                        add(bytes, PieceState::Live);
+                        add(bytes, Live);
                         return;
                     }
                     held.free += bytes;
                     on_stream.free += bytes;
-                    add(bytes, PieceState::Free);
+                    add(bytes, Free);
                     if stream.is_none_or(|stream| stream == of) {
                         held.pieces += u64::from(bytes > 0);
                         held.largest = held.largest.max(bytes);
@@ -271,10 +265,7 @@ impl Moment {
                 let place = address.max(at);
                 gap(place - at, is_after_block, &mut add);
                 let block_end = place.saturating_add(settings.rounded(block.requested)).min(end);
-                add(
-                    block_end - place,
-                    if block.is_pending { PieceState::Pending } else { PieceState::Live },
-                );
+                add(block_end - place, if block.is_pending { Pending } else { Live });
                 rounding += (block_end - place).saturating_sub(block.requested);
                 (at, is_after_block) = (block_end, true);
             }
@@ -297,10 +288,10 @@ impl Moment {
             let is_start = at == 0 || distance > FAR;
             let HeldBlock { stream, .. } = *block;
             if !is_start && distance > 0 {
-                let state = PieceState::Free;
+                let state = Free;
                 self.pieces.push(Piece { bytes: distance, stream, state, is_start: false });
             }
-            let state = if block.is_pending { PieceState::Pending } else { PieceState::Live };
+            let state = if block.is_pending { Pending } else { Live };
             self.pieces.push(Piece { bytes: block.requested, stream, state, is_start });
             at = at.max(address.saturating_add(block.requested));
         }

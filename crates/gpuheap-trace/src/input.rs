@@ -59,26 +59,21 @@ pub fn read_from(
     reader: impl Read,
     options: &ReadOptions,
 ) -> Result<Vec<Trace>, Error> {
-    recognise_and_read(name, reader, options).map_err(|error| error.in_file(name))
-}
-
-fn recognise_and_read(
-    name: &str,
-    reader: impl Read,
-    options: &ReadOptions,
-) -> Result<Vec<Trace>, Error> {
-    let mut source = Source::open(reader, options.unpacked_limit)?;
-    match source.peek()? {
-        [] => Err(source.emptiness()),
-        [PICKLE_PROTO, ..] => snapshot::read(name, source, options),
-        start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
-        start => Err(Error::new(
-            format!(
-                "begins with the bytes {start:02x?}: neither a PyTorch snapshot nor an RMM log"
-            ),
-            RECORDING,
-        )),
-    }
+    let read = || {
+        let mut source = Source::open(reader, options.unpacked_limit)?;
+        match source.peek()? {
+            [] => Err(source.emptiness()),
+            [PICKLE_PROTO, ..] => snapshot::read(name, source, options),
+            start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
+            start => Err(Error::new(
+                format!(
+                    "begins with the bytes {start:02x?}: neither a PyTorch snapshot nor an RMM log"
+                ),
+                RECORDING,
+            )),
+        }
+    };
+    read().map_err(|error: Error| error.in_file(name))
 }
 
 /// Returns `true` if a file with this start can be a CSV log. It begins with a byte order mark or

@@ -64,10 +64,7 @@ impl Model for Cuda {
         "cuda".to_owned()
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
-        if request.bytes == 0 {
-            return Ok(Ticket::NONE);
-        }
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let Some(span) = self.take(request.bytes, request.stream) else {
             let largest = self.small.largest();
             return Err(self.books.refuse(request, request.bytes, largest));
@@ -101,7 +98,7 @@ impl Model for Cuda {
 ///
 /// Frees are completed at once. With a lower `release_threshold`, the pool gives memory back when
 /// the host waits for a stream. No trace has those waits, so this model keeps everything.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Async {
     books: Books,
     live: Live<(u64, Span)>,
@@ -112,12 +109,7 @@ pub struct Async {
 impl Async {
     /// Makes the pool of a device that has `device_memory` bytes for this program.
     pub fn new(device_memory: u64) -> Self {
-        Self {
-            books: Books::new(device_memory),
-            live: Live::default(),
-            free: FreeSpans::default(),
-            end: 0,
-        }
+        Self { books: Books::new(device_memory), ..Self::default() }
     }
 
     fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
@@ -145,10 +137,7 @@ impl Model for Async {
         "rmm:async".to_owned()
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
-        if request.bytes == 0 {
-            return Ok(Ticket::NONE);
-        }
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let Some(span) = self.take(request.bytes, request.stream) else {
             let largest = self.free.largest();
             return Err(self.books.refuse(request, request.bytes, largest));

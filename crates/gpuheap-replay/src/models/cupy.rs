@@ -93,11 +93,8 @@ impl Model for Cupy {
         }
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let Request { bytes, stream, .. } = request;
-        if bytes == 0 {
-            return Ok(Ticket::NONE);
-        }
         let rounded = bytes.checked_next_multiple_of(ALIGN);
         let Some(span) = rounded.and_then(|rounded| self.take(rounded, stream)) else {
             let largest = self.arenas.entry(stream).largest();

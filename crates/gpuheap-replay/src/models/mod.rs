@@ -24,11 +24,19 @@ pub trait Model {
     /// Returns the allocator's name and settings, as a user would type them.
     fn name(&self) -> String;
 
-    /// Hands out memory for `request`.
+    /// Hands out memory for `request`. A request of zero bytes gets no block.
     ///
     /// # Errors
     /// Returns a refusal if the allocator itself would report that memory ran out.
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>>;
+    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        if request.bytes == 0 { Ok(Ticket::NONE) } else { self.serve(request) }
+    }
+
+    /// Hands out memory for a request of at least one byte, as [`allocate`](Self::allocate) does.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>>;
 
     /// Frees a block on `stream`, when the program frees it. The block is pending until
     /// [`complete`](Self::complete). Ignores a ticket that is not live.

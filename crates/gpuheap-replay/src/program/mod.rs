@@ -1,6 +1,5 @@
 //! A trace prepared for models, and its run through one of them.
 
-mod before;
 mod cleared;
 mod pools;
 mod reproduce;
@@ -10,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use gpuheap_trace::{AllocatorSettings, Op, Segment, SnapshotKeys, Trace};
+use rustc_hash::FxHashSet;
 
-use self::before::{reserved_before, segments_before};
 use self::cleared::Cleared;
 use self::pools::PrivatePools;
 use crate::Reproduction;
@@ -245,41 +244,37 @@ impl Program {
 
     /// Returns the number of blocks that were live before the recording began, and their bytes.
     pub fn live_before(&self) -> (u64, u64) {
-        let (mut bytes_of, mut live) = (vec![0; self.allocations], (0_u64, 0_u64));
-        for step in &self.steps[..self.before] {
-            match step.action {
-                Action::Allocate { allocation, bytes, .. } => {
-                    bytes_of[allocation as usize] = bytes;
-                    live = (live.0 + 1, live.1.saturating_add(bytes));
-                }
-                Action::Release { allocation } | Action::Free { allocation } => {
-                    live.0 = live.0.saturating_sub(1);
-                    live.1 = live.1.saturating_sub(bytes_of[allocation as usize]);
-                }
-                Action::Complete { .. } | Action::Fail { .. } | Action::GivenBack { .. } => {}
-            }
-        }
-        live
+        let (blocks, bytes, _) = self.count_live(&self.steps[..self.before]);
+        (blocks, bytes)
     }
 
     /// Returns the peak of live bytes, as requested. Requests that failed in the recording count.
     pub(crate) fn peak_live(&self) -> u64 {
-        let (mut bytes_of, mut live, mut peak) = (vec![0; self.allocations], 0_u128, 0);
-        for step in &self.steps {
+        self.count_live(&self.steps).2
+    }
+
+    /// Returns the live blocks and their bytes after some steps, and the peak of the bytes.
+    fn count_live(&self, steps: &[Step]) -> (u64, u64, u64) {
+        let mut bytes_of = vec![0; self.allocations];
+        let (mut blocks, mut live, mut peak) = (0_u64, 0_u128, 0);
+        for step in steps {
             match step.action {
                 Action::Allocate { allocation, bytes, .. } => {
                     bytes_of[allocation as usize] = bytes;
+                    blocks += 1;
                     live += u128::from(bytes);
                     peak = peak.max(live);
                 }
                 Action::Fail { bytes } => peak = peak.max(live + u128::from(bytes)),
                 Action::Release { allocation } | Action::Free { allocation } => {
+                    blocks -= 1;
                     live -= u128::from(bytes_of[allocation as usize]);
                 }
                 Action::Complete { .. } | Action::GivenBack { .. } => {}
             }
         }
-        u64::try_from(peak).unwrap_or(u64::MAX)
+        let clamp = |bytes| u64::try_from(bytes).unwrap_or(u64::MAX);
+        (blocks, clamp(live), clamp(peak))
     }
 
     /// Returns the snapshot's keys, compared with the keys of PyTorch 2.11. `None` if the recording
@@ -513,4 +508,30 @@ fn driver_events(trace: &Trace) -> Vec<DriverEvent> {
         Some(DriverEvent { is_taken, bytes, stream, address })
     };
     trace.events().iter().filter_map(event).collect()
+}
+
+/// Returns the bytes held before the recording: the bytes held at its end, less all bytes taken in
+/// it, plus all bytes given back.
+fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
+    let held: i128 = at_end.iter().map(|segment| i128::from(segment.bytes)).sum();
+    let signed = |event: &DriverEvent| {
+        let bytes = i128::from(event.bytes);
+        if event.is_taken { bytes } else { -bytes }
+    };
+    let gained: i128 = recorded.iter().map(signed).sum();
+    u64::try_from((held - gained).max(0)).unwrap_or(u64::MAX)
+}
+
+/// Returns the segments held before the recording: all segments held at its end, without the ones
+/// that it took. Returns none if a segment grows in place.
+fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> =
+        at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();
+    if at_end.len() != segments.len() {
+        return Vec::new();
+    }
+    let taken: FxHashSet<u64> =
+        recorded.iter().filter(|event| event.is_taken).map(|event| event.address).collect();
+    segments.retain(|segment| !taken.contains(&segment.address));
+    segments
 }

@@ -10,6 +10,7 @@ use super::{DeviceUsed, Options};
 use crate::budget::Budget;
 use crate::models::torch::Settings;
 use crate::recorded::Recorded;
+use crate::text::Amount;
 use crate::{PeakRange, Program};
 
 /// Trace, made ready for all pools.
@@ -58,13 +59,14 @@ impl<'t> Bench<'t> {
         /// Steps of the search. They take one or two seconds on two cores (2026).
         const STEPS: usize = 12_000_000;
         let memory = self.memory();
-        let mut budget = Budget::new(memory.capacity());
-        budget.device_memory = memory.total;
-        budget.vmm = self.device.has_vmm;
-        budget.steps = STEPS;
-        // The number of settings must not depend on how busy the machine is.
-        budget.time = Duration::MAX;
-        budget
+        Budget {
+            device_memory: memory.total,
+            vmm: self.device.has_vmm,
+            steps: STEPS,
+            // The number of settings must not depend on how busy the machine is.
+            time: Duration::MAX,
+            ..Budget::new(memory.capacity())
+        }
     }
 
     /// Returns the time of the event with this number, nanoseconds since the first recorded event.
@@ -100,6 +102,14 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { total: bytes, usable: bytes, limit: None }
+    }
+
+    /// Returns the text for a program that does not get through.
+    pub(super) fn shortage(self) -> String {
+        match self.limit {
+            Some(limit) => format!("the limit of {} is too low", Amount(limit)),
+            None => format!("{} are not enough", Amount(self.total)),
+        }
     }
 
     pub(crate) fn capacity(self) -> u64 {

@@ -9,10 +9,11 @@ use crate::cards::Card;
 use crate::recorded::Recorded;
 
 /// Choice of a device.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum DeviceChoice {
     /// The memory of the failed run. Without a failed run, or with a limit in the options, an H200.
+    #[default]
     Default,
     /// A profile of the emulator, without its context's memory.
     Profile(Profile),
@@ -108,11 +109,8 @@ impl DeviceChoice {
                 profile: None,
                 total: device.total_memory(),
                 usable: device.total_memory(),
-                typed: None,
-                has_vmm: true,
-                is_estimated: false,
                 is_emulated: false,
-                is_recorded: false,
+                ..of(&Profile::h200())
             },
         }
     }

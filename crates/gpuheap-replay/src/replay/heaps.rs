@@ -7,10 +7,9 @@ use gpuheap::emu::Emulator;
 use gpuheap::{Block, Error, Heap, OutOfMemory, PoolKind, Stream};
 
 use super::device::Machine;
-use super::{Bench, Cause, Pool, PoolReport, Stop};
+use super::{Bench, Cause, Memory, Pool, PoolReport, Stop};
 use crate::PeakRange;
 use crate::program::{Action, Program};
-use crate::text::Amount;
 
 /// The default stream's handle in a trace.
 const DEFAULT_STREAM: u64 = 0;
@@ -35,14 +34,14 @@ pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, E
     let per_event = |time: Duration| time.as_nanos() as f64 / calls as f64;
     let mut report = PoolReport::new(Pool::Own(pool));
     let mut later = Vec::new();
-    match replay.pass()? {
-        Ok(time) => report.cold_ns = Some(per_event(time)),
-        Err(at) => report.stop = Some(at.locate(bench, 1)),
-    }
-    if report.stop.is_none() {
+    for pass in 1..=2 {
         match replay.pass()? {
+            Ok(time) if pass == 1 => report.cold_ns = Some(per_event(time)),
             Ok(time) => later.push(time),
-            Err(at) => report.stop = Some(at.locate(bench, 2)),
+            Err(at) => {
+                report.stop = Some(at.locate(bench, pass));
+                break;
+            }
         }
     }
     let usage = replay.heap.usage()?;
@@ -83,10 +82,8 @@ pub(super) fn attempt(
     let mut replay = HeapReplay::new(bench, pool, &bench.machine.with_memory(bytes))?;
     for _ in 0..2 {
         if let Err(at) = replay.pass()? {
-            return Ok(Err(match at.evidence.limit {
-                Some(limit) => format!("the limit of {} is too low", Amount(limit)),
-                None => format!("{} are not enough", Amount(bytes)),
-            }));
+            let memory = Memory { limit: at.evidence.limit, ..Memory::whole(bytes) };
+            return Ok(Err(memory.shortage()));
         }
     }
     Ok(Ok(replay.heap.usage()?.reserved_peak))
@@ -198,14 +195,10 @@ impl Shortage {
             | gpuheap::Cause::Capture => Cause::Other(evidence.cause.name()),
             _ => {
                 let pieces = evidence.cached.saturating_sub(evidence.pending);
-                let parts = [
-                    (rounding, Cause::Rounding),
-                    (evidence.pending, Cause::Pending),
-                    (other_streams, Cause::OtherStreams),
-                    (pieces.saturating_sub(other_streams), Cause::Fragmentation),
-                ];
+                let pieces = pieces.saturating_sub(other_streams);
+                let unused = [rounding, evidence.pending, other_streams, pieces];
                 let capacity = limit.unwrap_or(device);
-                Cause::find(evidence.requested, evidence.live, capacity, limit.is_some(), parts)
+                Cause::find(evidence.requested, evidence.live, capacity, limit.is_some(), unused)
             }
         };
         Stop {

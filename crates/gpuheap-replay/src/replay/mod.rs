@@ -16,7 +16,7 @@ pub(crate) use self::bench::{Bench, Memory};
 pub use self::device::{DeviceChoice, DeviceUsed};
 pub use self::error::ReplayError;
 pub use self::minimum::Minimum;
-pub(crate) use self::model::{attempt, run_torch, torch_gets_through, torch_settings};
+pub(crate) use self::model::{attempt, attempt_torch, run_torch, torch_settings};
 pub use self::options::{Options, Progress, Silent};
 pub use self::pool::Pool;
 pub use self::pool_report::PoolReport;

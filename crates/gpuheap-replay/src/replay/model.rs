@@ -3,7 +3,6 @@
 use super::{Bench, Cause, Memory, Pool, PoolReport, ReplayError, Stop};
 use crate::models::build;
 use crate::models::torch::{Settings, Torch};
-use crate::text::Amount;
 use crate::{Failure, Outcome, PeakRange};
 
 /// Runs a model. Reports its peak of reserved bytes, or its failure.
@@ -13,7 +12,7 @@ pub(super) fn measure(
     memory: Memory,
 ) -> Result<PoolReport, ReplayError> {
     let report = PoolReport::new(Pool::Model(text.to_owned()));
-    let Ran { outcome, settings } = match run(bench, text, memory) {
+    let ran = match run(bench, text, memory) {
         Ok(ran) => ran,
         // The settings were checked before, for any device. This device has no room for the pool's
         // initial size.
@@ -24,14 +23,12 @@ pub(super) fn measure(
         }
         Err(error) => return Err(error),
     };
-    let mut peak_reserved = PeakRange::exact(outcome.figures.peak_reserved);
-    let mut may_fail = false;
-    if let Some(settings) = &settings
-        && outcome.failure.is_none()
-    {
-        peak_reserved = bench.torch_peak(settings);
-        may_fail = !is_sure(bench, settings, memory);
-    }
+    let may_fail = ran.outcome.failure.is_none() && ran.peak_if_sure(bench, memory).is_none();
+    let Ran { outcome, settings } = ran;
+    let peak_reserved = match &settings {
+        Some(settings) if outcome.failure.is_none() => bench.torch_peak(settings),
+        _ => PeakRange::exact(outcome.figures.peak_reserved),
+    };
     Ok(PoolReport {
         settings: settings.filter(|_| text == "torch").map(|settings| settings.to_string()),
         peak_live: match outcome.failure {
@@ -52,32 +49,18 @@ pub(crate) fn attempt(
     text: &str,
     memory: Memory,
 ) -> Result<Result<u64, String>, ReplayError> {
-    let ran = match run(bench, text, memory) {
-        Ok(ran) => ran,
+    match run(bench, text, memory) {
+        Ok(ran) => Ok(ran.peak_if_sure(bench, memory).ok_or_else(|| memory.shortage())),
         // An initial pool of 1 GiB, for example, is an invalid setting on a device of 512 MiB.
-        Err(ReplayError::Setting(error)) => return Ok(Err(error.to_string())),
-        Err(error) => return Err(error),
-    };
-    let is_sure = || ran.settings.as_ref().is_none_or(|settings| is_sure(bench, settings, memory));
-    Ok(match ran.outcome.failure.is_none() && is_sure() {
-        true => Ok(ran.outcome.figures.peak_reserved),
-        false => Err(match memory.limit {
-            Some(limit) => format!("the limit of {} is too low", Amount(limit)),
-            None => format!("{} are not enough", Amount(memory.total)),
-        }),
-    })
+        Err(ReplayError::Setting(error)) => Ok(Err(error.to_string())),
+        Err(error) => Err(error),
+    }
 }
 
-/// Returns `true` if the program gets through at any speed of host and device. It got through at
-/// the recorded speed.
-fn is_sure(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> bool {
-    bench.program.is_sure_to_fit(settings, memory.total, memory.capacity())
-}
-
-/// Returns `true` if the program gets through under PyTorch's allocator at any speed of host and
-/// device.
-pub(crate) fn torch_gets_through(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> bool {
-    run_torch(bench, settings, memory).outcome.failure.is_none() && is_sure(bench, settings, memory)
+/// Returns the peak that PyTorch's allocator reserves. `None` if the program may fail at some speed
+/// of host and device.
+pub(crate) fn attempt_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> Option<u64> {
+    run_torch(bench, settings, memory).peak_if_sure(bench, memory)
 }
 
 /// A finished run.
@@ -85,6 +68,18 @@ pub(crate) struct Ran {
     pub(crate) outcome: Outcome,
     /// Settings of PyTorch's allocator; `None` for other models.
     settings: Option<Settings>,
+}
+
+impl Ran {
+    /// Returns the peak of reserved bytes. `None` if the program may fail at some speed of host and
+    /// device.
+    fn peak_if_sure(&self, bench: &Bench<'_>, memory: Memory) -> Option<u64> {
+        let is_sure = |settings: &Settings| {
+            bench.program.is_sure_to_fit(settings, memory.total, memory.capacity())
+        };
+        let is_met = self.outcome.failure.is_none() && self.settings.as_ref().is_none_or(is_sure);
+        is_met.then_some(self.outcome.figures.peak_reserved)
+    }
 }
 
 /// Runs the model that `text` names.
@@ -133,18 +128,8 @@ fn describe_failure(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop
     let cached = figures.reserved.saturating_sub(figures.allocated);
     let is_limit = refusal.allowed < memory.usable;
     let pieces = cached.saturating_sub(refusal.pending);
-    let cause = Cause::find(
-        requested,
-        figures.requested,
-        refusal.allowed,
-        is_limit,
-        [
-            (rounding, Cause::Rounding),
-            (refusal.pending, Cause::Pending),
-            (0, Cause::OtherStreams),
-            (pieces, Cause::Fragmentation),
-        ],
-    );
+    let unused = [rounding, refusal.pending, 0, pieces];
+    let cause = Cause::find(requested, figures.requested, refusal.allowed, is_limit, unused);
     let left = refusal.allowed.saturating_sub(figures.reserved);
     Stop {
         event: failure.event.into(),

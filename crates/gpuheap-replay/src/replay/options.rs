@@ -8,7 +8,7 @@ use super::{DeviceChoice, Pool};
 use crate::recorded::Recorded;
 
 /// Options of a replay.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Pools to replay through; if empty, those that suit the trace's format.
     pub pools: Vec<Pool>,
@@ -27,21 +27,6 @@ pub struct Options {
     pub delay: Option<Duration>,
     /// `true` to search the smallest device for each pool.
     pub find_minimum: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            pools: Vec::new(),
-            check: None,
-            device: DeviceChoice::Default,
-            limit: None,
-            limit_typed: None,
-            release_threshold: None,
-            delay: None,
-            find_minimum: false,
-        }
-    }
 }
 
 impl Options {

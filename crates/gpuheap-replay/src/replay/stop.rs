@@ -77,14 +77,14 @@ impl Cause {
 
     /// Returns the main reason of a failed request of `requested` bytes.
     ///
-    /// `capacity` has the bytes that the pool may take, and `live` the bytes in use. `parts` are
-    /// the bytes that could not be used, with the reason for each.
+    /// `capacity` has the bytes that the pool may take, and `live` the bytes in use. `unused` are
+    /// the bytes lost to rounding, pending, of other streams, and in other free pieces.
     pub(crate) fn find(
         requested: u64,
         live: u64,
         capacity: u64,
         is_limit: bool,
-        parts: [(u64, Self); 4],
+        unused: [u64; 4],
     ) -> Self {
         match is_limit {
             true if requested > capacity => Self::LargerThanLimit,
@@ -92,7 +92,9 @@ impl Cause {
             true if live.saturating_add(requested) > capacity => Self::Limit,
             false if live.saturating_add(requested) > capacity => Self::DeviceFull,
             _ => {
-                let largest = parts.into_iter().max_by_key(|(bytes, _)| *bytes);
+                let causes =
+                    [Self::Rounding, Self::Pending, Self::OtherStreams, Self::Fragmentation];
+                let largest = unused.into_iter().zip(causes).max_by_key(|(bytes, _)| *bytes);
                 largest.map_or(Self::Fragmentation, |(_, cause)| cause)
             }
         }

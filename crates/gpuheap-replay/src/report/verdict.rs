@@ -79,6 +79,7 @@ fn sentence(report: &TraceReport) -> String {
     if verdict.may_fail {
         return may_fail(report);
     }
+    let is_checked = |pool: &&PoolReport| verdict.checked.contains(&pool.pool);
     if !verdict.gets_through {
         let who = match &verdict.failure {
             Some(MemoryAtFailure { pool: None, device_free, .. }) => ran_out(report, *device_free),
@@ -86,10 +87,8 @@ fn sentence(report: &TraceReport) -> String {
                 format!("{pool} runs out of memory.")
             }
             _ => {
-                let failing = |pool: &&PoolReport| {
-                    pool.stop.is_some() && verdict.checked.contains(&pool.pool)
-                };
-                let failing = report.pools.iter().filter(failing).count();
+                let failing = report.pools.iter().filter(|pool| pool.stop.is_some());
+                let failing = failing.filter(is_checked).count();
                 match failing == verdict.checked.len() {
                     true if Outcomes::from_report(report) == Outcomes::One => {
                         "No pool gets through.".to_owned()
@@ -114,10 +113,7 @@ fn sentence(report: &TraceReport) -> String {
             _ => who,
         };
     }
-    let best = match report.recorded.allocator {
-        Some(_) => report.pools.iter().find(|pool| verdict.checked.contains(&pool.pool)),
-        None => None,
-    };
+    let best = report.recorded.allocator.and_then(|_| report.pools.iter().find(is_checked));
     let is_labelled = !report.recorded.failed.is_empty();
     let (with_, it, then) = match is_labelled {
         true => ("with", "it", ";"),
@@ -147,7 +143,7 @@ fn sentence(report: &TraceReport) -> String {
 /// Adds the outcome that neither the first sentence nor the account of the failure reports.
 fn add_other_outcome(text: &mut String, report: &TraceReport) {
     let verdict = &report.verdict;
-    let is_told = verdict.failure.as_ref().is_some_and(|failure| failure.pool.is_none());
+    let is_reported = verdict.failure.as_ref().is_some_and(|failure| failure.pool.is_none());
     match (Outcomes::from_report(report), report.recorded.failed.first()) {
         (Outcomes::BothFirstRecorded, _) => {
             if let Some(advice) = &verdict.recommended {
@@ -156,7 +152,7 @@ fn add_other_outcome(text: &mut String, report: &TraceReport) {
                 hanging(text, "As replayed: ", "  ", &needed);
             }
         }
-        (Outcomes::BothFirstReplayed, Some(first)) if !is_told => {
+        (Outcomes::BothFirstReplayed, Some(first)) if !is_reported => {
             // The title of the remedies calls their figures lower bounds.
             let words = format!(
                 "it failed at {}; what would have followed is not known.",
@@ -246,14 +242,9 @@ fn pool_text(report: &TraceReport, pool: &str) -> String {
 }
 
 fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, detail: Detail) {
-    let reserved = match failure.reserved {
-        Some(reserved) => format!(
-            " {} had reserved {}.",
-            failure.pool.as_ref().map_or("PyTorch".to_owned(), ToString::to_string),
-            Amount(reserved)
-        ),
-        None => String::new(),
-    };
+    let pool = failure.pool.as_ref().map_or("PyTorch".to_owned(), ToString::to_string);
+    let reserved = failure.reserved.map(|bytes| format!(" {pool} had reserved {}.", Amount(bytes)));
+    let reserved = reserved.unwrap_or_default();
     let which = match report.recorded.failed.len() {
         0 | 1 => String::new(),
         _ if failure.pool.is_some() => String::new(),
@@ -437,8 +428,8 @@ fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let mut order: Vec<usize> =
         (0..remedies.len()).filter(|&index| is_meant(&remedies[index])).collect();
     order.sort_by_key(|&index| !is_first(index));
-    let is_told = report.verdict.gets_through && report.verdict.failure.is_some();
-    order.truncate(if is_told { SHOWN - 1 } else { SHOWN });
+    let is_reported = report.verdict.gets_through && report.verdict.failure.is_some();
+    order.truncate(if is_reported { SHOWN - 1 } else { SHOWN });
     order.sort_unstable();
     order.into_iter().map(|index| &remedies[index]).collect()
 }

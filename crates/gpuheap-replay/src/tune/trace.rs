@@ -50,9 +50,8 @@ impl TraceSearch {
             Format::PytorchSnapshot => Family::Torch,
             _ => Family::Rmm,
         });
-        let mut budget = Budget::new(used.usable);
-        budget.device_memory = used.total;
-        budget.vmm = used.has_vmm;
+        let device_memory = used.total;
+        let budget = Budget { device_memory, vmm: used.has_vmm, ..Budget::new(used.usable) };
         progress.now(&format!("searching settings of {}", family.title()));
         let tried = AtomicUsize::new(0);
         let candidates = search(&program, family, &budget, |_, all| {

@@ -1,7 +1,7 @@
 //! Cards that a program fits on.
 
 use crate::cards::{self, Card};
-use crate::replay::{Bench, Memory, ReplayError, attempt, torch_gets_through, torch_settings};
+use crate::replay::{Bench, Memory, ReplayError, attempt, attempt_torch, torch_settings};
 
 /// Card, and the way in which the program gets through on it.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ fn smallest(bench: &Bench<'_>, pool: &str) -> Result<Option<u64>, ReplayError> {
     let gets_through = |(usable, total): (u64, u64)| {
         let memory = Memory { total, usable, limit: None };
         match &settings {
-            Some(settings) => Ok(torch_gets_through(bench, settings, memory)),
+            Some(settings) => Ok(attempt_torch(bench, settings, memory).is_some()),
             None => attempt(bench, pool, memory).map(|result| result.is_ok()),
         }
     };

@@ -272,13 +272,9 @@ impl MemoryAtFailure {
     ) -> Self {
         let held = moment.held;
         let cause = limit.zip(held).map(|(limit, held)| {
-            let parts = [
-                (held.rounding, Cause::Rounding),
-                (moment.pending, Cause::Pending),
-                (held.other_streams, Cause::OtherStreams),
-                (held.free.saturating_sub(held.other_streams), Cause::Fragmentation),
-            ];
-            Cause::find(request.bytes, moment.live, limit.below, limit.is_own_limit, parts)
+            let pieces = held.free.saturating_sub(held.other_streams);
+            let unused = [held.rounding, moment.pending, held.other_streams, pieces];
+            Cause::find(request.bytes, moment.live, limit.below, limit.is_own_limit, unused)
         });
         Self {
             pool: None,

@@ -7,8 +7,8 @@ use super::{Recorded, Remedy, RemedyKind, rmm};
 use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
-    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run_torch,
-    torch_gets_through,
+    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, attempt_torch,
+    run_torch,
 };
 use crate::tune::{Candidate, Family, search};
 use crate::{Outcome, PeakRange};
@@ -190,7 +190,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
             // The parse succeeds for all texts of the search.
             let settings: Settings = one.model.strip_prefix("torch:")?.parse().ok()?;
             if settings.is_but_for_limit(&self.settings)
-                || !torch_gets_through(self.bench, &settings, self.bench.memory())
+                || attempt_torch(self.bench, &settings, self.bench.memory()).is_none()
             {
                 return None;
             }
@@ -248,13 +248,8 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         let settings = self.settings.without_limit();
         let attempt = |bytes| {
             let memory = Memory { total: LARGEST, usable: LARGEST, limit: Some(bytes) };
-            let outcome = run_torch(self.bench, &settings, memory).outcome;
-            let Memory { total, usable, .. } = memory;
-            let is_sure = || self.bench.program.is_sure_to_fit(&settings, total, usable.min(bytes));
-            Ok::<_, ReplayError>(match outcome.failure.is_none() && is_sure() {
-                true => Ok(outcome.figures.peak_reserved),
-                false => Err(String::new()),
-            })
+            let peak = attempt_torch(self.bench, &settings, memory);
+            Ok::<_, ReplayError>(peak.ok_or_else(String::new))
         };
         let found = minimum::find(
             minimum::STEP,

@@ -176,7 +176,7 @@ impl Model for Counted {
         self.inner.name()
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let ticket = self.inner.allocate(request)?;
         self.live.insert(ticket, request.bytes);
         Ok(ticket)

@@ -7,20 +7,20 @@ pub(super) fn decimal(text: &[u8]) -> Option<u64> {
 
 /// Parses an address as C's `%p` prints it: `0x7f…`, with or without the prefix, or `(nil)`.
 pub(super) fn pointer(text: &[u8]) -> Option<u64> {
-    match without_prefix(text) {
-        Some(digits) => number(digits, 16),
-        None if text == b"(nil)" => Some(0),
-        None => number(text, 16),
-    }
+    address(text, 16)
 }
 
 /// Parses a stream's handle, like [`pointer`]. Without a prefix it is decimal, because RMM's own
 /// reader expects decimals. RMM's writer leaves the prefix out only for `0`.
 pub(super) fn stream(text: &[u8]) -> Option<u64> {
-    match without_prefix(text) {
+    address(text, 10)
+}
+
+fn address(text: &[u8], base_without_prefix: u32) -> Option<u64> {
+    match text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")) {
         Some(digits) => number(digits, 16),
         None if text == b"(nil)" => Some(0),
-        None => number(text, 10),
+        None => number(text, base_without_prefix),
     }
 }
 
@@ -37,10 +37,6 @@ pub(super) fn time_of_day_us(text: &[u8]) -> Option<u64> {
         return None;
     }
     Some(((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + number(micros, 10)?)
-}
-
-fn without_prefix(text: &[u8]) -> Option<&[u8]> {
-    text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X"))
 }
 
 fn number(digits: &[u8], base: u32) -> Option<u64> {

@@ -333,19 +333,19 @@ impl<R: Read> Machine<R> {
     fn list_below(&self, height: usize) -> Result<u32, Error> {
         match self.below(height)?.value() {
             Value::List(number) => Ok(number),
-            other => {
-                Err(self.malformed(&format!("finds {} as its list", self.heap.describe(other))))
-            }
+            other => Err(self.wrong_target(other, "list")),
         }
     }
 
     fn dict_below(&self, height: usize) -> Result<u32, Error> {
         match self.below(height)?.value() {
             Value::Dict(number) => Ok(number),
-            other => {
-                Err(self.malformed(&format!("finds {} as its dict", self.heap.describe(other))))
-            }
+            other => Err(self.wrong_target(other, "dict")),
         }
+    }
+
+    fn wrong_target(&self, found: Value, wanted: &str) -> Error {
+        self.malformed(&format!("finds {} as its {wanted}", self.heap.describe(found)))
     }
 
     /// Returns the height of the last mark. No value below it may be popped.

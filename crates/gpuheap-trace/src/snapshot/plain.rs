@@ -111,17 +111,10 @@ impl<'h> Plain<'h> {
         path: &Path<'_>,
         keys: &[&'static str; N],
     ) -> Result<[Option<Value>; N], Error> {
-        let Value::Dict(number) = value else {
-            return Err(self.wrong_type(value, "a dict", path));
-        };
-        let pairs = self.heap.dict(number);
-        self.visit(pairs.len(), path)?;
         let mut values = [None; N];
-        for [key, value] in pairs {
-            let Value::Text(key) = key.value() else { continue };
-            let key = self.heap.text(key);
+        for (key, value) in self.pairs(value, path)? {
             if let Some(index) = keys.iter().position(|wanted| wanted.as_bytes() == key) {
-                values[index] = Some(value.value());
+                values[index] = Some(value);
             }
         }
         Ok(values)
@@ -156,17 +149,17 @@ impl<'h> Plain<'h> {
         &self,
         value: Value,
         path: &Path<'_>,
-    ) -> Result<Vec<(&'h [u8], Value)>, Error> {
+    ) -> Result<impl Iterator<Item = (&'h [u8], Value)> + use<'h>, Error> {
         let Value::Dict(number) = value else {
             return Err(self.wrong_type(value, "a dict", path));
         };
-        let pairs = self.heap.dict(number);
+        let heap = self.heap;
+        let pairs = heap.dict(number);
         self.visit(pairs.len(), path)?;
-        let with_text = pairs.iter().filter_map(|[key, value]| match key.value() {
-            Value::Text(key) => Some((self.heap.text(key), value.value())),
+        Ok(pairs.iter().filter_map(|[key, value]| match key.value() {
+            Value::Text(key) => Some((heap.text(key), value.value())),
             _ => None,
-        });
-        Ok(with_text.collect())
+        }))
     }
 
     /// Returns the items of a list or a tuple.

@@ -81,8 +81,11 @@ fn read_devices(
         let start = blocks.partition_point(|&(other, _)| other < index);
         let of_device = blocks[start..].iter().take_while(|&&(other, _)| other == index);
         let at_end = of_device.map(|&(_, block)| block);
-        let source = Resolved { plain, entries, frames: &frames };
-        let mut builder = device.build(name, &source, at_end, recorded_only)?;
+        let stack = |entry: &Entry| match entry.frames {
+            Entry::NO_FRAMES => 0,
+            list => frames.known(plain, Value::List(list)).unwrap_or(0),
+        };
+        let mut builder = device.build(name, entries, stack, at_end, recorded_only)?;
         let start = segments.partition_point(|&(other, _)| other < index);
         let of_device = segments[start..].iter().take_while(|&&(other, _)| other == index);
         builder.set_segments(of_device.map(|&(_, segment)| segment).collect());
@@ -102,22 +105,6 @@ fn read_devices(
             builder.finish()
         })
         .collect())
-}
-
-/// Checked entries, with all that they refer to.
-struct Resolved<'r> {
-    plain: &'r Plain<'r>,
-    entries: &'r Entries,
-    frames: &'r Frames,
-}
-
-impl Resolved<'_> {
-    fn stack(&self, entry: &Entry) -> u32 {
-        match entry.frames {
-            Entry::NO_FRAMES => 0,
-            list => self.frames.known(self.plain, Value::List(list)).unwrap_or(0),
-        }
-    }
 }
 
 /// Records of one device in the snapshot.
@@ -178,13 +165,14 @@ impl Device {
     fn build(
         self,
         name: &str,
-        source: &Resolved<'_>,
+        all_entries: &Entries,
+        stack: impl Fn(&Entry) -> u32,
         at_end: impl Iterator<Item = Block>,
         recorded_only: bool,
     ) -> Result<TraceBuilder, Error> {
         let mut builder = TraceBuilder::new(name, Format::PytorchSnapshot);
         builder.set_device(u32::try_from(self.index).unwrap_or(u32::MAX));
-        let entries = || self.entries.iter().map(|&number| source.entries.get(number));
+        let entries = || self.entries.iter().map(|&number| all_entries.get(number));
         if !recorded_only {
             for block in blocks_before(entries(), at_end) {
                 let at = At { time_ns: 0, stream: block.stream, thread: 0, stack: block.stack };
@@ -203,11 +191,11 @@ impl Device {
                 time_ns: entry.time_us.saturating_sub(first_us).saturating_mul(1000),
                 stream: entry.stream,
                 thread: 0,
-                stack: source.stack(entry),
+                stack: stack(entry),
             };
             match entry.action {
                 Action::Alloc => {
-                    builder.set_pool(source.entries.pool(entry))?;
+                    builder.set_pool(all_entries.pool(entry))?;
                     if !builder.allocate(at, entry.address, entry.bytes)? {
                         lost_frees.count(place);
                     }

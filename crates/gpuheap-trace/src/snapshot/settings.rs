@@ -32,8 +32,8 @@ pub(super) fn read(
         expandable_segments: expandable.optional(Plain::truth)?.unwrap_or(false),
         roundup_power2_divisions: Vec::new(),
     };
-    let pairs = divisions.optional(Plain::pairs)?.unwrap_or_default();
-    for (power, value) in pairs {
+    let pairs = divisions.optional(|plain, value, path| plain.pairs(value, path))?;
+    for (power, value) in pairs.into_iter().flatten() {
         let power = std::str::from_utf8(power).ok().and_then(|text| text.parse().ok());
         if let Some(power) = power {
             let divisions = plain.number(value, &divisions.path())?;

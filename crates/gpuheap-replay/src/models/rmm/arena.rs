@@ -153,10 +153,7 @@ impl Model for Arena {
         format!("rmm:arena:arena_size:{}", self.books.figures.peak_reserved)
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
-        if request.bytes == 0 {
-            return Ok(Ticket::NONE);
-        }
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let bytes = request.bytes.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
         let stream = stream_key(request.stream);
         let mut found = self.take(bytes, stream);

@@ -63,7 +63,7 @@ impl<M: Model> Binning<M> {
         Ok(())
     }
 
-    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+    fn serve_from_bin(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let Some(bin) = self.bins.iter().position(|bin| bin.bytes >= request.bytes) else {
             let before = self.upstream.figures().allocated;
             let ticket = self.upstream.allocate(request)?;
@@ -85,11 +85,8 @@ impl<M: Model> Model for Binning<M> {
         "rmm:binning".to_owned()
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
-        if request.bytes == 0 {
-            return Ok(Ticket::NONE);
-        }
-        let result = self.serve(request);
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        let result = self.serve_from_bin(request);
         let figures = &mut self.figures;
         figures.active = figures.allocated;
         figures.peak_active = figures.peak_active.max(figures.active);

@@ -148,10 +148,7 @@ impl Model for Pool {
         format!("rmm:pool:initial_pool_size:{}{}", self.initial, maximum.unwrap_or_default())
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
-        if request.bytes == 0 {
-            return Ok(Ticket::NONE);
-        }
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let stream = stream_key(request.stream);
         let rounded = request.bytes.checked_next_multiple_of(ALIGN);
         let Some(span) = rounded.and_then(|bytes| self.take(bytes, stream)) else {

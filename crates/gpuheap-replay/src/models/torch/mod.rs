@@ -125,9 +125,8 @@ impl Torch {
 
     /// Returns the address of a live block.
     pub fn address(&self, ticket: Ticket) -> Option<u64> {
-        let block = self.blocks.get(ticket.slot as usize)?;
-        (block.generation == ticket.generation && block.state == State::Allocated)
-            .then_some(block.address)
+        let block = self.live_block(ticket, State::Allocated)?;
+        Some(self.blocks[block as usize].address)
     }
 
     /// Returns the settings.
@@ -163,11 +162,7 @@ impl Model for Torch {
         after <= self.limit() && !self.collects_garbage()
     }
 
-    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
-        if request.bytes == 0 {
-            // PyTorch allocates nothing for such tensors.
-            return Ok(Ticket::NONE);
-        }
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         let bytes = self.settings.rounded(request.bytes);
         let pool = self.pool_of(bytes, request.pool);
         let within = request.bytes <= LARGEST_REQUEST;
@@ -177,7 +172,7 @@ impl Model for Torch {
             pool,
             stream: request.stream,
         };
-        match within.then(|| self.serve(wanted)).flatten() {
+        match within.then(|| self.find_block(wanted)).flatten() {
             Some(block) => {
                 let splits = self.should_split(block, wanted);
                 Ok(self.hand_out(block, wanted, request.bytes, splits))

@@ -37,7 +37,7 @@ impl Torch {
         first as u32 + u32::from(bytes <= SMALL)
     }
 
-    pub(super) fn serve(&mut self, wanted: Wanted) -> Option<u32> {
+    pub(super) fn find_block(&mut self, wanted: Wanted) -> Option<u32> {
         if let Some(block) = self.find_free(wanted) {
             return Some(block);
         }
