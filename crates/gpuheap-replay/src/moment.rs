@@ -333,8 +333,8 @@ fn blocks_after(trace: &Trace, events: usize) -> Blocks {
     blocks
 }
 
-/// Returns the segments taken from the driver after the first `events` events: those held at the
-/// end, with all later events undone. `None` if the recording has no segments.
+/// Returns the segments held after the first `events` events: the segments held at the end, with
+/// all later events undone. `None` if the recording has no segments.
 fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
     let is_segment = |op: Op| matches!(op, Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. });
     if trace.segments_at_end().is_empty()
@@ -357,8 +357,8 @@ fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
     Some(taken)
 }
 
-/// Returns the peak of bytes taken from the driver in the first `events` events, and the bytes
-/// taken after them. `None` if the recording has no segments.
+/// Returns the peak of reserved bytes in the first `events` events, and the bytes reserved after
+/// these events. `None` if the recording has no segments.
 pub(crate) fn reserved_until(trace: &Trace, events: usize) -> Option<(u64, u64)> {
     let sum = |taken: &Taken| taken.0.iter().map(|(start, (end, _))| end - start).sum::<u64>();
     let mut now = sum(&taken_after(trace, 0)?);

@@ -8,7 +8,7 @@
 //! assert_eq!(card.name, "RTX 4060 8GB");
 //! assert!(card.usable_bytes < card.total_bytes);
 //!
-//! // A name that several devices have is an error, which lists them all.
+//! // A name of several devices is an error. It lists them all.
 //! let error = cards::find("A100").unwrap_err();
 //! assert_eq!(error.candidates(), ["A100 40GB", "A100 80GB"]);
 //! # Ok::<(), cards::UnknownCard>(())
@@ -66,7 +66,7 @@ pub enum Class {
     Workstation,
     /// A device for data centres.
     DataCentre,
-    /// A part of a data-centre device that the driver presents as a device of its own.
+    /// A part of a data-centre device that the driver presents as a separate device.
     MigSlice,
 }
 
@@ -120,8 +120,8 @@ fn names() -> &'static [(&'static Card, Name)] {
 /// device fits.
 ///
 /// # Errors
-/// Returns an error if no device or several devices fit. It lists the nearest ones, or all that
-/// fit.
+/// Returns an error if no device or several devices fit. The error lists the nearest devices, or
+/// all that fit.
 pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
     let asked = Name::parse(text);
     let rules: [fn(&Name, &Name) -> bool; 3] =
@@ -162,7 +162,7 @@ impl UnknownCard {
         self.is_ambiguous
     }
 
-    /// Returns the names of the devices that fit. If none fits, returns the nearest ones.
+    /// Returns the names of the devices that fit. If none fits, returns the nearest names.
     pub fn candidates(&self) -> &[&'static str] {
         &self.candidates
     }

@@ -14,7 +14,7 @@ const TOP: u64 = 0x7f00_0000_0000;
 /// Start of the first growing segment, below all memory that is taken whole.
 const GROWING: u64 = 0x3_0200_0000;
 
-/// Source of addresses.
+/// Addresses of a model's device.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
     /// Start and length of each free range in a window.
@@ -38,10 +38,10 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Gives these addresses while the sizes match. Each comes with the bytes that it was for.
+    /// Sets the addresses to give while the sizes match, each with its bytes.
     pub(crate) fn follow(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.recorded = recorded.into_iter().collect();
-        // Addresses after the first difference are made up. They lie below all recorded ones.
+        // Addresses after the first difference are invented, below all recorded addresses.
         if let Some(lowest) = self.recorded.iter().map(|&(address, _)| address).min() {
             self.lowest = self.lowest.min(lowest / WINDOW * WINDOW);
         }

@@ -17,7 +17,7 @@ pub use spec::{NAMES, build};
 
 use crate::text::{distance, quoted};
 
-/// Allocator that follows the rules of the one that it is named after.
+/// Model of an allocator. It follows the rules of the real allocator with its name.
 ///
 /// A model is deterministic: equal calls give equal results. No call panics or blocks.
 pub trait Model {
@@ -112,7 +112,7 @@ pub struct Figures {
     pub requested: u64,
     /// Free bytes in segments that are partly in use.
     pub inactive_split: u64,
-    /// Number of segments held, without those that grow in place.
+    /// Number of segments held. Segments that grow in place do not count.
     pub segments: u64,
     /// Number of driver calls that took memory or gave it back.
     pub driver_calls: u64,

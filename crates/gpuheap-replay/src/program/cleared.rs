@@ -9,7 +9,7 @@ use gpuheap_trace::{Op, Trace};
 /// Segments that were given back in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cleared {
-    /// Index of the event that gave back the last of them.
+    /// Index of the event that gave back the last segment.
     pub(super) last: usize,
     /// Bytes taken, or refused, by the next event. 0 if the next event is of another kind: then the
     /// program called.

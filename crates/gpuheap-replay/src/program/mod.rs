@@ -1,4 +1,4 @@
-//! A trace prepared for models, and its run through one of them.
+//! A trace prepared for models and heaps, and its run through a model.
 
 mod cleared;
 mod pools;
@@ -312,8 +312,8 @@ impl Program {
 
     /// Returns the steps with each completion moved by `by` completions.
     fn shifted(&self, by: i32) -> Vec<Step> {
-        // Blocks in order of their recorded completion, then those that never completed, in order
-        // of free.
+        // Blocks in order of their recorded completion, then blocks that never completed, in order
+        // of their free.
         let (mut waiting, mut completed) = (BTreeMap::new(), Vec::new());
         let mut freed_at = vec![0; self.allocations];
         for (index, step) in self.steps.iter().enumerate() {
@@ -357,8 +357,8 @@ impl Program {
     }
 
     /// Compares the model with the recorded segments, without a memory fraction on an unlimited
-    /// device. If they differ and `settings` has a fraction, compares with that fraction, because
-    /// no recording has the one that the program set.
+    /// device. If they differ and `settings` has a fraction, compares with that fraction. No
+    /// recording has the fraction that the program set.
     fn reproduction_under(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
         let unlimited = || self.reproduction(None, u64::MAX);
         let without = (*self.unlimited.get_or_init(unlimited))?;
@@ -372,8 +372,8 @@ impl Program {
     }
 
     /// Runs the program through PyTorch's allocator in its state at the start of the recording.
-    /// Segments and live blocks have their recorded addresses, and the driver gives the recorded
-    /// ones.
+    /// Segments and live blocks have their recorded addresses. New segments get recorded addresses
+    /// too.
     ///
     /// Meant for the recorded settings: others would have led to other segments.
     pub fn run_as_recorded(&self, model: &mut Torch) -> Outcome {

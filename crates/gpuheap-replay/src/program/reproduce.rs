@@ -6,8 +6,8 @@ use crate::models::torch::Torch;
 use crate::models::{DriverEvent, Model};
 
 impl Program {
-    /// Runs the program under the recorded settings, and compares the segments with those that
-    /// PyTorch took.
+    /// Runs the program under the recorded settings, and compares the segments with the segments of
+    /// PyTorch.
     ///
     /// No recording has `memory_fraction`, the fraction that the program set.
     ///
@@ -46,7 +46,7 @@ impl Program {
         })
     }
 
-    /// Returns the peak of bytes that the recorded allocator held, including those from before the
+    /// Returns the peak of bytes that the recorded allocator held, including bytes from before the
     /// recording. Zero if the recording has no segments.
     pub fn recorded_peak(&self) -> u64 {
         let mut reserved = self.reserved_before();

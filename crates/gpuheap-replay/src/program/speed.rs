@@ -24,8 +24,8 @@ impl Program {
     ///
     /// The model may not take the recorded segments under the recorded settings
     /// ([`reproduction`](Self::reproduction)). Then the error of its peak there widens the range.
-    /// It does not if a request failed or memory was collected, because then the recording lacks a
-    /// limit. Under the recorded settings without a memory fraction, the result is then the
+    /// If a request failed or memory was collected, the recording lacks a limit, and the error
+    /// does not count. Under the recorded settings without a memory fraction, the result is then the
     /// recorded peak, if the device has that much.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {

@@ -266,7 +266,7 @@ fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailur
         (Outcomes::BothFirstRecorded, false) => ("As recorded: ", ""),
     };
     hanging(text, title, "  ", &format!("{what}{unknown}"));
-    // If the run gets through now, the rest of the screen is for remedies that take less.
+    // If the program gets through now, the screen has room for remedies that take less.
     if report.verdict.gets_through && detail == Detail::Screen {
         return;
     }
@@ -342,7 +342,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     format!("{device} Main reason: {text}.")
 }
 
-/// Adds the remedies. Returns those that were left out.
+/// Adds the remedies. Returns the remedies that it left out.
 fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> Vec<&'r Remedy> {
     let verdict = &report.verdict;
     if verdict.remedies.is_empty() {

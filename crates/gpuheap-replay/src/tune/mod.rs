@@ -32,15 +32,15 @@ use crate::cores::on_all_cores;
 use crate::models::torch::{Settings, Torch};
 use crate::models::{Model, SettingError, build};
 
-/// Runs the program under settings of one framework, on all cores. Returns those that no other
-/// setting beats in both reserved bytes and driver calls, fewest bytes first.
+/// Runs the program under settings of one framework, on all cores. Returns the Pareto-optimal ones:
+/// no other setting has both fewer reserved bytes and fewer driver calls. Fewest bytes come first.
 ///
 /// Of settings with equal figures, the plainer one is returned. Settings under which a request
 /// fails are left out. If all fail, the one that serves the program longest is returned.
 ///
 /// Frees are completed as recorded. `progress` is called from several threads with the number of
 /// settings tried, and of all. Both are equal at the end, unless the time ran out. Blocks until the
-/// search is over.
+/// search is complete.
 pub fn search(
     program: &Program,
     family: Family,
@@ -94,7 +94,7 @@ fn build_on(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, Settin
     Ok(Box::new(torch))
 }
 
-/// Returns the Pareto-optimal candidates. If all fail, returns the one that got furthest.
+/// Returns the Pareto-optimal candidates. If all fail, returns the one that failed last.
 fn front(tried: Vec<Tried>) -> Vec<Candidate> {
     if tried.iter().all(|tried| tried.candidate.fails) {
         let furthest = tried.into_iter().rev().max_by_key(|tried| tried.failed_at);

@@ -39,8 +39,8 @@ pub struct Verdict {
     /// Advised pool, as `--pool` takes it. If the trace's allocator is known, the pool that needs
     /// the fewest settings.
     pub recommended: Option<Advice>,
-    /// Least usable memory with which the pool that decides runs the trace, and how much it takes
-    /// on a device with memory to spare. `None` if the verdict depends on several pools, or if no
+    /// Least usable memory with which the deciding pool runs the trace, and the memory that the
+    /// pool takes from a large device. `None` if the verdict depends on several pools, or if no
     /// device is large enough.
     pub needs: Option<Needs>,
     /// All known cards, each with the way in which the program gets through on it. Empty if the
@@ -157,7 +157,7 @@ impl Verdict {
         let may_fail = !is_recorded_failure
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
-        // A log that does not name its allocator comes from RMM, so the pool is one that RMM has.
+        // RMM writes logs that do not name their allocator. So only pools of RMM can be meant.
         let is_open = recorded.allocator.is_none()
             && options.pools.is_empty()
             && options.check.is_none()
@@ -167,10 +167,10 @@ impl Verdict {
         };
         let stopped = of_checked().filter(is_meant);
         let stopped = stopped.filter_map(|result| Some((result, result.stop.as_ref()?)));
-        // Of several pools, the one that got furthest shows most of the program.
+        // Of several pools, the one that failed last shows most of the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
-            // With other memory than the run had, the failure in the replay is the one to remedy.
+            // If the user chose other memory, remedies are for the failure in the replay.
             (Some(first), Some((result, stop)))
                 if is_given || stop.event < first.event && stop.pass == 1 =>
             {
@@ -222,8 +222,8 @@ impl Verdict {
     }
 }
 
-/// Returns the pools that decide: the one to check, or else those that were named, or else the
-/// allocator that recorded the trace, or else all.
+/// Returns the pools that decide: the pool to check, or else the named pools, or else the allocator
+/// that recorded the trace, or else all.
 fn checked_pools(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<Pool> {
     match (&options.check, &options.pools[..], bench.trace.format()) {
         (Some(pool), ..) => vec![pool.clone()],

@@ -60,7 +60,7 @@ pub(super) fn find(
         }
         pools = Some(of_rmm.iter().map(|resource| resource.candidate.model.clone()).collect());
     }
-    // gpuheap's own heap comes last, because no line turns it on.
+    // gpuheap's own heap is last, because no setting turns it on.
     remedies.sort_by_key(|remedy| (remedy.is_own_heap, remedy.kind));
     let pools = pools.unwrap_or_else(|| {
         let settings = remedies.iter().filter(|remedy| !remedy.is_own_heap);

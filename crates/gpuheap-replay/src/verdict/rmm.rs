@@ -13,11 +13,12 @@ pub(super) struct Resource {
     passes: bool,
 }
 
-/// Returns the resources with which the program gets through on the device. Those that rarely call
-/// the driver come first, then RMM's default and others that call it often. Each group is ordered
-/// by memory, least first.
+/// Returns the resources with which the program gets through on the device. Resources that rarely
+/// call the driver come first, then RMM's default and others that call it often. Each group is
+/// ordered by memory, least first.
 ///
-/// If none gets through, returns those that do on a device of any size, least memory first.
+/// If the program gets through with none of them, returns the resources with which it does on a
+/// device of any size, least memory first.
 pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     let mut budget = bench.budget();
     for passes in [true, false] {
@@ -35,8 +36,8 @@ pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     Vec::new()
 }
 
-/// Returns the first resource, and the first that takes less by calling the driver often. If there
-/// is no such resource, returns the first two.
+/// Returns the first resource, and the first one that takes less memory by calling the driver
+/// often. Without such a resource, returns the first two.
 pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     let others = || resources.iter().skip(1);
     let second = others().find(|resource| resource.calls_often()).or(others().next());

@@ -6,8 +6,8 @@
 Needs one GPU, RMM for the files of RMM, and CuPy for its own. Without one of them, the script
 leaves out its files, and prints a line about it. A separate process writes each file:
 FOLDER/NAME.csv.gz for pool, arena, binning, async, cuda and cupy. A file holds several programs.
-Each begins with a line `# {...}` of JSON (model, settings, device memory, versions). Then it has one
-row for each operation:
+Each begins with a line `# {...}` of JSON (model, settings, device memory, versions). Then it has
+one row for each operation:
 
 * `a`: a request for `bytes` on `stream`, met if `ok` is 1. `f`: the block `id` is freed on
   `stream`, not always the stream of its request. `e`: CuPy's `free_all_blocks`.

@@ -124,7 +124,7 @@ impl Torch {
         self.spare.push(block);
     }
 
-    /// Links a block between two neighbours, either of which may be missing.
+    /// Links a block between two neighbours. Either neighbour may be missing.
     pub(super) fn link(&mut self, before: u32, block: u32, after: u32) {
         self.join(before, block);
         self.join(block, after);

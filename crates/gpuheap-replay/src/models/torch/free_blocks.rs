@@ -1,8 +1,8 @@
 //! Free blocks of a stream, in the order in which they are tried.
 //!
 //! Each request and each free searches, inserts or removes. In sorted chunks, a search has no
-//! branch that depends on the data. In a `BTreeMap`, each node on the path has some, and half of
-//! them are mispredicted.
+//! branch that depends on the data. In a `BTreeMap`, each node on the path has such branches, and
+//! the processor mispredicts half of them.
 
 /// Free blocks by size, then by address.
 #[derive(Debug, Clone, Default)]

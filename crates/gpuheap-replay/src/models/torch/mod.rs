@@ -66,8 +66,8 @@ impl Torch {
         }
     }
 
-    /// Limits the allocator to `bytes` of the device: those that CUDA and other programs leave. The
-    /// memory fraction remains a part of the whole device.
+    /// Limits the allocator to `bytes` of the device, the bytes that CUDA and other programs leave.
+    /// The memory fraction remains a part of the whole device.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.books.set_allowed(bytes);
     }

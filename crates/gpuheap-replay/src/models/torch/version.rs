@@ -42,8 +42,8 @@ impl Version {
         self == Self::MEASURED
     }
 
-    /// Returns the release that writes these keys. If several write them, returns the measured one,
-    /// or the one next to it.
+    /// Returns the release that writes these keys. If several releases write them, returns the
+    /// measured release, or the release nearest to it.
     pub(crate) fn from_keys(keys: &SnapshotKeys) -> Self {
         let has = |name: &str| keys.unknown.iter().any(|key| key == name);
         let minor = match (keys.missing.is_empty(), keys.unknown.is_empty()) {
