@@ -88,8 +88,10 @@ pub unsafe extern "C" fn gpuheap_allocate(
 ) -> gpuheap_status {
     enter("gpuheap_allocate", || {
         write(address, "where the address goes", std::ptr::null_mut())?;
-        let allocated = gpuheap_heap::get(heap)?.allocate(bytes, LiveStream::new(stream));
-        address.write(dry_run::reported(bytes, address, allocated)? as *mut c_void);
+        let heap = gpuheap_heap::get(heap)?;
+        let allocated = heap.allocate(bytes, LiveStream::new(stream));
+        let allocated = dry_run::reported(heap.heap(), bytes, address, allocated)?;
+        address.write(allocated as *mut c_void);
         Ok(())
     })
 }
@@ -119,7 +121,8 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
         }
         for at in 0..count {
             let (bytes, address) = (bytes.add(at).read(), addresses.add(at));
-            match dry_run::reported(bytes, address, heap.allocate(bytes, LiveStream::new(stream))) {
+            let allocated = heap.allocate(bytes, LiveStream::new(stream));
+            match dry_run::reported(heap.heap(), bytes, address, allocated) {
                 Ok(allocated) => address.write(allocated as *mut c_void),
                 Err(failure) => {
                     for made in (0..at).map(|made| addresses.add(made)) {

@@ -59,10 +59,10 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
                  gpuheap_register, or allocate GPUHEAP_KIND_PINNED",
             ));
         }
-        let allocated =
-            gpuheap_heap::get(heap)?.allocate_kind(kind, bytes, LiveStream::new(stream));
+        let heap = gpuheap_heap::get(heap)?;
+        let allocated = heap.allocate_kind(kind, bytes, LiveStream::new(stream));
         let allocated = match kind {
-            MemoryKind::Device => dry_run::reported(bytes, address, allocated)?,
+            MemoryKind::Device => dry_run::reported(heap.heap(), bytes, address, allocated)?,
             _ => allocated?,
         };
         address.write(std::ptr::with_exposed_provenance_mut(allocated as usize));

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::types::*;
-use crate::{BlockChecks, CUresult, cuda_functions};
+use crate::{BlockChecks, CUresult, RequestReports, cuda_functions};
 
 macro_rules! driver_trait {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
@@ -26,6 +26,12 @@ macro_rules! driver_trait {
             /// Returns the checks of an emulated device that judge each block of a heap, if they
             /// are on; `None` on a real device.
             fn block_checks(&self) -> Option<&dyn BlockChecks> {
+                None
+            }
+
+            /// Returns an emulated libcuda to which a heap reports requests; `None` on another
+            /// driver.
+            fn request_reports(&self) -> Option<RequestReports<'_>> {
                 None
             }
 

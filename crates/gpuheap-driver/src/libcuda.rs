@@ -9,7 +9,10 @@ use libloading::Library;
 
 use crate::blocks::LibraryChecks;
 use crate::types::*;
-use crate::{BlockChecks, CUresult, Driver, EMULATED_BLOCK, EmulatedBlock, cuda_functions};
+use crate::{
+    BlockChecks, CUresult, Driver, EMULATED_BLOCK, EMULATED_REQUEST, EmulatedBlock,
+    EmulatedRequest, RequestReports, cuda_functions,
+};
 
 /// Names and paths at which libcuda is looked for, in this order. The first goes through the
 /// system's loader (`LD_LIBRARY_PATH`, the loader's cache). The others are those of distributions
@@ -48,6 +51,15 @@ macro_rules! libcuda {
 
             fn block_checks(&self) -> Option<&dyn BlockChecks> {
                 self.block_checks.as_ref().map(|checks| checks as &dyn BlockChecks)
+            }
+
+            fn request_reports(&self) -> Option<RequestReports<'_>> {
+                let symbol = EMULATED_REQUEST.as_bytes();
+                // SAFETY: gpuheap's emulated libcuda alone has this symbol, with this type.
+                let found = unsafe { self.library.get::<EmulatedRequest>(symbol) }.ok()?;
+                // SAFETY: the symbol is `EMULATED_REQUEST`. The library is unloaded with `self`,
+                // which the result borrows.
+                Some(unsafe { RequestReports::new(*found) })
             }
 
             $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {

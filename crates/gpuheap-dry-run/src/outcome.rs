@@ -8,8 +8,10 @@ use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult, 
 /// Library that has PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
 /// Libraries that serve a program's requests from memory of the driver. They answer a refusal by
-/// other sizes or other memory, and raise an error of their own if none is left.
-const ALLOCATORS: [&str; 3] = ["libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];
+/// other sizes or other memory, and raise an error of their own if none is left. `gpuheap` is a heap
+/// within a program in Rust or Python.
+const ALLOCATORS: [&str; 4] =
+    ["gpuheap", "libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];
 
 /// Returns the result of a run on its card.
 pub(crate) fn of(run: &Run) -> CardResult {

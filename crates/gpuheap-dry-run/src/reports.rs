@@ -87,6 +87,8 @@ pub enum Then {
     Repeated,
     /// A smaller one at once, which was granted.
     Less,
+    /// None, but the program did another step of its optimiser.
+    Step,
 }
 
 /// Function that answered that it is not supported.
@@ -200,17 +202,23 @@ pub(crate) struct SizeAt {
     pub(crate) times: u64,
 }
 
-/// Reads the reports of all processes, in the order of their ids. A file that cannot be read as a
-/// report counts as missing.
+/// Reads the reports of all processes, in the order of their ids. A process that ran several
+/// programs, one after another by `exec`, has an entry for each: files of the earlier ones are named
+/// `KIND.PID-N.ENDING`. A file that cannot be read as a report counts as missing.
 pub(crate) fn read(folder: &Path) -> Vec<Process> {
-    let mut processes = BTreeMap::<u32, Process>::new();
+    let mut processes = BTreeMap::<(u32, u32), Process>::new();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     for path in files.map(|file| file.path()) {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let parts: Vec<&str> = name.split('.').collect();
         let [kind, pid, ending] = parts[..] else { continue };
+        let (pid, program) = match pid.split_once('-') {
+            Some((pid, program)) => (pid, program.parse().unwrap_or(0)),
+            None => (pid, u32::MAX),
+        };
         let Ok(pid) = pid.parse() else { continue };
-        let process = processes.entry(pid).or_insert_with(|| Process { pid, ..Process::default() });
+        let new = || Process { pid, ..Process::default() };
+        let process = processes.entry((pid, program)).or_insert_with(new);
         match (kind, ending) {
             ("driver", "json") => process.driver = parse(&path),
             ("cudart", "json") => process.cudart = parse(&path),

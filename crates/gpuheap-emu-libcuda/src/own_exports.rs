@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use gpuheap_driver::abi::Out;
+use gpuheap_driver::abi::{Out, Text};
 use gpuheap_driver::{
     BlockEvent, BlockNote, CUcontext, CUdeviceptr, CUresult, CUstream, Driver, EmulatedBlock,
     EmulatedDevice, export,
@@ -11,6 +11,7 @@ use gpuheap_driver::{
 use gpuheap_emu::{Profile, Request, Usage, put_request};
 
 use crate::process;
+use crate::requests::{self, HEAP_REQUEST};
 
 /// Checks that the export has the type that heaps look up.
 const _: EmulatedBlock = gpuheap_emulated_block;
@@ -93,16 +94,33 @@ export! {
         });
     }
 
-    /// Reports a request of `gpuheap_allocate`: its bytes, the place of its result, and 1 if it was
-    /// granted, else 0.
-    fn gpuheap_emulated_request(bytes: u64, place: u64, is_granted: c_int) -> () {
+    /// Reports a request of a heap, as `gpuheap_driver::EmulatedRequest`: its bytes, the place of
+    /// its result, the line of the program or null for a caller in C, and 1 if it was granted,
+    /// else 0.
+    fn gpuheap_emulated_request(
+        bytes: u64,
+        place: u64,
+        line: Text<CUresult>,
+        is_granted: c_int,
+    ) -> () {
         let _ = process::call(|device| {
+            let line = line.text().ok();
+            let function = if line.is_some() { HEAP_REQUEST } else { "gpuheap_allocate" };
             let options = device.options();
             let shown = options.shown().first().and_then(|&first| options.devices.get(first));
             let total = shown.map_or(0, |first| first.memory_bytes);
-            let mut request = Request::new("gpuheap_allocate", 0, bytes, place, is_granted != 0);
+            let mut request = Request::new(function, 0, bytes, place, is_granted != 0);
             request.free_bytes = total.saturating_sub(device.usage(0).in_use());
+            requests::put_line(line);
             put_request(request);
+            CUresult::SUCCESS
+        });
+    }
+
+    /// Notes that the program did another step after the requests that a heap refused.
+    fn gpuheap_emulated_step_done() -> () {
+        let _ = process::call(|_| {
+            requests::note_step();
             CUresult::SUCCESS
         });
     }

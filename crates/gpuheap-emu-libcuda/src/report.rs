@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpuheap_emu::Emulator;
@@ -51,10 +51,31 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
 /// Writes `driver.PID.json` into the folder, whole: a reader finds the old one or the new one. A
 /// failure is without effect on the program.
 pub(crate) fn write(folder: &Path, device: &Emulator, is_final: bool) {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| keep_earlier(folder));
     let file = folder.join(format!("driver.{}.json", std::process::id()));
     let part = file.with_extension("part");
     if fs::write(&part, text(device, is_final)).is_ok() {
         let _ = fs::rename(part, file);
+    }
+}
+
+/// Renames the reports of this process from before an `exec` to `KIND.PID-N.ENDING`. The driver
+/// writes before the libraries and the Python hook do, so that no report of this program is there.
+fn keep_earlier(folder: &Path) {
+    let pid = std::process::id();
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names: Vec<String> = files.filter_map(|file| file.file_name().into_string().ok()).collect();
+    if !names.contains(&format!("driver.{pid}.json")) {
+        return;
+    }
+    let kept = format!("driver.{pid}-");
+    let number = names.iter().filter(|name| name.starts_with(&kept)).count() + 1;
+    for name in &names {
+        if let Some((kind, ending)) = name.split_once(&format!(".{pid}.")) {
+            let new = format!("{kind}.{pid}-{number}.{ending}");
+            let _ = fs::rename(folder.join(name), folder.join(new));
+        }
     }
 }
 

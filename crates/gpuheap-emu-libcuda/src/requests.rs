@@ -3,6 +3,7 @@
 //! A program that ignores a refusal looks like one that tried a size and took another. So the stack
 //! of a refused request is kept, and those of the requests that follow it are compared with it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::fmt::Write as _;
@@ -35,9 +36,21 @@ const DROP_IN: &str = "libgpuheap_malloc.so";
 /// program: the runtime then has the program's last error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
+/// Function of requests that a heap reports with their line.
+pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
+/// Library of the requests that a heap makes to serve its program.
+const HEAP: &str = "gpuheap";
+/// Frames of a heap among which its report and its requests of the driver have a function in common.
+const FRAMES_OF_HEAP: usize = 3;
+
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
 /// `true` once a request was refused: then those that follow are compared.
 static ANY: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Line of the request that a heap reports next.
+    static LINE: Cell<Option<String>> = const { Cell::new(None) };
+}
 
 /// A request that was refused.
 struct Refused {
@@ -51,6 +64,8 @@ struct Refused {
     is_past: bool,
     /// `true` once the thread gave the device other work: the program went on without the memory.
     is_over: bool,
+    /// `true` if a heap made it to serve a request of the program, and reported the result.
+    is_inner: bool,
     caller: OnceLock<Caller>,
 }
 
@@ -62,6 +77,8 @@ enum Then {
     Repeated,
     /// The program tried smaller sizes at once, and got this one, bytes.
     Less(u64),
+    /// The program did another step of its optimiser.
+    Step,
 }
 
 /// The caller of the first function of CUDA.
@@ -81,18 +98,21 @@ struct Stack {
     /// Number of frames before the program's. They differ between requests that a heap serves in
     /// different ways, so they are not compared.
     inner: usize,
+    /// Line of the program, if a heap reported it. It alone is compared then.
+    line: Option<String>,
 }
 
 impl PartialEq for Stack {
     fn eq(&self, other: &Stack) -> bool {
-        self.addresses[self.inner..] == other.addresses[other.inner..]
-            && self.has_functions_of(other)
+        self.has_functions_of(other)
+            && (self.line.is_some()
+                || self.addresses[self.inner..] == other.addresses[other.inner..])
     }
 }
 
 impl Stack {
     #[inline(never)]
-    fn here(request: &Request) -> Stack {
+    fn here(request: &Request, line: Option<String>) -> Stack {
         let (mut addresses, mut functions) = (Vec::new(), Vec::new());
         backtrace::trace(|frame| {
             addresses.push(frame.ip().addr());
@@ -108,22 +128,58 @@ impl Stack {
         } else {
             0
         };
-        Stack { addresses, functions, inner }
+        Stack { addresses, functions, inner, line }
     }
 
-    /// Returns `true` if both stacks lead through the same functions.
+    /// Returns `true` if both stacks lead through the same functions, or from the same line.
     fn has_functions_of(&self, other: &Stack) -> bool {
-        self.functions[self.inner..] == other.functions[other.inner..]
+        match (&self.line, &other.line) {
+            (None, None) => self.functions[self.inner..] == other.functions[other.inner..],
+            (line, other) => line == other,
+        }
+    }
+
+    /// Returns `true` if a call of a heap, which reports from the stack `heap`, made this request
+    /// of the driver: both stacks have one of the heap's functions, with the same callers.
+    fn is_within(&self, heap: &Stack) -> bool {
+        let first = heap.inner;
+        (first..heap.functions.len().min(first + FRAMES_OF_HEAP)).any(|at| {
+            let function = heap.functions[at];
+            let Some(own) = self.functions.iter().position(|&own| own == function) else {
+                return false;
+            };
+            let (callers, own) = (&heap.addresses[at + 1..], &self.addresses[own + 1..]);
+            let common = callers.len().min(own.len());
+            common > 0 && callers[..common] == own[..common]
+        })
+    }
+}
+
+/// Sets the line of the request that the calling thread reports next.
+pub(crate) fn put_line(line: Option<String>) {
+    LINE.set(line);
+}
+
+/// Counts a step of the program's optimiser: a program that caught a heap's refusal goes on with
+/// less.
+pub(crate) fn note_step() {
+    if ANY.load(Ordering::Relaxed) {
+        let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open =
+            |known: &&mut Refused| is_of_heap(&known.request) && known.then == Then::Nothing;
+        refused.iter_mut().filter(is_open).for_each(|known| known.then = Then::Step);
     }
 }
 
 /// Takes up the request of the calling thread's last driver call. Returns `true` if it was refused.
 pub(crate) fn take() -> bool {
-    let Some(request) = take_request() else { return false };
+    let (line, request) = (LINE.take(), take_request());
+    let Some(request) = request else { return false };
     if request.is_granted && !ANY.load(Ordering::Relaxed) {
         return false;
     }
-    let (stack, thread) = (Stack::here(&request), thread::current().id());
+    let stack = Stack::here(&request, line);
+    let thread = thread::current().id();
     // The heap has reported the program's own request.
     if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
         return false;
@@ -138,6 +194,11 @@ fn add(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread: 
         for known in refused.iter_mut().filter(|known| known.thread == thread) {
             known.is_over = true;
         }
+    }
+    if is_of_heap(&request) {
+        let own = refused.iter_mut().filter(|known| known.thread == thread);
+        let own = own.filter(|known| !is_of_heap(&known.request));
+        own.filter(|known| known.stack.is_within(&stack)).for_each(|known| known.is_inner = true);
     }
     match request.is_granted {
         true => granted(refused, &request, &stack, thread),
@@ -173,6 +234,7 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         then: Then::Nothing,
         is_past: false,
         is_over: false,
+        is_inner: false,
         caller: OnceLock::new(),
     });
 }
@@ -187,7 +249,8 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
     };
     for known in refused.iter_mut().filter(own) {
         let is_repeated = known.stack.has_functions_of(stack)
-            && (known.stack == *stack || known.request.place == request.place);
+            && (known.stack == *stack
+                || known.request.place != 0 && known.request.place == request.place);
         if is_repeated && request.bytes >= known.request.bytes {
             known.then = Then::Repeated;
         }
@@ -212,7 +275,7 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
 
 /// Returns `true` if a heap of gpuheap refused or granted the request, and not the driver.
 fn is_of_heap(request: &Request) -> bool {
-    request.function.starts_with("gpuheap_")
+    request.function.starts_with("gpuheap")
 }
 
 /// Returns a text for the inside of a JSON string.
@@ -234,13 +297,14 @@ pub(crate) fn json() -> String {
              \"times\": {}, \"library\": \"{}\", \"lines\": [{}]",
             escaped(&caller.function),
             known.times,
-            escaped(&caller.library),
+            if known.is_inner { HEAP.to_owned() } else { escaped(&caller.library) },
             lines.join(", "),
         );
         // A write to a string never fails.
         let _ = match known.then {
             Then::Nothing => write!(text, ", \"then\": \"nothing\"}}"),
             Then::Repeated => write!(text, ", \"then\": \"repeated\"}}"),
+            Then::Step => write!(text, ", \"then\": \"step\"}}"),
             Then::Less(bytes) => write!(text, ", \"then\": \"less\", \"less\": {bytes}}}"),
         };
         text
@@ -251,6 +315,9 @@ pub(crate) fn json() -> String {
 /// Finds the caller on a stack: the first frame outside this library and the other stand-ins.
 fn caller(stack: &Stack, request: &Request) -> Caller {
     let mut called = request.function.to_owned();
+    if let Some(line) = &stack.line {
+        return Caller { function: called, library: String::new(), lines: vec![line.clone()] };
+    }
     let mut frames = stack.addresses.iter().copied().peekable();
     while let Some(place) = frames.peek().and_then(|address| place_of(*address)) {
         if !is_ours(&place, request) {
@@ -370,6 +437,7 @@ mod tests {
                 addresses: addresses.to_vec(),
                 functions: addresses.iter().map(|address| address / 100).collect(),
                 inner: 0,
+                line: None,
             };
             // The fields are public, and the type has no constructor for other crates.
             let request = request(bytes, place, is_granted);
@@ -421,6 +489,45 @@ mod tests {
         assert!(after(&[asked, elsewhere]) == [Then::Nothing]);
     }
 
+    fn line_stack(line: &str) -> Stack {
+        Stack { addresses: vec![1], functions: vec![1], inner: 0, line: Some(line.to_owned()) }
+    }
+
+    /// Requests that a heap reports by their lines, one after another: bytes, line, and whether
+    /// each is granted.
+    fn after_lines(requests: &[(u64, &str, bool)]) -> Vec<Then> {
+        let (thread, mut refused) = (thread::current().id(), VecDeque::new());
+        for &(bytes, line, is_granted) in requests {
+            let request = Request::new(HEAP_REQUEST, 0, bytes, 0, is_granted);
+            add(&mut refused, request, line_stack(line), thread);
+        }
+        refused.iter().map(|known| known.then).collect()
+    }
+
+    #[test]
+    fn heap_owns_requests_within_its_call() {
+        let stack = |addresses: &[usize], inner| Stack {
+            addresses: addresses.to_vec(),
+            functions: addresses.iter().map(|address| address / 100).collect(),
+            inner,
+            line: None,
+        };
+        // Function 5 is the heap's, and 9 the program's.
+        let report = stack(&[110, 220, 510, 920, 1010], 2);
+        assert!(stack(&[110, 330, 520, 920, 1010], 0).is_within(&report));
+        assert!(!stack(&[110, 330, 520, 930, 1010], 0).is_within(&report), "another call");
+        assert!(!stack(&[110, 330, 340], 0).is_within(&report));
+    }
+
+    #[test]
+    fn heap_request_is_compared_by_line() {
+        let asked = (60 * GIB, "a.py:1 in f", false);
+        assert!(after_lines(&[asked, (60 * GIB, "a.py:2 in f", true)]) == [Then::Nothing]);
+        assert!(after_lines(&[asked, (30 * GIB, "a.py:2 in f", true)]) == [Then::Nothing]);
+        assert!(after_lines(&[asked, (60 * GIB, asked.1, true)]) == [Then::Repeated]);
+        assert!(after_lines(&[asked, (30 * GIB, asked.1, true)]) == [Then::Less(30 * GIB)]);
+    }
+
     #[test]
     fn refusal_before_work_stays_open() {
         let (thread, mut refused) = (thread::current().id(), VecDeque::new());
@@ -429,7 +536,7 @@ mod tests {
             request.is_after_work = is_after_work;
             request
         };
-        let stack = || Stack { addresses: vec![110], functions: vec![1], inner: 0 };
+        let stack = || Stack { addresses: vec![110], functions: vec![1], inner: 0, line: None };
         // Another turn without memory changes nothing.
         for is_granted in [false, true, false, true] {
             add(&mut refused, asked(is_granted, is_granted), stack(), thread);

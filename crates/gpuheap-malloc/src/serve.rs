@@ -91,7 +91,7 @@ impl Served {
     ) -> Result<u64, Failure> {
         self.heap().check_alive()?;
         let allocated = self.table(is_plain).allocate(bytes, live(stream));
-        reported(bytes, place.raw().cast(), allocated)
+        reported(self.heap(), bytes, place.raw().cast(), allocated)
     }
 }
 

@@ -61,6 +61,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     check_interpreter()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     lines::keep_package(module.py())?;
+    gpuheap::find_requesters_by(lines::requester);
     reserve::renew(module.py())?;
     module.add_class::<array::Array>()?;
     module.add_class::<array::SharedMemory>()?;

@@ -427,6 +427,28 @@ fn is_program(code: &Bound<'_, PyAny>) -> bool {
     !is_package && !LIBRARIES.iter().any(|library| file.contains(library))
 }
 
+/// Returns the innermost line of the program on the calling thread, for the verdict of a dry run.
+pub(crate) fn requester() -> Option<gpuheap::Requester> {
+    let line = Python::try_attach(|py| {
+        // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
+        // reference or null.
+        let mut frame = unsafe {
+            let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
+            Bound::from_owned_ptr_or_opt(py, frame.cast())
+        };
+        while let Some(found) = frame {
+            let (code, number) = place_of(&found);
+            if is_program(&code) {
+                let (file, function) = names(&code).ok()?;
+                return Some(format!("{file}:{number} in {function}"));
+            }
+            frame = found.getattr(intern!(py, "f_back")).ok().filter(|back| !back.is_none());
+        }
+        None
+    });
+    Some(gpuheap::Requester { place: 0, line: line.flatten() })
+}
+
 /// Returns the code object of a frame, and its current line.
 fn place_of<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {
     let raw = frame.as_ptr().cast::<ffi::PyFrameObject>();

@@ -49,6 +49,33 @@ def test_dry_run_finds_the_emulated_libraries():
     assert "It fits on H200 141GB." in done.stderr
 
 
+@pytest.mark.parametrize(
+    "program, code",
+    [
+        ("allocate(20)", 0),
+        ("attempt(60)", 1),
+        ("attempt(60); allocate(20)", 1),
+        ("any(attempt(gib) for gib in (64, 32, 16))", 0),
+    ],
+)
+def test_heap_refusal_counts_in_dry_run(tmp_path, program, code):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import gpuheap\n"
+        "heap, kept = gpuheap.Heap('cuda:0'), []\n"
+        "def allocate(gib): kept.append(heap.alloc(gib << 30))\n"
+        "def attempt(gib):\n"
+        "    try: kept.append(heap.alloc(gib << 30)); return True\n"
+        "    except gpuheap.OutOfMemory: return False\n"
+        f"{program}\n"
+    )
+    done = python("-m", "gpuheap", "dry-run", "--card", "RTX 4090", "--", sys.executable, path)
+    assert done.returncode == code, done.stderr
+    said = f"gpuheap's allocation of 60 GiB was refused at {path}:5 in attempt"
+    if code == 1:
+        assert said in " ".join(done.stderr.split()), done.stderr
+
+
 def test_wheel_has_dry_run_libraries():
     names = {path.name for path in emulate.library().parent.iterdir()}
     assert {

@@ -208,6 +208,8 @@ pub use heap::flush::{FlushReport, FlushedKind};
 pub use heap::meter::{Meter, Reading};
 pub use heap::page_lock::PageLock;
 pub use heap::reclaimers::Reclaimer;
+#[doc(hidden)]
+pub use heap::requests::{Requester, find_requesters_by};
 pub use heap::retry::RunsOut;
 #[doc(hidden)]
 pub use heap::staging::Staging;

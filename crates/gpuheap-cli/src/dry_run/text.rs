@@ -336,6 +336,7 @@ fn refused(text: &mut String, card: &CardResult) {
         let then = match (refusal.then, refusal.granted) {
             (Then::Less, Some(bytes)) => format!("The program took {} instead.", Amount(bytes)),
             (Then::Repeated, _) => "The program repeated it, and got the memory.".to_owned(),
+            (Then::Step, _) => "The program did another optimiser step.".to_owned(),
             _ => format!("{} went on without it.", refusal.library),
         };
         let title = format!("Refused on {}: ", card.card);

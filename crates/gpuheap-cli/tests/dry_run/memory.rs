@@ -39,6 +39,18 @@ fn unchecked_refusal_is_out_of_memory() {
 }
 
 #[test]
+fn refusal_before_exec_counts() {
+    for (way, programs) in [("exec", 2), ("exec twice", 3)] {
+        let (ran, json) = ran(way, "RTX 4090", &[]);
+        assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
+        assert!(ran.stderr.contains("cudaMalloc of 60 GiB was refused"), "{}", ran.stderr);
+        let processes = json["cards"][0]["processes"].as_array().unwrap();
+        assert_eq!(processes.len(), programs, "{processes:?}");
+        assert!(processes.iter().all(|one| one["pid"] == processes[0]["pid"]), "{processes:?}");
+    }
+}
+
+#[test]
 fn unchecked_refusal_is_shown() {
     insta::assert_snapshot!(ran("ignored", "RTX 4090", &[]).0.stderr);
 }
@@ -200,4 +212,46 @@ fn example_process_end_has_verdict() {
     assert_eq!((ran.code, &json["outcome"]), (1, &"does_not_fit".into()), "{}", ran.stderr);
     assert!(ran.stdout.contains("memory: no"), "{}", ran.stdout);
     assert!(ran.stderr.contains("cudaMalloc of 256 MiB was refused"), "{}", ran.stderr);
+}
+
+/// A program in Rust that handles each refusal of its heap.
+#[test]
+#[ignore = "a program of `refusal_in_rust_counts`"]
+fn rust_program() {
+    let device = gpuheap::Device::open("cuda:0").unwrap();
+    let (heap, stream) = (device.heap().unwrap(), device.default_stream().unwrap());
+    let allocate = |gib: u64| heap.allocate(gib << 30, &stream);
+    match std::env::var("WAY").unwrap().as_str() {
+        "fits" => drop(allocate(20)),
+        "caught" => drop((allocate(60), heap.allocate(1 << 30, &stream))),
+        "halved" => drop([64, 32, 16].into_iter().find_map(|gib| allocate(gib).ok()).unwrap()),
+        "repeated" => {
+            let first = allocate(16).unwrap();
+            let second = allocate(16);
+            drop(first);
+            drop(second.or_else(|_| allocate(16)).unwrap());
+        }
+        way => panic!("{way}"),
+    }
+}
+
+#[test]
+fn refusal_in_rust_counts() {
+    let bench = Bench::new();
+    let program = std::env::current_exe().unwrap();
+    for (way, outcome) in
+        [("fits", "fits"), ("caught", "does_not_fit"), ("halved", "fits"), ("repeated", "fits")]
+    {
+        let line = format!(
+            "WAY={way} exec '{}' memory::rust_program --exact --ignored --test-threads=1",
+            program.display()
+        );
+        let (ran, json) = bench.json(&["--card", "RTX 4090", "--", "sh", "-c", &line]);
+        assert_eq!(json["outcome"], outcome, "{way}: {}\n{}", ran.stderr, ran.stdout);
+        if outcome != "fits" {
+            let said = "gpuheap's allocation of 60 GiB was refused at";
+            assert!(ran.stderr.contains(said), "{}", ran.stderr);
+            assert!(ran.stderr.contains("memory.rs:"), "{}", ran.stderr);
+        }
+    }
 }

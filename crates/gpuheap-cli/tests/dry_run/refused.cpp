@@ -102,6 +102,18 @@ int main(int, char **arguments) {
     managed(GIB);
     pause();
   }
+  if (is("exec")) {
+    ignore();
+    execl("/proc/self/exe", "refused", "halved", nullptr);
+  }
+  if (is("exec twice")) {
+    ignore();
+    execl("/proc/self/exe", "refused", "exec little", nullptr);
+  }
+  if (is("exec little")) {
+    managed(GIB);
+    execl("/proc/self/exe", "refused", "halved", nullptr);
+  }
   if (is("killed")) {
     ignore();
     _exit(0);

@@ -116,6 +116,8 @@ class State:
         # The C library, if it shows native stacks, and the places on such stacks by address.
         self.libc = None
         self.places = {}
+        # Function of the driver that takes note of a step, if a heap may refuse memory.
+        self.heap_step_done = None
         # False if the program replaced PyTorch's allocator.
         self.has_stats = True
         self.clear()
@@ -216,6 +218,8 @@ def step_ended(optimizer, arguments, keywords):
     state.steps[id(optimizer)] = state.steps.get(id(optimizer), 0) + 1
     state.steps_after_failure = True
     guarded(after_step)()
+    if state.heap_step_done is not None:
+        state.heap_step_done()
     if state.most_steps and state.step() >= state.most_steps:
         state.ended = "steps"
     elif state.most_seconds and time.monotonic() - state.began > state.most_seconds:
@@ -312,6 +316,11 @@ def watch_reads():
     state.callback = READ(called_by_native_code(read_from_device))
     register(state.callback)
     state.register = register
+
+
+def watch_heap():
+    """Has the driver note steps: a program that caught a heap's refusal may go on with less."""
+    state.heap_step_done = getattr(ctypes.CDLL("libcuda.so.1"), "gpuheap_emulated_step_done", None)
 
 
 def stop_watching():
@@ -582,6 +591,7 @@ def device_opened():
     backend = torch.cuda.get_allocator_backend()
     state.has_stats = backend in ("native", "cudaMallocAsync")
     if not state.has_stats:
+        guarded(watch_heap)()
         state.note(
             f"the program replaced PyTorch's own allocator (by {backend}): PyTorch's peaks are not known, and no "
             "trace is recorded"

@@ -209,6 +209,7 @@ fn exports_are_known_names() {
             || name == "gpuheap_emulated_handed_out"
             || name == "gpuheap_emulated_changed"
             || name == "gpuheap_emulated_request"
+            || name == "gpuheap_emulated_step_done"
             || REFUSED.contains(&name);
         let is_known = is_ours || gpuheap_driver::function(name).is_some();
         assert!(is_known, "{name} is exported");

@@ -86,7 +86,8 @@ impl HeapInner {
         let is_plain = !zeroed && cache.is_some_and(ThreadCache::is_plain);
         let cached = cache.filter(|_| !is_plain).and_then(|cache| cache.take(bytes));
         let allocated = cached.map_or_else(|| store.allocate(bytes, stream, cache), Ok);
-        let mut lease = allocated.map_err(|error| self.with_consumers(error))?;
+        let reported = self.reported(kind, bytes, at, allocated);
+        let mut lease = reported.map_err(|error| self.with_consumers(error))?;
         if !is_plain {
             lease.note(&self.context, |checks, block| checks.allocated(block));
             if zeroed || self.zero_on_alloc {

@@ -17,6 +17,7 @@ pub(crate) mod reclaimers;
 pub(crate) mod recovery;
 pub(crate) mod registrations;
 mod renaming;
+pub(crate) mod requests;
 pub(crate) mod retry;
 pub(crate) mod siblings;
 pub(crate) mod staging;

@@ -7,6 +7,7 @@ use gpuheap_pool::{BlockRef, Cached, Shortage, SourceError, StreamRef};
 
 use crate::error::{Cause, Error, Fault, OutOfMemory, RECLAIM_STEPS, ReclaimStep};
 use crate::heap::fit::Foreseen;
+use crate::heap::requests::note_shortage;
 use crate::heap::siblings::MOST_ROUNDS;
 use crate::heap::store::{Store, StoreState};
 use crate::heap::usage::OtherHeaps;
@@ -107,6 +108,7 @@ impl Store {
         stream: StreamRef,
         first: Shortage,
     ) -> Result<BlockRef, Error> {
+        note_shortage(&self.context);
         if self.lock().refuse(bytes).is_err() {
             let others = self.others();
             return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new(), others));

@@ -1,0 +1,96 @@
+//! Reports of requests to `gpuheap dry-run`, which runs a program on an emulated driver.
+//!
+//! A heap refuses a request that no device holds without a driver call. After a request that the
+//! driver refused, it serves its program from other memory. So the driver sees neither.
+
+use std::ffi::CString;
+use std::panic::Location;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::device::Context;
+use crate::error::{Error, ErrorKind};
+use crate::heap::{Heap, HeapInner};
+use crate::kind::MemoryKind;
+
+/// `true` once the driver or a heap refused a request: only then are requests reported that a heap
+/// granted.
+static ANY_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Function that finds the requester, if a library serves programs of another language.
+static FIND_REQUESTER: OnceLock<fn() -> Option<Requester>> = OnceLock::new();
+
+/// Place in a program that requests memory.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Requester {
+    /// Number that requests for the same variable share; 0 for none.
+    pub place: u64,
+    /// Line of the program; `None` to let the driver look at the stack.
+    pub line: Option<String>,
+}
+
+/// Sets the function that finds the requester of memory, once in a process. If it returns `None`,
+/// the library reports requests itself.
+#[doc(hidden)]
+pub fn find_requesters_by(find: fn() -> Option<Requester>) {
+    let _ = FIND_REQUESTER.set(find);
+}
+
+/// Has requests reported from now on, those that a heap grants too: the driver has refused memory.
+#[cold]
+pub(super) fn note_shortage(context: &Context) {
+    if context.driver().request_reports().is_some() {
+        ANY_REFUSED.store(true, Ordering::Relaxed);
+    }
+}
+
+impl HeapInner {
+    /// Reports the result of a request for the line `at`, and returns the result.
+    #[inline]
+    pub(super) fn reported<T>(
+        &self,
+        kind: MemoryKind,
+        bytes: u64,
+        at: &'static Location<'static>,
+        result: Result<T, Error>,
+    ) -> Result<T, Error> {
+        let is_refused = match &result {
+            Ok(_) if !ANY_REFUSED.load(Ordering::Relaxed) => return result,
+            Ok(_) => false,
+            Err(error) => error.kind() == ErrorKind::OutOfMemory,
+        };
+        if kind == MemoryKind::Device && (result.is_ok() || is_refused) {
+            self.report(bytes, !is_refused, || match FIND_REQUESTER.get() {
+                Some(find) => find(),
+                None => Some(Requester {
+                    place: std::ptr::from_ref(at).addr() as u64,
+                    line: Some(format!("{}:{}", at.file(), at.line())),
+                }),
+            });
+        }
+        result
+    }
+
+    #[cold]
+    fn report(&self, bytes: u64, is_granted: bool, find: impl FnOnce() -> Option<Requester>) {
+        let Some(reports) = self.context.driver().request_reports() else { return };
+        let Some(Requester { place, line }) = find() else { return };
+        if !is_granted {
+            ANY_REFUSED.store(true, Ordering::Relaxed);
+        }
+        let line = line.and_then(|line| CString::new(line).ok());
+        reports.report(bytes, place, line.as_deref(), is_granted);
+    }
+}
+
+impl Heap {
+    /// Reports a request of a library whose [requesters](find_requesters_by) it does not name.
+    #[doc(hidden)]
+    #[inline]
+    pub fn report_request(&self, bytes: u64, place: u64, is_granted: bool) {
+        if !is_granted || ANY_REFUSED.load(Ordering::Relaxed) {
+            self.inner().report(bytes, is_granted, || Some(Requester { place, line: None }));
+        }
+    }
+}
