@@ -16,7 +16,7 @@ impl FindBatch {
     ///
     /// # Errors
     ///
-    /// Returns an error that says what is wrong.
+    /// Returns a text that names the part that is wrong.
     pub fn parse(text: &str) -> Result<FindBatch, String> {
         let wrong = |reason: &str| {
             Err(format!("'{text}' is not a variable and a range: {reason}; write BATCH=8..64"))
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_takes_a_name_and_a_range() {
+    fn batch_range_parses_or_is_refused() {
         let of = |variable: &str, least, most| {
             Ok(FindBatch { variable: variable.to_owned(), least, most })
         };

@@ -11,7 +11,7 @@ pub struct Device {
     pub total_bytes: u64,
     /// Memory that CUDA's context takes.
     pub context_bytes: u64,
-    /// `true` if the memory was given, and is not that of the card.
+    /// `true` if the options gave the memory.
     pub is_resized: bool,
 }
 
@@ -24,11 +24,6 @@ impl Device {
             context_bytes: card.total_bytes - card.usable_bytes,
             is_resized: memory.is_some(),
         }
-    }
-
-    /// Returns the name, with the memory if that was given.
-    pub fn name(&self) -> String {
-        self.card.name.to_owned()
     }
 
     /// Returns the memory that programs can take: all but the context's.
@@ -53,7 +48,7 @@ impl Device {
     }
 
     /// Returns `count` such devices as `GPUHEAP_EMULATED_DEVICE` describes them.
-    pub(crate) fn described(&self, count: u32) -> String {
+    pub(crate) fn describe(&self, count: u32) -> String {
         let Card { capability: (major, minor), sms, vmm, pools, .. } = self.card;
         let one = format!(
             "name={};memory={};context={};capability={major}.{minor};sms={sms};vmm={};pools={}",
@@ -74,19 +69,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn description_has_all_that_the_catalogue_knows() {
+    fn description_has_all_catalogue_figures() {
         let device = Device::new(cards::find("RTX 3090").unwrap(), None);
         let one = "name=RTX 3090;memory=25436356608;context=257949696;capability=8.6;sms=82;vmm=1;\
                    pools=1";
-        assert_eq!(device.described(1), one);
-        assert_eq!(device.described(2), format!("{one},{one}"));
+        assert_eq!(device.describe(1), one);
+        assert_eq!(device.describe(2), format!("{one},{one}"));
         assert_eq!(device.usable_bytes(), 25_436_356_608 - 257_949_696);
     }
 
     #[test]
-    fn memory_that_is_given_is_the_drivers_figure() {
+    fn given_memory_is_the_drivers_total() {
         let device = Device::new(cards::find("H200 141GB").unwrap(), Some(8 << 30));
         assert_eq!(device.usable_bytes(), (8 << 30) - 552_402_944);
-        assert!(device.described(1).starts_with("name=NVIDIA H200;memory=8589934592;"));
+        assert!(device.describe(1).starts_with("name=NVIDIA H200;memory=8589934592;"));
     }
 }

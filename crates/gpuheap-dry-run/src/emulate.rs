@@ -1,14 +1,11 @@
 //! A program on the emulated device, without a verdict: `gpuheap emulate`.
 
-use std::env;
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
-use tempfile::TempDir;
-
+use crate::error::no_folder;
+use crate::folder::link_driver;
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
 use crate::{Error, environment};
@@ -26,8 +23,7 @@ pub struct Emulation {
     pub stand_ins: Option<PathBuf>,
 }
 
-/// Runs the program, which finds the emulated driver and NVML in the places of NVIDIA's, and waits
-/// for its end. Signals to this process are passed on.
+/// Runs the program with the emulated driver and NVML in place of NVIDIA's, and waits for its end. Signals to this process are passed on.
 ///
 /// # Errors
 ///
@@ -35,16 +31,13 @@ pub struct Emulation {
 /// started.
 pub fn emulate(emulation: &Emulation) -> Result<ExitStatus, Error> {
     let stand_ins = StandIns::find(emulation.stand_ins.as_deref())?;
-    let folder = libraries(&stand_ins).map_err(|error| {
-        Error::Environment(format!(
-            "{}: a folder for the run cannot be written: {error}; set TMPDIR to a folder with room",
-            env::temp_dir().display()
-        ))
-    })?;
+    let folder = tempfile::Builder::new().prefix("gpuheap-emulate-").tempdir();
+    let folder = folder.map_err(|error| no_folder(&error))?;
+    link_driver(folder.path(), &stand_ins).map_err(|error| no_folder(&error))?;
     let mut command = Command::new(&emulation.program);
     command.args(&emulation.arguments);
     let first = [folder.path().as_os_str()];
-    command.env("LD_LIBRARY_PATH", environment::before("LD_LIBRARY_PATH", first));
+    command.env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", first));
     command.envs(emulation.variables.iter().map(|(name, value)| (name, value)));
     let signals = Signals::new();
     let (mut child, _running) = signals.start(&mut command).map_err(|error| {
@@ -56,15 +49,4 @@ pub fn emulate(emulation: &Emulation) -> Result<ExitStatus, Error> {
     child
         .wait()
         .map_err(|error| Error::Environment(format!("the program cannot be waited for: {error}")))
-}
-
-/// Makes a folder with the libraries under the names that programs load.
-fn libraries(stand_ins: &StandIns) -> io::Result<TempDir> {
-    let folder = tempfile::Builder::new().prefix("gpuheap-emulate-").tempdir()?;
-    symlink(&stand_ins.driver, folder.path().join("libcuda.so.1"))?;
-    symlink("libcuda.so.1", folder.path().join("libcuda.so"))?;
-    if let Some(nvml) = &stand_ins.nvml {
-        symlink(nvml, folder.path().join("libnvidia-ml.so.1"))?;
-    }
-    Ok(folder)
 }

@@ -9,23 +9,23 @@ use crate::Options;
 use crate::card::Device;
 use crate::folder::Folder;
 
-/// Returns the variables to set for a program. Lists that the user has set are kept behind ours.
-pub(crate) fn of(
+/// Returns the variables to set for a program. Lists that the user has set follow at the end.
+pub(crate) fn variables(
     options: &Options,
     device: &Device,
     folder: &Folder,
 ) -> BTreeMap<&'static str, OsString> {
     let preloaded = folder.preloaded().iter().map(|path| path.as_os_str());
     let mut set = BTreeMap::from([
-        ("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", [folder.libraries().as_os_str()])),
-        ("PYTHONPATH", before("PYTHONPATH", [folder.python().as_os_str()])),
-        ("GPUHEAP_EMULATED_DEVICE", device.described(options.devices).into()),
+        ("LD_LIBRARY_PATH", prepend("LD_LIBRARY_PATH", [folder.libraries().as_os_str()])),
+        ("PYTHONPATH", prepend("PYTHONPATH", [folder.python().as_os_str()])),
+        ("GPUHEAP_EMULATED_DEVICE", device.describe(options.devices).into()),
         ("GPUHEAP_EMULATED_KERNELS", "no-op".into()),
         ("GPUHEAP_EMULATED_REPORT", text(&folder.reports())),
         ("GPUHEAP_EMULATED_ACCOUNT", text(&folder.account())),
     ]);
     if !folder.preloaded().is_empty() {
-        set.insert("LD_PRELOAD", before("LD_PRELOAD", preloaded));
+        set.insert("LD_PRELOAD", prepend("LD_PRELOAD", preloaded));
     }
     if let Some(steps) = options.steps {
         set.insert("GPUHEAP_DRY_RUN_STEPS", steps.to_string().into());
@@ -49,8 +49,8 @@ fn text(path: &Path) -> OsString {
     path.as_os_str().to_owned()
 }
 
-/// Returns the list `first`, with the user's value of the variable behind it.
-pub(crate) fn before<'p>(variable: &str, first: impl IntoIterator<Item = &'p OsStr>) -> OsString {
+/// Returns the list `first`, followed by the user's value of the variable.
+pub(crate) fn prepend<'p>(variable: &str, first: impl IntoIterator<Item = &'p OsStr>) -> OsString {
     let users = env::var_os(variable).filter(|value| !value.is_empty());
     let first = first.into_iter().map(OsStr::to_owned);
     first.chain(users).collect::<Vec<OsString>>().join(OsStr::new(":"))

@@ -23,6 +23,14 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Returns the error for a temporary folder that cannot be made.
+pub(crate) fn no_folder(error: &std::io::Error) -> Error {
+    Error::Environment(format!(
+        "{}: a folder for the run cannot be written: {error}; set TMPDIR to a folder with room",
+        std::env::temp_dir().display()
+    ))
+}
+
 /// Returns the error for a file that cannot be written.
 pub(crate) fn not_written(file: &Path, error: &std::io::Error) -> Error {
     Error::WrongUse(format!(

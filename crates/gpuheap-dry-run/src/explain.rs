@@ -21,7 +21,7 @@ const CARDS: usize = 3;
 const REMEDIES: usize = 3;
 
 /// Trace of the device that had the most memory of a run.
-pub(crate) struct Recorded {
+pub(crate) struct Recording {
     pub(crate) trace: Trace,
     /// Number of the device.
     pub(crate) device: u32,
@@ -33,9 +33,9 @@ pub(crate) struct Recorded {
     pub(crate) file: std::path::PathBuf,
 }
 
-/// Finds the trace of the device with the highest peak. Returns `None` if nothing was recorded, or
+/// Finds the trace of the device with the highest peak. Returns `None` if nothing was recording, or
 /// the recording cannot be read.
-pub(crate) fn recorded(run: &Run) -> Option<Recorded> {
+pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
     let peaks = run.processes.iter().filter(|process| process.snapshot.is_some());
     let peaks = peaks.flat_map(|process| {
         let devices = process.torch.iter().flat_map(|torch| &torch.devices);
@@ -46,16 +46,16 @@ pub(crate) fn recorded(run: &Run) -> Option<Recorded> {
     let traces = read(&file, &ReadOptions::default()).ok()?;
     let trace = traces.into_iter().find(|trace| trace.device().unwrap_or(0) == peak.device)?;
     let steps = process.torch.as_ref().map_or(0, |torch| torch.steps);
-    Some(Recorded {
+    Some(Recording {
         trace,
         device: peak.device,
         step: (steps > 0).then_some(peak.step),
-        beside: beside(process, peak.device, peak.reserved, run),
+        beside: memory_beside(process, peak.device, peak.reserved, run),
         file,
     })
 }
 
-fn beside(process: &Process, device: u32, reserved: u64, run: &Run) -> u64 {
+fn memory_beside(process: &Process, device: u32, reserved: u64, run: &Run) -> u64 {
     let driver = process.driver.as_ref();
     let in_use = driver.and_then(|driver| Some(driver.devices.get(device as usize)?.peak_in_use));
     let beside = in_use.map_or(0, |in_use| in_use.saturating_sub(reserved));
@@ -63,8 +63,8 @@ fn beside(process: &Process, device: u32, reserved: u64, run: &Run) -> u64 {
 }
 
 /// Returns the memory at the peak.
-pub(crate) fn peak(run: &Run, recorded: &Recorded) -> Option<Peak> {
-    let trace = &recorded.trace;
+pub(crate) fn find_peak(run: &Run, recording: &Recording) -> Option<Peak> {
+    let trace = &recording.trace;
     let summary = trace.summary();
     let at = summary.peak_event?;
     let moment = Moment::after(trace, &Program::from_trace(trace), at + 1);
@@ -78,34 +78,34 @@ pub(crate) fn peak(run: &Run, recorded: &Recorded) -> Option<Peak> {
     };
     Some(Peak {
         card: run.device.card.name.to_owned(),
-        device: recorded.device,
+        device: recording.device,
         event: moment.event,
         events: summary.events,
-        step: recorded.step,
+        step: recording.step,
         live: moment.live,
         holders: moment.holders.iter().take(HOLDERS).map(held).collect(),
     })
 }
 
 /// Replays the trace on a device. Returns `None` if the replay fails.
-pub(crate) fn replayed(recorded: &Recorded, device: &Device) -> Option<TraceReport> {
+pub(crate) fn replay_on(recording: &Recording, device: &Device) -> Option<TraceReport> {
     let options = Options {
         device: DeviceChoice::Memory {
             profile: None,
-            bytes: device.total_bytes.saturating_sub(recorded.beside).max(2 << 20),
+            bytes: device.total_bytes.saturating_sub(recording.beside).max(2 << 20),
             typed: device.card.name.to_owned(),
         },
         ..Options::default()
     };
-    replay(std::slice::from_ref(&recorded.trace), &options, &Silent).ok()?.pop()
+    replay(std::slice::from_ref(&recording.trace), &options, &Silent).ok()?.pop()
 }
 
 /// Returns the memory that the program needs; `None` if no device is large enough. Names cards of
 /// the run's compute capability: on others, other kernels run, with other memory.
-pub(crate) fn needs(report: &TraceReport, recorded: &Recorded, run: &Run) -> Option<Needs> {
+pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run) -> Option<Needs> {
     let needs = report.verdict.needs?;
-    // Cards differ in the context's memory; kernels and libraries take what they took here.
-    let code = recorded.beside.saturating_sub(run.device.context_bytes);
+    // Cards differ in the context's memory; kernels and libraries take as much as in this run.
+    let code = recording.beside.saturating_sub(run.device.context_bytes);
     let mut cards: Vec<_> = gpuheap_replay::cards::all()
         .iter()
         .filter(|card| card.capability == run.device.card.capability)
@@ -119,21 +119,21 @@ pub(crate) fn needs(report: &TraceReport, recorded: &Recorded, run: &Run) -> Opt
     Some(Needs {
         least: needs.least,
         most: needs.most,
-        beside: recorded.beside,
+        beside: recording.beside,
         capability: run.device.card.capability,
         cards: cards.iter().take(CARDS).map(|card| card.name.to_owned()).collect(),
     })
 }
 
-/// Takes out the cards on which a run was tried and does not fit.
-pub(crate) fn correct(needs: &mut Needs, tried: &[CardResult]) {
+/// Removes the cards on which a run did not fit.
+pub(crate) fn remove_failing_cards(needs: &mut Needs, tried: &[CardResult]) {
     needs.cards.retain(|name| {
         tried.iter().find(|card| card.card == *name).is_none_or(|card| card.outcome.is_fit())
     });
 }
 
 /// Returns the settings of PyTorch that help.
-pub(crate) fn remedies(report: &TraceReport) -> Vec<Remedy> {
+pub(crate) fn find_remedies(report: &TraceReport) -> Vec<Remedy> {
     let fits = report.verdict.gets_through;
     let settings = report.verdict.remedies.iter().filter(|remedy| {
         remedy.kind == RemedyKind::Setting && !remedy.is_own_heap && remedy.python.is_none()

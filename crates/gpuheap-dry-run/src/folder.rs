@@ -8,9 +8,16 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::Error;
+use crate::error::no_folder;
 use crate::shell;
 use crate::stand_ins::StandIns;
-use crate::{Error, hook};
+
+/// Names and texts of the Python modules that a program's interpreter loads at its start.
+const HOOK_FILES: [(&str, &str); 2] = [
+    ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
+    ("gpuheap_dry_run_hook.py", include_str!("hook/gpuheap_dry_run_hook.py")),
+];
 
 /// Folder of one run, removed when it is dropped.
 pub(crate) struct Folder {
@@ -22,14 +29,8 @@ pub(crate) struct Folder {
 impl Folder {
     /// Makes the folder.
     pub(crate) fn new(stand_ins: &StandIns) -> Result<Folder, Error> {
-        let failed = |error: io::Error| {
-            Error::Environment(format!(
-                "{}: a folder for the run cannot be written: {error}; set TMPDIR to a folder with room",
-                std::env::temp_dir().display()
-            ))
-        };
         let folder = tempfile::Builder::new().prefix("gpuheap-dry-run-").tempdir();
-        let folder = folder.map_err(failed)?;
+        let folder = folder.map_err(|error| no_folder(&error))?;
         let text = folder.path().to_string_lossy();
         // The loader splits its lists there.
         if text.contains([':', ' ', ';']) {
@@ -38,7 +39,8 @@ impl Folder {
                  TMPDIR to another folder"
             )));
         }
-        let preloaded = fill(folder.path(), stand_ins).map_err(failed)?;
+        let preloaded = fill(folder.path(), stand_ins);
+        let preloaded = preloaded.map_err(|error| no_folder(&error))?;
         Ok(Folder { folder, preloaded })
     }
 
@@ -52,7 +54,7 @@ impl Folder {
         &self.preloaded
     }
 
-    /// Returns the folder that Python is to look for modules in.
+    /// Returns the folder of the Python modules.
     pub(crate) fn python(&self) -> PathBuf {
         self.folder.path().join("python")
     }
@@ -68,21 +70,27 @@ impl Folder {
     }
 }
 
+/// Puts the emulated driver and NVML into a folder, under the names that programs load.
+pub(crate) fn link_driver(folder: &Path, stand_ins: &StandIns) -> io::Result<()> {
+    symlink(&stand_ins.driver, folder.join("libcuda.so.1"))?;
+    // Some programs load the driver by its name for linking.
+    symlink("libcuda.so.1", folder.join("libcuda.so"))?;
+    match &stand_ins.nvml {
+        Some(nvml) => symlink(nvml, folder.join("libnvidia-ml.so.1")),
+        None => Ok(()),
+    }
+}
+
 /// Fills the folder, and returns the files to preload.
 fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
     let libraries = folder.join("lib");
     for made in [&libraries, &folder.join("python"), &folder.join("reports")] {
         fs::create_dir(made)?;
     }
-    for (name, text) in hook::FILES {
+    for (name, text) in HOOK_FILES {
         fs::write(folder.join("python").join(name), text)?;
     }
-    symlink(&stand_ins.driver, libraries.join("libcuda.so.1"))?;
-    // Some programs load it by the name for linking.
-    symlink("libcuda.so.1", libraries.join("libcuda.so"))?;
-    if let Some(nvml) = &stand_ins.nvml {
-        symlink(nvml, libraries.join("libnvidia-ml.so.1"))?;
-    }
+    link_driver(&libraries, stand_ins)?;
     let mut preloaded = Vec::new();
     let mut shells = Vec::new();
     for (stand_in, name, of) in [
@@ -94,7 +102,7 @@ fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
         symlink(stand_in, &path)?;
         for soname in of {
             let shell = libraries.join(soname);
-            fs::write(&shell, shell::file(soname, &path))?;
+            fs::write(&shell, shell::build(soname, &path))?;
             shells.push(shell);
         }
         preloaded.push(path);

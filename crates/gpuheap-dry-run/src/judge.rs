@@ -6,29 +6,38 @@ use std::ffi::OsStr;
 use std::fs;
 
 use crate::card::Device;
-use crate::done::Done;
 use crate::error::not_written;
 use crate::program::{Ended, Run};
 use crate::reports::Process;
 use crate::stand_ins::StandIns;
-use crate::verdict::{CardResult, Outcome, Read, Reason, SizeRead, Unknown, Verdict};
+use crate::verdict::{Batch, CardResult, Outcome, Read, Reason, SizeRead, Unknown, Verdict};
 use crate::{Error, Options, explain, outcome};
+
+/// Results of all runs.
+#[derive(Default)]
+pub(crate) struct Results {
+    pub(crate) cards: Vec<CardResult>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) batch: Option<Batch>,
+    /// Run on a device with memory to spare, if the program fits on no card.
+    pub(crate) with_room: Option<Run>,
+}
 
 /// Number of lines that are reported with their reads.
 const LINES: usize = 3;
 
-/// Judges the runs, and writes the trace that was asked for.
+/// Judges the runs, and writes their trace to the file of the options.
 pub(crate) fn judge(
     options: &Options,
     stand_ins: &StandIns,
-    done: &Done,
+    results: &Results,
     is_interrupted: bool,
 ) -> Result<Verdict, Error> {
     let mut verdict = Verdict {
-        program: shown(options),
+        program: command_line(options),
         devices: options.devices,
-        cards: done.cards.clone(),
-        batch: done.batch.clone(),
+        cards: results.cards.clone(),
+        batch: results.batch.clone(),
         peak: None,
         needs: None,
         with_room: None,
@@ -39,46 +48,47 @@ pub(crate) fn judge(
         next: None,
         is_interrupted,
     };
-    verdict.with_room = done.with_room.as_ref().and_then(most_in_use);
-    let Some(run) = most_telling(done) else { return Ok(verdict) };
-    let outcome = outcome::of(run).outcome;
+    verdict.with_room = results.with_room.as_ref().and_then(most_in_use);
+    let Some(run) = most_complete_run(results) else { return Ok(verdict) };
+    let outcome = outcome::from_run(run).outcome;
     verdict.is_lower_bound = !outcome.is_fit() || outcome == Outcome::FitsAsFarAsKnown;
-    verdict.unknown = unknown(run);
-    verdict.notes = notes(options, stand_ins, run, &done.cards);
-    let recorded = explain::recorded(run);
-    if let Some(recorded) = &recorded {
-        verdict.peak = explain::peak(run, recorded);
+    verdict.unknown = count_unknown(run);
+    verdict.notes = collect_notes(options, stand_ins, run, &results.cards);
+    let recording = explain::read_recording(run);
+    if let Some(recording) = &recording {
+        verdict.peak = explain::find_peak(run, recording);
     }
     // A replay of a run that proves nothing takes time for figures of no use.
-    let is_of_use = match outcome::of(run).outcome {
+    let is_of_use = match outcome::from_run(run).outcome {
         Outcome::NoVerdict(reason) => reason == Reason::Failed,
         _ => !is_interrupted,
     };
-    if let Some(recorded) = recorded.as_ref().filter(|_| is_of_use) {
+    if let Some(recording) = recording.as_ref().filter(|_| is_of_use) {
         // On a card of another compute capability, other kernels would run.
-        let judged = judged(done).filter(|judged| judged.device.is_alike(&run.device));
+        let judged =
+            first_failing_run(results).filter(|judged| judged.device.is_alike(&run.device));
         let device = Device::new(judged.unwrap_or(run).device.card, options.memory);
-        if let Some(report) = explain::replayed(recorded, &device) {
-            verdict.remedies = explain::remedies(&report);
-            verdict.needs = explain::needs(&report, recorded, run).or_else(|| {
+        if let Some(report) = explain::replay_on(recording, &device) {
+            verdict.remedies = explain::find_remedies(&report);
+            verdict.needs = explain::find_needs(&report, recording, run).or_else(|| {
                 // A replay on a device that is too small does not know.
-                let report = explain::replayed(recorded, &run.device)?;
-                explain::needs(&report, recorded, run)
+                let report = explain::replay_on(recording, &run.device)?;
+                explain::find_needs(&report, recording, run)
             });
         }
         if let (Outcome::NoVerdict(_) | Outcome::FitsAsFarAsKnown, Some(needs)) =
-            (outcome::of(run).outcome, &mut verdict.needs)
+            (outcome::from_run(run).outcome, &mut verdict.needs)
         {
             // A program that failed early, or whose results decide sizes, would need more.
             needs.cards.clear();
         }
         if let Some(needs) = &mut verdict.needs {
-            explain::correct(needs, &done.cards);
+            explain::remove_failing_cards(needs, &results.cards);
         }
     }
-    match (&options.trace, &recorded) {
-        (Some(file), Some(recorded)) => {
-            fs::copy(&recorded.file, file).map_err(|error| not_written(file, &error))?;
+    match (&options.trace, &recording) {
+        (Some(file), Some(recording)) => {
+            fs::copy(&recording.file, file).map_err(|error| not_written(file, &error))?;
         }
         (Some(file), None) => {
             // The file was made before the run, to see that it can be written.
@@ -86,7 +96,7 @@ pub(crate) fn judge(
                 let _ = fs::remove_file(file);
             }
             verdict.notes.push(format!(
-                "{}: not written, because nothing was recorded: a trace comes from PyTorch's \
+                "{}: not written, because nothing was recording: a trace comes from PyTorch's \
                  allocator",
                 file.display()
             ));
@@ -94,17 +104,17 @@ pub(crate) fn judge(
         (None, _) => {}
     }
     let is_python = run.processes.iter().any(|process| process.python.is_some());
-    verdict.next = next(options, &verdict, is_python);
+    verdict.next = next_command(options, &verdict, is_python);
     Ok(verdict)
 }
 
-/// Returns the run that shows most of the program: one that got through.
-fn most_telling(done: &Done) -> Option<&Run> {
+/// Returns the run that shows most of the program: one that completed.
+fn most_complete_run(results: &Results) -> Option<&Run> {
     let fits = |run: &&Run| {
-        let result = done.cards.iter().find(|card| card.card == run.device.card.name);
+        let result = results.cards.iter().find(|card| card.card == run.device.card.name);
         result.is_some_and(|card| card.outcome.is_fit())
     };
-    done.with_room.as_ref().or_else(|| done.runs.iter().find(fits)).or(done.runs.first())
+    results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
 }
 
 /// Returns the highest peak of memory in use on a device.
@@ -114,12 +124,12 @@ fn most_in_use(run: &Run) -> Option<u64> {
 }
 
 /// Returns the run on the card that remedies are for: the first that is too small.
-fn judged(done: &Done) -> Option<&Run> {
-    let failing = done.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
-    done.runs.iter().find(|run| failing.is_some_and(|card| card.card == run.device.card.name))
+fn first_failing_run(results: &Results) -> Option<&Run> {
+    let failing = results.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
+    results.runs.iter().find(|run| failing.is_some_and(|card| card.card == run.device.card.name))
 }
 
-fn unknown(run: &Run) -> Unknown {
+fn count_unknown(run: &Run) -> Unknown {
     let mut unknown = Unknown::default();
     let mut lines = BTreeMap::<&str, u64>::new();
     let mut sizes = BTreeMap::<(&str, &str), u64>::new();
@@ -127,7 +137,7 @@ fn unknown(run: &Run) -> Unknown {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
             unknown.launches += driver.launches_dropped;
-            // PyTorch asks for its error's text.
+            // PyTorch reads the free memory for the text of its error.
             let failed = process.torch.as_ref().map_or(0, |torch| torch.failed);
             unknown.asked_for_free_memory += driver.asked_for_free_memory.saturating_sub(failed);
         }
@@ -137,7 +147,7 @@ fn unknown(run: &Run) -> Unknown {
         for read in process.torch.iter().flat_map(|torch| &torch.sizes) {
             *sizes.entry((&read.line, &read.operator)).or_default() += read.times;
         }
-        unknown.libraries.extend(not_modelled(process));
+        unknown.libraries.extend(list_not_modelled(process));
     }
     unknown.libraries.sort();
     unknown.libraries.dedup();
@@ -155,8 +165,8 @@ fn unknown(run: &Run) -> Unknown {
     unknown
 }
 
-/// Returns what the libraries of a process did not model, a line each.
-fn not_modelled(process: &Process) -> Vec<String> {
+/// Returns a line for each function or feature that the libraries of a process did not model.
+fn list_not_modelled(process: &Process) -> Vec<String> {
     let refused = process.driver.iter().flat_map(|driver| &driver.refused);
     let missing = process.cudart.iter().flat_map(|cudart| &cudart.not_modelled);
     let functions = refused.chain(missing).map(|function| match function.times {
@@ -173,18 +183,23 @@ fn not_modelled(process: &Process) -> Vec<String> {
     functions.chain(notes).collect()
 }
 
-/// Returns lines on what was missing, once each.
-fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult]) -> Vec<String> {
+/// Returns a line for each thing that was missing or unexpected in a run, once each.
+fn collect_notes(
+    options: &Options,
+    stand_ins: &StandIns,
+    run: &Run,
+    cards: &[CardResult],
+) -> Vec<String> {
     let mut notes = Vec::new();
     let torch = || run.processes.iter().filter_map(|process| process.torch.as_ref());
     let drivers = || run.processes.iter().filter_map(|process| process.driver.as_ref());
     let is_static = Outcome::NoVerdict(Reason::StaticRuntime);
-    let is_told = cards.iter().any(|card| card.outcome == is_static);
+    let is_headline = cards.iter().any(|card| card.outcome == is_static);
     let modules = run.processes.iter().filter_map(|process| process.python.as_ref());
     let modules: BTreeSet<&str> =
         modules.flat_map(|python| python.not_served.iter().map(String::as_str)).collect();
     if drivers().any(|driver| driver.export_table_asked) {
-        let note = match is_told {
+        let note = match is_headline {
             true if !modules.is_empty() => "",
             true => {
                 "build the program with the shared CUDA runtime, and run that. In CMake: \
@@ -234,7 +249,7 @@ fn notes(options: &Options, stand_ins: &StandIns, run: &Run, cards: &[CardResult
         }
     }
     if let Some(text) = run.processes.iter().find_map(|process| process.many_reads.as_deref())
-        && let Some(line) = crate::reports::many_reads(text)
+        && let Some(line) = crate::reports::describe_many_reads(text)
     {
         notes.push(format!("the program has read 0 from the device {line}"));
     }
@@ -268,8 +283,8 @@ fn not_served(module: &str) -> String {
     )
 }
 
-/// Returns the command to type next; `None` if nothing is left to ask.
-fn next(options: &Options, verdict: &Verdict, is_python: bool) -> Option<String> {
+/// Returns the command to type next; `None` if no other run would say more.
+fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option<String> {
     let on = |card: &str, memory: Option<u64>| {
         let memory = memory.map(|bytes| format!(" --memory {bytes}")).unwrap_or_default();
         let devices = match options.devices {
@@ -313,7 +328,7 @@ fn next(options: &Options, verdict: &Verdict, is_python: bool) -> Option<String>
 }
 
 /// Returns the program's command line, quoted for a shell.
-fn shown(options: &Options) -> String {
+fn command_line(options: &Options) -> String {
     let words = std::iter::once(&options.program).chain(&options.arguments);
     words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }

@@ -1,26 +1,24 @@
-//! Runs a program on an emulated GPU whose kernels do nothing, and says what memory it would take.
+//! Runs a program on an emulated GPU whose kernels do nothing, and reports the memory that it would
+//! take of a real one.
 //!
-//! The program finds an emulated driver, CUDA runtime and libraries in the places of the vendor's,
-//! so no GPU is needed, and one that is there is not touched. Its allocator is its own, so what it
-//! takes from the device is what it takes from a real one. Sizes that depend on results are not
-//! known: all results are 0.
+//! The program loads an emulated driver, CUDA runtime and libraries in place of the vendor's. No GPU
+//! is needed, and a real one is not touched. The program keeps its own allocator, so it requests the
+//! memory that it would request of a real device. Results are 0, so sizes that depend on results are
+//! unknown.
 //!
-//! [`dry_run`] runs the program, on each card that is asked for, and returns a [`Verdict`]. This
-//! crate prints nothing.
+//! [`dry_run`] runs the program on each card of the options, and returns a [`Verdict`]. This crate
+//! prints nothing.
 
 mod batch;
 mod card;
-mod done;
 mod emulate;
 mod environment;
 mod error;
 mod explain;
 mod folder;
-mod hook;
 mod judge;
 mod outcome;
 mod program;
-mod quick;
 mod reports;
 mod runs;
 mod shell;
@@ -39,12 +37,11 @@ pub use crate::card::Device;
 pub use crate::emulate::{Emulation, emulate};
 pub use crate::error::Error;
 pub use crate::program::Ended;
-pub use crate::reports::Then;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
     Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
-    Read, Reason, Refusal, Remedy, SizeRead, Unknown, Verdict,
+    Read, Reason, Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
 };
 
 /// Options of a dry run.
@@ -77,7 +74,7 @@ pub struct Options {
     pub stand_ins: Option<PathBuf>,
 }
 
-/// Receiver of what a dry run has to say while it runs.
+/// Receiver of messages while a dry run is under way.
 pub trait Progress: Sync {
     /// Takes a line that the user should see at once.
     fn note(&self, line: &str);

@@ -2,8 +2,8 @@
 
 use crate::card::Device;
 use crate::program::{Ended, Run};
-use crate::reports::{Process, Request, Then, Torch};
-use crate::verdict::{CardResult, DeviceResult, Failure, Outcome, ProcessResult, Reason, Refusal};
+use crate::reports::Process;
+use crate::verdict::{CardResult, DeviceResult, Outcome, ProcessResult, Reason, Refusal, Then};
 
 /// Library that has PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
@@ -14,7 +14,7 @@ const ALLOCATORS: [&str; 4] =
     ["gpuheap", "libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];
 
 /// Returns the result of a run on its card.
-pub(crate) fn of(run: &Run) -> CardResult {
+pub(crate) fn from_run(run: &Run) -> CardResult {
     let outcome = match outcome(run.ended, &run.processes) {
         outcome if !outcome.is_fit() || !is_oversubscribed(run) => outcome,
         _ if run.device.is_of_windows() => Outcome::DoesNotFit,
@@ -94,7 +94,7 @@ fn ran_out(ended: Ended, processes: &[Process]) -> bool {
 /// Returns whether memory ran out by a request that the driver refused: nothing made it good. The
 /// hook sees whether PyTorch's allocator served its program by other memory. A request of another
 /// allocator counts if the program failed.
-fn is_decisive(request: &Request, process: &Process, ended: Ended) -> bool {
+fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {
     let failed = match ended {
         Ended::Exit(code) => code != 0,
         Ended::Signal(_) => true,
@@ -128,7 +128,7 @@ fn process(process: &Process, ended: Ended) -> Option<ProcessResult> {
         torch: torch.map(|torch| torch.torch.clone()),
         steps: torch.map_or(0, |torch| torch.steps),
         devices,
-        failures: torch.map(failures).unwrap_or_default(),
+        failures: torch.map(|torch| torch.failures.clone()).unwrap_or_default(),
         refused: refusals(process, ended),
         failed: torch.map(|torch| torch.failed).filter(|&failed| failed > 0).unwrap_or(refused),
     })
@@ -167,42 +167,23 @@ fn devices(process: &Process) -> Vec<DeviceResult> {
     found
 }
 
+/// Returns the refused requests, each with the answer whether it was decisive.
 fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
-    let refusal = |request: &Request| Refusal {
-        function: request.function.clone(),
-        device: request.device,
-        requested: request.bytes,
-        free: request.free,
-        times: request.times,
-        library: request.library.clone(),
-        lines: request.lines.clone(),
-        then: request.then,
-        granted: request.less,
-        is_decisive: is_decisive(request, process, ended),
+    let judged = |refusal: &Refusal| Refusal {
+        is_decisive: is_decisive(refusal, process, ended),
+        ..refusal.clone()
     };
-    process.driver.iter().flat_map(|driver| &driver.requests).map(refusal).collect()
-}
-
-fn failures(torch: &Torch) -> Vec<Failure> {
-    let failure = |failure: &crate::reports::TorchFailure| Failure {
-        device: failure.device,
-        requested: failure.requested,
-        allocated: failure.allocated,
-        reserved: failure.reserved,
-        step: failure.step,
-        lines: failure.lines.clone(),
-    };
-    torch.failures.iter().map(failure).collect()
+    process.driver.iter().flat_map(|driver| &driver.requests).map(judged).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reports::{Driver, TorchDevice};
+    use crate::reports::{Driver, Torch, TorchDevice};
 
     /// A process whose allocator failed and perhaps went on, and whose requests were refused.
     fn with(failed: u64, went_on: bool, refused: usize) -> Vec<Process> {
-        let request = Request { library: "libc10_cuda.so".to_owned(), ..Request::default() };
+        let request = Refusal { library: PYTORCH.to_owned(), ..Refusal::default() };
         vec![Process {
             torch: Some(Torch {
                 failed,
@@ -233,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_request_decides_by_asker_and_followup() {
+    fn refusal_decides_by_caller_and_followup() {
         let mut processes = with(0, false, 1);
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
@@ -267,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn process_without_a_gpu_proves_nothing() {
+    fn process_without_gpu_proves_nothing() {
         let no_gpu = Outcome::NoVerdict(Reason::NoGpuUsed);
         assert_eq!(outcome(Ended::Exit(0), &[]), no_gpu);
         assert_eq!(outcome(Ended::Exit(0), &[Process::default()]), no_gpu);
@@ -285,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn size_by_a_read_is_told_apart() {
+    fn size_read_fits_as_far_known() {
         let mut processes = with(0, false, 0);
         processes[0].torch.as_mut().unwrap().sizes = vec![Default::default()];
         assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::FitsAsFarAsKnown);

@@ -24,7 +24,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// Time from SIGTERM to SIGKILL, for the reports. A recording of 400,000 events takes 5 s on a busy
 /// machine.
 const GRACE: Duration = Duration::from_secs(10);
-/// Longest pause between two looks at the program.
+/// Longest pause between two checks of the program.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// End of a program.
@@ -44,7 +44,7 @@ pub enum Ended {
 /// Output of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Standard input, output and error are those of the command.
+    /// The program inherits standard input, output and error.
     Passed,
     /// Standard input is empty. Output is dropped, and errors are kept.
     Dropped,
@@ -58,7 +58,7 @@ pub(crate) struct Run {
     pub(crate) seconds: f64,
     /// Most host memory of the program's first process, bytes.
     pub(crate) host_bytes: u64,
-    /// End of what was written to standard error, if that was dropped.
+    /// Last lines of standard error, if the output was dropped.
     pub(crate) errors: String,
     /// `true` if a program fits whose managed memory is more than the device has.
     pub(crate) allows_oversubscription: bool,
@@ -86,7 +86,7 @@ pub(crate) fn run(
     for variable in environment::REMOVED {
         command.env_remove(variable);
     }
-    command.envs(environment::of(options, device, &folder));
+    command.envs(environment::variables(options, device, &folder));
     if let Some((variable, value)) = value {
         command.env(variable, value.to_string());
     }
@@ -173,7 +173,7 @@ fn wait(
             return Ok((status, is_at_limit, host_bytes));
         }
         host_bytes = host_bytes.max(resident_bytes(child.id()));
-        watch.look(reports, progress);
+        watch.check(reports, progress);
         end.enforce(began.elapsed(), running, reports);
         thread::sleep(pause);
         pause = (pause * 2).min(PAUSE);
@@ -205,23 +205,23 @@ impl End {
     }
 }
 
-/// Looks for the watchdog's files, once a second.
+/// Check of the watchdog's files, once a second.
 #[derive(Default)]
 struct Watch {
     last: Option<Instant>,
-    is_told: bool,
+    is_noted: bool,
 }
 
 impl Watch {
-    fn look(&mut self, reports: &Path, progress: &dyn Progress) {
+    fn check(&mut self, reports: &Path, progress: &dyn Progress) {
         const EVERY: Duration = Duration::from_secs(1);
-        if self.is_told || self.last.is_some_and(|last| last.elapsed() < EVERY) {
+        if self.is_noted || self.last.is_some_and(|last| last.elapsed() < EVERY) {
             return;
         }
         self.last = Some(Instant::now());
         let found = reports::read(reports).into_iter().find_map(|process| process.many_reads);
-        if let Some(line) = found.as_deref().and_then(reports::many_reads) {
-            self.is_told = true;
+        if let Some(line) = found.as_deref().and_then(reports::describe_many_reads) {
+            self.is_noted = true;
             progress.note(&format!(
                 "the program has read 0 from the device {line}; kernels do not run, so a loop that \
                  waits for a value never ends. End it with Ctrl-C, or set --time-limit"

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+
+use crate::verdict::{Failure, Read, Refusal, SizeRead};
 
 /// Reports of one process. Each is `None` if the process did not write it.
 #[derive(Debug, Clone, Default)]
@@ -33,11 +35,9 @@ pub(crate) struct Driver {
     /// Allocations that were refused because the memory was not enough, of the device or the host.
     pub(crate) out_of_memory: u64,
     /// Requests for device memory that were refused, the first of each place.
-    pub(crate) requests: Vec<Request>,
-    /// `true` if the process ended by itself, and not by a signal or `_exit`.
-    pub(crate) is_final: bool,
+    pub(crate) requests: Vec<Refusal>,
     pub(crate) refused: Vec<Refused>,
-    /// `true` if a runtime that is linked statically asked for the driver's private tables.
+    /// `true` if a statically linked runtime looked for the driver's private tables.
     pub(crate) export_table_asked: bool,
 }
 
@@ -56,42 +56,7 @@ pub(crate) struct DriverDevice {
     pub(crate) peak_demand: u64,
 }
 
-/// Request for device memory that was refused, bytes.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Request {
-    /// Function that the program called.
-    pub(crate) function: String,
-    pub(crate) device: u32,
-    pub(crate) bytes: u64,
-    /// Free memory of the device at that time.
-    pub(crate) free: u64,
-    pub(crate) times: u64,
-    /// File of the library or program that made the call.
-    pub(crate) library: String,
-    /// Lines of the program, innermost first.
-    pub(crate) lines: Vec<String>,
-    pub(crate) then: Then,
-    /// Bytes of the smaller request that followed.
-    pub(crate) less: Option<u64>,
-}
-
-/// Request that followed a refused one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    /// None that makes it good.
-    #[default]
-    Nothing,
-    /// One of the same place for as many bytes, which was granted.
-    Repeated,
-    /// A smaller one at once, which was granted.
-    Less,
-    /// None, but the program did another step of its optimiser.
-    Step,
-}
-
-/// Function that answered that it is not supported.
+/// Function that returned that it is not supported.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refused {
@@ -135,7 +100,7 @@ pub(crate) struct Torch {
     pub(crate) ended: Option<String>,
     pub(crate) devices: Vec<TorchDevice>,
     /// First requests that failed with `torch.OutOfMemoryError`.
-    pub(crate) failures: Vec<TorchFailure>,
+    pub(crate) failures: Vec<Failure>,
     /// Number of requests that failed.
     pub(crate) failed: u64,
     /// `true` if an optimiser step was done after the last failure.
@@ -146,9 +111,9 @@ pub(crate) struct Torch {
     pub(crate) reads: u64,
     pub(crate) reads_watched: bool,
     /// Lines that read most often.
-    pub(crate) lines: Vec<ReadAt>,
+    pub(crate) lines: Vec<Read>,
     /// Reads that decided a size.
-    pub(crate) sizes: Vec<SizeAt>,
+    pub(crate) sizes: Vec<SizeRead>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -171,35 +136,6 @@ pub(crate) struct TorchDevice {
     pub(crate) allocations: u64,
     /// Step of the peak, counted from one.
     pub(crate) step: u64,
-}
-
-/// A request that failed, bytes.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct TorchFailure {
-    pub(crate) device: u32,
-    pub(crate) requested: u64,
-    pub(crate) allocated: u64,
-    pub(crate) reserved: u64,
-    pub(crate) step: u64,
-    pub(crate) lines: Vec<String>,
-}
-
-/// Line of the program that reads from the device.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct ReadAt {
-    pub(crate) line: String,
-    pub(crate) times: u64,
-}
-
-/// Operator of PyTorch that read a result to choose a size, and the line that called it.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct SizeAt {
-    pub(crate) line: String,
-    pub(crate) operator: String,
-    pub(crate) times: u64,
 }
 
 /// Reads the reports of all processes, in the order of their ids. A process that ran several
@@ -243,9 +179,9 @@ fn parse<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Returns the watchdog's text in words: `10000 a.py:3 in wait` as `10,000 times at a.py:3 in
+/// Returns the watchdog's text for people: `10000 a.py:3 in wait` as `10,000 times at a.py:3 in
 /// wait`.
-pub(crate) fn many_reads(text: &str) -> Option<String> {
+pub(crate) fn describe_many_reads(text: &str) -> Option<String> {
     let (times, line) = text.trim().split_once(' ')?;
     let thousands = times.strip_suffix("000").map(|rest| format!("{rest},000"));
     Some(format!("{} times at {line}", thousands.as_deref().unwrap_or(times)))

@@ -9,23 +9,23 @@ use std::thread;
 
 use crate::batch::FindBatch;
 use crate::card::Device;
-use crate::done::Done;
 use crate::error::not_written;
-use crate::judge::judge;
+use crate::explain::Recording;
+use crate::judge::{Results, judge};
 use crate::program::{self, Output, Run, Value};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
 use crate::verdict::{Batch, CardResult, Found, Outcome, Verdict};
-use crate::{Error, Options, Progress, explain, outcome, quick};
+use crate::{Error, Options, Progress, explain, outcome};
 
-/// Memory of the device on which a program is run once more, if it fits on no card that was asked
-/// for: more than any card has.
+/// Memory of the device on which a program is run once more if it fits on no card of the options:
+/// more than any card has.
 const ROOM: u64 = 2 << 40;
 
-/// Runs the program as the options say, and judges what it took.
+/// Runs the program as the options say, and judges the memory that it took.
 ///
-/// The output of the first run passes; that of further runs is dropped. Blocks until all runs have
-/// ended.
+/// The output of the first run passes, and the output of further runs is dropped. Blocks until all
+/// runs have ended.
 ///
 /// # Errors
 ///
@@ -33,25 +33,25 @@ const ROOM: u64 = 2 << 40;
 pub fn dry_run(options: &Options, progress: &dyn Progress) -> Result<Verdict, Error> {
     let stand_ins = StandIns::find(options.stand_ins.as_deref())?;
     if let Some(file) = &options.trace {
-        writable(file)?;
+        check_writable(file)?;
     }
     let signals = Signals::new();
     let runner = Runner { options, stand_ins: &stand_ins, signals: &signals, progress };
     let devices: Vec<Device> =
         options.cards.iter().map(|card| Device::new(card, options.memory)).collect();
-    let mut done = match &options.find_batch {
+    let mut results = match &options.find_batch {
         Some(range) => runner.search(&devices, range)?,
-        None => runner.cards(&devices)?,
+        None => runner.run_cards(&devices)?,
     };
-    let fits_nowhere = done.cards.iter().all(|card| card.outcome == Outcome::DoesNotFit);
-    if fits_nowhere && done.batch.is_none() && !signals.is_interrupted() {
-        done.with_room = runner.with_room(&devices)?;
+    let fits_nowhere = results.cards.iter().all(|card| card.outcome == Outcome::DoesNotFit);
+    if fits_nowhere && results.batch.is_none() && !signals.is_interrupted() {
+        results.with_room = runner.run_with_room(&devices)?;
     }
-    judge(options, &stand_ins, &done, signals.is_interrupted())
+    judge(options, &stand_ins, &results, signals.is_interrupted())
 }
 
 /// Fails if the file cannot be written, before the program is run for it.
-fn writable(file: &Path) -> Result<(), Error> {
+fn check_writable(file: &Path) -> Result<(), Error> {
     let opened = fs::OpenOptions::new().create(true).append(true).open(file);
     opened.map(drop).map_err(|error| not_written(file, &error))
 }
@@ -71,34 +71,34 @@ impl Runner<'_> {
 
     /// Runs the program on each card. The first run shows its output, and how much host memory each
     /// run takes; the others run side by side.
-    fn cards(&self, devices: &[Device]) -> Result<Done, Error> {
-        let mut done = Done::default();
-        let Some((first, others)) = devices.split_first() else { return Ok(done) };
+    fn run_cards(&self, devices: &[Device]) -> Result<Results, Error> {
+        let mut results = Results::default();
+        let Some((first, others)) = devices.split_first() else { return Ok(results) };
         let run = self.run(first, None, Output::Passed)?;
-        done.cards.push(outcome::of(&run));
+        results.cards.push(outcome::from_run(&run));
         if self.signals.is_interrupted() {
-            done.runs.push(run);
-            return Ok(done);
+            results.runs.push(run);
+            return Ok(results);
         }
-        let recorded = self.options.quick.then(|| explain::recorded(&run)).flatten();
+        let recording = self.options.quick.then(|| explain::read_recording(&run)).flatten();
         let replayed: Vec<Option<CardResult>> =
-            others.iter().map(|device| quick::of(&run, recorded.as_ref(), device)).collect();
+            others.iter().map(|device| replay_result(&run, recording.as_ref(), device)).collect();
         let left = others.iter().zip(&replayed).filter(|(_, known)| known.is_none());
         let left: Vec<&Device> = left.map(|(device, _)| device).collect();
-        let further = self.side_by_side(&left, run.host_bytes)?;
-        let mut results = further.iter().map(outcome::of);
-        done.cards
-            .extend(replayed.into_iter().filter_map(|known| known.or_else(|| results.next())));
-        drop(results);
-        done.runs.push(run);
-        done.runs.extend(further);
-        Ok(done)
+        let further = self.run_side_by_side(&left, run.host_bytes)?;
+        let mut of_runs = further.iter().map(outcome::from_run);
+        results
+            .cards
+            .extend(replayed.into_iter().filter_map(|known| known.or_else(|| of_runs.next())));
+        results.runs.push(run);
+        results.runs.extend(further);
+        Ok(results)
     }
 
     /// Runs the program on each device, as many at a time as cores and host memory allow. Each run
     /// takes `host_bytes`.
-    fn side_by_side(&self, devices: &[&Device], host_bytes: u64) -> Result<Vec<Run>, Error> {
-        let workers = at_a_time(host_bytes).min(devices.len());
+    fn run_side_by_side(&self, devices: &[&Device], host_bytes: u64) -> Result<Vec<Run>, Error> {
+        let workers = parallel_runs(host_bytes).min(devices.len());
         let next = AtomicUsize::new(0);
         let results: Mutex<Vec<Option<Result<Run, Error>>>> =
             Mutex::new(devices.iter().map(|_| None).collect());
@@ -129,9 +129,9 @@ impl Runner<'_> {
     }
 
     /// Searches the largest value for each card.
-    fn search(&self, devices: &[Device], range: &FindBatch) -> Result<Done, Error> {
-        let mut done = Done::default();
-        let mut batch = Batch::of(range);
+    fn search(&self, devices: &[Device], range: &FindBatch) -> Result<Results, Error> {
+        let mut results = Results::default();
+        let mut batch = Batch::new(range);
         for device in devices {
             let mut kept: Option<Run> = None;
             let largest = range.search(|value| {
@@ -139,7 +139,7 @@ impl Runner<'_> {
                 batch.runs += 1;
                 let run = self.run(device, Some((&range.variable, value)), output);
                 let run = run.map_err(Stop::Error)?;
-                let outcome = outcome::of(&run).outcome;
+                let outcome = outcome::from_run(&run).outcome;
                 // Of the runs that fit, the last one has the largest value.
                 let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
                 if kept.is_none() || !is_too_large {
@@ -159,24 +159,44 @@ impl Runner<'_> {
                 Err(Stop::Error(error)) => return Err(error),
             }
             if let Some(run) = kept {
-                done.cards.push(outcome::of(&run));
-                done.runs.push(run);
+                results.cards.push(outcome::from_run(&run));
+                results.runs.push(run);
             }
             if self.signals.is_interrupted() {
                 break;
             }
         }
-        done.batch = Some(batch);
-        Ok(done)
+        results.batch = Some(batch);
+        Ok(results)
     }
 
     /// Runs the program once more, on the first device with memory to spare.
-    fn with_room(&self, devices: &[Device]) -> Result<Option<Run>, Error> {
+    fn run_with_room(&self, devices: &[Device]) -> Result<Option<Run>, Error> {
         let Some(first) = devices.first() else { return Ok(None) };
         let device = Device::new(first.card, Some(ROOM));
         let run = self.run(&device, None, Output::Dropped)?;
-        Ok(outcome::of(&run).outcome.is_fit().then_some(run))
+        Ok(outcome::from_run(&run).outcome.is_fit().then_some(run))
     }
+}
+
+/// Returns the result of a card by a replay of `run`'s trace. Returns `None` if that proves nothing:
+/// the program failed, runs other kernels on this card, read the free memory, or has managed memory.
+fn replay_result(run: &Run, recording: Option<&Recording>, device: &Device) -> Option<CardResult> {
+    let recording = recording?;
+    let is_open =
+        run.processes.iter().filter_map(|process| process.driver.as_ref()).any(|driver| {
+            let has_managed = driver.devices.iter().any(|device| device.peak_managed > 0);
+            driver.asked_for_free_memory > 0 || has_managed
+        });
+    let of_run = outcome::from_run(run).outcome;
+    if is_open || !of_run.is_fit() || !run.device.is_alike(device) {
+        return None;
+    }
+    let outcome = match explain::replay_on(recording, device)?.verdict.gets_through {
+        true => of_run,
+        false => Outcome::DoesNotFit,
+    };
+    Some(CardResult { is_replayed: true, ..outcome::without_run(device, outcome) })
 }
 
 /// Reason for the end of a search.
@@ -187,7 +207,7 @@ enum Stop {
 }
 
 /// Returns the number of runs that the machine has room for at a time.
-fn at_a_time(host_bytes: u64) -> usize {
+fn parallel_runs(host_bytes: u64) -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

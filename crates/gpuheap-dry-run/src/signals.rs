@@ -22,10 +22,10 @@ struct Shared {
     /// Programs that run.
     programs: Mutex<Vec<Pid>>,
     is_interrupted: AtomicBool,
-    /// `true` if the signal asks programs to end, and is not one that they may handle otherwise, as
-    /// an interpreter handles Ctrl-C.
+    /// `true` after a signal that ends programs. Ctrl-C is no such signal: an interpreter may handle
+    /// it and go on.
     is_ending: AtomicBool,
-    /// `true` once a program ended: then there is something to report.
+    /// `true` once a program ended: its verdict is still to be reported.
     has_results: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl Signals {
         Ok((child, Running { signals: self, program }))
     }
 
-    /// Returns `true` if a signal asked for the end of the command.
+    /// Returns `true` after a signal that ends the command.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.shared.is_interrupted.load(Ordering::Relaxed)
     }
@@ -74,7 +74,7 @@ pub(crate) struct Running<'s> {
 }
 
 impl Running<'_> {
-    /// Returns `true` if a signal to the command asked the program to end.
+    /// Returns `true` after a signal to the command that ends programs.
     pub(crate) fn is_ending(&self) -> bool {
         self.signals.shared.is_ending.load(Ordering::Relaxed)
     }

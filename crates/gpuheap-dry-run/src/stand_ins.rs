@@ -48,7 +48,7 @@ impl StandIns {
         }
         let executable = env::current_exe().and_then(|path| path.canonicalize());
         let beside = executable.ok().and_then(|path| path.parent().map(Path::to_owned));
-        // Tests lie one folder below what cargo builds.
+        // Cargo puts tests one folder below its libraries.
         let above = beside.as_deref().and_then(Path::parent).map(Path::to_owned);
         [beside, above].iter().flatten().find_map(|folder| StandIns::within(folder)).ok_or_else(
             || {

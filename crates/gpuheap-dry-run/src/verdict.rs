@@ -1,10 +1,9 @@
 //! Verdict of a dry run, as data. Sizes are bytes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::batch::FindBatch;
 use crate::program::Ended;
-use crate::reports::Then;
 
 /// Verdict of a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -13,9 +12,9 @@ pub struct Verdict {
     pub program: String,
     /// Number of devices.
     pub devices: u32,
-    /// Results, one for each card in the order asked for.
+    /// Results, one for each card in the order of the options.
     pub cards: Vec<CardResult>,
-    /// Result of the search for the largest value; `None` if no search was asked for.
+    /// Result of the search for the largest value; `None` without a search.
     pub batch: Option<Batch>,
     /// Memory at the peak; `None` if nothing was recorded.
     pub peak: Option<Peak>,
@@ -29,9 +28,9 @@ pub struct Verdict {
     pub is_lower_bound: bool,
     /// Settings of the allocator with which the program fits, or takes less.
     pub remedies: Vec<Remedy>,
-    /// Gaps: what a dry run cannot know, and how often the program asked for it.
+    /// Figures that a dry run cannot know, and the number of times that the program read them.
     pub unknown: Unknown,
-    /// Lines on what was missing or odd.
+    /// Lines on things that were missing or unexpected.
     pub notes: Vec<String>,
     /// Command to type next.
     pub next: Option<String>,
@@ -53,7 +52,7 @@ pub struct CardResult {
     /// Outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// `true` if the outcome is that of a replay of another card's trace.
+    /// `true` if the outcome comes from a replay of another card's trace.
     pub is_replayed: bool,
     /// End of the program; `None` if it was not run.
     pub ended: Option<Ended>,
@@ -162,7 +161,8 @@ pub struct DeviceResult {
 }
 
 /// Request that failed.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Failure {
     /// Number of the device.
     pub device: u32,
@@ -178,8 +178,9 @@ pub struct Failure {
     pub lines: Vec<String>,
 }
 
-/// Request for device memory that the driver refused.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Request for device memory that the driver or a heap refused.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Refusal {
     /// Function that the program called, such as `cudaMalloc`.
     pub function: String,
@@ -201,6 +202,21 @@ pub struct Refusal {
     pub granted: Option<u64>,
     /// `true` if memory ran out by it.
     pub is_decisive: bool,
+}
+
+/// Request that followed a refused one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// None that makes it good.
+    #[default]
+    Nothing,
+    /// One of the same place for as many bytes. It was granted.
+    Repeated,
+    /// A smaller one at once. It was granted.
+    Less,
+    /// None, but the program did another step of its optimiser.
+    Step,
 }
 
 /// Result of a search for the largest value.
@@ -296,12 +312,13 @@ pub struct Unknown {
     pub launches: u64,
     /// Questions for the device's free memory, after which a program may choose its sizes.
     pub asked_for_free_memory: u64,
-    /// Lines of libraries on what they did not model.
+    /// Lines of libraries on functions and features that they did not model.
     pub libraries: Vec<String>,
 }
 
 /// Line that reads from the device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Read {
     /// File, line and function.
     pub line: String,
@@ -310,7 +327,8 @@ pub struct Read {
 }
 
 /// Read of a result by which an operator chose a size.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SizeRead {
     /// File, line and function.
     pub line: String,
@@ -322,7 +340,7 @@ pub struct SizeRead {
 
 impl Batch {
     /// Returns the result of a search before its first run.
-    pub(crate) fn of(range: &FindBatch) -> Batch {
+    pub(crate) fn new(range: &FindBatch) -> Batch {
         let FindBatch { variable, least, most } = range.clone();
         Batch { variable, least, most, found: Vec::new(), runs: 0 }
     }

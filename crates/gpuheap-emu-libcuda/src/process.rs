@@ -87,7 +87,7 @@ extern "C" fn write_report() {
     // At exit, no code can handle a failure any more.
     let _ = guarded(|| {
         if let (Some(folder), false) = (&process().report, forked()) {
-            report::write(folder, &process().device, true);
+            report::write(folder, &process().device);
         }
         CUresult::SUCCESS
     });

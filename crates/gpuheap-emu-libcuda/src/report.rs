@@ -43,19 +43,19 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     let is_due = at.is_none_or(|at| at.elapsed() > EVERY);
     if is_refused || is_due || peak > written + written / GROWTH {
         WRITTEN_PEAK.store(peak, Ordering::Relaxed);
-        write(folder, device, false);
+        write(folder, device);
         *at = Some(Instant::now());
     }
 }
 
 /// Writes `driver.PID.json` into the folder, whole: a reader finds the old one or the new one. A
 /// failure is without effect on the program.
-pub(crate) fn write(folder: &Path, device: &Emulator, is_final: bool) {
+pub(crate) fn write(folder: &Path, device: &Emulator) {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| keep_earlier(folder));
     let file = folder.join(format!("driver.{}.json", std::process::id()));
     let part = file.with_extension("part");
-    if fs::write(&part, text(device, is_final)).is_ok() {
+    if fs::write(&part, text(device)).is_ok() {
         let _ = fs::rename(part, file);
     }
 }
@@ -79,7 +79,7 @@ fn keep_earlier(folder: &Path) {
     }
 }
 
-fn text(device: &Emulator, is_final: bool) -> String {
+fn text(device: &Emulator) -> String {
     let options = device.options();
     let devices = (0..).zip(options.shown()).map(|(shown, number)| {
         let (profile, usage) = (&options.devices[number], device.usage(shown));
@@ -107,7 +107,7 @@ fn text(device: &Emulator, is_final: bool) -> String {
         text,
         "{{\"devices\": [{}], \"asked_for_free_memory\": {}, \"copies_to_host\": {}, \
          \"launches_dropped\": {}, \"out_of_memory\": {}, \"refused\": [{}], \
-         \"export_table_asked\": {}, \"is_final\": {is_final}, \"requests\": [{}]}}",
+         \"export_table_asked\": {}, \"requests\": [{}]}}",
         devices.collect::<Vec<_>>().join(", "),
         device.calls_of("cuMemGetInfo_v2"),
         counts.copies_to_host,

@@ -293,7 +293,7 @@ pub(crate) fn json() -> String {
         let lines: Vec<String> =
             caller.lines.iter().map(|line| format!("\"{}\"", escaped(line))).collect();
         let mut text = format!(
-            "{{\"function\": \"{}\", \"device\": {device}, \"bytes\": {bytes}, \"free\": {free_bytes}, \
+            "{{\"function\": \"{}\", \"device\": {device}, \"requested\": {bytes}, \"free\": {free_bytes}, \
              \"times\": {}, \"library\": \"{}\", \"lines\": [{}]",
             escaped(&caller.function),
             known.times,
@@ -305,7 +305,7 @@ pub(crate) fn json() -> String {
             Then::Nothing => write!(text, ", \"then\": \"nothing\"}}"),
             Then::Repeated => write!(text, ", \"then\": \"repeated\"}}"),
             Then::Step => write!(text, ", \"then\": \"step\"}}"),
-            Then::Less(bytes) => write!(text, ", \"then\": \"less\", \"less\": {bytes}}}"),
+            Then::Less(bytes) => write!(text, ", \"then\": \"less\", \"granted\": {bytes}}}"),
         };
         text
     };
@@ -512,11 +512,11 @@ mod tests {
             inner,
             line: None,
         };
-        // Function 5 is the heap's, and 9 the program's.
-        let report = stack(&[110, 220, 510, 920, 1010], 2);
-        assert!(stack(&[110, 330, 520, 920, 1010], 0).is_within(&report));
-        assert!(!stack(&[110, 330, 520, 930, 1010], 0).is_within(&report), "another call");
-        assert!(!stack(&[110, 330, 340], 0).is_within(&report));
+        // Functions 5 to 7 are the heap's, and 9 is the program's.
+        let report = stack(&[110, 220, 510, 610, 710, 920, 1010], 2);
+        assert!(stack(&[110, 330, 410, 720, 920, 1010], 0).is_within(&report));
+        assert!(!stack(&[110, 330, 410, 720, 930, 1010], 0).is_within(&report), "another call");
+        assert!(!stack(&[110, 930, 1010], 0).is_within(&report), "the program's own");
     }
 
     #[test]

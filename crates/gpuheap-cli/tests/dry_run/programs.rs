@@ -75,7 +75,7 @@ fn variable_is_set_and_replaced() {
     let script = "test $B = $1 && echo $1 >>values
         echo '{\"devices\": [{\"peak_in_use\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
         test $B -lt 23 || {
-        echo '{\"requests\": [{\"bytes\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
+        echo '{\"requests\": [{\"requested\": 5}]}' >$GPUHEAP_EMULATED_REPORT/driver.$$.json
         exit 1
     }";
     let (ran, json) = bench.json(&[

@@ -1,7 +1,7 @@
-"""What `gpuheap dry-run` knows of a Python program: steps, peaks, lines, and reads of results.
+"""Hook of `gpuheap dry-run` in a Python program: reports steps, peaks, lines and reads of results.
 
-Does nothing until the program imports `torch`. Prints nothing, and raises nothing but the `SystemExit`
-that ends the program after the steps or the time that were asked for.
+Does nothing until the program imports `torch`. Prints nothing. Raises `SystemExit` after the steps
+or the time of `--steps` and `--time-limit`, and no other exception.
 """
 
 import atexit
@@ -18,11 +18,11 @@ import time
 MOST_EVENTS = 400_000
 # Bounds the report.
 MOST_LINES = 200
-# Bounds what is told of failures: a program that tries smaller sizes may have many.
+# Bounds the failures in a report: a program that tries smaller sizes may have many.
 MOST_FAILURES = 20
-# Reads at one line after which a program is thought to wait for a value that never comes.
+# Reads at one line after which the command warns that the program may wait for a value for ever.
 MANY_READS = 10_000
-# Bounds the time of a read: frames of native code that are looked at, from the copy outwards.
+# Bounds the time of a read: frames of native code that are examined, from the copy outwards.
 MOST_FRAMES = 160
 
 
@@ -34,8 +34,10 @@ PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "")
 
 
 def guarded(function):
-    """`function`, with its errors noted in the report and not raised. What a signal handler of the program raises
-    in the meantime is the program's."""
+    """Returns `function` with its errors noted in the report and not raised.
+
+    An exception that a signal handler of the program raises in the meantime passes on.
+    """
 
     def call(*arguments):
         try:
@@ -57,10 +59,10 @@ def is_of_program(error):
 
 
 def called_by_native_code(function):
-    """`function`, from which no exception gets into native code, which would print it.
+    """Returns `function` for calls by native code, to which no exception may return: it is printed.
 
-    Python runs the program's signal handlers in the callback too. The exception of a handler is raised
-    in the main thread when the callback has returned.
+    Python runs the program's signal handlers in the callback too. The exception of a handler is
+    raised in the main thread when the callback has returned.
     """
     function = guarded(function)
 
@@ -99,7 +101,7 @@ MAIN_THREAD = threading.main_thread().ident
 
 
 class State:
-    """What is known of this process."""
+    """Figures and settings of this process."""
 
     def __init__(self):
         self.folder = os.environ["GPUHEAP_EMULATED_REPORT"]
@@ -108,7 +110,7 @@ class State:
         self.began = time.monotonic()
         self.written = 0.0
         self.torch = None
-        # Set to None when the hook reads no lines any more.
+        # None while the hook records no lines.
         self.lines = {}
         self.callback = None
         # Callbacks of native code that the main thread is in.
@@ -149,7 +151,7 @@ state = State()
 
 
 def own_frames(frame):
-    """The frames of the program, innermost first: not those of the hook, of PyTorch and of Python."""
+    """Yields the frames of the program, innermost first, without the hook, PyTorch and Python."""
     while frame is not None:
         name = frame.f_code.co_filename
         is_library = (
@@ -185,8 +187,8 @@ def lines_of(frame):
 # ---- peaks and steps ----------------------------------------------------------------------------
 
 
-def look_at_peaks():
-    """Takes up the peaks of all devices. A peak that rose belongs to the step that is under way."""
+def update_peaks():
+    """Reads the peaks of all devices. A peak that rose belongs to the step that is under way."""
     torch = state.torch
     if not (state.has_stats and torch.cuda.is_initialized()):
         return
@@ -232,7 +234,7 @@ def step_ended(optimizer, arguments, keywords):
 def after_step():
     state.in_hook = True
     try:
-        look_at_peaks()
+        update_peaks()
     finally:
         state.in_hook = False
     # A process that is killed has written its figures.
@@ -248,7 +250,7 @@ state.in_hook = False
 
 def out_of_memory(device, requested, total, free):
     """Called by PyTorch before it raises `torch.OutOfMemoryError`."""
-    look_at_peaks()
+    update_peaks()
     state.count_of_failures += 1
     state.steps_after_failure = False
     if len(state.failures) < MOST_FAILURES:
@@ -299,7 +301,7 @@ def read_from_device(bytes_read):
 
 
 def many_reads(line):
-    """Tells the command at once: the program may never end."""
+    """Warns the command at once: the program may never end."""
     path = os.path.join(state.folder, f"reads.{os.getpid()}.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{MANY_READS} {line}\n")
@@ -312,26 +314,26 @@ def watch_reads():
         return
     register.argtypes = [READ]
     register.restype = None
-    guarded(look_at_native_stacks)(register)
+    guarded(prepare_native_stacks)(register)
     state.callback = READ(called_by_native_code(read_from_device))
     register(state.callback)
     state.register = register
 
 
 def watch_heap():
-    """Has the driver note steps: a program that caught a heap's refusal may go on with less."""
+    """Finds the driver's note of a step: a program that caught a heap's refusal may go on."""
     state.heap_step_done = getattr(ctypes.CDLL("libcuda.so.1"), "gpuheap_emulated_step_done", None)
 
 
 def stop_watching():
-    """Before the interpreter ends: a callback would wait for it for ever."""
+    """Ends callbacks before the interpreter ends: they would wait for its lock for ever."""
     if state.callback is not None:
         state.register(READ())
 
 
 # ---- operators that read ------------------------------------------------------------------------
 
-# Operators that hand a value to their caller: the caller decides.
+# Operators that return a value to their caller, whose name decides.
 PASS_ON = {
     "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
     "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
@@ -360,8 +362,8 @@ class Found(ctypes.Structure):
     ]
 
 
-def look_at_native_stacks(function_of_driver):
-    """Prepares `operator_that_reads`. A C library without these functions tells no operators."""
+def prepare_native_stacks(function_of_driver):
+    """Prepares `operator_that_reads`. Raises if the C library has no functions for stacks."""
     libc = ctypes.CDLL(None)
     libc.backtrace.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
     libc.dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(Found)]
@@ -379,10 +381,10 @@ def symbol(libc, address):
 
 
 def operator_that_reads():
-    """The operator that reads a result and may choose a size by it.
+    """Returns the operator that reads a result and may choose a size by it.
 
-    None if the program itself reads, or if the operator does not choose a size. The stack has the hook, the
-    driver, operators of PyTorch and then the interpreter that called them.
+    Returns None if the program itself reads, or if the operator does not choose a size. The stack has
+    the hook, the driver, operators of PyTorch and then the interpreter that called them.
     """
     if state.libc is None:
         return None
@@ -416,8 +418,8 @@ def operator_that_reads():
 
 
 def native_place(address):
-    """The kind and the name of a place on a native stack."""
-    # The address is behind the call, and may be another function's.
+    """Returns the kind and the name of a place on a native stack."""
+    # The return address may belong to the next function.
     found = symbol(state.libc, address - 1)
     name, file = found.name or b"", os.fsdecode(found.file or b"")
     if found.base == state.driver:
@@ -450,7 +452,7 @@ REPORTS = (
     (
         "libtorch_cpu.so",
         "aoti_torch_is_contiguous",
-        "this PyTorch does not report its changes of tensors: a changed tensor may read as uploaded",
+        "this PyTorch does not report changes of tensors: one may read as it was uploaded",
     ),
 )
 
@@ -536,10 +538,10 @@ def replace(name, put):
 def end():
     if state.torch.version.cuda is not None:
         guarded(stop_watching)()
-        guarded(look_at_peaks)()
+        guarded(update_peaks)()
         # First, because a process with a long history may be killed while it writes that.
         guarded(write)()
-        # A failure has written the memory that it found, which is the one to explain.
+        # A failure has written the memory at that time. The verdict explains that memory.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
     guarded(write)()
@@ -572,7 +574,7 @@ def torch_imported(torch):
     reset = torch._C._cuda_resetPeakMemoryStats
 
     def keep_peaks(*arguments):
-        guarded(look_at_peaks)()
+        guarded(update_peaks)()
         return reset(*arguments)
 
     torch._C._cuda_resetPeakMemoryStats = keep_peaks
@@ -593,8 +595,8 @@ def device_opened():
     if not state.has_stats:
         guarded(watch_heap)()
         state.note(
-            f"the program replaced PyTorch's own allocator (by {backend}): PyTorch's peaks are not known, and no "
-            "trace is recorded"
+            f"the program replaced PyTorch's own allocator (by {backend}): PyTorch's peaks are not "
+            "known, and no trace is recorded"
         )
     if backend == "cudaMallocAsync":
         state.note("PyTorch uses the driver's pool (cudaMallocAsync), which records no trace")
@@ -630,9 +632,12 @@ class TorchWaiter:
         return spec
 
 
-def asked_to_end(number, frame):
-    """SIGTERM, of the command's time limit or of a user. Ends the program as `sys.exit` does, so that reports are
-    written. A second signal does not disturb that."""
+def end_program(number, frame):
+    """Handles SIGTERM, of the command's time limit or of a user.
+
+    Ends the program as `sys.exit` does, so that reports are written. A second signal does not disturb
+    that.
+    """
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
         state.ended = "time"
@@ -642,14 +647,14 @@ def asked_to_end(number, frame):
 def end_by_signal():
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, asked_to_end)
+        signal.signal(signal.SIGTERM, end_program)
 
 
 def load_stand_ins_by_name():
-    """Makes `ctypes` load a library that has a stand-in by its name, also if the program gives a path.
+    """Makes `ctypes` load a library with a stand-in by its name, also if the program gives a path.
 
-    PyTorch loads CUDA's libraries from its wheel by their paths before its own, and the loader would
-    take them beside the stand-ins.
+    PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The loader
+    would then load both the vendor's files and the stand-ins.
     """
     load = ctypes.CDLL.__init__
 

@@ -1,4 +1,4 @@
-"""Starts the hook of `gpuheap dry-run`, then the `sitecustomize` that the program has of its own."""
+"""Starts the hook of `gpuheap dry-run`, then the `sitecustomize` of the program."""
 
 import os
 import sys

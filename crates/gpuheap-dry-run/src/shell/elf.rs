@@ -10,8 +10,8 @@ const SEGMENTS: usize = 3;
 const DYNAMIC_ENTRY: usize = 16;
 const SYMBOL: usize = 24;
 
-/// Returns the file of a shared object with the name `soname`, which defines the version `version`
-/// and needs the library `needed`.
+/// Returns the file of a shared object with the name `soname`. It defines the version `version` and
+/// needs the library `needed`.
 pub(crate) fn bytes(soname: &str, version: &str, needed: &str) -> Vec<u8> {
     let texts = [soname, version, needed].map(str::as_bytes);
     let strings = [b"\0", texts[0], b"\0", texts[1], b"\0", texts[2], b"\0"].concat();
@@ -53,9 +53,9 @@ pub(crate) fn bytes(soname: &str, version: &str, needed: &str) -> Vec<u8> {
     file.program_header(SegmentKind::Dynamic, dynamic_at, dynamic_bytes as u64, 8);
     // Without this one the loader makes stacks executable.
     file.program_header(SegmentKind::Stack, 0, 0, 16);
-    // The null symbol, which every table has.
+    // The null symbol. Every table has one.
     file.pad_to(symbols_at + SYMBOL as u64);
-    // A hash table of one bucket, which is empty, and one symbol.
+    // A hash table of one symbol and one empty bucket.
     file.pad_to(hash_at);
     file.words(&[1, 1, 0, 0]);
     file.pad_to(versions_at);
@@ -84,8 +84,8 @@ mod tag {
     pub(super) const VERSION_DEFINITION_COUNT: u64 = 0x6fff_fffd;
 }
 
-/// Returns the two definitions of versions: the file's own name, which is number 1 and is marked
-/// as the base, and the version, number 2.
+/// Returns the two definitions of versions. Number 1 is the file's own name, marked as the base, and
+/// number 2 is the version.
 fn version_definitions(soname: &str, version: &str) -> Vec<u8> {
     const DEFINITION: u32 = 20;
     const NAME: u32 = 8;
@@ -170,14 +170,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hash_is_that_of_the_abi() {
+    fn hash_matches_system_v_abi() {
         // The example that linkers' documentation gives for a version of glibc.
         assert_eq!(hash("GLIBC_2.2.5"), 0x0969_1a75);
         assert_eq!(hash(""), 0);
     }
 
     #[test]
-    fn file_is_small_and_ends_with_its_segment() {
+    fn shell_file_ends_with_its_segment() {
         for name in ["libcudart.so.13", "a", "libnvshmem_host.so.3"] {
             let file = bytes(name, "VERSION", "/folder/libstand_in.so");
             assert!(file.len() < 1024, "{name}: {}", file.len());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::elf::bytes;
-use super::{CUDART, LIBRARIES, file};
+use super::{CUDART, LIBRARIES, build};
 
 /// Runs a program with files preloaded.
 fn preloaded(program: &Path, files: &[PathBuf]) -> Output {
@@ -33,15 +33,15 @@ fn loader_takes_every_shell() {
     let files: Vec<PathBuf> = names
         .map(|name| {
             let path = folder.path().join(name);
-            fs::write(&path, file(name, &stand_in)).unwrap();
+            fs::write(&path, build(name, &stand_in)).unwrap();
             path
         })
         .collect();
     let output = preloaded(Path::new("/bin/true"), &files);
     assert!(output.status.success());
-    // The loader names what it cannot preload.
+    // The loader names each file that it cannot preload.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    fs::write(&files[0], &file(CUDART[0], &stand_in)[..100]).unwrap();
+    fs::write(&files[0], &build(CUDART[0], &stand_in)[..100]).unwrap();
     let output = preloaded(Path::new("/bin/true"), &files);
     assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
 }
@@ -81,7 +81,7 @@ fn shell_keeps_the_vendors_library_out() {
 }
 
 #[test]
-fn function_is_found_by_the_shells_handle() {
+fn shells_handle_finds_stand_ins_functions() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let own = "int answer(void) { return 2; }";
