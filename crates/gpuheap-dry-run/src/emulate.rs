@@ -23,7 +23,8 @@ pub struct Emulation {
     pub stand_ins: Option<PathBuf>,
 }
 
-/// Runs the program with the emulated driver and NVML in place of NVIDIA's, and waits for its end. Signals to this process are passed on.
+/// Runs the program with the emulated driver and NVML in place of NVIDIA's, and waits for its end.
+/// Signals to this process are passed on.
 ///
 /// # Errors
 ///

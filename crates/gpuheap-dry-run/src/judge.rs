@@ -7,10 +7,10 @@ use std::fs;
 
 use crate::card::Device;
 use crate::error::not_written;
-use crate::program::{Ended, Run};
+use crate::program::Run;
 use crate::reports::Process;
 use crate::stand_ins::StandIns;
-use crate::verdict::{Batch, CardResult, Outcome, Read, Reason, SizeRead, Unknown, Verdict};
+use crate::verdict::{Batch, CardResult, Ended, Outcome, Read, Reason, SizeRead, Unknown, Verdict};
 use crate::{Error, Options, explain, outcome};
 
 /// Results of all runs.

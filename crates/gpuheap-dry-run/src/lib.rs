@@ -1,10 +1,10 @@
 //! Runs a program on an emulated GPU whose kernels do nothing, and reports the memory that it would
 //! take of a real one.
 //!
-//! The program loads an emulated driver, CUDA runtime and libraries in place of the vendor's. No GPU
-//! is needed, and a real one is not touched. The program keeps its own allocator, so it requests the
-//! memory that it would request of a real device. Results are 0, so sizes that depend on results are
-//! unknown.
+//! The program loads an emulated driver, CUDA runtime and libraries in place of the vendor's. No
+//! GPU is needed, and a real one is not touched. The program keeps its own allocator, so it
+//! requests the memory that it would request of a real device. Results are 0, so sizes that depend
+//! on results are unknown.
 //!
 //! [`dry_run`] runs the program on each card of the options, and returns a [`Verdict`]. This crate
 //! prints nothing.
@@ -36,12 +36,11 @@ pub use crate::batch::FindBatch;
 pub use crate::card::Device;
 pub use crate::emulate::{Emulation, emulate};
 pub use crate::error::Error;
-pub use crate::program::Ended;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
-    Batch, CardResult, DeviceResult, Failure, Found, Held, Needs, Outcome, Peak, ProcessResult,
-    Read, Reason, Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
+    Batch, CardResult, DeviceResult, Ended, Failure, Found, Held, Needs, Outcome, Peak,
+    ProcessResult, Read, Reason, Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
 };
 
 /// Options of a dry run.

@@ -1,15 +1,17 @@
 //! Results of a run, from the reports of its processes.
 
 use crate::card::Device;
-use crate::program::{Ended, Run};
+use crate::program::Run;
 use crate::reports::Process;
-use crate::verdict::{CardResult, DeviceResult, Outcome, ProcessResult, Reason, Refusal, Then};
+use crate::verdict::{
+    CardResult, DeviceResult, Ended, Outcome, ProcessResult, Reason, Refusal, Then,
+};
 
 /// Library that has PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
 /// Libraries that serve a program's requests from memory of the driver. They answer a refusal by
-/// other sizes or other memory, and raise an error of their own if none is left. `gpuheap` is a heap
-/// within a program in Rust or Python.
+/// other sizes or other memory, and raise an error of their own if none is left. `gpuheap` is a
+/// heap within a program in Rust or Python.
 const ALLOCATORS: [&str; 4] =
     ["gpuheap", "libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];
 

@@ -9,13 +9,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use crate::card::Device;
 use crate::folder::Folder;
 use crate::reports::{self, Process};
 use crate::signals::{Running, Signals};
 use crate::stand_ins::StandIns;
+use crate::verdict::Ended;
 use crate::{Error, Options, Progress, environment};
 
 /// Time that a step may take to its end after the time limit. A program without steps gets SIGTERM
@@ -26,20 +25,6 @@ const STEP: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(10);
 /// Longest pause between two checks of the program.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// End of a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ended {
-    /// It ended by itself, with this status.
-    Exit(i32),
-    /// A signal ended it.
-    Signal(i32),
-    /// It was ended at the time limit.
-    TimeLimit,
-    /// It was ended because a signal ended the command.
-    Interrupted,
-}
 
 /// Output of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]

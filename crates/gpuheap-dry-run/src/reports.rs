@@ -139,8 +139,8 @@ pub(crate) struct TorchDevice {
 }
 
 /// Reads the reports of all processes, in the order of their ids. A process that ran several
-/// programs, one after another by `exec`, has an entry for each: files of the earlier ones are named
-/// `KIND.PID-N.ENDING`. A file that cannot be read as a report counts as missing.
+/// programs, one after another by `exec`, has an entry for each: files of the earlier ones are
+/// named `KIND.PID-N.ENDING`. A file that cannot be read as a report counts as missing.
 pub(crate) fn read(folder: &Path) -> Vec<Process> {
     let mut processes = BTreeMap::<(u32, u32), Process>::new();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -179,8 +179,9 @@ impl Runner<'_> {
     }
 }
 
-/// Returns the result of a card by a replay of `run`'s trace. Returns `None` if that proves nothing:
-/// the program failed, runs other kernels on this card, read the free memory, or has managed memory.
+/// Returns the result of a card by a replay of `run`'s trace. Returns `None` if that proves
+/// nothing: the program failed, runs other kernels on this card, read the free memory, or has
+/// managed memory.
 fn replay_result(run: &Run, recording: Option<&Recording>, device: &Device) -> Option<CardResult> {
     let recording = recording?;
     let is_open =

@@ -22,8 +22,8 @@ struct Shared {
     /// Programs that run.
     programs: Mutex<Vec<Pid>>,
     is_interrupted: AtomicBool,
-    /// `true` after a signal that ends programs. Ctrl-C is no such signal: an interpreter may handle
-    /// it and go on.
+    /// `true` after a signal that ends programs. Ctrl-C is no such signal: an interpreter may
+    /// handle it and go on.
     is_ending: AtomicBool,
     /// `true` once a program ended: its verdict is still to be reported.
     has_results: AtomicBool,

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::batch::FindBatch;
-use crate::program::Ended;
 
 /// Verdict of a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,6 +61,20 @@ pub struct CardResult {
     pub seconds: f64,
     /// Last lines of standard error, if the program failed and its output was dropped.
     pub errors: String,
+}
+
+/// End of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// It ended by itself, with this status.
+    Exit(i32),
+    /// A signal ended it.
+    Signal(i32),
+    /// It was ended at the time limit.
+    TimeLimit,
+    /// It was ended because a signal ended the command.
+    Interrupted,
 }
 
 /// Outcome on a card, from the best to the worst.

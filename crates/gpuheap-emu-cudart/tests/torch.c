@@ -1,5 +1,6 @@
 /* Stands for PyTorch, whose allocator reports each block to a profiler in another library, and
- * whose operators count their changes of a tensor there. With LIBRARY defined, it is that library. */
+ * whose operators count their changes of a tensor there. With LIBRARY defined, it is that
+ * library. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,7 @@
-"""Trains a transformer's layers under torch.compile, compiled anew: kernels that are found in the compiler's
-folder are not tuned, which takes memory."""
+"""Trains a transformer's layers under torch.compile, compiled anew.
+
+Tuning takes memory, and the compiler does not tune kernels that it finds in its folder.
+"""
 
 import os
 import tempfile

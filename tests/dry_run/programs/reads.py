@@ -1,4 +1,7 @@
-"""Reads results from blocks that held uploads before, on the program's thread and on autograd's. Prints the values."""
+"""Reads results from blocks that held uploads before, on the program's thread and on autograd's.
+
+Prints the values.
+"""
 
 import torch
 
@@ -6,6 +9,11 @@ kept = [torch.full((64,), 3_000_000_000).cuda() for _ in range(40)]
 del kept
 print(torch.randn(1, device="cuda").item(), len(torch.ones(8, device="cuda").nonzero()))
 print(torch.tensor([3]).cuda().item(), torch.tensor([5, 7]).cuda().tolist())
+read, changed, copied = (torch.tensor([3]).cuda() for _ in range(3))
+twice = read * 2
+changed += 1
+copied.copy_(torch.tensor([4]))
+print(read.tolist(), changed.tolist(), copied.tolist())
 x = torch.ones(8, 8, device="cuda", requires_grad=True)
 mask = torch.ones(8, 8, dtype=torch.bool, device="cuda")
 torch.masked_select(x, mask).sum().backward()

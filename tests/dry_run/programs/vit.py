@@ -1,7 +1,7 @@
 """Trains torchvision's vision transformer with automatic mixed precision.
 
-The scale begins at 1, so that no step overflows: a dry run sees no overflow either, and a step that is left
-out makes no state of the optimiser.
+The scale begins at 1, so that no step overflows. A dry run sees no overflow either, and a step that
+is left out makes no state of the optimiser.
 """
 
 import torch

@@ -383,8 +383,8 @@ def symbol(libc, address):
 def operator_that_reads():
     """Returns the operator that reads a result and may choose a size by it.
 
-    Returns None if the program itself reads, or if the operator does not choose a size. The stack has
-    the hook, the driver, operators of PyTorch and then the interpreter that called them.
+    Returns None if the program itself reads, or if the operator does not choose a size. The stack
+    has the hook, the driver, operators of PyTorch and then the interpreter that called them.
     """
     if state.libc is None:
         return None
@@ -635,8 +635,8 @@ class TorchWaiter:
 def end_program(number, frame):
     """Handles SIGTERM, of the command's time limit or of a user.
 
-    Ends the program as `sys.exit` does, so that reports are written. A second signal does not disturb
-    that.
+    Ends the program as `sys.exit` does, so that reports are written. A second signal does not
+    disturb that.
     """
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
@@ -653,8 +653,8 @@ def end_by_signal():
 def load_stand_ins_by_name():
     """Makes `ctypes` load a library with a stand-in by its name, also if the program gives a path.
 
-    PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The loader
-    would then load both the vendor's files and the stand-ins.
+    PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The
+    loader would then load both the vendor's files and the stand-ins.
     """
     load = ctypes.CDLL.__init__
 

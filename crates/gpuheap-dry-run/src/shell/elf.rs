@@ -84,8 +84,8 @@ mod tag {
     pub(super) const VERSION_DEFINITION_COUNT: u64 = 0x6fff_fffd;
 }
 
-/// Returns the two definitions of versions. Number 1 is the file's own name, marked as the base, and
-/// number 2 is the version.
+/// Returns the two definitions of versions. Number 1 is the file's own name, marked as the base,
+/// and number 2 is the version.
 fn version_definitions(soname: &str, version: &str) -> Vec<u8> {
     const DEFINITION: u32 = 20;
     const NAME: u32 = 8;

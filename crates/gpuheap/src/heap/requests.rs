@@ -37,7 +37,7 @@ pub fn find_requesters_by(find: fn() -> Option<Requester>) {
     let _ = FIND_REQUESTER.set(find);
 }
 
-/// Has requests reported from now on, those that a heap grants too: the driver has refused memory.
+/// Starts the reports of granted requests, because the driver refused memory.
 #[cold]
 pub(super) fn note_shortage(context: &Context) {
     if context.driver().request_reports().is_some() {
