@@ -123,10 +123,10 @@ impl Event {
         let mut milliseconds = 0.0;
         let _current = self.context.enter()?;
         // SAFETY: `milliseconds` outlives the call, and both wrappers own their events.
-        let asked = unsafe {
+        let code = unsafe {
             self.context.driver().cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw)
         };
-        if asked == CUresult::ERROR_NOT_READY {
+        if code == CUresult::ERROR_NOT_READY {
             return refused(
                 ErrorKind::Busy,
                 "the time between two events is known once both are reached; call synchronize on \
@@ -134,7 +134,7 @@ impl Event {
                     .to_owned(),
             );
         }
-        check("cuEventElapsedTime", asked)?;
+        check("cuEventElapsedTime", code)?;
         match Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3) {
             Ok(elapsed) => Ok(elapsed),
             Err(_) => refused(

@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     fn parse(variable: &str, value: &str) -> Result<Settings, Error> {
-        Settings::parse(|asked| (asked == variable).then(|| value.into()))
+        Settings::parse(|name| (name == variable).then(|| value.into()))
     }
 
     #[test]

@@ -286,8 +286,8 @@ impl Stream {
         {
             let _current = context.enter()?;
             // SAFETY: `of` is a local, and the caller guarantees that the stream is alive.
-            let asked = unsafe { context.driver().cuStreamGetCtx(raw, &mut of) };
-            check("cuStreamGetCtx", asked)?;
+            let code = unsafe { context.driver().cuStreamGetCtx(raw, &mut of) };
+            check("cuStreamGetCtx", code)?;
         }
         if of != context.raw() {
             return Err(ErrorKind::WrongDevice.error(format!(
@@ -310,8 +310,8 @@ impl Stream {
                 capture = Some(handle.find_capture(StreamHandle(raw.0))?);
             } else {
                 // SAFETY: `id` is a local; `handle` owns the stream, or the caller keeps it alive.
-                let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
-                check("cuStreamGetId", asked)?;
+                let code = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
+                check("cuStreamGetId", code)?;
                 handle.context.captures.note_outside(StreamHandle(raw.0));
             }
         }
@@ -477,17 +477,17 @@ impl Stream {
             return Err(SourceError::Capturing.into());
         }
         let moment = self.context().moments.begin();
-        let asked = {
+        let code = {
             let _current = self.context().enter()?;
             // SAFETY: `alive` holds off the retirement of a foreign stream until the query
             // returned.
             unsafe { self.context().driver().cuStreamQuery(raw) }
         };
         drop(alive);
-        if asked == CUresult::ERROR_NOT_READY {
+        if code == CUresult::ERROR_NOT_READY {
             return Ok(false);
         }
-        check("cuStreamQuery", asked)?;
+        check("cuStreamQuery", code)?;
         self.note_completed(moment);
         Ok(true)
     }

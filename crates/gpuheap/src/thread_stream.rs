@@ -86,8 +86,8 @@ pub(crate) fn current(context: &Arc<Context>) -> Result<ThreadStream, Error> {
     }
     let mut id = 0;
     // SAFETY: `id` outlives the call, and every thread has this stream.
-    let asked = unsafe { context.driver().cuStreamGetId(CUstream::PER_THREAD, &mut id) };
-    check("cuStreamGetId", asked)?;
+    let code = unsafe { context.driver().cuStreamGetId(CUstream::PER_THREAD, &mut id) };
+    check("cuStreamGetId", code)?;
     let made = HERE.try_with(|here| {
         let own = ThreadStream::Known { owner: here.owner.clone(), id, completed: Arc::default() };
         let mut streams = here.streams.borrow_mut();

@@ -101,13 +101,13 @@ impl CaptureState {
         let (nodes, count) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: `status`, `id` and `graph` outlive the call; the driver skips results whose
         // pointer is null. `stream` is alive: the caller is using it.
-        let asked = unsafe {
+        let code = unsafe {
             driver.cuStreamGetCaptureInfo_v2(stream, &mut status, &mut id, &mut graph, nodes, count)
         };
-        if asked == CUresult::ERROR_STREAM_CAPTURE_IMPLICIT {
+        if code == CUresult::ERROR_STREAM_CAPTURE_IMPLICIT {
             return Ok(CaptureState::Implicit);
         }
-        check("cuStreamGetCaptureInfo_v2", asked)?;
+        check("cuStreamGetCaptureInfo_v2", code)?;
         Ok(match status {
             CUstreamCaptureStatus::NONE => CaptureState::None,
             CUstreamCaptureStatus::ACTIVE => CaptureState::Active(id, graph),

@@ -366,9 +366,9 @@ impl Context {
         let mut can = 0;
         // SAFETY: the driver writes one integer to the local `can`; both ordinals are plain
         // numbers.
-        let asked =
+        let code =
             unsafe { self.driver.cuDeviceCanAccessPeer(&mut can, self.ordinal(), other.ordinal()) };
-        check("cuDeviceCanAccessPeer", asked)?;
+        check("cuDeviceCanAccessPeer", code)?;
         if can == 0 {
             return Ok(false);
         }
@@ -386,8 +386,8 @@ impl Context {
         let (mut free, mut total) = (0, 0);
         let _current = self.enter_aside()?;
         // SAFETY: `free` and `total` outlive the call.
-        let asked = unsafe { self.driver.cuMemGetInfo_v2(&mut free, &mut total) };
-        check("cuMemGetInfo_v2", asked)?;
+        let code = unsafe { self.driver.cuMemGetInfo_v2(&mut free, &mut total) };
+        check("cuMemGetInfo_v2", code)?;
         Ok((free as u64, total as u64))
     }
 

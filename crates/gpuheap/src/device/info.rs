@@ -86,8 +86,8 @@ impl DeviceInfo {
         let attribute = |attribute| {
             let mut value = 0;
             // SAFETY: the driver writes one integer to the local `value`.
-            let asked = unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) };
-            check("cuDeviceGetAttribute", asked).map(|()| value)
+            let code = unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) };
+            check("cuDeviceGetAttribute", code).map(|()| value)
         };
         let can = |property| attribute(property).map(|value| value != 0);
         type A = CUdevice_attribute;

@@ -10,25 +10,28 @@ use crate::device::{Context, NoVirtualMemory};
 /// Reason why a heap uses `split` instead of the requested pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fallback {
-    asked: PoolKind,
+    requested: PoolKind,
     why: NoVirtualMemory,
 }
 
 /// Returns the pool for a heap on the device, and why it is not the requested one, if it is not.
-pub(crate) fn available(context: &Arc<Context>, asked: PoolKind) -> (PoolKind, Option<Fallback>) {
+pub(crate) fn available(
+    context: &Arc<Context>,
+    requested: PoolKind,
+) -> (PoolKind, Option<Fallback>) {
     // Only `stitched` maps physical memory to addresses itself.
-    if asked != PoolKind::Stitched {
-        return (asked, None);
+    if requested != PoolKind::Stitched {
+        return (requested, None);
     }
     match context.virtual_memory() {
-        Ok(_) => (asked, None),
-        Err(why) => (PoolKind::Split, Some(Fallback { asked, why })),
+        Ok(_) => (requested, None),
+        Err(why) => (PoolKind::Split, Some(Fallback { requested, why })),
     }
 }
 
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, because {} cannot be had: {}", PoolKind::Split, self.asked, self.why)
+        write!(f, "{}, because {} cannot be had: {}", PoolKind::Split, self.requested, self.why)
     }
 }
 
@@ -41,12 +44,12 @@ mod tests {
     use super::*;
     use crate::{Device, Heap};
 
-    const ASKED: PoolKind = PoolKind::Stitched;
+    const REQUESTED: PoolKind = PoolKind::Stitched;
 
     #[test]
     fn device_without_virtual_memory_uses_split() {
         let device = Device::emulated(Profile::named("wsl2-rtx4060").unwrap()).unwrap();
-        let (pool, fallback) = available(device.context(), ASKED);
+        let (pool, fallback) = available(device.context(), REQUESTED);
         assert_eq!(pool, PoolKind::Split);
         assert_eq!(
             fallback.unwrap().to_string(),
@@ -61,7 +64,7 @@ mod tests {
         let emulator = device.emulator().unwrap();
         let refused = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_NOT_SUPPORTED);
         emulator.set_faults(FaultPlan::new([refused]));
-        let heap = Heap::builder(&device).without_environment().pool(ASKED).build().unwrap();
+        let heap = Heap::builder(&device).without_environment().pool(REQUESTED).build().unwrap();
         let status = heap.memory_status().unwrap();
         assert_eq!(status.pool, PoolKind::Split);
         let why = status.fallback.clone().unwrap();
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn supported_pool_is_not_replaced() {
         let device = Device::emulated(Profile::h200()).unwrap();
-        assert_eq!(available(device.context(), ASKED), (ASKED, None));
+        assert_eq!(available(device.context(), REQUESTED), (REQUESTED, None));
         let heap = Heap::new(&device).unwrap();
         assert_eq!(heap.memory_status().unwrap().fallback, None);
         assert!(!heap.memory_status().unwrap().to_string().contains("Pool: "));

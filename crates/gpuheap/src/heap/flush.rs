@@ -134,14 +134,14 @@ fn flush(context: &Context, heaps: &[Arc<HeapInner>]) -> Result<FlushReport, Err
         }
     }
     kinds.sort_unstable_by_key(|kind| kind.kind);
-    let (mut own, mut others, mut asked) = (0, (0, 0), Ok(()));
+    let (mut own, mut others, mut queried) = (0, (0, 0), Ok(()));
     let is_flushed = |inner: &HeapInner| heaps.iter().any(|heap| ptr::eq(&**heap, inner));
     siblings::visit(context, |inner| match inner.device.lock().held() {
         Ok(held) if is_flushed(inner) => own += held.reserved,
         Ok(held) => others = (others.0 + held.reserved, others.1 + held.cached),
-        Err(error) => asked = Err(error),
+        Err(error) => queried = Err(error),
     });
-    asked?;
+    queried?;
     let (other_heaps, other_heaps_cached) = others;
     let memory = context.memory().ok();
     let device_total = memory.map_or(context.total_memory(), |(_, total)| total);

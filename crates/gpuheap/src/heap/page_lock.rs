@@ -165,9 +165,9 @@ fn device_pointer(context: &Context, host: u64) -> Result<u64, Error> {
     let _current = context.enter()?;
     let mut device = 0;
     // SAFETY: `device` outlives the call, and `host` was locked for the device.
-    let asked =
+    let code =
         unsafe { context.driver().cuMemHostGetDevicePointer_v2(&mut device, pointer(host), 0) };
-    check("cuMemHostGetDevicePointer_v2", asked)?;
+    check("cuMemHostGetDevicePointer_v2", code)?;
     Ok(device)
 }
 

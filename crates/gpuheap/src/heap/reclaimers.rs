@@ -1,10 +1,10 @@
 //! Callbacks that can give memory back when a heap is short.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::program::Callback;
+use crate::sync::this_thread;
 use crate::{fork, program};
 
 /// Registration of a reclaimer. It ends when this is dropped.
@@ -35,8 +35,9 @@ type ReclaimerFn = Arc<Callback<Box<dyn Fn(u64) -> u64 + Send + Sync>>>;
 /// Registered reclaimers, in the order of registration.
 pub(crate) struct Reclaimers {
     list: Mutex<Vec<ReclaimerFn>>,
-    /// Threads that are inside a reclaimer. Their requests call no reclaimer of this heap.
-    calling: Mutex<Vec<ThreadMark>>,
+    /// [Numbers](this_thread) of the threads that are inside a reclaimer. Their requests call no
+    /// reclaimer of this heap.
+    calling: Mutex<Vec<u64>>,
     /// Number of forks when this was made. A forked child does not take the lock, because a thread
     /// of its parent may have held it.
     forks: u32,
@@ -45,20 +46,6 @@ pub(crate) struct Reclaimers {
 impl Default for Reclaimers {
     fn default() -> Reclaimers {
         Reclaimers { list: Mutex::default(), calling: Mutex::default(), forks: fork::count() }
-    }
-}
-
-/// Mark of a thread: an address that no other living thread has.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct ThreadMark(usize);
-
-impl ThreadMark {
-    fn current() -> ThreadMark {
-        thread_local! {
-            /// Without a destructor, so that the mark exists at the thread's end too.
-            static MARK: Cell<u8> = const { Cell::new(0) };
-        }
-        MARK.with(|mark| ThreadMark(std::ptr::from_ref(mark).addr()))
     }
 }
 
@@ -79,16 +66,16 @@ impl Reclaimers {
     /// reclaimer of this heap.
     pub(crate) fn call_all(&self, missing: u64) -> Option<u64> {
         let reclaimers = self.lock().clone();
-        let this_thread = ThreadMark::current();
+        let this_thread = this_thread();
         if reclaimers.is_empty() || self.calling().contains(&this_thread) {
             return None;
         }
         self.calling().push(this_thread);
         // A reclaimer that panics gave nothing back; the others are called all the same.
-        let ask = |reclaimer: &ReclaimerFn| {
+        let call = |reclaimer: &ReclaimerFn| {
             reclaimer.get().map_or(0, |own| program::run(|| own(missing)).unwrap_or(0))
         };
-        let regained = reclaimers.iter().map(ask).fold(0, u64::saturating_add);
+        let regained = reclaimers.iter().map(call).fold(0, u64::saturating_add);
         self.calling().retain(|thread| *thread != this_thread);
         Some(regained)
     }
@@ -98,7 +85,7 @@ impl Reclaimers {
         self.forks == fork::count()
     }
 
-    fn calling(&self) -> MutexGuard<'_, Vec<ThreadMark>> {
+    fn calling(&self) -> MutexGuard<'_, Vec<u64>> {
         self.calling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -99,7 +99,7 @@ impl Drop for OrderedSource {
 
 impl MemorySource for OrderedSource {
     fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
-        let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         // The memory would belong to the graph: its launches, and not the block, would decide its
         // lifetime.
         self.events.refuse_capturing(stream)?;
@@ -108,12 +108,7 @@ impl MemorySource for OrderedSource {
             // SAFETY: `address` outlives the closure, `pool` is this source's, and the heap keeps
             // `stream` alive.
             unsafe {
-                context.driver().cuMemAllocFromPoolAsync(
-                    &mut address,
-                    bytes_asked,
-                    pool,
-                    raw(stream),
-                )
+                context.driver().cuMemAllocFromPoolAsync(&mut address, size, pool, raw(stream))
             }
         })?;
         Ok(Segment { address, bytes })

@@ -37,8 +37,8 @@ pub(crate) struct PlainSource {
 
 impl MemorySource for PlainSource {
     fn take(&mut self, bytes: u64, _stream: StreamRef) -> Result<Segment, SourceError> {
-        let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        let segment = Segment { address: self.allocate(bytes_asked)?, bytes };
+        let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let segment = Segment { address: self.allocate(size)?, bytes };
         self.segments.insert(segment.address);
         if !self.shares_granules(segment) {
             self.large += self.growth(bytes);

@@ -96,10 +96,10 @@ fn query_properties(context: &Context) -> Result<VirtualMemory, SourceError> {
     let _current = context.enter_aside()?;
     // SAFETY: all pointers are valid for their calls.
     unsafe {
-        let asked = driver.cuDeviceGetAttribute(&mut rdma, attribute, device);
-        check("cuDeviceGetAttribute", asked)?;
-        let asked = driver.cuMemGetAllocationGranularity(&mut granule, &properties, option);
-        check("cuMemGetAllocationGranularity", asked)?;
+        let code = driver.cuDeviceGetAttribute(&mut rdma, attribute, device);
+        check("cuDeviceGetAttribute", code)?;
+        let code = driver.cuMemGetAllocationGranularity(&mut granule, &properties, option);
+        check("cuMemGetAllocationGranularity", code)?;
     }
     let granule = (granule as u64).next_power_of_two();
     Ok(VirtualMemory { granule, rdma: rdma != 0 })
@@ -222,11 +222,11 @@ impl Pages for Vmm {
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError> {
-        let asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let mut address = 0;
         self.call("cuMemAddressReserve", |driver| {
             // SAFETY: the driver writes the first address to `address`; zeros request its defaults.
-            unsafe { driver.cuMemAddressReserve(&mut address, asked, 0, 0, 0) }
+            unsafe { driver.cuMemAddressReserve(&mut address, size, 0, 0, 0) }
         })?;
         self.reserved.insert(address, bytes);
         Ok(address)
@@ -244,12 +244,12 @@ impl Pages for Vmm {
     }
 
     fn create(&mut self, bytes: u64) -> Result<Chunk, SourceError> {
-        let asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let (properties, mut handle) = (self.properties(), 0);
         self.call("cuMemCreate", |driver| {
             // SAFETY: `handle` receives the allocation, and `properties` is only read; both outlive
             // the closure.
-            unsafe { driver.cuMemCreate(&mut handle, asked, &properties, 0) }
+            unsafe { driver.cuMemCreate(&mut handle, size, &properties, 0) }
         })?;
         self.created += bytes;
         self.reserved_peak = self.reserved_peak.max(self.beside + self.created);
@@ -476,12 +476,12 @@ mod tests {
         let unmap = |nth| Fault::nth("cuMemUnmap", nth, failing);
         emulator.set_faults(FaultPlan::new([access].into_iter().chain((1..=5).map(unmap))));
         assert!(pages.map(here + 2 * MIB, &[one]).is_err());
-        let asked = emulator.calls_of("cuMemUnmap");
+        let calls = emulator.calls_of("cuMemUnmap");
         pages.map(here, &[two]).unwrap();
         pages.map(here + 6 * MIB, &[two]).unwrap();
         let three = pages.create(2 * MIB).unwrap();
         pages.map(there, &[three]).unwrap();
-        assert_eq!(emulator.calls_of("cuMemUnmap"), asked, "it is none of theirs");
+        assert_eq!(emulator.calls_of("cuMemUnmap"), calls, "it is none of theirs");
         // The stray mapping's chunk and addresses cannot be given back or mapped yet.
         assert!(pages.destroy(one).is_err());
         assert!(pages.unreserve(here, 8 * MIB).is_err());
@@ -580,8 +580,8 @@ mod tests {
             let (mut flags, location) = (0, CUmemLocation::device(reader.ordinal()));
             let driver = owner.context().driver();
             // SAFETY: `flags` and `location` are locals; the driver refuses an unmapped address.
-            let asked = unsafe { driver.cuMemGetAccess(&mut flags, &location, address) };
-            check("cuMemGetAccess", asked).unwrap();
+            let calls = unsafe { driver.cuMemGetAccess(&mut flags, &location, address) };
+            check("cuMemGetAccess", calls).unwrap();
             flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u64
         };
         let map = || {

@@ -208,11 +208,11 @@ impl ThreadCache {
     fn take_remote_frees(&self) {
         let Some(_inside) = self.word.enter() else { return };
         let mut unwanted = 0;
-        self.remote_frees.take(|block, asked| {
+        self.remote_frees.take(|block, requested| {
             let fits = self.held.get() + block.bytes <= self.most.get() && self.slots.put(block);
             if fits {
                 self.held.add(block.bytes);
-                self.counts().freed(asked, block.bytes);
+                self.counts().freed(requested, block.bytes);
             }
             unwanted += u64::from(!fits);
             fits
@@ -229,8 +229,8 @@ impl ThreadCache {
     /// Takes out blocks that other threads freed. Call it with the store's lock held.
     pub(crate) fn take_unwanted(&self, mut each: impl FnMut(KeptBlock)) {
         self.unwanted.set(0);
-        self.remote_frees.take(|block, asked| {
-            self.counts().freed(asked, block.bytes);
+        self.remote_frees.take(|block, requested| {
+            self.counts().freed(requested, block.bytes);
             each(block);
             true
         });
