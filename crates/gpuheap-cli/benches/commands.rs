@@ -26,8 +26,8 @@ fn main() -> io::Result<()> {
     time("a short log, five policies", 1, &["two_streams.csv.gz"])
 }
 
-/// Prints the median beside the project's goal.
-fn time(what: &str, promised_seconds: u64, arguments: &[&str]) -> io::Result<()> {
+/// Prints the median next to the project's goal.
+fn time(name: &str, goal_seconds: u64, arguments: &[&str]) -> io::Result<()> {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let mut times = Vec::new();
     for _ in 0..RUNS {
@@ -39,13 +39,13 @@ fn time(what: &str, promised_seconds: u64, arguments: &[&str]) -> io::Result<()>
             .stdout(Stdio::null())
             .status()?;
         times.push(start.elapsed());
-        assert!(status.success(), "{what}: {status}");
+        assert!(status.success(), "{name}: {status}");
     }
     times.sort_unstable();
-    let (median, promised) = (times[RUNS / 2], Duration::from_secs(promised_seconds));
+    let (median, goal) = (times[RUNS / 2], Duration::from_secs(goal_seconds));
     let (fastest, slowest) = (times[0], times[RUNS - 1]);
     writeln!(
         io::stdout().lock(),
-        "{what}: {median:.2?} (of {RUNS}: {fastest:.2?} to {slowest:.2?}; promised {promised:.0?})"
+        "{name}: {median:.2?} (of {RUNS}: {fastest:.2?} to {slowest:.2?}; goal {goal:.0?})"
     )
 }

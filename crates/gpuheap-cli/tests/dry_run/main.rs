@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod bad_input;
+#[path = "../command/mod.rs"]
+mod command;
 mod hook;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
@@ -19,16 +21,11 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::command::{Ran, ran};
+
 /// Lines of a shell that report as a program that took memory of the GPU.
 const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
                           >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
-
-/// Result of a command.
-struct Ran {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
 
 /// A folder with the emulated libraries, and room for files of a test.
 struct Bench {
@@ -120,14 +117,5 @@ impl Bench {
             .status();
         assert!(made.unwrap().success());
         path.to_str().unwrap().to_owned()
-    }
-}
-
-fn ran(command: &mut Command) -> Ran {
-    let output = command.output().unwrap();
-    Ran {
-        code: output.status.code().unwrap(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
     }
 }

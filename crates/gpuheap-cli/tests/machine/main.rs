@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+#[path = "../command/mod.rs"]
+mod command;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod emulate;
 #[cfg(target_os = "linux")]
-mod emulated;
+mod emulated_nvml;
+mod explain;
 #[cfg(target_os = "linux")]
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
@@ -19,26 +22,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Result of a command.
-struct Ran {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
+use crate::command::{Ran, ran};
 
 /// Runs the command without a visible GPU.
 fn gpuheap(arguments: &[&str]) -> Ran {
     ran(Command::new(env!("CARGO_BIN_EXE_gpuheap")).args(arguments))
-}
-
-/// Runs a command to its end.
-fn ran(command: &mut Command) -> Ran {
-    let output = command.output().unwrap();
-    Ran {
-        code: output.status.code().unwrap(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
 }
 
 /// Writes the file of a recorded machine, completed by the machine that it is based on.

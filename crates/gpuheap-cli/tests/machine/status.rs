@@ -10,7 +10,7 @@ fn status_json_follows_schema() {
         let file = machine(folder.path(), name);
         let ran = gpuheap(&["status", "--json", "--machine", file.to_str().unwrap()]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
-        let json = serde_json::from_str(&ran.stdout).unwrap();
+        let json = ran.json();
         assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0], "{name}");
     }
 }
@@ -19,7 +19,7 @@ fn status_json_follows_schema() {
 fn emulated_device_is_its_own_account() {
     let ran = gpuheap(&["status", "--json", "--device", "emulated:16GiB"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let json: serde_json::Value = ran.json();
     assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0]);
     assert_eq!(json["devices"][0]["total_bytes"], 16_u64 << 30);
 }
@@ -33,7 +33,7 @@ fn figures_of_windows_follow_the_accounts() {
     assert!(rows[0].contains("Dedicated GPU memory    1450 MiB"), "{}", ran.stdout);
     assert!(rows[1].contains("Shared GPU memory         96 MiB"), "{}", ran.stdout);
     let ran = gpuheap(&["status", "--json", "--machine", file.to_str().unwrap()]);
-    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let json: serde_json::Value = ran.json();
     assert_eq!(json["windows"]["wsl_dedicated_bytes"], 1000 << 20);
 }
 

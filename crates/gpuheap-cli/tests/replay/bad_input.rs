@@ -6,7 +6,7 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::support::{Ran, command, log, replay_in};
+use crate::support::{Ran, command, log, ran, replay_in};
 
 fn gzipped(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -129,7 +129,7 @@ fn bad_arguments_are_wrong_use() {
     ];
     let mut told = String::new();
     for arguments in cases {
-        let ran = Ran::from(command(Path::new("."), arguments).output().unwrap());
+        let ran = ran(&mut command(Path::new("."), arguments));
         told += &format!("$ gpuheap {}\n{}", arguments.join(" "), error_line(&ran));
     }
     insta::assert_snapshot!(told);

@@ -5,6 +5,8 @@
 mod advice;
 mod bad_input;
 mod bounds;
+#[path = "../command/mod.rs"]
+mod command;
 mod figures;
 mod json;
 mod minimum;

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::support::{Ran, command, replay, traces, without_times};
+use crate::support::{Ran, command, ran, replay, traces, without_times};
 
 /// Bound of the host memory for an emulated device of 141 GiB, bytes.
 const HOST_MEMORY: u64 = 300 << 20;
@@ -60,7 +60,7 @@ fn missing_device_is_environment_error() {
 
 #[test]
 fn version_is_printed() {
-    let ran = Ran::from(command(&traces(), &["--version"]).output().unwrap());
+    let ran = ran(&mut command(&traces(), &["--version"]));
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert_eq!(ran.stdout, format!("gpuheap {}\n", env!("CARGO_PKG_VERSION")));
 }
@@ -68,7 +68,7 @@ fn version_is_printed() {
 #[test]
 fn environment_does_not_change_output() {
     let arguments = ["replay", "--pool", "split", "--pool", "stitched", "two_streams.csv.gz"];
-    let plain = Ran::from(command(&traces(), &arguments).output().unwrap());
+    let plain = ran(&mut command(&traces(), &arguments));
     let mut changed = command(&traces(), &arguments);
     changed.envs([
         ("GPUHEAP_DEVICE", "cuda:99"),

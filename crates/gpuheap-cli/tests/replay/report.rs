@@ -1,6 +1,6 @@
 //! Texts of whole reports.
 
-use crate::support::{Ran, command, recordings, replay, replay_in, traces, without_times};
+use crate::support::{command, ran, recordings, replay, replay_in, traces, without_times};
 
 /// Returns the report up to the table.
 fn verdict(text: &str) -> &str {
@@ -254,7 +254,7 @@ fn trace_is_read_from_standard_input() {
     let folder = traces();
     let run = |arguments: &[&str]| {
         let file = std::fs::File::open(folder.join("two_streams.csv.gz")).unwrap();
-        Ran::from(command(&folder, arguments).stdin(file).output().unwrap())
+        ran(command(&folder, arguments).stdin(file))
     };
     let ran = run(&["replay", "--pool", "split", "--json", "-"]);
     assert_eq!((ran.code, &ran.json()[0]["trace"]), (0, &"standard input".into()));
@@ -378,7 +378,7 @@ fn help_matches_snapshots() {
         ("help_replay", &["replay", "--help"]),
         ("help_short", &["replay", "-h"]),
     ] {
-        let ran = Ran::from(command(&traces(), arguments).output().unwrap());
+        let ran = ran(&mut command(&traces(), arguments));
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
         insta::assert_snapshot!(name, ran.stdout);
     }

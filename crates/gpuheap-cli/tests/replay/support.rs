@@ -1,10 +1,11 @@
 //! Helpers that run a command and read its output.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use gpuheap::PoolKind;
-use serde_json::Value;
+
+pub(crate) use crate::command::{Ran, ran};
 
 /// Traces that a debug build replays quickly.
 pub(crate) const SHORT: [&str; 5] = [
@@ -23,32 +24,6 @@ pub(crate) fn pools() -> Vec<&'static str> {
 /// Returns options for all of gpuheap's own pools.
 pub(crate) fn own_pools() -> Vec<&'static str> {
     pools().into_iter().flat_map(|pool| ["--pool", pool]).collect()
-}
-
-/// Result of a command.
-pub(crate) struct Ran {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl From<Output> for Ran {
-    fn from(output: Output) -> Ran {
-        Ran {
-            code: output.status.code().expect("not ended by a signal"),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-}
-
-impl Ran {
-    /// Returns the JSON on stdout.
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
-            panic!("{error} in {:?}, with {:?} on stderr", self.stdout, self.stderr)
-        })
-    }
 }
 
 pub(crate) fn traces() -> PathBuf {
@@ -73,7 +48,7 @@ pub(crate) fn replay(arguments: &[&str]) -> Ran {
 
 /// Runs `gpuheap replay` in `folder`.
 pub(crate) fn replay_in(folder: &Path, arguments: &[&str]) -> Ran {
-    command(folder, &[&["replay"], arguments].concat()).output().unwrap().into()
+    ran(&mut command(folder, &[&["replay"], arguments].concat()))
 }
 
 /// Returns a CSV log of these rows: an action, a pointer, a size.

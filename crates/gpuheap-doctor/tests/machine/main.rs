@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod free;
+mod garbled;
 mod markdown;
-mod mutated;
 mod oom;
 mod pause;
 mod rules;

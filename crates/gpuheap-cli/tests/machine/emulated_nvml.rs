@@ -11,12 +11,7 @@ use crate::{Ran, library, schema_of};
 fn on(variable: (&str, &str), arguments: &[&str]) -> Ran {
     let folder = library::folder(&[&library::NVML]);
     let program = Path::new(env!("CARGO_BIN_EXE_gpuheap"));
-    let output = library::command(program, &folder, &[variable]).args(arguments).output().unwrap();
-    Ran {
-        code: output.status.code().unwrap(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    crate::ran(library::command(program, &folder, &[variable]).args(arguments))
 }
 
 /// Runs `doctor --probe-cuda` with the emulated NVML and the emulated driver.
@@ -37,7 +32,7 @@ fn cuda_probes_run_in_child_process() {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
     insta::assert_snapshot!(ran.stdout);
     let ran = probed("h200,t4", &["--json"]);
-    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let json: Value = ran.json();
     assert_eq!(differences(&schema_of("doctor"), &json, "$"), [""; 0]);
     let probes = json["cuda"].as_array().unwrap();
     let outcomes: Vec<_> = probes.iter().map(|probe| &probe["outcome"]).collect();
@@ -50,7 +45,7 @@ fn cuda_probes_run_in_child_process() {
 fn refused_pinned_memory_is_a_finding() {
     let ran = probed("wsl2-rtx4060", &["--json"]);
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
-    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let json: Value = ran.json();
     let findings = json["findings"].as_array().unwrap();
     let found = findings.iter().find(|finding| finding["rule"] == "G16").unwrap();
     assert!(found["fact"].as_str().unwrap().starts_with("pinned memory: refused after"), "{found}");
@@ -87,7 +82,7 @@ fn status_accounts_for_listed_processes() {
     let description = description();
     let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["status", "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let json: Value = ran.json();
     assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0]);
     assert_eq!(json["driver"], "580.1");
     let device = &json["devices"][0];
@@ -116,7 +111,7 @@ fn status_accounts_for_listed_processes() {
 fn doctor_names_the_lost_device() {
     let ran = on(("GPUHEAP_EMULATED_NVML", &description()), &["doctor", "--json"]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
-    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let json: Value = ran.json();
     assert_eq!(differences(&schema_of("doctor"), &json, "$"), [""; 0]);
     assert_eq!((&json["driver"], &json["devices"]), (&"580.1".into(), &2.into()));
     let findings = json["findings"].as_array().unwrap();
@@ -135,7 +130,7 @@ fn version_mismatch_is_shown_with_code() {
 #[test]
 fn idle_emulated_device_uses_no_memory() {
     let ran = on(("GPUHEAP_EMULATED_DEVICE", "t4"), &["status", "--json"]);
-    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let json: Value = ran.json();
     assert_eq!(json["devices"][0]["used_bytes"], 0, "{}{}", ran.stdout, ran.stderr);
     assert_eq!(json["devices"][0]["name"], "emulated Tesla T4");
 }
