@@ -193,7 +193,10 @@ fn example_free_and_reset_has_verdict() {
         (&refused["function"], &refused["requested"]),
         (&"cudaMallocAsync".into(), &(64 << 20).into())
     );
-    assert!(refused["lines"][0].as_str().unwrap().contains("free_and_reset.cpp:24"), "{refused}");
+    let source = include_str!("../../../../examples/cpp/free_and_reset.cpp");
+    let line = 1 + source.lines().position(|line| line.contains("cudaMallocAsync(")).unwrap();
+    let place = format!("free_and_reset.cpp:{line} ");
+    assert!(refused["lines"][0].as_str().unwrap().contains(&place), "{refused}");
 }
 
 /// Two processes hold a context each, and 256 MiB.
