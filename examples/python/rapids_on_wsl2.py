@@ -2,8 +2,8 @@
 
 Under WSL2, Windows owns the card. It may refuse memory that the driver calls free, and so may
 refuse the pool of RMM, which takes half of the card when it starts. This program meets that on an
-emulated card of 8 GB that behaves so, and cures it: a small first piece, and at most 80 % of what
-is free. The last lines are for your program.
+emulated card of 8 GB that behaves so, and cures it: a small first piece, and at most 80 % of the
+free memory. The last lines are for your program.
 
     python rapids_on_wsl2.py                        # on the emulated card, on any machine
 

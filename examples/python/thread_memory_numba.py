@@ -1,6 +1,6 @@
 """Why is a thread's GPU memory still taken after the thread ended, with Numba?
 
-Numba keeps what was dropped in a list, and frees it when ten are in it, at a fifth of the device,
+Numba keeps dropped arrays in a list, and frees them when ten are in it, at a fifth of the device,
 or when memory runs out. A heap gets it back at once: it serves the next request of any thread, and
 a flush gives it to the driver. Numba takes one memory manager in its life, so before and after are
 two processes.
@@ -25,7 +25,7 @@ def worker():
 
 
 def measure():
-    """Prints what a thread left of 64 MiB, and what a flush left of that."""
+    """Prints how much of 64 MiB a thread left, and how much was left after a flush."""
     from numba import cuda
 
     context = cuda.current_context()

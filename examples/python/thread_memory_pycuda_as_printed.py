@@ -2,8 +2,8 @@
 ends?
 
 The program that people print imports pycuda.autoinit, calls mem_alloc in a worker, and ends with
-mem_free. It fails in three places, one after the other. At each, gpuheap.explain says what really
-failed, and which line to change. The last worker is whole: PyCUDA alone is enough for it.
+mem_free. It fails in three places, one after the other. At each, gpuheap.explain names the cause
+and the line to change. The last worker is whole: PyCUDA alone is enough for it.
 thread_memory_pycuda.py does without its rules.
 
     python -m gpuheap emulate -- python thread_memory_pycuda_as_printed.py      # without a GPU
@@ -58,7 +58,7 @@ def whole():
 
 
 def on_a_thread(worker):
-    """Runs a worker, and says what failed and what it left."""
+    """Runs a worker, and prints its failure and the memory that it left."""
     print(f"-- {worker.__name__}")
     failures = []
 

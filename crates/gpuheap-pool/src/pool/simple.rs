@@ -1,4 +1,5 @@
-//! `simple`: one list of whole blocks, first fit, simple enough to read.
+//! `simple`: one list of whole blocks, first fit. It is the counterpart of CUDA.jl's
+//! `JULIA_CUDA_MEMORY_POOL=simple` (to 3.3), for comparisons with it.
 //!
 //! A request takes a cached block that exceeds it by at most 1 MiB for requests up to 32 MiB, by at
 //! most 4 MiB above. Blocks are neither split nor merged.

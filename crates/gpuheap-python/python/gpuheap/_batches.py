@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def batches(
     data: Any, narrow: bool = False, fraction: float = 0.5, heap: Heap | None = None
-) -> RowBatches | ItemBatches:
+) -> Batches:
     """Uploads data in batches, each freed before the next.
 
     An array (an object with the buffer protocol) or a tuple of arrays with equally many rows is cut
@@ -42,32 +42,51 @@ def batches(
 
         heap = default_heap()
     if is_host_array(data):
-        return RowBatches(heap, (data,), False, narrow, fraction)
+        return Batches(heap, _Rows(heap, (data,), False, narrow, fraction), narrow)
     if isinstance(data, tuple) and data and all(is_host_array(one) for one in data):
-        return RowBatches(heap, data, True, narrow, fraction)
+        return Batches(heap, _Rows(heap, data, True, narrow, fraction), narrow)
     refuse_table(data)
     if isinstance(data, (str, bytes, Array)) or not isinstance(data, Iterable):
         raise TypeError(
             f"no batches can be made of {type(data)}; pass an array, a tuple of arrays, or an iterable"
         )
-    return ItemBatches(heap, iter(data), narrow)
+    return Batches(heap, _Items(iter(data)), narrow)
 
 
 class Batches(Iterator[Any]):
-    """An iterator of batches. The memory of a batch is freed when the next one is requested, and at
-    the end of the loop or of a `with` block."""
+    """An iterator of batches: items of an iterable, or ranges of rows. From `gpuheap.batches`. The
+    memory of a batch is freed when the next one is requested, and at the end of the loop or of a
+    `with` block."""
 
-    def __init__(self, heap: Heap, narrow: bool) -> None:
+    def __init__(self, heap: Heap, source: _Items | _Rows, narrow: bool) -> None:
         self._heap = heap
+        self._source = source
         self._narrow = narrow
         self._current: list[Array] = []
 
+    @property
+    def chunk(self) -> int:
+        """Rows of a batch; 0 for items."""
+        return self._source.chunk
+
+    @property
+    def rows(self) -> range:
+        """Rows of the current batch; empty for items."""
+        return self._source.rows
+
     def keep(self, batch: Any) -> Any:
-        """Keeps the arrays of the current batch beyond its turn, also arrays of which `batch` has
-        only parts. Returns the batch."""
+        """Keeps the arrays of the current batch beyond its turn, also arrays that `batch` has only
+        parts of. Returns the batch."""
         kept = {array._memory.id for array in arrays(batch)}
         self._current = [array for array in self._current if array._memory.id not in kept]
         return batch
+
+    def halve(self) -> None:
+        """Frees the current batch, for work on it that ran out of memory. Its rows come again, in
+        batches of half as many, as do all later rows. Raises `ValueError` for a batch of one row,
+        and for items."""
+        self._source.halve()
+        self.close()
 
     def close(self) -> None:
         """Frees the current batch. A loop that was left calls this by the end of the `with` block,
@@ -76,10 +95,17 @@ class Batches(Iterator[Any]):
         for array in current:
             array.free()
 
-    def _begin(self, structure: Any) -> Any:
-        # Device arrays that the program put in the structure are its own to free.
-        batch, self._current = adapt_noting(self._heap, structure, self._narrow)
-        return batch
+    def __next__(self) -> Any:
+        self.close()
+        while True:
+            piece = self._source.next()
+            try:
+                # Device arrays that the program put in the structure are its own to free.
+                batch, self._current = adapt_noting(self._heap, piece, self._narrow)
+            except OutOfMemory as error:
+                self._source.split(error)
+            else:
+                return batch
 
     def __enter__(self) -> Batches:
         return self
@@ -91,77 +117,75 @@ class Batches(Iterator[Any]):
         try:
             self.close()
         except Exception:
-            pass  # The heap counts a failed free.
+            pass  # The heap counts frees that failed.
 
 
-class ItemBatches(Batches):
-    """The items of an iterable, adapted one at a time. From `gpuheap.batches`."""
+class _Items:
+    """Items of an iterable, one a batch."""
 
-    def __init__(self, heap: Heap, items: Iterator[Any], narrow: bool) -> None:
-        super().__init__(heap, narrow)
+    chunk = 0
+    rows = range(0)
+
+    def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
 
-    def __next__(self) -> Any:
-        self.close()
-        return self._begin(next(self._items))
+    def next(self) -> Any:
+        return next(self._items)
+
+    def split(self, error: OutOfMemory) -> None:
+        raise error
+
+    def halve(self) -> None:
+        raise ValueError("an item cannot be halved; pass smaller items")
 
 
-class RowBatches(Batches):
-    """Ranges of the rows of one array, or of several in parallel. From `gpuheap.batches`."""
+class _Rows:
+    """Ranges of the rows of one array, or of several arrays in parallel."""
 
     def __init__(
         self, heap: Heap, data: tuple[Any, ...], is_tuple: bool, narrow: bool, fraction: float
     ) -> None:
-        super().__init__(heap, narrow)
-        self._views = [memoryview(one) for one in data]
+        views = [memoryview(one) for one in data]
         self._data = data
         self._is_tuple = is_tuple
-        if any(not view.ndim for view in self._views):
+        if any(not view.ndim for view in views):
             raise ValueError(
                 "an array without axes has no rows to make batches of; upload it with heap.array"
             )
-        lengths = {len(view) for view in self._views}
+        lengths = {len(view) for view in views}
         if len(lengths) > 1:
             raise ValueError(f"the arrays have different numbers of rows: {sorted(lengths)}")
         self._total = lengths.pop()
         row = sum(
             view.nbytes // max(self._total, 1) // (2 if narrow and is_wide(view) else 1)
-            for view in self._views
+            for view in views
         )
         most = int(room(heap) * fraction) // max(row, 1)
-        #: Rows of a batch.
         self.chunk = max(1, min(self._total, most))
-        #: Rows of the current batch.
         self.rows = range(0)
         self._begun = 0
 
-    def __next__(self) -> Any:
-        self.close()
-        while self._begun < self._total:
-            rows = range(self._begun, min(self._begun + self.chunk, self._total))
-            try:
-                batch = self._begin(tuple(one[rows.start : rows.stop] for one in self._data))
-            except OutOfMemory as error:
-                if len(rows) == 1:
-                    self._begun = self._total
-                    error.add_note(f"row {rows.start} does not fit by itself")
-                    raise
-                self.chunk = len(rows) // 2
-                continue
-            self.rows, self._begun = rows, rows.stop
-            return batch if self._is_tuple else batch[0]
-        self.rows = range(self._total, self._total)
-        raise StopIteration
+    def next(self) -> Any:
+        self.rows = range(self._begun, min(self._begun + self.chunk, self._total))
+        if not self.rows:
+            raise StopIteration
+        self._begun = self.rows.stop
+        piece = tuple(one[self.rows.start : self.rows.stop] for one in self._data)
+        return piece if self._is_tuple else piece[0]
+
+    def split(self, error: OutOfMemory) -> None:
+        """Continues with half the rows, or raises the error if a single row did not fit."""
+        if len(self.rows) == 1:
+            self._begun = self._total
+            error.add_note(f"row {self.rows.start} does not fit by itself")
+            raise error
+        self._begun, self.chunk = self.rows.start, len(self.rows) // 2
 
     def halve(self) -> None:
-        """Frees the current batch, for work on it that ran out of memory. Its rows come again, in
-        batches of half as many, as do all later rows. Raises `ValueError` for a batch of one
-        row."""
         if len(self.rows) <= 1:
             raise ValueError(
                 f"a batch of {len(self.rows)} rows cannot be halved; free other memory first"
             )
-        self.close()
         self._begun, self.chunk = self.rows.start, len(self.rows) // 2
 
 
