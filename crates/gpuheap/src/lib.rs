@@ -15,7 +15,7 @@
 //! The whole life of an array:
 //!
 //! ```
-//! use gpuheap::{Device, DeviceArray, Heap, PoolKind, Tracking, allocated};
+//! use gpuheap::{Device, DeviceArray, Heap, PoolKind, Tracking};
 //!
 //! # fn main() -> Result<(), gpuheap::Error> {
 //! let device = Device::open("emulated:16GiB")?; // or open_default: the first real GPU, else this
