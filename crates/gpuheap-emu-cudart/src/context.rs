@@ -7,8 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap_driver::{CUcontext, LibCuda};
 
-use crate::args::{Out, call};
-use crate::error::Outcome;
+use crate::error::{Out, Outcome, call};
 
 /// Primary contexts that the runtime holds, by device.
 static PRIMARY: Mutex<Option<HashMap<c_int, CUcontext>>> = Mutex::new(None);

@@ -1,14 +1,19 @@
-//! Codes of the runtime. They are numbered as the driver's, which have fewer.
+//! Codes of the runtime, numbered as the driver's, which have fewer. Calls of the driver, whose codes
+//! become outcomes.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
-use gpuheap_driver::CUresult;
+use gpuheap_driver::{CUresult, abi};
 
 /// Outcome of a call: a value, or the code that the call returns.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
+
+pub(crate) type Out<T> = abi::Out<T, CUresult>;
+pub(crate) type In<T> = abi::In<T, CUresult>;
+pub(crate) type Text = abi::Text<CUresult>;
 
 /// A grid or block has a size that no device launches.
 pub(crate) const INVALID_CONFIGURATION: CUresult = CUresult(9);
@@ -53,6 +58,20 @@ pub(crate) fn check(code: CUresult) -> Outcome {
         code => Err(code),
     }
 }
+
+/// Calls a function of the driver with arguments of the program, and returns the outcome.
+macro_rules! call {
+    ($driver:expr, $function:ident($($arg:expr),* $(,)?)) => {{
+        let driver: &::gpuheap_driver::LibCuda = $driver;
+        // SAFETY: the arguments are those of the program's call, whose function has the contract of
+        // the driver's one, or local places of their types.
+        let code = unsafe {
+            ::gpuheap_driver::Driver::$function(driver, $(::gpuheap_driver::abi::Raw::raw($arg)),*)
+        };
+        $crate::error::check(code)
+    }};
+}
+pub(crate) use call;
 
 /// Returns the name of a code as a static C string.
 pub(crate) fn name(code: CUresult) -> *const c_char {

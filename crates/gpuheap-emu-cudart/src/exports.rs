@@ -11,8 +11,8 @@ use gpuheap_driver::{
     CUuuid, export,
 };
 
-use crate::args::{In, Out, Text, call};
 use crate::call::{guarded, in_context};
+use crate::error::{In, Out, Text, call};
 use crate::functions;
 use crate::types::{Dim3, FunctionAttributes, LaunchConfig, PointerAttributes};
 

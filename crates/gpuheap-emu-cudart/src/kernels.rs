@@ -8,8 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap_driver::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUstream, LibCuda};
 
-use crate::args::{In, Out, call};
-use crate::error::{INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, MISSING_CONFIGURATION, Outcome};
+use crate::error::{
+    INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, In, MISSING_CONFIGURATION, Out, Outcome, call,
+};
 use crate::types::Dim3;
 
 static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);

@@ -12,7 +12,6 @@ mod table;
 #[macro_use]
 mod not_modelled_names;
 
-mod args;
 mod call;
 mod context;
 mod error;

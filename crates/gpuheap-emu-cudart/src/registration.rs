@@ -5,9 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 use gpuheap_driver::{CUresult, CUstream, export};
 
-use crate::args::In;
 use crate::call::guarded;
 use crate::error;
+use crate::error::In;
 use crate::kernels::{self, Configuration};
 use crate::types::{Dim3, FatBinary};
 

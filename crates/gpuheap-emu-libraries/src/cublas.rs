@@ -28,10 +28,10 @@ impl Code for CublasCode {
 
 pub(crate) type Outcome = Result<(), CublasCode>;
 pub(crate) type Out<T> = abi::Out<T, CublasCode>;
-type Handle = abi::Handle<Session, CublasCode>;
+type Handle = abi::Handle<CublasSession, CublasCode>;
 
 /// State of a program's handle.
-struct Session {
+struct CublasSession {
     pointer_mode: c_int,
     math_mode: c_int,
     stream: CUstream,
@@ -44,7 +44,7 @@ export! {
         if !device::load(Loaded::Cublas) {
             return Err(CublasCode::ALLOC_FAILED);
         }
-        let session = Session { pointer_mode: 0, math_mode: 0, stream: CUstream::NULL };
+        let session = CublasSession { pointer_mode: 0, math_mode: 0, stream: CUstream::NULL };
         handle.write(Handle::new(session))
     }
 

@@ -10,7 +10,7 @@ const fn version<T>(number: c_uint) -> c_uint {
 /// `nvmlMemory_t`, bytes. Reserved memory counts as used.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryV1 {
     pub(crate) total: u64,
     pub(crate) free: u64,
     pub(crate) used: u64,
@@ -34,7 +34,7 @@ impl MemoryV2 {
 /// `nvmlBAR1Memory_t`, bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Bar1 {
+pub(crate) struct Bar1Memory {
     pub(crate) total: u64,
     pub(crate) free: u64,
     pub(crate) used: u64,
@@ -75,7 +75,7 @@ pub(crate) struct PciInfo {
 /// `nvmlUtilization_t`, percent.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Utilization {
+pub(crate) struct UtilizationRates {
     pub(crate) gpu: c_uint,
     pub(crate) memory: c_uint,
 }

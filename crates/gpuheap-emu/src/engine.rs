@@ -6,8 +6,8 @@ use parking_lot::MutexGuard;
 use crate::Schedule;
 use crate::emulator::{Call, IN_CALLBACK, nanoseconds};
 use crate::state::State;
-use crate::state::callback::{Callback, HostFunction};
 use crate::state::stream::{Op, OpRef, StreamKind, Work};
+use crate::state::user_object::{Callback, HostFunction};
 
 /// Virtual time that a piece of work takes in schedules without a lag, nanoseconds.
 const WORK_TIME: u64 = 1_000;

@@ -42,7 +42,6 @@
 
 mod account;
 mod api;
-mod args;
 mod check;
 mod dispatch;
 mod emulator;
@@ -72,3 +71,8 @@ pub use state::device::Usage;
 
 /// Outcome of a call: a value, or the code that the call returns.
 pub(crate) type Outcome<T = ()> = Result<T, gpuheap_driver::CUresult>;
+
+// Arguments of a driver call. A C pointer becomes one of these at the edge, where the contract of
+// `Driver` holds. The rest of the emulator reads and writes through them in safe code.
+pub(crate) type Out<T> = gpuheap_driver::abi::Out<T, gpuheap_driver::CUresult>;
+pub(crate) type In<T> = gpuheap_driver::abi::In<T, gpuheap_driver::CUresult>;

@@ -12,9 +12,9 @@ use gpuheap::{Device, Error, Heap, PoolKind, Stream};
 use gpuheap_capi::{LiveStream, Open};
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
-use crate::args::Out;
 use crate::figures::{Marks, PlainBytes};
 use crate::say::say;
+use crate::table::Out;
 use crate::{past, real, settings};
 
 /// Bounds the heaps of a process: devices that are open at once, and devices opened again after a

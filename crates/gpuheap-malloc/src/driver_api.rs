@@ -8,9 +8,9 @@ use gpuheap_driver::{
     CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
 };
 
-use crate::args::{Out, Text};
 use crate::foreign::{Foreign, counted};
 use crate::serve::{self, Order};
+use crate::table::{Out, Text};
 use crate::{absent, counts, devices, lookup, pools, real, runtime_api};
 
 pub(crate) fn cuInit(flags: c_uint) -> CUresult {

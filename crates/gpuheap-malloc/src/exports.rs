@@ -7,8 +7,8 @@ use gpuheap_driver::{
     CUdevice, CUdeviceptr, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, export,
 };
 
-use crate::args::{In, Out, Text};
 use crate::foreign::{Foreign, IpcHandle, counted};
+use crate::table::{In, Out, Text};
 use crate::{driver_api, real, runtime_api, serve};
 
 macro_rules! exports {

@@ -14,7 +14,6 @@
 mod table;
 
 mod absent;
-mod args;
 mod counts;
 mod devices;
 mod driver_api;

@@ -15,10 +15,10 @@ use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lo
 
 #[cfg(target_arch = "x86_64")]
 use crate::absent;
-use crate::args::{Out, Text};
 #[cfg(target_arch = "x86_64")]
 use crate::loader::{Load, Search, loaders_load, loaders_search};
 use crate::real;
+use crate::table::{Out, Text};
 
 /// Puts this library's function in the place of the one that `cuGetProcAddress` found.
 pub(crate) fn replace(

@@ -10,10 +10,10 @@ use std::ffi::c_void;
 use gpuheap::Error;
 use gpuheap_driver::{CUmemPool_attribute as Attribute, CUmemoryPool, CUresult};
 
-use crate::args::Out;
 use crate::devices::{self, Served};
 use crate::figures::Figures;
 use crate::real;
+use crate::table::Out;
 
 /// Adds the heap's bytes to a figure of a pool, which the driver wrote to `value`.
 pub(crate) fn add(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {

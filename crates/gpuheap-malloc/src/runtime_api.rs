@@ -9,8 +9,8 @@ use std::ffi::c_void;
 
 use gpuheap_driver::{CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream};
 
-use crate::args::Out;
 use crate::serve::{self, Order};
+use crate::table::Out;
 use crate::{absent, counts, devices, pools, real};
 
 /// Address that no allocation has, for which a free fails.

@@ -8,8 +8,8 @@ use gpuheap_capi::{Failure, gpuheap_status as Status, reported};
 use gpuheap_driver::abi::Raw;
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream, CUstreamCaptureStatus};
 
-use crate::args::Out;
 use crate::devices::{self, Served, live, raw};
+use crate::table::Out;
 use crate::{counts, real, settings};
 
 /// Place of an allocation or a free in the order of the device's work.

@@ -1,5 +1,11 @@
 //! The functions that take the place of the driver's and the runtime's, declared once.
 
+use gpuheap_driver::{CUresult, abi};
+
+pub(crate) type Out<T> = abi::Out<T, CUresult>;
+pub(crate) type In<T> = abi::In<T, CUresult>;
+pub(crate) type Text = abi::Text<CUresult>;
+
 /// Calls `$callback!` with every function that programs call here instead of in CUDA's libraries:
 ///
 /// ```text

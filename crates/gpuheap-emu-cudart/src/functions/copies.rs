@@ -6,9 +6,8 @@ use std::ptr;
 use gpuheap_driver::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream};
 
 use super::entered;
-use crate::args::{In, Out, call};
 use crate::call::driver;
-use crate::error::{INVALID_PITCH, Outcome};
+use crate::error::{INVALID_PITCH, In, Out, Outcome, call};
 use crate::{context, kernels};
 
 /// Last kind of copy: the addresses tell the direction. They do so for the others too.

@@ -5,9 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use gpuheap_driver::{CUdevice_attribute, CUmemoryPool};
 
 use super::entered;
-use crate::args::{In, Out, Text, call};
 use crate::call::driver;
-use crate::error::Outcome;
+use crate::error::{In, Out, Outcome, Text, call};
 use crate::{context, kernels};
 
 pub(crate) fn cudaGetDeviceCount(count: Out<c_int>) -> Outcome {

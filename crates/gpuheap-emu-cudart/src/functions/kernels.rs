@@ -8,8 +8,7 @@ use gpuheap_driver::{
 };
 
 use super::entered;
-use crate::args::{In, Out, call};
-use crate::error::{INVALID_CONFIGURATION, Outcome};
+use crate::error::{INVALID_CONFIGURATION, In, Out, Outcome, call};
 use crate::kernels;
 use crate::types::{Dim3, FunctionAttributes, LaunchConfig};
 

@@ -9,8 +9,7 @@ use gpuheap_driver::{
 };
 
 use super::entered;
-use crate::args::{Out, call};
-use crate::error::Outcome;
+use crate::error::{Out, Outcome, call};
 use crate::types::PointerAttributes;
 use crate::version;
 

@@ -4,9 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 
-use crate::args::{Out, call};
 use crate::call::driver;
-use crate::error::Outcome;
+use crate::error::{Out, Outcome, call};
 
 /// Bytes of the structure in CUDA 12 and 13.
 const BYTES_IN_12: usize = 1032;

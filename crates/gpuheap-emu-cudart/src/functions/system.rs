@@ -5,9 +5,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use gpuheap_driver::{CUevent, CUgraph, CUresult, CUstream};
 
 use super::entered;
-use crate::args::{Out, Text, call};
 use crate::call::driver;
-use crate::error::Outcome;
+use crate::error::{Out, Outcome, Text, call};
 use crate::not_modelled::refusing;
 use crate::version;
 

@@ -53,7 +53,7 @@ const VERSION: usize = 91_900;
 const GENERATORS: usize = 24 * 2048;
 
 /// State of a program's handle.
-struct Session {
+struct CudnnSession {
     stream: CUstream,
 }
 
@@ -105,28 +105,28 @@ export! {
     }
 
     /// Makes a handle. The first handle of a context takes the memory of kernels' code.
-    fn cudnnCreate(handle: Out<Handle<Session>>) -> Outcome {
+    fn cudnnCreate(handle: Out<Handle<CudnnSession>>) -> Outcome {
         handle.require()?;
         report::note("cuDNN", "workspaces are by rules that were measured on an H200");
         if !device::load(Loaded::Cudnn) {
             return Err(CudnnCode::ALLOCATION_FAILED);
         }
-        handle.write(Handle::new(Session { stream: CUstream::NULL }))
+        handle.write(Handle::new(CudnnSession { stream: CUstream::NULL }))
     }
 
     /// Ends a handle. Null is fine.
-    fn cudnnDestroy(handle: Handle<Session>) -> Outcome {
+    fn cudnnDestroy(handle: Handle<CudnnSession>) -> Outcome {
         let _ = handle.end();
         Ok(())
     }
 
     /// Sets the stream of a handle.
-    fn cudnnSetStream(handle: Handle<Session>, stream: CUstream) -> Outcome {
+    fn cudnnSetStream(handle: Handle<CudnnSession>, stream: CUstream) -> Outcome {
         handle.change(|session| session.stream = stream)
     }
 
     /// Writes the stream of a handle.
-    fn cudnnGetStream(handle: Handle<Session>, stream: Out<CUstream>) -> Outcome {
+    fn cudnnGetStream(handle: Handle<CudnnSession>, stream: Out<CUstream>) -> Outcome {
         stream.write(handle.read(|session| session.stream)?)
     }
 
@@ -141,7 +141,7 @@ export! {
         cudnnPoolingForward | cudnnRNNBackwardData_v8 | cudnnRNNBackwardWeights_v8 |
         cudnnRNNForward | cudnnSpatialTfGridGeneratorBackward |
         cudnnSpatialTfGridGeneratorForward | cudnnSpatialTfSamplerBackward |
-        cudnnSpatialTfSamplerForward(handle: Handle<Session>) -> Outcome
+        cudnnSpatialTfSamplerForward(handle: Handle<CudnnSession>) -> Outcome
     {
         device::launch(handle.read(|session| session.stream)?);
         Ok(())

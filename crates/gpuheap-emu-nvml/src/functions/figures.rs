@@ -5,13 +5,13 @@ use std::ffi::c_uint;
 use crate::args::{Handle, Out, write_if_known, write_list};
 use crate::code::{Code, Outcome};
 use crate::description::Clocks;
-use crate::types::{FieldValue, Temperature, Utilization};
+use crate::types::{FieldValue, Temperature, UtilizationRates};
 
 functions! {
-    fn nvmlDeviceGetUtilizationRates(nvml, device: Handle, rates: Out<Utilization>) {
+    fn nvmlDeviceGetUtilizationRates(nvml, device: Handle, rates: Out<UtilizationRates>) {
         let found = &nvml.device(device)?.utilization;
         let gpu = found.gpu.ok_or(Code::NOT_SUPPORTED)?;
-        rates.write(Utilization { gpu, memory: found.memory.unwrap_or(0) })
+        rates.write(UtilizationRates { gpu, memory: found.memory.unwrap_or(0) })
     }
 
     fn nvmlDeviceGetEncoderUtilization(

@@ -1,4 +1,4 @@
-//! Memory, and the processes that use it.
+//! MemoryV1, and the processes that use it.
 
 use std::ffi::c_uint;
 
@@ -7,7 +7,7 @@ use crate::code::{Code, Outcome};
 use crate::description::List;
 use crate::library::{Nvml, Target};
 use crate::machine::Row;
-use crate::types::{Bar1, Memory, MemoryV2, ProcessInfo, ProcessInfoV2};
+use crate::types::{Bar1Memory, MemoryV1, MemoryV2, ProcessInfo, ProcessInfoV2};
 
 /// Value for bytes that are unknown.
 const UNKNOWN_BYTES: u64 = u64::MAX;
@@ -16,10 +16,10 @@ const UNKNOWN_BYTES: u64 = u64::MAX;
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 functions! {
-    fn nvmlDeviceGetMemoryInfo(nvml, device: Handle, info: Out<Memory>) {
+    fn nvmlDeviceGetMemoryInfo(nvml, device: Handle, info: Out<MemoryV1>) {
         let memory = memory(&nvml.target(device)?);
         let MemoryV2 { total, free, .. } = memory;
-        info.write(Memory { total, free, used: total - free })
+        info.write(MemoryV1 { total, free, used: total - free })
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(nvml, device: Handle, info: Out<MemoryV2>) {
@@ -30,12 +30,12 @@ functions! {
         info.write(memory(&target))
     }
 
-    fn nvmlDeviceGetBAR1MemoryInfo(nvml, device: Handle, info: Out<Bar1>) {
+    fn nvmlDeviceGetBAR1MemoryInfo(nvml, device: Handle, info: Out<Bar1Memory>) {
         let target = nvml.target(device)?;
         let own = target.instance.and_then(|(_, instance)| instance.bar1);
         let found = own.or(target.device.bar1).ok_or(Code::NOT_SUPPORTED)?;
         let used = found.used.min(found.total);
-        info.write(Bar1 { total: found.total, free: found.total - used, used })
+        info.write(Bar1Memory { total: found.total, free: found.total - used, used })
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(

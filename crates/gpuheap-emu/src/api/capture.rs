@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::Out;
 use crate::emulator::Call;
-use crate::state::access::{Access, Is, Side};
-use crate::state::callback::{Callback, HostFunction};
+use crate::state::access::{AccessKind, Is, Side};
 use crate::state::capture::{Capture, Captured, Graph, Member};
 use crate::state::context::this_thread;
 use crate::state::stream::{Place, StreamKind, Work};
+use crate::state::user_object::{Callback, HostFunction};
 use crate::state::user_object::{Kept, UserObject};
+use crate::{Out, Outcome};
 
 /// Flag of a graph that is uploaded at once.
 const UPLOAD: u64 = 2;
@@ -486,7 +485,7 @@ impl Call<'_> {
             Work::Fill(fill) => {
                 for row in 0..fill.height {
                     let start = fill.target + row * fill.pitch;
-                    self.note_access(stream, start, fill.width, Access::Write);
+                    self.note_access(stream, start, fill.width, AccessKind::Write);
                 }
             }
             Work::Kernel(kernel) => {

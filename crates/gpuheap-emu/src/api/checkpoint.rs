@@ -5,9 +5,8 @@ use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::Out;
 use crate::emulator::Call;
+use crate::{Out, Outcome};
 
 impl Call<'_> {
     /// Returns that this process runs. Another process is not known.

@@ -5,12 +5,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use gpuheap_driver::*;
 use rustc_hash::FxHashMap;
 
-use crate::Outcome;
-use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::context::Context;
 use crate::state::device::{Device, Owner};
 use crate::state::stream::{Stream, StreamKind};
+use crate::{Out, Outcome};
 
 /// Flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory kept,
 /// core dumps, synchronous copies.

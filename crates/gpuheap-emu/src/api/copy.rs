@@ -4,14 +4,13 @@ use std::ffi::c_void;
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::{Call, note_copy_to_host};
 use crate::state::access::{Is, Side};
 use crate::state::host;
 use crate::state::pool::PoolMemory;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, Place, Work};
+use crate::{In, Out, Outcome};
 
 /// Size of a copy.
 #[derive(Clone, Copy)]

@@ -4,10 +4,9 @@ use std::ffi::{c_char, c_int};
 
 use gpuheap_driver::*;
 
-use crate::args::{In, Out, write_text};
 use crate::emulator::Call;
 use crate::state::device::Device;
-use crate::{Outcome, Profile};
+use crate::{In, Out, Outcome, Profile};
 
 impl Call<'_> {
     pub(crate) fn cuDeviceGet(&mut self, device: Out<CUdevice>, ordinal: c_int) -> Outcome {
@@ -246,4 +245,13 @@ fn attribute_of(
         | A::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 0,
         _ => measured,
     })
+}
+
+/// Writes a string, cut to `length` bytes with the final zero.
+fn write_text(place: Out<c_char>, text: &str, length: i32) -> Outcome {
+    let Ok(length @ 1..) = usize::try_from(length) else {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    };
+    let text = &text.as_bytes()[..text.len().min(length - 1)];
+    place.write_all(text.iter().chain(&[0]).map(|byte| byte.cast_signed()))
 }

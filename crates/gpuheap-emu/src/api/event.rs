@@ -4,11 +4,10 @@ use std::ffi::c_uint;
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::event::{Event, Record};
 use crate::state::stream::{OpRef, Work};
+use crate::{Out, Outcome};
 
 /// Flags of events: blocking waits, no timing, use by other processes.
 const EVENT_FLAGS: c_uint = 7;

@@ -5,7 +5,7 @@ use gpuheap_driver::*;
 use crate::Outcome;
 use crate::api::copy::Shape;
 use crate::emulator::Call;
-use crate::state::access::{Access, Is, Side};
+use crate::state::access::{AccessKind, Is, Side};
 use crate::state::stream::{FillWork, Work};
 
 impl Call<'_> {
@@ -184,7 +184,7 @@ impl Call<'_> {
         let side = self.settle_side(Side { address: pointer, is: Is::Device, pitch }, shape)?;
         self.begin(index);
         for row in 0..height {
-            self.note_access(index, pointer + row * pitch, width, Access::Write);
+            self.note_access(index, pointer + row * pitch, width, AccessKind::Write);
         }
         let work = FillWork { target: pointer, pitch, width, height, pattern };
         let op = self.enqueue(index, Work::Fill(work), &[]);

@@ -5,10 +5,9 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::module::Function;
+use crate::{In, Out, Outcome};
 
 /// Architectures that binaries are commonly compiled for, those of PyTorch's wheels. Libraries of
 /// kernels have plans for those alone: CUB finds none for 8.9, whose devices run the code of 8.6.

@@ -6,9 +6,8 @@ use std::sync::OnceLock;
 use gpuheap_driver::*;
 use rustc_hash::FxHashMap;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::Call;
+use crate::{In, Out, Outcome};
 
 /// `CUdriverProcAddressQueryResult` for a symbol that does not exist.
 const PROC_ADDRESS_SYMBOL_NOT_FOUND: c_int = 1;

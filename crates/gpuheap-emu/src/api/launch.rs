@@ -4,14 +4,13 @@ use std::ffi::{c_uint, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::kernels::{BLOCK, Kernel, Memory};
 use crate::state::host;
 use crate::state::module::Code;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{KernelWork, Work};
+use crate::{In, Out, Outcome};
 
 /// Most threads of a block.
 const BLOCK_THREADS: u32 = 1024;

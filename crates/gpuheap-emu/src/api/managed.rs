@@ -4,14 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
 use crate::api::pinned::page_bytes;
-use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::device::Owner;
 use crate::state::host;
 use crate::state::space::{Advice, Kind};
 use crate::state::stream::{StreamKind, Work};
+use crate::{Out, Outcome};
 
 /// Flags that managed memory may be allocated with. `CU_MEM_ATTACH_SINGLE` can only be set later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];

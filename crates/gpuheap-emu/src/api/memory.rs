@@ -5,13 +5,12 @@ use std::sync::atomic::Ordering;
 
 use gpuheap_driver::*;
 
-use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::device::{Device, Owner};
 use crate::state::physical::PAGE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
 use crate::state::units::GRANULE;
-use crate::{Outcome, state::host};
+use crate::{Out, Outcome, state::host};
 
 /// Multiple that small allocations are rounded up to, bytes.
 const ALIGN: u64 = 512;

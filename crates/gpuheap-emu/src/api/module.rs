@@ -6,14 +6,13 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use gpuheap_driver::*;
 use rustc_hash::FxHashMap;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::finding::FindingKind;
 use crate::kernels::Kernel;
 use crate::options::Kernels;
 use crate::state::module::{Code, Function, Module};
 use crate::state::parameters::{Image, Parameters};
+use crate::{In, Out, Outcome};
 
 /// Answer of `cuModuleGetLoadingMode` for a driver that loads kernels at their first use.
 const LAZY: c_int = 2;

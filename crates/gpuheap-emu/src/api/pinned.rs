@@ -5,11 +5,10 @@ use std::ffi::{c_uint, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::host;
 use crate::state::space::Kind;
+use crate::{Out, Outcome};
 
 /// Flags of `cuMemHostAlloc`.
 const PINNED_FLAGS: c_uint =

@@ -4,11 +4,10 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::pool::PoolMemory;
 use crate::state::space::Kind;
+use crate::{In, Out, Outcome};
 
 /// Answer of `DEVICE_ORDINAL` for memory of no device: measured.
 const NO_DEVICE: c_int = -2;

@@ -4,16 +4,15 @@ use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
 use crate::api::pinned::page_bytes;
-use crate::args::{In, Out};
 use crate::emulator::Call;
-use crate::state::access::Access;
+use crate::state::access::AccessKind;
 use crate::state::device::Owner;
 use crate::state::pool::{Pool, PoolMemory};
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
 use crate::state::units::{CHUNK, GRANULE, POOL_ALIGN};
+use crate::{In, Out, Outcome};
 
 /// Bound of a pool's limit, bytes: the addresses of user space. On an H200 with driver 580, a limit
 /// of 2^40 was accepted and one of 2^50 was not.
@@ -55,7 +54,7 @@ impl Call<'_> {
         match found {
             Some((Kind::Pool { pool, place, taken, .. }, bytes, None)) => {
                 self.begin(stream);
-                self.note_access(stream, pointer, bytes, Access::Free);
+                self.note_access(stream, pointer, bytes, AccessKind::Free);
                 // The record is complete before the work is queued: work that runs then may let
                 // another thread in.
                 let op = OpRef { stream, id: self.state.next_op };
@@ -314,7 +313,7 @@ impl Call<'_> {
         if let Some(op) = wait.filter(|op| !self.state.is_done(*op)) {
             self.enqueue(stream, Work::Nothing, &[op]);
         }
-        self.note_access(stream, address, bytes, Access::Allocate);
+        self.note_access(stream, address, bytes, AccessKind::Allocate);
         if on_host {
             self.host_wrote(address, bytes);
         }

@@ -5,10 +5,9 @@ use std::ffi::c_int;
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::pool::{Pool, PoolMemory, PoolsAt};
+use crate::{In, Out, Outcome};
 
 impl Call<'_> {
     /// Returns the device and the memory of a pool to create. The codes were measured. Pools to be

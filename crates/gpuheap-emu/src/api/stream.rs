@@ -4,13 +4,12 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
 use crate::api::context::PRIORITIES;
-use crate::args::Out;
 use crate::emulator::{Call, null_is_per_thread};
-use crate::state::callback::{Callback, HostFunction};
 use crate::state::context::this_thread;
 use crate::state::stream::{Stream, StreamKind, Work};
+use crate::state::user_object::{Callback, HostFunction};
+use crate::{Out, Outcome};
 
 impl Call<'_> {
     pub(crate) fn cuStreamCreate(&mut self, stream: Out<CUstream>, flags: c_uint) -> Outcome {

@@ -4,13 +4,12 @@ use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
-use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::device::Owner;
 use crate::state::space::{Kind, NO_CONTEXT};
 use crate::state::units::GRANULE;
 use crate::state::vmm::{Mapping, Physical, Properties};
+use crate::{In, Out, Outcome};
 
 impl Call<'_> {
     pub(crate) fn cuMemAddressReserve(

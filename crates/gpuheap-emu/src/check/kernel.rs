@@ -6,7 +6,7 @@ use crate::Outcome;
 use crate::emulator::Call;
 use crate::finding::FindingKind;
 use crate::kernels::{Access as KernelAccess, Kernel, Region};
-use crate::state::access::Access;
+use crate::state::access::AccessKind;
 
 /// Bounds the runs of a strided access that are judged one by one. An access with more runs is not
 /// judged, so that no correct program is accused. Bytes that it writes count as written, and its
@@ -40,7 +40,9 @@ impl Call<'_> {
             }
             if access.region.runs() <= MOST_RUNS {
                 let run = access.region.run;
-                access.region.for_each_run(|at| self.note_access(stream, at, run, Access::Read));
+                access
+                    .region
+                    .for_each_run(|at| self.note_access(stream, at, run, AccessKind::Read));
             }
             // One finding for each array is enough.
             self.state.findings.keep_one_after(known);
@@ -54,7 +56,9 @@ impl Call<'_> {
             let known = self.state.findings.count();
             if access.region.runs() <= MOST_RUNS {
                 let run = access.region.run;
-                access.region.for_each_run(|at| self.note_access(stream, at, run, Access::Write));
+                access
+                    .region
+                    .for_each_run(|at| self.note_access(stream, at, run, AccessKind::Write));
             } else {
                 self.note_written_unseen(*address, *bytes);
             }

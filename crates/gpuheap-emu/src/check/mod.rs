@@ -11,7 +11,7 @@ use gpuheap_driver::CUevent;
 
 use crate::emulator::Call;
 use crate::finding::FindingKind;
-use crate::state::access::{Access, Is, Side};
+use crate::state::access::{AccessKind, Is, Side};
 use crate::state::checker::{Checker, Quarantined};
 use crate::state::clock::{Clock, HOST, Lane};
 use crate::state::ranges::{Conflict, Use};
@@ -152,7 +152,13 @@ impl Call<'_> {
 /// Uses of ranges.
 impl Call<'_> {
     /// Records that work of a stream uses a range of memory that the device sees.
-    pub(crate) fn note_access(&mut self, stream: u32, address: u64, bytes: u64, access: Access) {
+    pub(crate) fn note_access(
+        &mut self,
+        stream: u32,
+        address: u64,
+        bytes: u64,
+        access: AccessKind,
+    ) {
         if self.state.checker.is_none() || self.state.captures.is_recording(stream) {
             return;
         }
@@ -180,13 +186,13 @@ impl Call<'_> {
                 (source.address + row * source.pitch, target.address + row * target.pitch);
             let undefined = if reads { self.undefined_in(from, width) } else { Vec::new() };
             if reads {
-                self.note_access(stream, from, width, Access::Read);
+                self.note_access(stream, from, width, AccessKind::Read);
                 if target.is == Is::Host && source.is == Is::Device {
                     self.find_uninitialised(&undefined, from, width);
                 }
             }
             if writes {
-                self.note_access(stream, to, width, Access::Write);
+                self.note_access(stream, to, width, AccessKind::Write);
                 // Bytes that were never written stay so in a copy on the device.
                 for (first, end) in undefined {
                     self.note_unwritten(to + first - from, end - first);
@@ -262,7 +268,7 @@ impl Call<'_> {
         address: u64,
         physical: u64,
         bytes: u64,
-        access: Access,
+        access: AccessKind,
     ) {
         let call = self.symbol;
         let state = &mut *self.state;
@@ -278,22 +284,22 @@ impl Call<'_> {
                 first: address,
                 end: address + bytes,
                 before: now,
-                before_wrote: access != Access::Read,
+                before_wrote: access != AccessKind::Read,
             });
         }
         let conflict = match access {
-            Access::Read => checker.ranges.read(physical, bytes, now, clock),
-            Access::Write => checker.ranges.write(physical, bytes, now, clock, true),
-            Access::Allocate | Access::Free => {
+            AccessKind::Read => checker.ranges.read(physical, bytes, now, clock),
+            AccessKind::Write => checker.ranges.write(physical, bytes, now, clock, true),
+            AccessKind::Allocate | AccessKind::Free => {
                 checker.ranges.write(physical, bytes, now, clock, false)
             }
         };
         if let Some(conflict) = conflict {
             let verb = match access {
-                Access::Read => "reads",
-                Access::Write => "writes",
-                Access::Allocate => "allocates",
-                Access::Free => "frees",
+                AccessKind::Read => "reads",
+                AccessKind::Write => "writes",
+                AccessKind::Allocate => "allocates",
+                AccessKind::Free => "frees",
             };
             let lane = now.epoch.lane;
             let text = checker.describe(&conflict, lane, call, verb, (address, physical), calls);

@@ -2,7 +2,7 @@
 
 /// Way in which work uses a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
+pub(crate) enum AccessKind {
     Read,
     Write,
     /// The range becomes the stream's. Nothing is written.

@@ -3,7 +3,6 @@
 pub(crate) mod access;
 pub(crate) mod arena;
 pub(crate) mod blocks;
-pub(crate) mod callback;
 pub(crate) mod calls;
 pub(crate) mod capture;
 pub(crate) mod changes;

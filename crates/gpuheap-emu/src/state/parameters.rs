@@ -8,9 +8,8 @@ use std::sync::Arc;
 use gpuheap_driver::CUresult;
 use rustc_hash::FxHashMap;
 
-use crate::Outcome;
-use crate::args::In;
 use crate::state::host;
+use crate::{In, Outcome};
 
 /// Sizes of parameters in order, bytes, by the kernel's name.
 pub(crate) type Parameters = FxHashMap<String, Arc<[u32]>>;

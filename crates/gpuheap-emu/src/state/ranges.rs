@@ -7,10 +7,10 @@ use crate::state::clock::{Clock, Epoch};
 /// Last accesses of every byte that was accessed at all, in disjoint records. They are kept by
 /// physical address, so that two mappings of the same memory count as one.
 #[derive(Default)]
-pub(crate) struct Ranges(BTreeMap<u64, Record>);
+pub(crate) struct Ranges(BTreeMap<u64, Span>);
 
 #[derive(Clone)]
-struct Record {
+struct Span {
     end: u64,
     /// True if the bytes were written.
     defined: bool,
@@ -48,7 +48,7 @@ impl Ranges {
         defined: bool,
     ) -> Option<Conflict> {
         let conflict = self.conflict(at, bytes, clock, true);
-        let record = Record { end: at + bytes, defined, write: Some(now), reads: Vec::new() };
+        let record = Span { end: at + bytes, defined, write: Some(now), reads: Vec::new() };
         self.forget(at, bytes);
         self.0.insert(at, record);
         conflict
@@ -74,7 +74,7 @@ impl Ranges {
         // Reads of bytes that were never written are recorded too: a later write must not overtake
         // them.
         for (first, end) in self.gaps(at, bytes) {
-            self.0.insert(first, Record { end, defined: false, write: None, reads: vec![now] });
+            self.0.insert(first, Span { end, defined: false, write: None, reads: vec![now] });
         }
         conflict
     }
@@ -101,8 +101,7 @@ impl Ranges {
     /// Marks bytes as written and forgets their accesses, for memory that the host writes unseen.
     pub(crate) fn define(&mut self, at: u64, bytes: u64) {
         self.forget(at, bytes);
-        self.0
-            .insert(at, Record { end: at + bytes, defined: true, write: None, reads: Vec::new() });
+        self.0.insert(at, Span { end: at + bytes, defined: true, write: None, reads: Vec::new() });
     }
 
     /// Returns the runs of bytes that were never written.
@@ -132,7 +131,7 @@ impl Ranges {
         }
     }
 
-    fn overlapping(&self, at: u64, bytes: u64) -> impl Iterator<Item = (u64, &Record)> {
+    fn overlapping(&self, at: u64, bytes: u64) -> impl Iterator<Item = (u64, &Span)> {
         let before = self.0.range(..at).next_back().filter(move |(_, record)| record.end > at);
         before
             .into_iter()

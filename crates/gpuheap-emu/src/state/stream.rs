@@ -6,9 +6,8 @@ use std::sync::Arc;
 use gpuheap_driver::CUresult;
 
 use crate::kernels::Kernel;
-use crate::state::callback::Callback;
 use crate::state::clock::Clock;
-use crate::state::user_object::Kept;
+use crate::state::user_object::{Callback, Kept};
 
 pub(crate) struct Stream {
     pub(crate) context: u32,

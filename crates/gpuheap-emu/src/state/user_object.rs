@@ -4,7 +4,8 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::state::callback::Callback;
+use gpuheap_driver::{CUhostFn, CUstreamCallback};
+
 use crate::state::clock::Clock;
 
 /// A user object with the references that the program holds.
@@ -64,4 +65,21 @@ impl Due {
         self.0.is_any.store(false, Ordering::Release);
         mem::take(&mut *list)
     }
+}
+
+/// Call of a function of the program.
+#[derive(Clone)]
+pub(crate) struct Callback {
+    pub(crate) function: HostFunction,
+    /// The caller's data, as an address.
+    pub(crate) data: u64,
+    /// Clock of all that happened before the callback, for the checks.
+    pub(crate) clock: Option<Box<Clock>>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum HostFunction {
+    Plain(CUhostFn),
+    /// A callback that gets the stream's handle and status.
+    WithStatus(CUstreamCallback, usize),
 }
