@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // A program that links the library then asks the loader for libcuda.so.1. A later
+    // A program that links the library then needs libcuda.so.1. A later
     // dlopen("libcuda.so.1") finds the library that is already loaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // The device's threads run this library's code. If dlclose unmapped it, they would crash.

@@ -17,7 +17,7 @@ pub trait Code: Copy {
     const NULL: Self;
     /// A required object is null.
     const NO_OBJECT: Self = Self::NULL;
-    /// The call panicked, which is a bug in the library.
+    /// The call panicked: a bug in the library.
     const PANICKED: Self;
 }
 
@@ -197,7 +197,7 @@ impl<T, E: Code> Out<T, E> {
         if self.is_null() { Ok(()) } else { self.write(value) }
     }
 
-    /// Writes the elements of an array, which has room for them.
+    /// Writes the elements of an array with room for them.
     pub fn write_all(self, values: impl IntoIterator<Item = T>) -> Result<(), E> {
         values.into_iter().enumerate().try_for_each(|(index, value)| self.at(index).write(value))
     }
@@ -268,7 +268,7 @@ impl<T, E> Handle<T, E> {
     /// No object.
     pub const NULL: Self = Self(std::ptr::null_mut(), PhantomData);
 
-    /// Makes an object, which lives until [`end`](Handle::end).
+    /// Makes an object that lives until [`end`](Handle::end).
     pub fn new(object: T) -> Self {
         Self(Box::into_raw(Box::new(object)), PhantomData)
     }

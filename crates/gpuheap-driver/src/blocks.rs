@@ -52,7 +52,7 @@ pub type EmulatedBlock =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum BlockEvent {
-    /// No event: asks if the checks are on.
+    /// No event: a query whether the checks are on.
     Ask = 0,
     /// A call of [`BlockChecks::allocated`].
     Allocated = 1,

@@ -1,4 +1,4 @@
-//! Devices of an emulated driver, as the emulated NVML in the same process asks for them.
+//! Devices of an emulated driver, for the emulated NVML in the same process.
 
 use std::ffi::{c_char, c_int};
 

@@ -6,7 +6,7 @@ use crate::{CUresult, function};
 
 /// A failed driver call: its function and its code.
 ///
-/// The text says what happened and, if the cause is known, what to do.
+/// The text has the failure and, if the cause is known, the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError {
     function: &'static str,

@@ -37,7 +37,7 @@ mod unix {
     pub(super) fn register() {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
-            // SAFETY: the handler only adds to one atomic, which is allowed in a forked child. If
+            // SAFETY: the handler only adds to one atomic. That is allowed in a forked child. If
             // it cannot be registered, for lack of memory, forks go unnoticed.
             let _: libc::c_int = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Names and paths at which libcuda is looked for, in this order. The first goes through the
-/// system's loader (`LD_LIBRARY_PATH`, the loader's cache). The others are those of distributions
+/// system's loader (`LD_LIBRARY_PATH`, the loader's cache). The others are folders of distributions
 /// and WSL2, for libraries that are not in that cache.
 pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
     &["nvcuda.dll"]
@@ -94,8 +94,7 @@ pub struct LibCuda {
 impl LibCuda {
     /// Finds and initialises the driver. Creates no context.
     ///
-    /// Blocks while the driver initialises, which takes up to seconds on a machine with many
-    /// devices.
+    /// Blocks while the driver initialises: up to seconds on a machine with many devices.
     ///
     /// # Errors
     ///
@@ -150,7 +149,7 @@ impl LibCuda {
             block_checks: None,
         };
         let path = || path.to_owned();
-        // The version is asked first: a driver that is too old may not report that from cuInit.
+        // The version is read first: cuInit of a driver that is too old may not report that.
         let mut version = 0;
         // SAFETY: the pointer is valid for a write.
         match unsafe { driver.cuDriverGetVersion(&mut version) } {
@@ -199,7 +198,7 @@ impl fmt::Debug for LibCuda {
     }
 }
 
-/// Reason why the machine's driver cannot be used. The text says what failed, where, and what to
+/// Reason why the machine's driver cannot be used. The text has the failed step, its place, and the
 /// do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
 //! Probes of a device: a context, and a little of each kind of memory, taken and given back.
 //!
-//! They show whether the driver serves a program at all. A probe creates a context, which costs
+//! They show whether the driver serves a program at all. A probe creates a context. That costs
 //! memory of the device, and may block for as long as the driver does. So it belongs in a process
-//! of its own, which ends if that takes too long.
+//! of its own that ends if this takes too long.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct Probe<'d> {
 /// Reason why a probe has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeError {
-    /// The device does not have what would be probed.
+    /// The device lacks the probed feature.
     NotSupported(&'static str),
     /// A driver call failed.
     Failed(DriverError),
@@ -203,7 +203,7 @@ impl<'d> Probe<'d> {
     }
 
     /// Allocates 2 MiB from the device's own pool, writes to it, frees it, and has the pool return
-    /// what it keeps. Blocks until that is done.
+    /// its memory. Blocks until that is done.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@
 /// * `arguments`: the arguments. Every function returns a `CUresult`.
 ///
 /// `cuda_functions!(callback, tokens ...)` passes the tokens through, in brackets, before the rows.
-/// The types are those of this crate and of `std::ffi`.
+/// The types are from this crate and from `std::ffi`.
 #[macro_export]
 macro_rules! cuda_functions {
     ($callback:path $(, $($context:tt)*)?) => {
@@ -167,7 +167,7 @@ macro_rules! cuda_functions {
         cuModuleGetGlobal [3020 cuModuleGetGlobal_v2] (pointer: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
         /// Returns when the driver loads kernels: 1 at once, 2 at their first use.
         cuModuleGetLoadingMode [11070 cuModuleGetLoadingMode] (mode: *mut c_int);
-        /// Loads a library of kernels, which belongs to no context.
+        /// Loads a library of kernels. It belongs to no context.
         cuLibraryLoadData [12000 cuLibraryLoadData] (library: *mut CUlibrary, image: *const c_void, jit_options: *mut c_int, jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int, values: *mut *mut c_void, count: c_uint);
         /// Loads a library of kernels from a file.
         cuLibraryLoadFromFile [12000 cuLibraryLoadFromFile] (library: *mut CUlibrary, file: *const c_char, jit_options: *mut c_int, jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int, values: *mut *mut c_void, count: c_uint);
@@ -243,7 +243,7 @@ macro_rules! cuda_functions {
         cuMemHostRegister [6050 cuMemHostRegister_v2] (pointer: *mut c_void, bytes: usize, flags: c_uint);
         /// Unpins host memory of the caller.
         cuMemHostUnregister [4000 cuMemHostUnregister] (pointer: *mut c_void);
-        /// Allocates managed memory, which host and device share.
+        /// Allocates managed memory. Host and device share it.
         cuMemAllocManaged [6000 cuMemAllocManaged] (pointer: *mut CUdeviceptr, bytes: usize, flags: c_uint);
         /// Moves managed memory ahead of its use.
         cuMemPrefetchAsync [8000 cuMemPrefetchAsync, 8000 cuMemPrefetchAsync_ptsz] (pointer: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream);
@@ -251,7 +251,7 @@ macro_rules! cuda_functions {
         cuMemPrefetchAsync [12020 cuMemPrefetchAsync_v2, 12020 cuMemPrefetchAsync_v2_ptsz] (pointer: CUdeviceptr, bytes: usize, location: CUmemLocation, flags: c_uint, stream: CUstream);
         /// Moves ranges of managed memory, each group of them to a place of its own.
         cuMemPrefetchBatchAsync [13000 cuMemPrefetchBatchAsync, 13000 cuMemPrefetchBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize, locations_count: usize, flags: u64, stream: CUstream);
-        /// Tells the driver that the content of ranges of managed memory is not needed.
+        /// Discards the content of ranges of managed memory.
         cuMemDiscardBatchAsync [13000 cuMemDiscardBatchAsync, 13000 cuMemDiscardBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: u64, stream: CUstream);
         /// Discards the content of ranges of managed memory and moves them without it.
         cuMemDiscardAndPrefetchBatchAsync [13000 cuMemDiscardAndPrefetchBatchAsync, 13000 cuMemDiscardAndPrefetchBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize, locations_count: usize, flags: u64, stream: CUstream);

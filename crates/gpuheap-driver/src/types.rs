@@ -56,7 +56,7 @@ handles! {
     CUmodule;
     /// A kernel.
     CUfunction;
-    /// A library of kernels, which belongs to no context.
+    /// A library of kernels. It belongs to no context.
     CUlibrary;
     /// A kernel of a library. A launch takes it as a [`CUfunction`].
     CUkernel;
@@ -327,7 +327,7 @@ integers! {
         DEVICE = 2,
         /// A CUDA array.
         ARRAY = 3,
-        /// Either kind. The address itself tells which.
+        /// Either kind, as the address shows.
         UNIFIED = 4,
     }
 }
@@ -352,7 +352,7 @@ pub const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
 pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 /// Flag of a stream that neither waits for the legacy default stream nor is waited for by it.
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
-/// Flag of an event that keeps no time, which makes it cheaper.
+/// Flag of an event that keeps no time and is cheaper for it.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 /// Flag of a user object whose end nothing waits for. It is required.
 pub const CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
@@ -504,7 +504,7 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     pub hUploadStream: CUstream,
     /// Node that failed, or null.
     pub hErrNode_out: CUgraphNode,
-    /// 0 for success, 1 for an error that the code tells.
+    /// 0 for success, 1 for an error of the code.
     pub result_out: c_int,
 }
 

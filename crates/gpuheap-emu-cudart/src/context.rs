@@ -22,7 +22,7 @@ pub(crate) fn enter(driver: &LibCuda) -> Outcome {
     if current(driver)?.is_null() { make_current(driver, DEVICE.get()) } else { Ok(()) }
 }
 
-/// Returns the thread's device: that of the current context, or the one that the thread chose.
+/// Returns the thread's device: the current context's, or else the one that the thread chose.
 pub(crate) fn device(driver: &LibCuda) -> Outcome<c_int> {
     if current(driver)?.is_null() {
         return Ok(DEVICE.get());
@@ -38,7 +38,7 @@ pub(crate) fn set_device(driver: &LibCuda, device: c_int) -> Outcome {
     Ok(())
 }
 
-/// Returns the primary context of a device, which is created if necessary and kept.
+/// Returns the primary context of a device. Creates it if necessary, and keeps it.
 pub(crate) fn primary(driver: &LibCuda, device: c_int) -> Outcome<CUcontext> {
     let mut held = lock();
     let held = held.get_or_insert_default();

@@ -1,5 +1,5 @@
-//! Codes of the runtime, numbered as the driver's, which have fewer. Calls of the driver, whose codes
-//! become outcomes.
+//! Codes of the runtime. The driver has fewer, of the same numbers. Calls of the driver, whose
+//! codes become outcomes.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -63,7 +63,7 @@ pub(crate) fn check(code: CUresult) -> Outcome {
 macro_rules! call {
     ($driver:expr, $function:ident($($arg:expr),* $(,)?)) => {{
         let driver: &::gpuheap_driver::LibCuda = $driver;
-        // SAFETY: the arguments are those of the program's call, whose function has the contract of
+        // SAFETY: the arguments are from the program's call, whose function has the contract of
         // the driver's one, or local places of their types.
         let code = unsafe {
             ::gpuheap_driver::Driver::$function(driver, $(::gpuheap_driver::abi::Raw::raw($arg)),*)

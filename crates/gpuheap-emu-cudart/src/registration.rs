@@ -12,7 +12,7 @@ use crate::kernels::{self, Configuration};
 use crate::types::{Dim3, FatBinary};
 
 export! {
-    /// Registers a fat binary and returns its handle, which lives as long as the process.
+    /// Registers a fat binary and returns its handle. Both live as long as the process.
     fn __cudaRegisterFatBinary(binary: In<FatBinary>) -> *mut usize {
         let data = binary.get().map_or(std::ptr::null(), |binary| binary.data);
         Box::leak(Box::new(kernels::register_image(data)))

@@ -40,7 +40,7 @@ macro_rules! runtime_functions {
         cudaInitDevice [,] (device: c_int, device_flags: c_uint, flags: c_uint);
         /// Returns the first device.
         cudaChooseDevice [,] (device: Out<c_int>, properties: In<c_void>);
-        /// Accepts a list of devices, which changes nothing.
+        /// Accepts a list of devices, and changes nothing.
         cudaSetValidDevices [,] (devices: Out<c_int>, count: c_int);
         /// Returns how the thread's device waits.
         cudaGetDeviceFlags [,] (flags: Out<c_uint>);
@@ -64,9 +64,9 @@ macro_rules! runtime_functions {
         cudaDeviceGetLimit [cuCtxGetLimit,] (value: Out<usize>, limit: c_int);
         /// Sets a limit of the thread's device.
         cudaDeviceSetLimit [cuCtxSetLimit,] (limit: c_int, value: usize);
-        /// Returns the preference between cache and shared memory, which is none.
+        /// Returns that no preference between cache and shared memory is set.
         cudaDeviceGetCacheConfig [,] (preference: Out<c_int>);
-        /// Accepts a preference between cache and shared memory, which changes nothing.
+        /// Accepts a preference between cache and shared memory, and changes nothing.
         cudaDeviceSetCacheConfig [,] (preference: c_int);
         /// Returns the lowest and the highest priority of streams.
         cudaDeviceGetStreamPriorityRange [cuCtxGetStreamPriorityRange,] (least: Out<c_int>, greatest: Out<c_int>);
@@ -118,7 +118,7 @@ macro_rules! runtime_functions {
         cudaMemAdvise [,] (pointer: CUdeviceptr, bytes: usize, advice: c_int, place: u64);
         /// Sets how managed memory will be used, with a location.
         cudaMemAdvise_v2 [cuMemAdvise_v2,] (pointer: CUdeviceptr, bytes: usize, advice: c_int, location: CUmemLocation);
-        /// Moves managed memory. The place is a device in CUDA 12, with the stream behind it, and a
+        /// Moves managed memory. The place is a device in CUDA 12, followed by the stream, and a
         /// location in 13, with flags between.
         cudaMemPrefetchAsync [,cudaMemPrefetchAsync_ptsz] (pointer: CUdeviceptr, bytes: usize, place: u64, flags_or_stream: usize, stream: CUstream);
         /// Moves managed memory to a location.

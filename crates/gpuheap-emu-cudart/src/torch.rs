@@ -1,4 +1,4 @@
-//! PyTorch's reports of its memory, which the emulated driver does not see otherwise: its allocator
+//! PyTorch's reports of its memory. The emulated driver does not see it otherwise: the allocator
 //! reuses blocks without the driver, and the parameters of its compressed kernels are unknown.
 
 use std::ffi::{CStr, c_int, c_void};

@@ -35,7 +35,7 @@ pub(crate) struct LaunchConfig {
     pub(crate) count: c_uint,
 }
 
-/// Kind and addresses of the memory behind a pointer. CUDA 13 has 64 bytes of zeros behind it.
+/// Kind and addresses of a pointer's memory. In CUDA 13, 64 bytes of zeros follow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PointerAttributes {

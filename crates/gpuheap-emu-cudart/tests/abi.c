@@ -1,5 +1,5 @@
-/* A program of CUDA 12 or 13: the arguments of cudaMemAdvise differ. The first argument is the major
- * version. Prints the version of the runtime, and where the advice says that the memory is to be. */
+/* A program of CUDA 12 or 13, by its first argument: the arguments of cudaMemAdvise differ. Prints
+ * the version of the runtime, and the place that the advice gives the memory. */
 #include <stdio.h>
 #include <stdlib.h>
 

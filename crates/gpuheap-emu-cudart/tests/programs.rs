@@ -9,7 +9,7 @@ use tempfile::TempDir;
 #[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 
-/// Memory moves as `docs/emulator.md` says; the rest is what the runtime's documentation says.
+/// Memory moves as `docs/emulator.md` says; all else follows the runtime's documentation.
 const PRINTED: &str = "\
 plain: 12 MiB
 of no bytes: 1

@@ -1,6 +1,5 @@
-/* Stands for PyTorch, whose allocator reports each block to a profiler in another library, and
- * whose operators count their changes of a tensor there. With LIBRARY defined, it is that
- * library. */
+/* Stands for PyTorch: its allocator reports each block to a profiler in another library, and its
+ * operators count their changes of a tensor there. With LIBRARY defined, it is that library. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

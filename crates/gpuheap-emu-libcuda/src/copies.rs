@@ -1,4 +1,4 @@
-//! An export that is not the driver's. A program that traces the emulated device learns by it where
+//! An export that is not the driver's. A program that traces the emulated device finds by it where
 //! results are read.
 
 use std::ffi::c_ulonglong;
@@ -22,7 +22,7 @@ extern "C" fn gpuheap_emulated_on_copy_to_host(callback: Option<OnCopyToHost>) {
     }
 }
 
-/// Tells the program about the copies of the calling thread's last driver call.
+/// Reports the copies of the calling thread's last driver call to the program.
 pub(crate) fn tell() {
     let bytes = take_copied_to_host();
     if bytes == 0 {

@@ -1,7 +1,7 @@
 //! `cuGetProcAddress`: a function by base name and version.
 //!
-//! The reference does not say what a failed search does to the results, so each outcome does what
-//! libcuda 13.0 did on an H200. The first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its
+//! The reference leaves open how a failed search changes the results. So each outcome does as
+//! libcuda 13.0 on an H200. The first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its
 //! result unchanged. The second form succeeds with null and gives the reason in its status.
 
 use std::ffi::{c_int, c_void};

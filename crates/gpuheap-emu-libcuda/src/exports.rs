@@ -62,7 +62,8 @@ macro_rules! exports {
         entry_point::find_with_status(address, $(unsafe { Arg::typed($arg) }),*)
     };
     (@call $symbol:ident ($($arg:ident),*)) => {
-        // SAFETY: the program's arguments keep the contract of `cuda.h`, which is the method's.
+        // SAFETY: the program's arguments keep the contract of `cuda.h`. The method has the same
+        // one.
         process::call(|device| unsafe { device.$symbol($($arg),*) })
     };
 }

@@ -27,7 +27,7 @@ static INITIALISED_BY: AtomicU32 = AtomicU32::new(0);
 /// Count of findings that were written to stderr.
 static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bounds the findings that are written. More of them tell nothing new, and asking for them costs
+/// Bounds the findings that are written. More of them show nothing new, and reading them costs
 /// time at every call.
 const REPORTED_AT_MOST: usize = 100;
 
@@ -117,7 +117,7 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
 
 /// Returns the code of `body`, or `ERROR_UNKNOWN` if it panics: no panic reaches the program.
 pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
-    // A panic may leave the emulator's state wrong. The library can only report that, which the
+    // A panic may leave the emulator's state wrong. The library can only report that, as its
     // hook does, and continue.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
 }
@@ -135,7 +135,7 @@ pub(crate) fn driver_version() -> i32 {
     process().driver_version
 }
 
-/// Writes a line to stderr if the environment asks for a log.
+/// Writes a line to stderr if the environment turns the log on.
 pub(crate) fn log(line: impl FnOnce() -> String) {
     if process().log {
         MESSAGES.say(&line());

@@ -2,7 +2,7 @@
 
 /// Calls `$callback!` with the functions that programs link and the emulator does not model. They
 /// are arrays, textures, sharing between processes, the linker of kernels, and launches of before
-/// CUDA 4: what PyCUDA 2026.1 links beyond the table.
+/// CUDA 4. PyCUDA 2026.1 links them, and the table lacks them.
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback! {

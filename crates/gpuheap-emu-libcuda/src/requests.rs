@@ -1,7 +1,7 @@
-//! Requests for device memory that were refused, who made them, and what followed.
+//! Refused requests for device memory, their callers, and the requests that followed.
 //!
 //! A program that ignores a refusal looks like one that tried a size and took another. So the stack
-//! of a refused request is kept, and those of the requests that follow it are compared with it.
+//! of a refused request is kept, and compared with the stacks of the requests that follow.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -222,7 +222,7 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         return;
     }
     if refused.len() == KEPT {
-        // One that was made good tells least.
+        // A refusal that was made good is of least use.
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
     }
@@ -265,7 +265,7 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
         (known.then, next) = (Then::Less(request.bytes), bytes);
     }
     let of_thread = |known: &&mut Refused| {
-        // A heap's own requests lie within those of its program.
+        // A heap makes its own requests during a request of its program.
         known.thread == thread && is_of_heap(&known.request) == is_of_heap(request)
     };
     for known in refused.iter_mut().filter(of_thread) {
@@ -405,7 +405,7 @@ fn place_of(address: usize) -> Option<Place> {
     // SAFETY: the structure is plain data, and zeros are valid for it.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let address = std::ptr::without_provenance(address);
-    // SAFETY: the function follows no pointer but that of the result, which is valid for a write.
+    // SAFETY: the function follows the pointer of the result alone, and it is valid for a write.
     if unsafe { libc::dladdr(address, &raw mut found) } == 0 || found.dli_fname.is_null() {
         return None;
     }

@@ -53,7 +53,7 @@ export! {
         handle.end()
     }
 
-    /// Writes to the host that the arguments were right, which callers test. Computes nothing.
+    /// Writes to the host that the arguments were right: callers test it. Computes nothing.
     fn cublasCgeqrfBatched | cublasDgeqrfBatched | cublasSgeqrfBatched | cublasZgeqrfBatched(
         handle: Handle,
         _rows: c_int,

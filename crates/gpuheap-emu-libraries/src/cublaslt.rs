@@ -61,7 +61,7 @@ export! {
         Ok(())
     }
 
-    /// Writes one algorithm, which needs no workspace.
+    /// Writes one algorithm. It needs no workspace.
     fn cublasLtMatmulAlgoGetHeuristic(
         _handle: *const c_void,
         _operation: *const c_void,

@@ -7,7 +7,7 @@ use gpuheap_driver::{
     CUcontext, CUfunction, CUkernel, CUlibrary, CUresult, CUstream, Driver, LibCuda,
 };
 
-/// Returns the driver, which the stand-ins call as the vendor's libraries do; `None` without one.
+/// Returns the driver; `None` without one. The stand-ins call it as the vendor's libraries do.
 pub(crate) fn driver() -> Option<&'static LibCuda> {
     static DRIVER: OnceLock<Option<LibCuda>> = OnceLock::new();
     DRIVER.get_or_init(|| LibCuda::open().ok()).as_ref()
@@ -21,7 +21,7 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 /// estimate for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
-    /// Kernels of the framework, which comes with the first library.
+    /// Kernels of the framework. They are loaded with the first library.
     Kernels,
     Cublas,
     Cudnn,

@@ -1,7 +1,7 @@
 //! Names of functions, as PyTorch imports them.
 
 /// Calls a macro with the functions of cuBLAS that compute, whose first argument is the handle, and
-/// one with those that copy, or set what is not read.
+/// one with those that copy, or set values that are never read.
 macro_rules! cublas_functions {
     ($computes:ident, $sets:ident) => {
         $computes!(

@@ -73,7 +73,7 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Makes a communicator from several identities, which are not read.
+    /// Makes a communicator from several identities. They are not read.
     fn ncclCommInitRankScalable(
         made: Out<Handle>,
         ranks: c_int,
@@ -203,7 +203,7 @@ export! {
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
-    /// Writes this rank's values as those of each rank.
+    /// Writes this rank's values as each rank's.
     fn ncclAllGather(
         sent: CUdeviceptr,
         result: CUdeviceptr,

@@ -1,4 +1,4 @@
-//! Report of what was refused, written to a folder when the process ends.
+//! Report of the refused calls, written to a folder when the process ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -14,7 +14,7 @@ const NAMED: usize = 3;
 /// Refused functions with their calls, by library.
 static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap::new());
 
-/// Lines on what a library models in part.
+/// Lines on parts of a library that are not modelled.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
 /// Counts a call that was refused.
@@ -24,7 +24,7 @@ pub(crate) fn refused(library: &'static str, function: &'static str) {
     *refused.entry(library).or_default().entry(function).or_default() += 1;
 }
 
-/// Adds a line on what a library models in part.
+/// Adds a line on a part of a library that is not modelled.
 pub(crate) fn note(library: &'static str, line: &'static str) {
     write_at_exit();
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).insert((library, line));

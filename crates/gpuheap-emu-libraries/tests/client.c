@@ -1,4 +1,4 @@
-/* Multiplies by cuBLAS and cuBLASLt, and asks cuFFT in vain. */
+/* Multiplies by cuBLAS and cuBLASLt, and calls cuFFT in vain. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Asks cuDNN for a convolution's plan and a recurrent network's spaces, as PyTorch does. */
+/* Reads a convolution's plan and a recurrent network's spaces from cuDNN, as PyTorch does. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ static int plan(void) {
   CHECK(cudnnBackendSetAttribute(operation, 704, DESCRIPTOR, 1, &x) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 703, DESCRIPTOR, 1, &w) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 705, DESCRIPTOR, 1, &y) == 0);
-  /* What was given stays, whatever becomes of the program's own. */
+  /* A descriptor keeps its attributes after the program ends their descriptors. */
   CHECK(cudnnBackendDestroyDescriptor(w) == 0 && cudnnBackendDestroyDescriptor(0) == 0);
   CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, &operation) == 0);
   CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, -1, &operation) == 2000);
@@ -105,7 +105,7 @@ static int network(void) {
         reserve == 0);
   CHECK(cudnnGetRNNTempSpaceSizes(0, network, 1, sequences, &workspace, &reserve) == 0);
   printf("weights %zu, reserve %zu\n", weights, reserve);
-  /* The second gate that takes the input of the second layer: behind the first layer and one matrix. */
+  /* The second gate that takes the second layer's input: after the first layer and one matrix. */
   CHECK(cudnnGetRNNWeightParams(0, network, 1, weights, base, 1, matrix, &matrix_at, vector,
                                 &vector_at) == 0);
   size_t first = 4u * 1024 * (512 + 1024);

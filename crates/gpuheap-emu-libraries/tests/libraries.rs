@@ -37,7 +37,7 @@ fn product_succeeds_and_others_refuse() {
 #[test]
 fn cudnn_reports_workspace_and_weights() {
     let reports = tempfile::tempdir().unwrap();
-    // A convolution lays all three out anew, and an LSTM takes what an H200 took.
+    // A convolution lays all three out anew, and an LSTM takes as much as on an H200.
     assert_eq!(
         run("cudnn", reports.path()),
         "workspace 13139968\nweights 92372992, reserve 891289856\n"

@@ -19,7 +19,7 @@ pub(crate) struct Description {
     pub(crate) cuda: Option<String>,
     /// Failures of functions, on every device.
     pub(crate) failures: Failures,
-    /// Devices; `None` for those of the emulated driver.
+    /// Devices; `None` for the emulated driver's devices.
     pub(crate) devices: Option<Vec<Device>>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Device {
     pub(crate) failures: Failures,
 }
 
-/// Memory of a device or an instance. The memory in use is that of the processes, and
+/// Memory of a device or an instance. The memory in use is the processes' memory, and
 /// `unaccounted`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

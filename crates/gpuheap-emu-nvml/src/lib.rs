@@ -1,7 +1,7 @@
 //! Emulated CUDA devices as a `libnvidia-ml.so.1` for unmodified monitors.
 //!
-//! The devices come from a description. Without one, they are those of the emulated driver in the
-//! process, or of the environment that configures that driver. The processes are those of the
+//! The devices come from a description. Without one, they are the devices of the emulated driver in
+//! the process, or of the environment that configures that driver. The processes are from the
 //! description, and those that use emulated devices: all of a shared account, or this process
 //! alone. The README has the variables and the description's fields.
 //!

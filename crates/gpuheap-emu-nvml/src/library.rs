@@ -15,7 +15,7 @@ const MESSAGES: Messages = Messages("nvml");
 /// Machine, or the reason why the environment gives none. Made at the first initialisation.
 static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
 
-/// Number of initialisations less that of shutdowns.
+/// Number of initialisations less the number of shutdowns.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
 /// Call of a function.
@@ -92,8 +92,7 @@ impl Nvml {
     /// Returns the device of a handle.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` if the handle is of a MIG instance: instances lack what the calling function
-    /// returns.
+    /// `NOT_SUPPORTED` if the handle is of a MIG instance: instances lack the function's figure.
     pub(crate) fn device(&self, handle: Handle) -> Outcome<&'static Device> {
         let target = self.target(handle)?;
         if target.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(target.device) }

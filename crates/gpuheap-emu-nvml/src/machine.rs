@@ -7,10 +7,10 @@ use crate::description::{Bar1, Clocks, ComputeMode, Description, Device, List};
 use crate::driver;
 use crate::settings::Settings;
 
-/// Default version of the driver: that of the H200 with which the emulator was compared.
+/// Default version of the driver, from the H200 with which the emulator was compared.
 const DRIVER: &str = "580.95.05";
 
-/// Default version of CUDA, which is that of the emulated driver.
+/// Default version of CUDA: the emulated driver's.
 const CUDA: i32 = 13_000;
 
 /// A machine.
@@ -61,7 +61,7 @@ impl Machine {
         &self.settings.description
     }
 
-    /// Returns the processes on a device: those of the description, then those that use the
+    /// Returns the processes on a device: first from the description, then those that use the
     /// emulated device now.
     pub(crate) fn rows(&self, index: usize) -> Vec<Row> {
         let described = self.devices[index].processes.iter().map(|process| Row {

@@ -32,7 +32,7 @@ const ORDER: (u64, u64) = (0, 1);
 pub struct Account {
     file: File,
     slot: u64,
-    /// Lock between the threads of this process, which share the file's lock.
+    /// Lock between the threads of this process. They share the file's lock.
     threads: Mutex<()>,
 }
 
@@ -49,7 +49,7 @@ impl Account {
     /// The most devices that an account has room for.
     pub const MOST_DEVICES: usize = DEVICES;
 
-    /// Opens the account in a file, which is made if it is missing, and takes a slot. Blocks while
+    /// Opens the account in a file, or makes the file, and takes a slot. Blocks while
     /// another process changes the account.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ fn check(file: &File) -> io::Result<()> {
     is_account.then_some(()).ok_or_else(|| io::Error::other("the file is no account"))
 }
 
-/// Returns the entries of locked slots. The own lock cannot be asked for: `own` is its slot.
+/// Returns the entries of locked slots. The own lock cannot be queried: `own` is its slot.
 fn entries(file: &File, own: Option<u64>) -> io::Result<Vec<Entry>> {
     let written = file.metadata()?.len().saturating_sub(MAGIC.len() as u64) / SLOT_BYTES;
     let mut found = Vec::new();

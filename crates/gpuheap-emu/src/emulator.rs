@@ -17,7 +17,7 @@ use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, Schedule};
 
 /// An emulated CUDA driver with its devices.
 ///
-/// A process may have any number of emulators, which share nothing. Threads share one by `Arc`.
+/// A process may have any number of emulators. They share nothing. Threads share one by `Arc`.
 ///
 /// An emulator that was initialised (`cuInit`) before a fork has no device in the child, like a
 /// real driver. There, driver calls return `CUDA_ERROR_NOT_INITIALIZED`, and the methods here
@@ -120,8 +120,8 @@ impl Emulator {
             .map_or_else(Usage::default, |device| device.usage(state.memory_limit()))
     }
 
-    /// Returns a figure that grows when the peak of a device's memory does, and tells nothing else.
-    /// Takes no lock.
+    /// Returns a figure that grows when the peak of a device's memory does, and has no other
+    /// meaning. Takes no lock.
     pub fn peak_mark(&self) -> u64 {
         self.shared.peak_mark.load(Ordering::Relaxed)
     }
@@ -366,7 +366,7 @@ fn start_worker(shared: &Arc<Shared>) {
 thread_local! {
     /// True if this thread's null stream is its own default stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
-    /// Bytes that this thread's calls copied to the host since it last asked.
+    /// Bytes that this thread's calls copied to the host since the last query.
     static COPIED_TO_HOST: Cell<u64> = const { Cell::new(0) };
     /// `true` if this thread gave a device work after its latest request.
     static HAS_WORKED: Cell<bool> = const { Cell::new(false) };
@@ -423,7 +423,7 @@ pub fn put_request(request: Request) {
 }
 
 /// Returns the bytes that the calling thread's driver calls copied from device memory to the host
-/// since the last time that it asked.
+/// since its last query.
 pub fn take_copied_to_host() -> u64 {
     COPIED_TO_HOST.take()
 }

@@ -215,7 +215,7 @@ impl Call<'_> {
         }
     }
 
-    /// Does one step towards the last of `wanted`, which is not done.
+    /// Does one step towards the last of `wanted`, unless it is done.
     fn step(&mut self, wanted: &mut Vec<OpRef>) {
         let Some(&OpRef { stream, .. }) = wanted.last() else { return };
         let Some(found) = self.state.streams.at(stream) else { return };
@@ -291,7 +291,7 @@ impl Call<'_> {
         }
     }
 
-    /// Does the first work of a stream, which is ready.
+    /// Does the first work of a stream. It is ready.
     fn run_first(&mut self, stream: u32) {
         let Some(found) = self.state.streams.at_mut(stream) else { return };
         let Some(first) = found.queue.front_mut() else { return };

@@ -35,7 +35,7 @@ pub enum FindingKind {
     Unordered,
     /// A block that a heap hands out over one that is live.
     OverlappingBlocks,
-    /// A module with a kernel other than gpuheap's own, which the emulator does not run.
+    /// A module with a kernel other than gpuheap's own: the emulator does not run it.
     KernelRefused,
     /// A call of the driver from one of its callbacks.
     CalledFromCallback,

@@ -16,7 +16,7 @@ pub(crate) enum HandleKind {
 }
 
 /// A table of objects by handle. A removed object's index is reused under another handle. The
-/// generation in the upper half of a handle tells the two apart, so a stale handle is detected.
+/// generation in the upper half of a handle differs, so a stale handle is detected.
 pub(crate) struct Handles<T> {
     kind: HandleKind,
     slots: Vec<Slot<T>>,
@@ -36,7 +36,7 @@ impl<T> Handles<T> {
         Handles { kind, slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Inserts an object and returns its handle, which is not zero and is above the reserved stream
+    /// Inserts an object and returns its handle. It is above zero and the reserved stream
     /// handles.
     pub(crate) fn insert(&mut self, value: T) -> usize {
         let index = match self.free.pop() {

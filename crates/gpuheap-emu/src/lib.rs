@@ -7,7 +7,7 @@
 //! accesses of two streams that nothing orders.
 //!
 //! The emulator runs gpuheap's own kernels and no others, and never claims to be a real GPU. The
-//! file `docs/emulator.md` of the repository lists what is modelled and what is not.
+//! file `docs/emulator.md` of the repository lists the modelled functions and the others.
 //!
 //! ```
 //! use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver};

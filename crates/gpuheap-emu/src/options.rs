@@ -80,7 +80,7 @@ pub enum Schedule {
     /// an equal seed do equal work.
     Seeded(u64),
     /// On a wait of the host only. A query answers first and then does one step of the work that
-    /// it asked about, so that a loop of queries ends.
+    /// of its query, so that a loop of queries ends.
     OnDemand,
     /// This much virtual time after it was enqueued, or after the work that it waits for was done,
     /// if that is later. Waits and [`Emulator::advance`](crate::Emulator::advance) move the clock.

@@ -6,7 +6,7 @@ const GIB: u64 = 1 << 30;
 /// Properties of the device that an emulated device imitates. Any field may be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Answer of `cuDeviceGetName`, which always says that the device is emulated.
+    /// Answer of `cuDeviceGetName`. It always says that the device is emulated.
     pub name: String,
     /// Memory of the device as the driver reports it, bytes.
     pub memory_bytes: u64,
@@ -131,8 +131,8 @@ impl Profile {
         }
     }
 
-    /// Returns an NVIDIA GeForce RTX 4090. Its memory is from its data sheet, less what drivers
-    /// keep; the context is an estimate.
+    /// Returns an NVIDIA GeForce RTX 4090. Its memory is from its data sheet, less the bytes that
+    /// drivers keep; the context is an estimate.
     pub fn rtx4090() -> Profile {
         Profile {
             name: "emulated NVIDIA GeForce RTX 4090".to_owned(),
@@ -148,8 +148,8 @@ impl Profile {
         }
     }
 
-    /// Returns an NVIDIA T4. Its memory is from its data sheet, less what drivers keep; the context
-    /// is an estimate.
+    /// Returns an NVIDIA T4. Its memory is from its data sheet, less the bytes that drivers keep;
+    /// the context is an estimate.
     pub fn t4() -> Profile {
         Profile {
             name: "emulated Tesla T4".to_owned(),

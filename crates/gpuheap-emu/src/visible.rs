@@ -7,12 +7,12 @@ impl Options {
     /// `CUDA_VISIBLE_DEVICES`. The others stay in the machine. Each keeps its UUID and its place on
     /// the PCI bus.
     ///
-    /// The list has either ordinals or UUIDs, with commas between them. An ordinal is read as
-    /// C's `atoi` reads it: text after its digits is ignored. A UUID is `GPU-` and hexadecimal
-    /// digits: all of them, or as many as tell the device from the others. The first entry that
-    /// names no device, or is not of the first entry's form, ends the list. An empty list shows
-    /// none. If the list names a device twice, `cuInit` fails with `CUDA_ERROR_INVALID_DEVICE`.
-    /// Measured on one H200 with driver 580.
+    /// The list has either ordinals or UUIDs, with commas between them. An ordinal is read as C's
+    /// `atoi` reads it: text after its digits is ignored. A UUID is `GPU-` and hexadecimal digits:
+    /// all of them, or enough to distinguish the device from the others. The first entry that names
+    /// no device, or is not of the first entry's form, ends the list. An empty list shows none. If
+    /// the list names a device twice, `cuInit` fails with `CUDA_ERROR_INVALID_DEVICE`. Measured on
+    /// one H200 with driver 580.
     pub fn with_visible_devices(mut self, list: &str) -> Options {
         let by_uuid = list.starts_with(UUID);
         let count = self.devices.len();
@@ -35,7 +35,7 @@ impl Options {
 /// Prefix of a device's UUID.
 const UUID: &str = "GPU-";
 
-/// Parses an ordinal as C's `atoi`, which keeps the low 32 bits.
+/// Parses an ordinal as C's `atoi`: it keeps the low 32 bits.
 fn ordinal(entry: &str) -> Option<usize> {
     let entry = entry.trim_start();
     let (negative, digits) = match entry.strip_prefix('-') {
@@ -48,7 +48,7 @@ fn ordinal(entry: &str) -> Option<usize> {
 }
 
 /// Returns the number of the one device of `count` whose UUID begins with `digits`. Digits beyond
-/// those of a UUID are ignored.
+/// characters of a UUID are ignored.
 fn with_uuid(count: usize, digits: &str) -> Option<usize> {
     let wanted = digits.replace('-', "").to_ascii_lowercase();
     if wanted.is_empty() {

@@ -1,5 +1,5 @@
-//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver, beside
-//! those of the conformance suite. What the emulator refuses on purpose is here, and what that
+//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver, beside the
+//! conformance suite's. Calls that the emulator refuses on purpose are here, and answers that the
 //! suite cannot ask of a device that other programs use.
 
 use std::ffi::{CStr, c_int};
@@ -26,7 +26,7 @@ macro_rules! ok {
     };
 }
 
-/// Returns an initialised emulator with `profiles` and the first device's context, which is current
+/// Returns an initialised emulator with `profiles` and the first device's context, current
 /// on this thread.
 fn emulator(profiles: Vec<Profile>) -> (Emulator, CUcontext) {
     let gpu = Emulator::new(Options { devices: profiles, ..Options::default() });

@@ -549,7 +549,7 @@ fn worker_runs_idle_host_callbacks() {
 }
 
 unsafe extern "C" fn call_back(data: *mut c_void) {
-    // SAFETY: the test passes the emulator, which outlives the stream's work.
+    // SAFETY: the test passes the emulator. It outlives the stream's work.
     let gpu = unsafe { &*data.cast::<Emulator>() };
     let mut pointer = 0;
     assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 1)), CUresult::ERROR_NOT_PERMITTED);
@@ -670,7 +670,7 @@ fn use_a_little(gpu: &Emulator) {
     let (mut host, mut managed): (*mut c_void, CUdeviceptr) = (std::ptr::null_mut(), 0);
     let (mut free, mut total, mut name, mut value) = (0, 0, [0; 8], 0);
     let attributes = (1..150).map(CUdevice_attribute);
-    // SAFETY: all pointers are valid for their calls. Handles may be null, which the emulator
+    // SAFETY: all pointers are valid for their calls. Handles may be null, and the emulator
     // finds.
     unsafe {
         gpu.cuInit(0);

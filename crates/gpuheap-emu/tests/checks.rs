@@ -55,7 +55,7 @@ impl Scene {
         assert!(call!(self.gpu, cuEventDestroy_v2(event)).is_success());
     }
 
-    /// Loads the kernel of a launch, which stays loaded, and launches it.
+    /// Loads the kernel of a launch for good, and launches it.
     fn launch(&self, launches: &[Launch], stream: CUstream) -> CUresult {
         let [launch] = launches else { panic!("{launches:?}") };
         let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);

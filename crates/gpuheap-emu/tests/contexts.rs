@@ -7,7 +7,7 @@ use gpuheap_emu::{Emulator, FindingKind, Options, Profile, Schedule};
 
 macro_rules! call {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers; handles may be stale, which the emulator finds.
+        // SAFETY: the tests pass valid pointers; handles may be stale, and the emulator finds that.
         unsafe { $gpu.$function($($arg),*) }
     };
 }

@@ -427,7 +427,7 @@ fn read(gpu: &Emulator, addresses: &[u64]) -> Vec<u32> {
 fn freed_memory_keeps_no_upload() {
     let gpu = no_op();
     for bytes in [512, 3 * MIB] {
-        // Small allocations share a granule, which stays as long as the first one is live.
+        // Small allocations share a granule. It stays as long as the first one is live.
         let _kept = allocate(&gpu, 512);
         let first = allocate(&gpu, bytes);
         upload(&gpu, &[first]);

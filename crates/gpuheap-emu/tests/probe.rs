@@ -98,7 +98,7 @@ fn failed_probe_call_is_named() {
         let gpu = emulator(Profile::h200());
         gpu.set_faults(FaultPlan::fail_call(nth, code));
         let failed = run(&gpu);
-        // The drop has no one to tell of its two calls.
+        // The drop reports its two calls to no one.
         let is_told = nth <= calls - 2;
         assert_eq!(failed.first().map(DriverError::code), is_told.then_some(code), "call {nth}");
         // One failed call is one failed probe.

@@ -23,7 +23,7 @@ const BUFFERS: usize = 3;
 /// More bytes than a page of the emulator has.
 const BYTES: usize = 70_000;
 
-/// A step, which runs on a stream and uses the whole or parts of buffers.
+/// A step: runs on a stream, and uses the whole or parts of buffers.
 #[derive(Clone, Debug)]
 enum Step {
     Fill {

@@ -1,5 +1,5 @@
-/* Nanoseconds of an allocation and its free through the CUDA runtime. Compile it with the runtime as
- * a shared library (nvcc -cudart shared), and run it with and without libgpuheap_malloc.so. */
+/* Nanoseconds of an allocation and its free through the CUDA runtime. Compile it with a shared
+ * runtime (nvcc -cudart shared), and run it with and without libgpuheap_malloc.so. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

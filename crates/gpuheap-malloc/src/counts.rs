@@ -1,4 +1,4 @@
-//! Counts of what the program asked for in vain, and of what it asked of CUDA alone.
+//! Counts of refused requests and frees, and of frees that CUDA served alone.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use gpuheap_driver::{CUdeviceptr, CUresult};
 use crate::say::say;
 use crate::{devices, settings};
 
-/// Frees of memory that was allocated elsewhere, which the driver freed.
+/// Frees by the driver, of memory that was allocated elsewhere.
 pub(crate) static PASSED_ON: AtomicU64 = AtomicU64::new(0);
 
 /// Frees of addresses at which nothing is allocated.

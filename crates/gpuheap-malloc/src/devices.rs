@@ -115,7 +115,7 @@ pub(crate) fn context() -> Option<CUcontext> {
 }
 
 /// Ends the use of a device's heap, and resets the device as its heap knows it. The program is
-/// about to reset the device, which ends the heap's live memory.
+/// about to reset the device. That ends the heap's live memory.
 pub(crate) fn reset(device: CUdevice) {
     if fork::count() != 0 {
         return;
@@ -199,14 +199,14 @@ fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Er
     let mut builder = Heap::builder(&device);
     let is_chosen = std::env::var_os("GPUHEAP_POOL").is_some_and(|pool| !pool.is_empty());
     if !is_chosen && has_peers(&device) {
-        // Plain allocations of the driver, which other devices reach once the program allows it.
+        // Plain allocations of the driver. Other devices reach them once the program allows it.
         builder = builder.pool(PoolKind::Split);
     }
     let heap = builder.build()?;
-    // Other threads may free what a thread leaves, in a program that knows nothing of threads'
+    // Other threads may free the memory that a thread leaves, in a program without threads'
     // reports.
     heap.on_thread_end(|_| {});
-    // Freed without a wait, memory may still be in use by the work before: that of the legacy
+    // Freed without a wait, memory may still be in use by the work before it on the legacy
     // default stream and of all streams that wait for it.
     let plain = if waits { device.stream() } else { device.default_stream() }?;
     for warning in heap.memory_status().into_iter().flat_map(|status| status.warnings) {

@@ -34,7 +34,7 @@ pub(crate) fn is_loaded(library: &CStr) -> bool {
     // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        // Closes what the call above opened: the library stays as the program has it.
+        // Closes the handle that the call above opened: the library stays as the program has it.
         !handle.is_null() && libc::dlclose(handle) == 0
     }
 }
@@ -100,7 +100,7 @@ pub(crate) fn loaders_load() -> Option<Load> {
         found = next(c"dlopen").unwrap_or(ptr::null_mut());
         FOUND.store(found, Ordering::Relaxed);
     }
-    // SAFETY: the address is null or that of `dlopen`, and a null is `None`.
+    // SAFETY: the address is null or `dlopen`'s, and a null is `None`.
     unsafe { std::mem::transmute::<*mut c_void, Option<Load>>(found) }
 }
 
@@ -116,6 +116,6 @@ pub(crate) fn loaders_search() -> Option<Search> {
         }
     }
     FOUND.store(found, Ordering::Relaxed);
-    // SAFETY: the address is null or that of `dlsym`, and a null is `None`.
+    // SAFETY: the address is null or `dlsym`'s, and a null is `None`.
     unsafe { std::mem::transmute::<*mut c_void, Option<Search>>(found) }
 }

@@ -57,7 +57,7 @@ pub(crate) fn replace(
 struct Answer {
     /// The function of this library that takes the place of the one that was found, or null.
     ours: *mut c_void,
-    /// The loader's `dlsym`, which answers otherwise.
+    /// The loader's `dlsym`, for the searches that `ours` does not answer.
     loaders: Option<Search>,
 }
 
@@ -88,7 +88,7 @@ unsafe extern "C" fn answer(
     }
     // A search of all libraries finds this one. Without CUDA, the program gets the loader's error.
     if found == ours && !real::is_loaded(name) {
-        // SAFETY: a search after this library, which has no function of the name.
+        // SAFETY: a search after this library for a function that CUDA alone has.
         unsafe { dlsym(libc::RTLD_NEXT, symbol) };
         return Answer { loaders: None, ..answer };
     }
@@ -115,8 +115,8 @@ fn library_of(address: *const c_void) -> usize {
 /// `dlsym`: finds this library's functions by the names of the table, for every search but this
 /// library's own.
 ///
-/// The loader's `dlsym` looks at its return address, which says behind which library `RTLD_NEXT`
-/// is. It is therefore jumped to, with the arguments and the return address of this call.
+/// The loader's `dlsym` finds by its return address after which library `RTLD_NEXT`
+/// searches. It is therefore jumped to, with the arguments and the return address of this call.
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the function has the type of `dlsym`, and answers as it does.
 #[unsafe(no_mangle)]

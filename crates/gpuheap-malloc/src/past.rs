@@ -32,7 +32,7 @@ pub(crate) fn reset(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }
 
-/// Adds the account of a heap of the device, which is about to end with a reset.
+/// Adds the account of a heap of the device that is about to end with a reset.
 pub(crate) fn add(device: CUdevice, heap: &Heap) {
     let Ok(usage) = heap.usage() else { return };
     let live = usage.stats.live_allocations;

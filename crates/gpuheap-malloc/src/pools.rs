@@ -15,7 +15,7 @@ use crate::figures::Figures;
 use crate::real;
 use crate::table::Out;
 
-/// Adds the heap's bytes to a figure of a pool, which the driver wrote to `value`.
+/// Adds the heap's bytes to a figure of a pool that the driver wrote to `value`.
 pub(crate) fn add(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let figure: fn(&Figures) -> u64 = match attribute {
         Attribute::USED_MEM_CURRENT => |figures| figures.used,

@@ -78,7 +78,7 @@ macro_rules! functions {
             pub(crate) fn $symbol($($arg: $type),*) -> CUresult {
                 match reals::$symbol.address() {
                     // SAFETY: the symbol has this signature in CUDA's headers. The arguments are
-                    // those of the program's own call, or handles and places that are valid by
+                    // from the program's own call, or handles and places that are valid by
                     // their types. CUDA's libraries are not unloaded.
                     Some(found) => unsafe {
                         let function: unsafe extern "C" fn($($type),*) -> CUresult = transmute(found);
@@ -135,7 +135,7 @@ mod reals {
     called_functions!(cells);
 }
 
-/// Symbols of this library, which `exports.rs` defines.
+/// Symbols of this library, from `exports.rs`.
 mod own {
     use super::*;
 
@@ -163,7 +163,7 @@ pub(crate) use own::address as own_address;
 
 macro_rules! note {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
-        /// Remembers the address of a real function, which the program's own search found.
+        /// Remembers the address of a real function that the program's own search found.
         pub(crate) fn note(symbol: &str, address: *mut c_void) {
             if Some(address) == own_address(symbol) {
                 return;

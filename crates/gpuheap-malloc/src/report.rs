@@ -19,7 +19,7 @@ use crate::settings::{self, Report};
 /// Called by the loader after the program's handlers for the exit and the destructors of its
 /// libraries.
 #[used]
-// SAFETY: the section holds functions without arguments, which are called at the exit.
+// SAFETY: the section holds functions without arguments. The loader calls them at the exit.
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
 

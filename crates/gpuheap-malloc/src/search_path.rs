@@ -11,11 +11,11 @@ struct Object {
 }
 
 /// Returns `true` if the library or program that has an address brings folders for the loader to
-/// search (RPATH, RUNPATH), or if the program does, or if any library has an RPATH, which holds for
+/// search (RPATH, RUNPATH), or if the program does, or if any library has an RPATH. It holds for
 /// the libraries that it loads.
 pub(crate) fn brings_folders(address: *const c_void) -> bool {
     let mut object = Object { address: address as usize, visited: 0, brings_folders: false };
-    // SAFETY: the function has the type that is asked for, and `object` lives during the call.
+    // SAFETY: the function has the required type, and `object` lives during the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut object).cast()) };
     object.brings_folders
 }

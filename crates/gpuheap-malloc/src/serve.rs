@@ -141,7 +141,8 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
         }
         Order::Stream(stream) => {
             served.plain_may_wait.store(true, Ordering::Release);
-            // SAFETY: the program ordered the stream after all work on the memory, as CUDA requires.
+            // SAFETY: the program ordered the stream after all work on the memory, as CUDA
+            // requires.
             unsafe { table.free_on_live(pointer, live(stream)) }
         }
     };
@@ -220,7 +221,7 @@ pub(crate) fn ends(stream: CUstream) -> bool {
     })
 }
 
-/// Returns `true` if an address is that of a live allocation of a heap.
+/// Returns `true` if a live allocation of a heap begins at an address.
 pub(crate) fn has(address: CUdeviceptr) -> bool {
     devices::all().any(|served| served.find(address, true).is_some())
 }

@@ -21,7 +21,7 @@ pub(crate) enum Report {
     Off,
 }
 
-/// Returns the settings, which are read once; `None` if one is invalid.
+/// Returns the settings; `None` if one is invalid. They are read once.
 pub(crate) fn get() -> Option<Settings> {
     static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
     *SETTINGS.get_or_init(read)

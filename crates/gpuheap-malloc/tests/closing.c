@@ -1,4 +1,4 @@
-/* Uses a function of a library that was closed, as the address that the program found is the drop-in's. */
+/* Uses a function of a library that was closed: the address that it found is the drop-in's. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* Programs of the driver API that know nothing of gpuheap. The argument names one; each prints what
- * it sees. */
+/* Programs of the driver API that know nothing of gpuheap. The argument names one; each prints its
+ * results. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -66,7 +66,7 @@ static void live(void) {
   printf("%d\n", first != second);
 }
 
-/* A free of what is not allocated says so, and nothing else changes. */
+/* A wrong free is refused, and changes nothing. */
 static void wrong_frees(void) {
   ptr first = allocated(20 * MIB), second = allocated(20 * MIB), managed;
   CHECK(cuMemAllocManaged(&managed, 4096, 1));
@@ -112,7 +112,7 @@ static void hold(stream held_up) {
 }
 
 static void *release(void *unused) {
-  /* Only makes it likely that what does not wait is seen. */
+  /* Makes a missing wait likely to show. */
   usleep(20000);
   sem_post(&released);
   return unused;
@@ -192,7 +192,7 @@ static void capture(void) {
   CHECK(cuMemsetD8Async(before, 1, MIB, captured));
   CHECK(cuStreamEndCapture(captured, &graph));
   CHECK(cuMemFree_v2(before));
-  /* A node of the graph, which the driver makes and the emulated one does not. */
+  /* A node of the graph: the driver makes it, and the emulated one does not. */
   CHECK(cuStreamBeginCapture_v2(captured, RELAXED));
   printf("allocated inside: %d\n", cuMemAllocAsync(&inside, MIB, captured));
   cuStreamEndCapture(captured, &graph);
@@ -229,7 +229,7 @@ static void contexts(void) {
   CHECK(cuMemFree_v2(more));
 }
 
-/* What no heap serves. */
+/* Memory that no heap serves. */
 static void foreign(void) {
   /* The type, the device's location and its number, in the driver's structure of 32 bytes. */
   uint32_t properties[8] = {1, 0, 1, 0};
@@ -250,12 +250,12 @@ static void foreign(void) {
   CHECK(cuMemFreeAsync(pooled, NULL));
   CHECK(cuMemCreate(&handle, 2 * MIB, properties, 0));
   CHECK(cuMemRelease(handle));
-  /* The emulated driver has none, and what fails is not counted. */
+  /* The emulated driver has none, and a failed call is not counted. */
   printf("array: %d\n", cuArrayCreate_v2(&array, &description) == 0);
   printf("too large: %d\n", cuMemAllocManaged(&managed, 0, 1));
 }
 
-/* Asks a pool by each way in which a program finds a function. */
+/* Reads a pool's figure by each way in which a program finds a function. */
 static void pool_ways(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW), *pool;
   int (*ways[3])(void *, int, void *) = {cuMemPoolGetAttribute, NULL, NULL}, status;
@@ -294,7 +294,7 @@ static void found(void) {
   printf("a twin: %d\n", by_name == (void *)cuMemFreeAsync_ptsz);
   CHECK(cuGetProcAddress_v2("cuInit", &by_name, 12000, 0, &status));
   printf("another: %d %d\n", by_name == (void *)cuInit, dlsym(library, "cuInit") == (void *)cuInit);
-  /* Names of which cuGetProcAddress is asked without their variant. */
+  /* Names that cuGetProcAddress gets without their variant. */
   CHECK(cuGetProcAddress_v2("cuMemAllocPitch", &by_name, 12000, 0, &status));
   printf("counted: %d", by_name == (void *)cuMemAllocPitch_v2);
   CHECK(cuGetProcAddress_v2("cuMemAllocManaged", &by_name, 12000, 0, &status));

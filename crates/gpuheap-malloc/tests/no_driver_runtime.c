@@ -1,4 +1,4 @@
-/* A runtime that looks for the driver at each call, as CUDA's does at its first, and has no other way to
+/* A runtime that looks for the driver at each call, as CUDA's does at its first, and has no other
  * memory. */
 #include <dlfcn.h>
 #include <stddef.h>

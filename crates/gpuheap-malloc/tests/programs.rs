@@ -197,7 +197,7 @@ fn missing_driver_is_reported_once() {
             let printed = String::from_utf8(output.stdout).unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert_eq!(printed, "35 35, last 0\n", "{said}");
-            // A driver elsewhere may still be loaded until the exit, which an abort leaves out.
+            // A driver elsewhere may still be loaded until the exit. An abort has no exit.
             let is_deferred = has_driver() && is_static && end == "aborts";
             assert_eq!(said.matches("gpuheap: ").count(), usize::from(!is_deferred), "{said}");
             if is_deferred {
@@ -438,7 +438,7 @@ fn each_device_has_a_heap() {
     let devices = "256MiB,256MiB";
     let (_, said) = Run::runtime("devices").with("GPUHEAP_EMULATED_DEVICE", devices).always().get();
     assert!(said.contains("cuda:0: all allocations were freed\n  allocated 2 times"), "{said}");
-    // Segments of the split pool, which peers reach.
+    // Segments of the split pool: peers reach them.
     assert_eq!(said.matches("taken from the device 20.000 MiB at most").count(), 2, "{said}");
     assert!(
         said.contains("cuda:1: 1 allocation is live, 2.000 MiB\n  allocated 2 times"),
@@ -501,8 +501,8 @@ impl Run {
         self.with("GPUHEAP_MALLOC_REPORT", "always")
     }
 
-    /// Runs the program to its end, which is a success. Returns what it printed, and what was said
-    /// on stderr with the number of the process as N. What the checks say of the program's own
+    /// Runs the program to its successful end. Returns its output, and the messages
+    /// on stderr with the number of the process as N. Messages of the checks on the program's own
     /// wrong frees is left out.
     fn get(mut self) -> (String, String) {
         let output = self.0.output().unwrap();
@@ -569,7 +569,7 @@ fn without_driver() -> &'static TempDir {
     })
 }
 
-/// A run of a program of `no_driver.c`, which finds no driver.
+/// A run of a program of `no_driver.c`. It finds no driver.
 fn without_driver_run(name: &str, argument: &str) -> Run {
     let here = without_driver();
     let mut run = Run::of(&folder().path().join(name), argument);

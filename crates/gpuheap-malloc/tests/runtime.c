@@ -1,5 +1,5 @@
-/* Programs of the runtime that know nothing of gpuheap. The argument names one; each prints what it
- * sees. */
+/* Programs of the runtime that know nothing of gpuheap. The argument names one; each prints its
+ * results. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>

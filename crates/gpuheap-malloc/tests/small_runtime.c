@@ -1,4 +1,4 @@
-/* A runtime of one function, which the loader unmaps when a program closes it. */
+/* A runtime of one function. The loader unmaps it when a program closes it. */
 int cudaFree(void *memory);
 
 int cudaFree(void *memory) { return memory != 0 ? 17 : 0; }

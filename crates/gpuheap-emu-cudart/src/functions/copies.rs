@@ -10,7 +10,7 @@ use crate::call::driver;
 use crate::error::{INVALID_PITCH, In, Out, Outcome, call};
 use crate::{context, kernels};
 
-/// Last kind of copy: the addresses tell the direction. They do so for the others too.
+/// Last kind of copy, `cudaMemcpyDefault`. The addresses show the direction of every kind.
 const LAST_KIND: c_int = 4;
 /// Direction of a copy that is not one of the known.
 const INVALID_DIRECTION: CUresult = CUresult(21);

@@ -12,7 +12,7 @@ const BYTES_IN_12: usize = 1032;
 const BYTES_IN_13: usize = 1008;
 
 /// Bytes of the name and of the UUID, with which the structure begins, and of the LUID and its
-/// mask, which no device here has.
+/// mask. No device here has these.
 const NAME: usize = 256;
 const UUID: usize = 16;
 const LUID: usize = 12;
@@ -26,7 +26,7 @@ enum Field {
     Int(c_int),
     /// Property of this number, as a `size_t`.
     Size(c_int),
-    /// Property of this number, which the structure has in CUDA 12 alone.
+    /// Property of this number, in the structure of CUDA 12 alone.
     IntIn12(c_int),
     /// Zeros as C `int`s, where no property has the value.
     Zeros(usize),

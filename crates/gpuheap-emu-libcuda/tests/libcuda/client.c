@@ -91,7 +91,7 @@ int main(void) {
   OK(cuStreamSynchronize(reader));
   for (int i = 0; i < 1000; i++) HOLDS(words[i] == 0xFEEDBEEF);
 
-  /* The calling thread's own default stream, as a program compiled for it asks for it. */
+  /* The calling thread's own default stream, as a program compiled for it passes it. */
   int (*alloc_async)(address *, size_t, stream), (*synchronize)(stream), status;
   OK(cuGetProcAddress_v2("cuMemAllocAsync", (void **)&alloc_async, 11020, PER_THREAD, &status));
   HOLDS(status == 0 && alloc_async != cuMemAllocAsync);

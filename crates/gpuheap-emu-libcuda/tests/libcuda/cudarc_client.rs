@@ -47,7 +47,7 @@ fn the_program() {
     out_of_memory(&context);
     two_devices(&context);
 
-    // A synchronisation also returns what the pool has cached.
+    // A synchronisation also returns the pool's cached memory.
     context.synchronize().unwrap();
     // SAFETY: the device exists, and the pool as long as the device.
     let pool = unsafe {
@@ -179,7 +179,7 @@ fn out_of_memory(context: &Arc<CudaContext>) {
 }
 
 /// Copies between devices on created streams. With null streams, cudarc 0.19's copy between devices
-/// and its free use the default stream of the thread's current context, which is the wrong one. The
+/// and its free use the default stream of the thread's current context: the wrong one. The
 /// checks report that.
 fn two_devices(first: &Arc<CudaContext>) {
     let second = CudaContext::new(1).unwrap();

@@ -57,7 +57,7 @@ impl Loaded {
     fn find(&self, base: &str, version: c_int, flags: u64) -> (CUresult, *mut c_void, c_int) {
         let base = CString::new(base).unwrap();
         let (mut address, mut status) = (UNTOUCHED, -1);
-        // SAFETY: the types are those of cuda.h.
+        // SAFETY: the types are from cuda.h.
         let code = unsafe {
             let find = self.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
             find(base.as_ptr(), &mut address, version, flags, &mut status)
@@ -128,7 +128,7 @@ fn a_search_that_fails_says_why() {
     assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
     assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
 
-    // SAFETY: the types are those of cuda.h. Null is what the test passes on purpose.
+    // SAFETY: the types are from cuda.h. The test passes null on purpose.
     unsafe {
         let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
         let mut address = ptr::null_mut();
@@ -174,7 +174,7 @@ fn asks_for_default_streams() {
     assert!(code.is_success());
     let ask = |symbol: &str| {
         let mut id = 0;
-        // SAFETY: the type is that of cuda.h, the pointer is valid for a write.
+        // SAFETY: the type is from cuda.h, and `id` is valid for the write.
         unsafe {
             assert!(driver.cuCtxSetCurrent(context).is_success());
             let function = library.get::<Id>(symbol).unwrap();

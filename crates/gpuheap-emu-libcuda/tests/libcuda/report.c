@@ -1,5 +1,5 @@
-/* Registers a function for copies to the host, copies, and ends it again. Then ends in a forked child
- * too, which has no device. */
+/* Registers a function for copies to the host, copies, and ends it again. Then ends in a forked
+ * child too. The child has no device. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

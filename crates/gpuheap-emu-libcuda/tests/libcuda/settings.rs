@@ -225,7 +225,7 @@ fn leaves_its_block() {
 fn frees_twice() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
-    // SAFETY: the pointers are valid for writes. The second free is what the checks must find.
+    // SAFETY: the pointers are valid for writes. The checks must find the second free.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());
@@ -243,7 +243,7 @@ fn frees_twice() {
 fn frees_nothing_often() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
-    // SAFETY: the pointers are valid for writes. The frees are what the checks must find.
+    // SAFETY: the pointers are valid for writes. The checks must find the frees.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());

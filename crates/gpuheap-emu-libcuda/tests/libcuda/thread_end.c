@@ -1,7 +1,7 @@
-/* A C program that loads libcuda.so.1 by dlopen and calls it at the end of its threads, in the two ways
-   that C and C++ have: destructors of thread_local objects, which __cxa_thread_atexit_impl registers,
-   and destructors of thread-specific data, which run after all of those. Each was registered before the
-   library was first called, and so runs after what the library registered for the thread. */
+/* A C program that loads libcuda.so.1 by dlopen and calls it at the end of its threads, in the two
+   ways of C and C++: destructors of thread_local objects (__cxa_thread_atexit_impl), and later
+   destructors of thread-specific data. Each was registered before the library's first call, and so runs
+   after the library's own destructors for the thread. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static int (*memory)(size_t *, size_t *);
 static void *context;
 static pthread_key_t at_end;
 
-/* What a thread leaves to its end. */
+/* Calls that a thread leaves to its end. */
 struct left {
   address block;
   void *stream;

@@ -1,6 +1,6 @@
-//! Operation graphs: descriptors that keep what they are given, and one engine for each graph.
+//! Operation graphs: descriptors that keep their attributes, and one engine for each graph.
 //!
-//! An execution plan leads to its graph by what it was given: the engine's configuration, the
+//! An execution plan leads to its graph by its attributes: the engine's configuration, the
 //! engine, the graph, its operations, their tensors.
 
 use std::collections::BTreeMap;
@@ -178,7 +178,7 @@ impl Descriptor {
         bytes.chunks_exact(8).map(number).collect()
     }
 
-    /// Bytes that a plan or an engine's configuration asks for.
+    /// Bytes of the workspace of a plan or an engine's configuration.
     fn workspace(&self) -> u64 {
         let step = |list: Vec<Self>, attribute| -> Vec<Self> {
             list.iter().flat_map(|descriptor| descriptor.descriptors(attribute)).collect()
@@ -231,8 +231,8 @@ impl Descriptor {
     }
 }
 
-/// Bytes of attention, if the operations are that: one operation, or matrix products and what lies
-/// between them.
+/// Bytes of attention, if the operations are attention: one operation, or matrix products and
+/// operations between them.
 fn attention_in(operations: &[Descriptor]) -> u64 {
     let number_of = |kind| operations.iter().filter(|operation| operation.kind == kind).count();
     let whole = number_of(kind::ATTENTION) + number_of(kind::ATTENTION_BACKWARD) > 0;

@@ -97,7 +97,7 @@ export! {
         value.write(number as c_int)
     }
 
-    /// Writes an empty text: the codes alone say what failed.
+    /// Writes an empty text: only the codes describe failures.
     fn cudnnGetLastErrorString(text: Out<c_char>, bytes: usize) -> () {
         if bytes > 0 {
             let _ = text.write(0);

@@ -12,7 +12,7 @@ const GRU: c_int = 3;
 /// Forward pass of a training step.
 const TRAINING: c_int = 1;
 const BIDIRECTIONAL: c_int = 1;
-/// Bytes that each layer's workspace takes beside what its sizes give.
+/// Bytes of each layer's workspace beyond the bytes that follow from its sizes.
 const LAYER: u64 = 8 << 20;
 
 /// Shape of a network.
@@ -42,7 +42,7 @@ descriptors! {
 }
 
 impl Network {
-    /// Matrices of a layer that take its input, and as many that take what the step before gave.
+    /// Matrices of a layer for its input. As many take the output of the step before.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,

@@ -1,4 +1,4 @@
-//! Bytes that the engine of a graph asks for, by rules that were found on an H200.
+//! Bytes of the workspace of a graph's engine, by rules that were found on an H200.
 //!
 //! 567 convolutions of ResNet-50, a UNet and a vision transformer were measured in 2- and 4-byte
 //! types, with cuDNN 9.19 and PyTorch 2.11, and attention in two shapes. Of the convolutions 470
@@ -14,7 +14,7 @@ pub(crate) struct Shape {
     pub(crate) channels_last: bool,
 }
 
-/// Convolution: `x` and `w` give `y`, or one of the three is what the backward pass looks for.
+/// Convolution: `x` and `w` give `y`, or one of the three is the result of the backward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Convolution {
     pub(crate) x: Shape,
@@ -80,7 +80,7 @@ impl Convolution {
         let both = padded(&self.x) + padded(&self.y);
         if self.is_pointwise() {
             let samples = self.x.sizes.first().copied().unwrap_or(1);
-            // A gradient of each sample in 4-byte numbers, which are added up.
+            // A gradient of each sample in 4-byte numbers, for a sum.
             let gradients = samples * self.w.bytes() / self.x.element.max(1) * 4;
             return match (self.finds_w, self.x.positions().is_multiple_of(4)) {
                 (false, true) => 0,
@@ -97,7 +97,7 @@ impl Convolution {
         self.x.element == 4
     }
 
-    /// Partial gradients of a filter, which are added up.
+    /// Partial gradients of a filter, for a sum.
     fn split(&self) -> u64 {
         let filter = self.w.bytes();
         match self.in_fours() {
@@ -108,7 +108,7 @@ impl Convolution {
     }
 }
 
-/// Bytes of attention, in both passes. PyTorch asks for the queries' gradient itself.
+/// Bytes of attention, in both passes. PyTorch itself allocates the queries' gradient.
 pub(crate) const ATTENTION: u64 = 256;
 
 #[cfg(test)]

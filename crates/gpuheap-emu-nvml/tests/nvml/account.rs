@@ -62,7 +62,7 @@ fn dead_parents_memory_outlives_it() {
     });
 }
 
-/// The doctor finds the child by the account file that it holds, which stands for `/dev/nvidia1`
+/// The doctor finds the child by the account file that it holds, in the place of `/dev/nvidia1`
 /// here.
 #[test]
 fn doctor_finds_dead_parent() {

@@ -44,7 +44,7 @@ unsafe fn function<'l, T>(library: &'l Library, name: &str) -> Symbol<'l, T> {
 #[ignore = "runs in a process of its own"]
 fn asks_for_sizes() {
     let library = load();
-    // SAFETY: the types are those of NVML's header, and all arrays are as long as their counts.
+    // SAFETY: the types are from NVML's header, and all arrays are as long as their counts.
     unsafe {
         assert_eq!(function::<unsafe extern "C" fn() -> u32>(&library, "nvmlInit_v2")(), 0);
         let mut device = ptr::null_mut();
@@ -84,7 +84,7 @@ fn passes_wrong_arguments() {
     type Memory = unsafe extern "C" fn(Handle, *mut u64) -> u32;
 
     let library = load();
-    // SAFETY: the types are those of NVML's header. Null and wrong handles are passed on purpose.
+    // SAFETY: the types are from NVML's header. Null and wrong handles are passed on purpose.
     unsafe {
         let (init, shutdown) = (
             function::<Start>(&library, "nvmlInit_v2"),

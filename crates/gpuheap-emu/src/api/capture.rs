@@ -165,7 +165,7 @@ impl Call<'_> {
         graph: CUgraph,
         flags: u64,
     ) -> Outcome {
-        // An upload needs a stream, which only the other form has: measured.
+        // An upload needs a stream, and only the other form has one: measured.
         if flags & UPLOAD != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

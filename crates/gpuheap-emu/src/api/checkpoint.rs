@@ -1,4 +1,4 @@
-//! Checkpoints of processes. An emulated device is memory of its process, which no other one can
+//! Checkpoints of processes. An emulated device is memory of its process, and no other process can
 //! move, so all but the question for the state is refused.
 
 use std::ffi::{c_int, c_void};

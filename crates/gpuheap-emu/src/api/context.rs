@@ -16,13 +16,13 @@ use crate::{Out, Outcome};
 const CONTEXT_FLAGS: c_uint = 0xff;
 /// Lowest and highest priority of streams, as on the H200.
 pub(crate) const PRIORITIES: (c_int, c_int) = (0, -5);
-/// `CU_CTX_MAP_HOST`, which every context has: measured.
+/// `CU_CTX_MAP_HOST`. Every context has it: measured.
 const MAP_HOST: c_uint = 8;
 /// Answer of `cuCtxGetApiVersion`, as of driver 580.
 const API_VERSION: c_uint = 3020;
 /// Limits that the driver knows: `CU_LIMIT_STACK_SIZE` and the ones after it.
 const LIMITS: std::ops::Range<c_int> = 0..7;
-/// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`, which devices no longer have.
+/// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`. Newer devices lack it.
 const UNSUPPORTED_LIMIT: c_int = 3;
 
 impl Call<'_> {
@@ -235,7 +235,7 @@ impl Call<'_> {
         self.initialised()?;
         let handle = Some(context.0).filter(|_| !context.is_null()).or(self.current_handle());
         let handle = handle.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        // A primary context that was reset still tells its device: measured.
+        // A primary context that was reset still has its device: measured.
         let primary = |device: &Device| device.primary.handle == Some(handle);
         let found = match self.state.devices.iter().position(primary) {
             Some(found) => found,

@@ -123,7 +123,7 @@ impl Call<'_> {
         self.cuEventElapsedTime(milliseconds, start, end)
     }
 
-    /// Returns an event. The event tells its context, so no context must be current: measured.
+    /// Returns an event. The event has its context, so no context must be current: measured.
     pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
         self.initialised()?;
         let found = self.state.events.get(event.0).ok_or_else(|| self.stale_handle())?;

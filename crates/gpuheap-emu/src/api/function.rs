@@ -1,4 +1,4 @@
-//! Properties and occupancy of kernels whose launches do nothing. The figures are those of a small
+//! Properties and occupancy of kernels whose launches do nothing. The figures are of a small
 //! kernel: 32 registers, and no shared memory of its own.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -9,7 +9,7 @@ use crate::emulator::Call;
 use crate::state::module::Function;
 use crate::{In, Out, Outcome};
 
-/// Architectures that binaries are commonly compiled for, those of PyTorch's wheels. Libraries of
+/// Architectures that binaries are commonly compiled for, as PyTorch's wheels. Libraries of
 /// kernels have plans for those alone: CUB finds none for 8.9, whose devices run the code of 8.6.
 const ARCHITECTURES: [c_int; 6] = [75, 80, 86, 90, 100, 120];
 /// Registers of a thread.
@@ -195,7 +195,7 @@ impl Call<'_> {
         clusters.write(most.max(1))
     }
 
-    /// Writes a description of zeros, which no kernel reads.
+    /// Writes a description of zeros. No kernel reads it.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuTensorMapEncodeTiled(
         &mut self,

@@ -153,7 +153,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Takes the stream's order and keeps the content, which the program must not rely on.
+    /// Takes the stream's order and keeps the content. The program must not rely on it.
     pub(crate) fn cuMemDiscardBatchAsync(
         &mut self,
         pointers: Out<CUdeviceptr>,
@@ -206,7 +206,7 @@ impl Call<'_> {
         self.enqueue(stream, Work::Nothing, &[]);
     }
 
-    /// Returns the stream of a batch, which is not the legacy default stream.
+    /// Returns the stream of a batch. The legacy default stream is refused.
     fn batch_stream(&mut self, stream: CUstream, flags: u64) -> Outcome<u32> {
         let index = self.stream(stream)?;
         let kind = self.state.streams.at(index).map(|stream| stream.kind);

@@ -71,7 +71,7 @@ impl Call<'_> {
         pointer.write(address)
     }
 
-    /// Frees plain device memory. The pointer tells its context, so no context must be current:
+    /// Frees plain device memory. The pointer has its context, so no context must be current:
     /// measured.
     pub(crate) fn cuMemFree_v2(&mut self, pointer: CUdeviceptr) -> Outcome {
         self.initialised()?;

@@ -1,4 +1,4 @@
-//! Modules and libraries of kernels. Those of gpuheap are known by their text. Any other is
+//! Modules and libraries of kernels. gpuheap's own are known by their text. Any other is
 //! refused, or loaded as one whose launches do nothing.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -141,7 +141,7 @@ impl Call<'_> {
         kernel.write(CUkernel(handle))
     }
 
-    /// Returns the library itself: its kernels are those of every context.
+    /// Returns the library itself: every context has its kernels.
     pub(crate) fn cuLibraryGetModule(
         &mut self,
         module: Out<CUmodule>,
@@ -182,8 +182,8 @@ impl Call<'_> {
         module.write(CUmodule(found.module))
     }
 
-    /// Refuses the call if launches of kernels other than gpuheap's are refused: what it returns
-    /// would be invented.
+    /// Refuses the call if launches of kernels other than gpuheap's are refused: the figures that
+    /// it returns would be invented.
     pub(crate) fn kernels_are_no_ops(&self) -> Outcome {
         match self.state.options.kernels {
             Kernels::Own => Err(CUresult::ERROR_NOT_SUPPORTED),

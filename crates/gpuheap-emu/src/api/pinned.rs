@@ -1,4 +1,4 @@
-//! Pinned and registered host memory: real memory of this process, which the device sees at the
+//! Pinned and registered host memory: real memory of this process. The device sees it at the
 //! same address.
 
 use std::ffi::{c_uint, c_void};
@@ -15,7 +15,7 @@ const PINNED_FLAGS: c_uint =
     CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
 /// Flags of `cuMemHostRegister`: portable, mapped, input and output memory, read-only.
 const REGISTER_FLAGS: c_uint = 0xf;
-/// `CU_MEMHOSTREGISTER_IOMEMORY`, which is refused: it needs another device's memory, which the
+/// `CU_MEMHOSTREGISTER_IOMEMORY`. It is refused: it needs another device's memory, and the
 /// emulator does not have.
 const REGISTER_IO_MEMORY: c_uint = 4;
 /// Size of the host's pages, bytes.
@@ -50,7 +50,7 @@ impl Call<'_> {
         pointer.write(std::ptr::with_exposed_provenance_mut(address as usize))
     }
 
-    /// Frees pinned memory. The pointer tells its context, so no context must be current: measured.
+    /// Frees pinned memory. The pointer has its context, so no context must be current: measured.
     pub(crate) fn cuMemFreeHost(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         if pointer.is_null() {
@@ -122,7 +122,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Unregisters host memory. The pointer tells its context, so no context must be current:
+    /// Unregisters host memory. The pointer has its context, so no context must be current:
     /// measured.
     pub(crate) fn cuMemHostUnregister(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
@@ -149,7 +149,7 @@ impl Call<'_> {
         })
     }
 
-    /// Maps managed memory, which is not counted as pinned.
+    /// Maps managed memory. It is not counted as pinned.
     pub(crate) fn map_managed(&mut self, bytes: u64) -> Outcome<u64> {
         let mapped =
             bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;

@@ -46,7 +46,7 @@ impl Call<'_> {
         write(data, value)
     }
 
-    /// Writes attributes of a pointer. The pointer tells its context, so no context must be
+    /// Writes attributes of a pointer. The pointer has its context, so no context must be
     /// current. An attribute that does not apply gets the value of [`nothing`]. All measured.
     pub(crate) fn cuPointerGetAttributes(
         &mut self,
@@ -176,7 +176,7 @@ impl Call<'_> {
         })
     }
 
-    /// Finds the allocation or mapping at an address. It tells its context, so no context must be
+    /// Finds the allocation or mapping at an address. It has its context, so no context must be
     /// current: measured.
     fn find_pointer(&self, pointer: u64) -> Outcome<Option<Found>> {
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());

@@ -183,7 +183,7 @@ impl Call<'_> {
         device.write(self.device_of_stream(index) as CUdevice)
     }
 
-    /// Returns the index of a stream. A default stream is the current context's. Any other tells
+    /// Returns the index of a stream. A default stream is the current context's. Any other has
     /// its context, so no context must be current: measured.
     pub(crate) fn stream(&mut self, stream: CUstream) -> Outcome<u32> {
         if self.is_default(stream) {

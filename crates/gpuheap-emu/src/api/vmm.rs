@@ -147,8 +147,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Unmaps the mappings in a range, which must not cut through one. A range without mappings is
-    /// not an error: measured.
+    /// Unmaps the mappings in a range. The range must not cut through one. A range without mappings
+    /// is not an error: measured.
     pub(crate) fn cuMemUnmap(&mut self, pointer: CUdeviceptr, bytes: usize) -> Outcome {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         self.vmm_supported()?;

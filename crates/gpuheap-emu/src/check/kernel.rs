@@ -1,4 +1,4 @@
-//! Checks of the ranges that a kernel uses, judged at its launch like those of copies.
+//! Checks of the ranges that a kernel uses, judged at its launch as the ranges of copies are.
 
 use gpuheap_driver::CUresult;
 

@@ -132,7 +132,7 @@ impl Call<'_> {
         }
     }
 
-    /// Orders the host after the work before a callback, which runs now.
+    /// Orders the host after the work before a callback that runs now.
     pub(crate) fn host_learns(&mut self, clock: Option<&Clock>) {
         if let (Some(checker), Some(clock)) = (&mut self.state.checker, clock) {
             checker.host.join(clock);
@@ -228,7 +228,7 @@ impl Call<'_> {
         }
     }
 
-    /// Records an unmapping, which waits for no work. Work that may still use these addresses is a
+    /// Records an unmapping. It waits for no work. Work that may still use these addresses is a
     /// conflict. Work that uses the same memory at other addresses is not.
     pub(crate) fn note_unmap(&mut self, address: u64, mapping: &Mapping) {
         let (call, calls) = (self.symbol, self.state.calls.total);
@@ -240,7 +240,7 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets what was known of the addresses of a new allocation.
+    /// Forgets the records of the addresses of a new allocation.
     pub(crate) fn note_allocated(&mut self, address: u64, bytes: u64) {
         let Some(checker) = &mut self.state.checker else { return };
         checker.forget_blocks(address, bytes);

@@ -25,7 +25,7 @@ pub(crate) enum Is {
     Device,
     /// An address of the host, as the caller says or as the emulator found.
     Host,
-    /// An address of either kind. The address itself tells which.
+    /// An address of either kind, as the address shows.
     Any,
 }
 

@@ -30,11 +30,11 @@ pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
     SYMBOLS.iter().map(gives_work).collect()
 });
 
-/// Counts of what an emulator did, beyond its calls.
+/// Counts of an emulator's work, beyond its calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Launches of kernels that did nothing, those of graphs included.
+    /// Launches of kernels that did nothing, graphs' launches included.
     pub launches_dropped: u64,
     /// Copies from device memory to the host.
     pub copies_to_host: u64,

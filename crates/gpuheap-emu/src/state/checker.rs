@@ -10,8 +10,8 @@ use crate::state::ranges::Ranges;
 use crate::state::space::Kind;
 use crate::state::stream::StreamKind;
 
-/// Bounds the freed allocations in quarantine, and with them host memory. The quarantine tells a
-/// use after free from a wild pointer.
+/// Bounds the freed allocations in quarantine, and with them host memory. The quarantine
+/// distinguishes a use after free from a wild pointer.
 const QUARANTINED: usize = 1 << 16;
 
 /// State of the checks. The emulator's state has `None` if they are off.

@@ -33,7 +33,7 @@ pub(crate) struct Context {
 #[derive(Default)]
 pub(crate) struct Stacks {
     of: FxHashMap<u64, Stack>,
-    /// Number of stacks at which those of ended threads are looked for next.
+    /// Number of stacks at which stacks of ended threads are searched next.
     tidy_at: usize,
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum Owner {
 
 pub(crate) struct Device {
     pub(crate) profile: Profile,
-    /// Number of the device in the machine, which its UUID and its place on the PCI bus show.
+    /// Number of the device in the machine. Its UUID and its place on the PCI bus show it.
     pub(crate) number: CUdevice,
     used: [u64; 5],
     high_water: u64,
@@ -59,8 +59,8 @@ pub struct Usage {
     pub late: u64,
     /// Free memory.
     pub free: u64,
-    /// Most memory in use at once since the emulator was made. With a shared account, it is that of
-    /// all processes, as seen when this one took memory.
+    /// Most memory in use at once since the emulator was made. With a shared account, it is the
+    /// peak of all processes, as seen when this one took memory.
     pub high_water: u64,
     /// Most managed memory at once whose pages migrate, allocated with this device current. It has
     /// no part of the device's memory here.
@@ -73,14 +73,14 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Returns the memory in use: all but what is free.
+    /// Returns the memory in use: all but the free memory.
     pub fn in_use(&self) -> u64 {
         let Usage { context, plain, pools, vmm, managed, late, .. } = *self;
         context + plain + pools + vmm + managed + late
     }
 }
 
-/// The primary context, which the whole process shares.
+/// The primary context. The whole process shares it.
 #[derive(Default)]
 pub(crate) struct Primary {
     /// Handle since the context was first made. It stays the same: measured.

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-/// Maps zeroed host memory, which takes no pages until it is touched.
+/// Maps zeroed host memory. It takes no pages until it is touched.
 pub(crate) fn map(bytes: usize) -> Option<u64> {
     // SAFETY: an anonymous mapping at an address that the system chooses touches no existing
     // memory.

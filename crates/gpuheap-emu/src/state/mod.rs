@@ -65,7 +65,7 @@ pub(crate) struct State {
     pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, bytes.
     pub(crate) pinned_bytes: u64,
-    /// Default and current pools of the host's and of managed memory, made when first asked for.
+    /// Default and current pools of the host's and of managed memory, made at their first use.
     pub(crate) pools_at: Vec<PoolsAt>,
     /// Blocks of pools of the host's or managed memory that were freed. Queued work of a program
     /// with an error may still use them, so they stay mapped until no work is queued.

@@ -9,19 +9,19 @@ use crate::state::parameters::Parameters;
 
 /// A module, or a library of kernels.
 pub(crate) struct Module {
-    /// Context of a module; `None` for a library, which belongs to no context.
+    /// Context of a module; `None` for a library: it belongs to no context.
     pub(crate) context: Option<u32>,
     pub(crate) code: Code,
     /// Parameters of its kernels, as far as its image states them.
     pub(crate) parameters: Parameters,
-    /// Handles of its kernels that a caller asked for, by name.
+    /// Handles of its kernels that a caller has, by name.
     pub(crate) functions: FxHashMap<String, usize>,
 }
 
 /// Code of a module or of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Code {
-    /// A kernel of gpuheap, which the emulator runs.
+    /// A kernel of gpuheap. The emulator runs it.
     Own(Kernel),
     /// Any other code, whose launches do nothing.
     Foreign,

@@ -14,7 +14,7 @@ use crate::state::stream::{OpRef, Stream};
 pub(crate) enum PoolMemory {
     /// Memory of the pool's device.
     Device,
-    /// Memory of this process, which counts as the host's.
+    /// Memory of this process. It counts as the host's.
     Host(CUmemLocation),
     /// Managed memory, with its preferred location.
     Managed(CUmemLocation),

@@ -43,7 +43,7 @@ pub(crate) struct Allocation {
     pub(crate) device: usize,
     /// Number that no other allocation ever has.
     pub(crate) id: u64,
-    /// Queued free of the allocation, which its stream has not reached yet.
+    /// Queued free of the allocation: its stream has not reached it yet.
     pub(crate) freed: Option<OpRef>,
     pub(crate) sync_memops: bool,
     /// Advice given for managed memory.
@@ -166,7 +166,7 @@ impl Space {
 
     pub(crate) fn insert(&mut self, base: u64, allocation: Allocation) {
         if (self.cursor..self.limit).contains(&base) {
-            // The caller asked for this address out of turn.
+            // The caller chose this address out of turn.
             self.limit = self.cursor;
         }
         self.allocations.insert(base, allocation);

@@ -58,7 +58,7 @@ impl Properties {
 }
 
 impl Mapping {
-    /// Keeps the last work of a stream, which comes after all its earlier work.
+    /// Keeps the last work of a stream: it comes after all its earlier work.
     pub(crate) fn note(&mut self, work: Conflict) {
         let lane = work.before.epoch.lane;
         match self.uses.iter_mut().find(|known| known.before.epoch.lane == lane) {

@@ -176,7 +176,7 @@ fn prefetch_batch_moves_each_group() {
         assert_eq!(prefetch(&[0, 2], &everywhere, pointers, stream), CUresult::SUCCESS);
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
-        // Attribute 8 is the number of the last prefetch's location, which a batch keeps.
+        // Attribute 8 is the number of the last prefetch's location. A batch keeps it.
         let mut id = 99;
         ok!(gpu, cuMemRangeGetAttribute((&raw mut id).cast(), 4, 8, pointers[2], 2 * MIB));
         assert_eq!(id, 0);

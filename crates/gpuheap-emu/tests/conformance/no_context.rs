@@ -1,4 +1,4 @@
-//! Calls on a thread without a current context. Handles and pointers tell their context; all other
+//! Calls on a thread without a current context. Handles and pointers have their context; all other
 //! calls need a current one.
 
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Threads' own default streams beside the legacy default stream, which takes their place on other
+//! Threads' own default streams, and the legacy default stream. It takes their place on other
 //! threads.
 
 use std::ffi::c_void;
@@ -34,7 +34,7 @@ fn on_a_thread(gpu: &Gpu<'_>, work: impl Fn() + Send + Sync) {
     thread::scope(|scope| scope.spawn(body).join().unwrap());
 }
 
-/// Two blocks, an event and a non-blocking stream, which shows what the event covers.
+/// Two blocks, an event, and a non-blocking stream by which the work that the event covers shows.
 struct Scene<'g> {
     gpu: &'g Gpu<'g>,
     block: CUdeviceptr,

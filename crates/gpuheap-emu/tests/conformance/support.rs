@@ -10,7 +10,7 @@ use gpuheap_emu::{Emulator, Options, Schedule};
 /// Calls a function of the driver and returns its code.
 macro_rules! code {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers. Handles may be stale, which the driver finds.
+        // SAFETY: the tests pass valid pointers. Handles may be stale: the driver finds that.
         unsafe { $gpu.driver.$function($($arg),*) }
     };
 }
@@ -38,7 +38,7 @@ pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
     run(true, test);
 }
 
-/// Runs a test of misuse, which the emulator's checks would report, on every driver.
+/// Runs a test of misuse on every driver. The emulator's checks would report it.
 pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
     run(false, test);
 }

@@ -185,7 +185,7 @@ fn wrong_physical_properties_are_refused() {
             let (mut handle, mut granularity) = (0, 0);
             let code = code!(gpu, cuMemCreate(&mut handle, 2 * MIB, &properties, 0));
             assert_eq!(code, expected, "{properties:?}");
-            // The granularity is told for any properties.
+            // The granularity is the same for any properties.
             ok!(gpu, cuMemGetAllocationGranularity(&mut granularity, &properties, 0));
             assert_eq!(granularity, 2 * MIB);
         }

@@ -87,7 +87,7 @@ pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str,
     ignored_test(name, folder, variables).output().unwrap()
 }
 
-/// Returns the output of a program, which must succeed and write nothing to stderr.
+/// Returns the output of a program. It must succeed and write nothing to stderr.
 pub(crate) fn quiet_success(output: Output) -> String {
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -101,7 +101,7 @@ impl Emulated {
         Self { package, file, name, built: OnceLock::new() }
     }
 
-    /// Returns the library's file, which is built once in each test binary.
+    /// Returns the library's file. It is built once in each test binary.
     fn built(&self) -> &Path {
         self.built.get_or_init(|| {
             // Cargo gives integration tests the folder TARGET/tmp; a test binary lies in
