@@ -207,7 +207,7 @@ const TABLE: [Setting; 10] = [
     Setting {
         variable: "GPUHEAP_POOL",
         meaning: "policy by which a heap caches memory",
-        default: "`stitched`, where the device has no virtual memory management `split`",
+        default: "`stitched`; `split` if the device has no virtual memory management",
         method: "`HeapBuilder::pool`",
         takes: || join_names(PoolKind::ALL.map(PoolKind::name)),
         read: |settings, text| {
@@ -219,7 +219,7 @@ const TABLE: [Setting; 10] = [
     Setting {
         variable: "GPUHEAP_MEMORY_LIMIT",
         meaning: "hard limit: most of the device's own memory that a heap takes from the driver",
-        default: "no limit; on WSL2 80 % of what is free",
+        default: "no limit; on WSL2 80 % of the free memory",
         method: "`HeapBuilder::hard_limit`",
         takes: sizes,
         read: |settings, text| {
