@@ -159,12 +159,8 @@ fn pin_memory(probe: &Probe<'_>) -> CudaProbe {
 /// Returns the least memory that the control groups of this process leave it, bytes; `u64::MAX`
 /// without a limit. Pinning more would have the kernel end a process of the group.
 fn left_by_groups() -> u64 {
-    let number = |path: String| {
-        let bytes = Here.read(&path).ok()?;
-        String::from_utf8_lossy(&bytes).trim().parse::<u64>().ok()
-    };
-    let groups = Here.read("/proc/self/cgroup").unwrap_or_default();
-    let groups = String::from_utf8_lossy(&groups).into_owned();
+    let number = |path: String| Here.read_text(&path).trim().parse::<u64>().ok();
+    let groups = Here.read_text("/proc/self/cgroup");
     let mut left = u64::MAX;
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);

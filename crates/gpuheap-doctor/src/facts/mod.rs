@@ -25,6 +25,11 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if the file cannot be read.
     fn read(&self, path: &str) -> Result<Vec<u8>, Skipped>;
 
+    /// Returns the text of a file; empty if the file cannot be read.
+    fn read_text(&self, path: &str) -> String {
+        String::from_utf8_lossy(&self.read(path).unwrap_or_default()).into_owned()
+    }
+
     /// Returns the names in a folder, in no order.
     ///
     /// # Errors

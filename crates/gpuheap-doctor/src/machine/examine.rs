@@ -80,8 +80,8 @@ pub(super) fn checkpointed(
         let number = pid.to_string();
         let state = source.run(&["cuda-checkpoint", "--get-state", "--pid", &number], PATIENCE)?;
         if state.trim() == "checkpointed" {
-            let name = source.read(&format!("/proc/{pid}/comm")).unwrap_or_default();
-            found.push((pid, String::from_utf8_lossy(&name).trim().to_owned()));
+            let name = source.read_text(&format!("/proc/{pid}/comm"));
+            found.push((pid, name.trim().to_owned()));
         }
     }
     Ok(found)
@@ -91,12 +91,11 @@ pub(super) fn checkpointed(
 pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32, u64> {
     let cache = |node: u32| {
         let folder = format!("/sys/devices/system/node/node{node}");
-        let processors = source.read(&format!("{folder}/cpulist")).unwrap_or_default();
-        if !processors.trim_ascii().is_empty() {
+        if !source.read_text(&format!("{folder}/cpulist")).trim().is_empty() {
             return None;
         }
-        let text = source.read(&format!("{folder}/meminfo")).ok()?;
-        let text = String::from_utf8_lossy(&text).replace(&format!("Node {node} "), "");
+        let text = source.read_text(&format!("{folder}/meminfo"));
+        let text = text.replace(&format!("Node {node} "), "");
         Some((node, meminfo(&text, "FilePages")?))
     };
     devices.iter().filter_map(|gpu| gpu.numa_node).filter_map(cache).collect()

@@ -49,10 +49,7 @@ const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 impl Host {
     pub(super) fn read(source: &dyn Source) -> Host {
-        let text = |path: &str| {
-            let bytes = source.read(path).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
+        let text = |path: &str| source.read_text(path);
         let memory = text("/proc/meminfo");
         let amount = |name: &str| meminfo(&memory, name).unwrap_or(0);
         let status = text("/proc/self/status");

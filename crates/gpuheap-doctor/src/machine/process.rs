@@ -169,8 +169,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
             || (listed.contains(&stat.group) && stat.group != 0)
             || (listed.contains(&stat.session) && stat.session != 0)
     };
-    let passwd = source.read("/etc/passwd").unwrap_or_default();
-    let passwd = String::from_utf8_lossy(&passwd).into_owned();
+    let passwd = source.read_text("/etc/passwd");
     let processes = seen
         .into_iter()
         .filter(is_wanted)
@@ -181,8 +180,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
 
 /// Reads `/proc/PID/stat`.
 pub(super) fn stat(source: &dyn Source, pid: u32) -> Option<Stat> {
-    let text = source.read(&format!("/proc/{pid}/stat")).ok()?;
-    Stat::parse(&String::from_utf8_lossy(&text))
+    Stat::parse(&source.read_text(&format!("/proc/{pid}/stat")))
 }
 
 fn read_seen(source: &dyn Source, pid: u32) -> Option<Seen> {
@@ -211,10 +209,7 @@ fn read_seen(source: &dyn Source, pid: u32) -> Option<Seen> {
 fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> Process {
     let pid = seen.pid;
     let stat = seen.stat;
-    let text = |name: &str| {
-        let bytes = source.read(&format!("/proc/{pid}/{name}")).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
+    let text = |name: &str| source.read_text(&format!("/proc/{pid}/{name}"));
     let status = text("status");
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -279,10 +274,7 @@ struct Details {
 
 fn read_details(source: &Arc<dyn Source>, pid: u32) -> Details {
     let read = move |source: &dyn Source| {
-        let text = |name: &str| {
-            let bytes = source.read(&format!("/proc/{pid}/{name}")).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
+        let text = |name: &str| source.read_text(&format!("/proc/{pid}/{name}"));
         let words = |text: String| -> Vec<String> {
             text.trim_end_matches(['\0', '\n']).split('\0').map(str::to_owned).collect()
         };
@@ -305,8 +297,8 @@ pub(super) fn sample(source: &dyn Source, processes: &mut [Process]) {
         let folder = format!("/proc/{pid}/task");
         let threads = source.list(&folder).unwrap_or_default();
         threads.iter().take(4096).any(|thread| {
-            let text = source.read(&format!("{folder}/{thread}/stat")).unwrap_or_default();
-            Stat::parse(&String::from_utf8_lossy(&text)).is_some_and(|stat| stat.state == 'D')
+            let text = source.read_text(&format!("{folder}/{thread}/stat"));
+            Stat::parse(&text).is_some_and(|stat| stat.state == 'D')
         })
     };
     let mut stuck: Vec<u32> = processes
@@ -323,10 +315,8 @@ pub(super) fn sample(source: &dyn Source, processes: &mut [Process]) {
     for process in processes {
         process.is_stuck = stuck.contains(&process.pid);
         if samples > 0 {
-            let text = source.read(&format!("/proc/{}/stat", process.pid)).unwrap_or_default();
-            let stat = Stat::parse(&String::from_utf8_lossy(&text));
-            process.busy_lately =
-                stat.map(|stat| stat.busy_ticks.saturating_sub(process.busy_ticks));
+            process.busy_lately = stat(source, process.pid)
+                .map(|stat| stat.busy_ticks.saturating_sub(process.busy_ticks));
         }
     }
 }

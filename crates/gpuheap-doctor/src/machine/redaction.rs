@@ -16,10 +16,7 @@ impl Machine {
     pub(crate) fn redacted(&self) -> (Machine, Redaction) {
         let mut machine = self.clone();
         let mut words = Vec::new();
-        let text = |path: &str| {
-            let bytes = self.source.read(path).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).trim().to_owned()
-        };
+        let text = |path: &str| self.source.read_text(path).trim().to_owned();
 
         for file in ["/proc/sys/kernel/hostname", "/etc/hostname"] {
             let name = text(file);
