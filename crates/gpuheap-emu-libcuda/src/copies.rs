@@ -22,8 +22,8 @@ extern "C" fn gpuheap_emulated_on_copy_to_host(callback: Option<OnCopyToHost>) {
     }
 }
 
-/// Reports the copies of the calling thread's last driver call to the program.
-pub(crate) fn tell() {
+/// Calls the program's function if the calling thread's last driver call copied to the host.
+pub(crate) fn call_back() {
     let bytes = take_copied_to_host();
     if bytes == 0 {
         return;

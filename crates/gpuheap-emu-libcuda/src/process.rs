@@ -104,7 +104,7 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
             return body(CHILD.get_or_init(|| Emulator::new(options)));
         }
         let code = body(&process.device);
-        copies::tell();
+        copies::call_back();
         if let Some(folder) = &process.report {
             report::keep_up(folder, &process.device, requests::take());
         }

@@ -40,7 +40,8 @@ const REPEATED_FAILURE: u64 = u64::MAX / 2;
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
 /// Library of the requests that a heap makes to serve its program.
 const HEAP: &str = "gpuheap";
-/// Frames of a heap among which its report and its requests of the driver have a function in common.
+/// Frames of a heap among which its report and its requests of the driver have a function in
+/// common.
 const FRAMES_OF_HEAP: usize = 3;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
@@ -139,8 +140,8 @@ impl Stack {
         }
     }
 
-    /// Returns `true` if a call of a heap, which reports from the stack `heap`, made this request
-    /// of the driver: both stacks have one of the heap's functions, with the same callers.
+    /// Returns `true` if a heap made this request of the driver within the call that it reports
+    /// from the stack `heap`: both stacks have one of the heap's functions, with the same callers.
     fn is_within(&self, heap: &Stack) -> bool {
         let first = heap.inner;
         (first..heap.functions.len().min(first + FRAMES_OF_HEAP)).any(|at| {

@@ -1,6 +1,7 @@
 //! Content of device memory that the driver does not see change: by an allocator of the program,
 //! which hands blocks out of a larger allocation, and by kernels that are not run.
 
+use crate::Kernels;
 use crate::emulator::Call;
 use crate::state::space::{Kind, is_device_address};
 
@@ -10,6 +11,13 @@ impl Call<'_> {
         if is_device_address(address) {
             self.state.changes.add_block(address, address.saturating_add(bytes));
             self.forget(address, bytes);
+        }
+    }
+
+    /// Notes a copy or a fill, if kernels do nothing.
+    pub(super) fn note_written(&mut self, address: u64, bytes: u64) {
+        if self.state.options.kernels == Kernels::NoOp {
+            self.state.changes.note_written(address, bytes);
         }
     }
 
@@ -23,7 +31,7 @@ impl Call<'_> {
     /// Forgets the content of the blocks that a kernel got the addresses of. If no block is known
     /// at an address, the rest of its allocation counts as the block.
     pub(crate) fn change_blocks_at(&mut self, addresses: &[u64]) {
-        self.state.changes.launched();
+        self.state.changes.note_launch();
         if self.state.pages.is_empty() {
             return;
         }

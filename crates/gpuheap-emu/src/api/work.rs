@@ -112,7 +112,7 @@ impl Call<'_> {
     }
 
     fn perform_fill(&mut self, stream: u32, work: &FillWork) -> Outcome {
-        self.state.changes.wrote(work.target, work.pitch * (work.height - 1) + work.width);
+        self.note_written(work.target, work.pitch * (work.height - 1) + work.width);
         for row in 0..work.height {
             let at = work.target + row * work.pitch;
             self.fill_at(stream, at, work.width, work.pattern)?;
@@ -141,8 +141,7 @@ impl Call<'_> {
 
     fn perform_copy(&mut self, stream: u32, work: &CopyWork) -> Outcome {
         if let Place::Device(target) = work.target {
-            let bytes = work.target_pitch * (work.height - 1) + work.width;
-            self.state.changes.wrote(target, bytes);
+            self.note_written(target, work.target_pitch * (work.height - 1) + work.width);
         }
         if let (Place::Device(target), true) = (&work.target, self.keeps_no_content(work)) {
             for row in 0..work.height {

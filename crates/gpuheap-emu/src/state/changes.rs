@@ -18,7 +18,7 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// Notes a copy or a fill.
-    pub(crate) fn wrote(&mut self, address: u64, bytes: u64) {
+    pub(crate) fn note_written(&mut self, address: u64, bytes: u64) {
         if self.written.len() == MOST_WRITTEN {
             self.written.drain(..MOST_WRITTEN / 2);
         }
@@ -26,7 +26,7 @@ impl Changes {
     }
 
     /// Notes a launch.
-    pub(crate) fn launched(&mut self) {
+    pub(crate) fn note_launch(&mut self) {
         self.written.clear();
     }
 

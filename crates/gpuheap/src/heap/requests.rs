@@ -1,4 +1,4 @@
-//! Reports of requests to `gpuheap dry-run`, which runs a program on an emulated driver.
+//! Reports of requests to `gpuheap dry-run`. It runs a program on an emulated driver.
 //!
 //! A heap refuses a request that no device holds without a driver call. After a request that the
 //! driver refused, it serves its program from other memory. So the driver sees neither.
