@@ -113,8 +113,8 @@ pub fn replay(
     Ok(reports)
 }
 
-/// Returns the results, with one more for each pool that the verdict advises. Those come before
-/// gpuheap's own pools.
+/// Returns the results, with one more for each pool that the verdict advises. The new results stand
+/// before the results of gpuheap's own pools.
 fn with_remedies(
     bench: &Bench<'_>,
     mut results: Vec<PoolReport>,
@@ -150,17 +150,13 @@ fn gaps(
             fraction = fraction.or(settings.and_then(|settings| settings.memory_fraction()));
         }
     }
-    let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);
-    let without = || bench.program.gaps(None, memory);
-    let mut gaps = match fraction {
-        Some(_) => bench.program.gaps(fraction, bench.device.total),
-        None => without(),
-    };
     // With a fraction that the program did not have, the model must differ. That is no gap of the
     // recording.
-    if fraction.is_some() && gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_))) {
-        gaps = without();
-    }
+    let is_exact = |gaps: &Vec<Gap>| !gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_)));
+    let with = fraction.map(|_| bench.program.gaps(fraction, bench.device.total));
+    let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);
+    let without = || bench.program.gaps(None, memory);
+    let mut gaps = with.filter(is_exact).unwrap_or_else(without);
     if !recorded.failed.is_empty() && !options.knows_memory(recorded) {
         gaps.push(Gap::Device);
     }

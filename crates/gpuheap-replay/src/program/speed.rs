@@ -25,8 +25,8 @@ impl Program {
     /// The model may not take the recorded segments under the recorded settings
     /// ([`reproduction`](Self::reproduction)). Then the error of its peak there widens the range.
     /// If a request failed or memory was collected, the recording lacks a limit, and the error
-    /// does not count. Under the recorded settings without a memory fraction, the result is then the
-    /// recorded peak, if the device has that much.
+    /// does not count. Under the recorded settings without a memory fraction, an inexact result is
+    /// replaced by the recorded peak, if the device has that much.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {
             let mut model = Torch::new(settings.clone(), device_memory);

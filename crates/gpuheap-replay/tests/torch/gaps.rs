@@ -1,16 +1,15 @@
-//! Gaps of recordings: snapshots of other releases, snapshots that began late, and those for which
-//! the model takes other segments than PyTorch.
+//! Gaps of recordings: snapshots of other releases, snapshots that began late, and snapshots for
+//! which the model takes other segments than PyTorch.
 
 use gpuheap_replay::models::torch::Settings;
 use gpuheap_replay::{Gap, Program};
-use gpuheap_trace::{ReadOptions, read};
 
 use crate::programs::{POOLS_UNKNOWN, recorded};
-use crate::{H200, RECORDED, data, program};
+use crate::{H200, RECORDED, data, program, read_program};
 
 fn odd(name: &str) -> Program {
     let path = data(&format!("tests/data/torch-odd/{name}.pickle"));
-    Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0])
+    read_program(path)
 }
 
 fn texts(name: &str) -> Vec<String> {
@@ -121,7 +120,7 @@ fn emptied_cache_empties_the_model() {
 fn ended_pools_report_the_error() {
     for (name, settings, peak) in recorded() {
         let path = data(&format!("tests/data/torch-programs/{name}.pickle.gz"));
-        let program = Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0]);
+        let program = read_program(path);
         let found = program.reproduction(None, H200).unwrap();
         assert_eq!(found.recorded_peak, peak, "{name}");
         let own = program.torch_peak(&settings.parse().unwrap(), H200);

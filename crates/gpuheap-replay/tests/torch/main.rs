@@ -26,8 +26,11 @@ fn program(name: &str) -> Program {
         }
         _ => data(&format!("tests/data/torch-settings/{name}.pickle.gz")),
     };
-    let traces = read(path, &ReadOptions::default()).unwrap();
-    Program::from_trace(&traces[0])
+    read_program(path)
+}
+
+fn read_program(path: PathBuf) -> Program {
+    Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0])
 }
 
 /// Name, memory fraction, and PyTorch's own peak of reserved bytes.

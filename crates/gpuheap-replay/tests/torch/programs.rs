@@ -3,10 +3,9 @@
 use std::fs;
 
 use gpuheap_replay::models::torch::Torch;
-use gpuheap_replay::{DriverEvent, Model, Program};
-use gpuheap_trace::{ReadOptions, read};
+use gpuheap_replay::{DriverEvent, Model};
 
-use crate::{H200, data};
+use crate::{H200, data, read_program};
 
 /// Names, settings and PyTorch's own peak of reserved bytes, from `figures.csv`.
 pub(crate) fn recorded() -> Vec<(String, String, u64)> {
@@ -30,7 +29,7 @@ fn whole_programs_take_recorded_segments() {
     let mut wrong = Vec::new();
     for (name, settings, peak) in recorded() {
         let path = data(&format!("tests/data/torch-programs/{name}.pickle.gz"));
-        let program = Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0]);
+        let program = read_program(path);
         assert_eq!(program.recorded_settings().unwrap(), settings.parse().unwrap(), "{name}");
         let mut model = Torch::new(settings.parse().unwrap(), H200);
         let outcome = program.run_as_recorded(&mut model);

@@ -85,6 +85,17 @@ impl Superblocks {
         self.0.insert(place, Superblock::new(place, bytes));
     }
 
+    /// Frees a span of the global arena. Returns `false` if no superblock holds it.
+    fn free(&mut self, span: Span) -> bool {
+        let place = self.holding(span);
+        let Some((place, mut block)) = place.and_then(|place| self.0.remove_entry(&place)) else {
+            return false;
+        };
+        block.free.insert(span);
+        self.put_back(place, block);
+        true
+    }
+
     /// Returns the place of the superblock that holds a span.
     fn holding(&self, span: Span) -> Option<u64> {
         let (&place, block) = self.0.range(..=span.place).next_back()?;
@@ -173,12 +184,7 @@ impl Model for Arena {
     fn free(&mut self, ticket: Ticket, stream: u64) {
         let Some((requested, span)) = self.live.take(ticket) else { return };
         self.books.freed(requested, span.bytes);
-        if span.bytes > SUPERBLOCK
-            && let Some(place) = self.global.holding(span)
-            && let Some(mut block) = self.global.0.remove(&place)
-        {
-            block.free.insert(span);
-            self.global.put_back(place, block);
+        if span.bytes > SUPERBLOCK && self.global.free(span) {
             return;
         }
         let own = self.arenas.get_mut(&stream_key(stream));
@@ -187,15 +193,15 @@ impl Model for Arena {
             Some(own) => Some(own),
             None => self.arenas.values_mut().find(holds),
         };
-        if let Some(arena) = arena {
-            if let Some(block) = arena.holding(span).and_then(|place| arena.0.get_mut(&place)) {
-                block.free.insert(span);
+        match arena {
+            Some(arena) => {
+                if let Some(block) = arena.holding(span).and_then(|place| arena.0.get_mut(&place)) {
+                    block.free.insert(span);
+                }
             }
-        } else if let Some(place) = self.global.holding(span)
-            && let Some(mut block) = self.global.0.remove(&place)
-        {
-            block.free.insert(span);
-            self.global.put_back(place, block);
+            None => {
+                self.global.free(span);
+            }
         }
     }
 
