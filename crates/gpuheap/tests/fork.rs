@@ -182,7 +182,7 @@ fn child_of_busy_parent_exits() {
                             // The scope may have ended, so the call may fail.
                             let _ = target.kind(kind).uninit::<u8, _>(5000);
                         }
-                        heap.snapshot().unwrap();
+                        heap.meter().unwrap().read().unwrap();
                     }
                 });
             }
@@ -328,7 +328,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     let other = target.register(vec![6_u8; 100]).unwrap();
     let block = heap.allocate(100, target.stream()).unwrap();
     let event = target.stream().record().unwrap();
-    let snapshot = heap.snapshot().unwrap();
+    let meter = heap.meter().unwrap().with_thread();
     let unwritten = target.uninit::<u8, _>(10).unwrap();
     let mut batches = target.batches(vec![vec![7_u8; 100]; 4]).prefetch(2);
     let batch = batches.next();
@@ -391,7 +391,8 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     }
     seen.expect_harmless(|| heap.leaks());
     seen.expect_harmless(|| heap.outstanding());
-    seen.expect_harmless(|| heap.snapshot());
+    seen.expect_refused(|| heap.meter());
+    seen.expect_refused(|| meter.read());
     seen.expect_return(|| heap.on_thread_end(|_| {}));
     seen.expect_return(|| heap.limits());
     seen.expect_return(|| drop(heap.register_reclaimer(|_| 0)));
@@ -399,7 +400,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     seen.expect_return(|| {
         format!("{device:?} {device} {:?} {}", device.describe(), device.describe())
     });
-    seen.expect_return(|| format!("{:?} {event:?} {block:?} {snapshot:?}", target.stream()));
+    seen.expect_return(|| format!("{:?} {event:?} {block:?} {meter:?}", target.stream()));
     seen.expect_return(|| {
         format!("{unwritten:?} {batches:?} {batch:?} {reclaimer:?} {pinned:?} {other:?}")
     });
@@ -416,7 +417,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     seen.expect_refused(|| target.stream().is_capturing());
     seen.expect_refused(|| target.stream().wait(&event));
     seen.expect_refused(|| batches.next().unwrap_or_else(|| heap.target().map(|_| unreachable!())));
-    seen.expect_return(|| drop((unwritten, batches, batch, reclaimer, snapshot)));
+    seen.expect_return(|| drop((unwritten, batches, batch, reclaimer, meter)));
     if let Some(emulator) = device.emulator() {
         // As with a real driver, there is no device in a child.
         let mut context = gpuheap::driver::CUcontext::NULL;

@@ -97,7 +97,7 @@ fn handles_kept_past_reset_are_harmless() {
         let registered = target.register(vec![5_u8; 1000]).unwrap();
         let mut batches = target.batches(vec![vec![7_u8; 100]; 6]).prefetch(2);
         let batch = batches.next();
-        let (reclaimer, snapshot) = (heap.register_reclaimer(|_| 0), heap.snapshot().unwrap());
+        let (reclaimer, meter) = (heap.register_reclaimer(|_| 0), heap.meter().unwrap());
         let (stream, event) = (target.stream().clone(), target.stream().record_timed().unwrap());
 
         let (fresh, report) = heap.scope(|scope| {
@@ -146,7 +146,8 @@ fn handles_kept_past_reset_are_harmless() {
         let shown = format!("{plain:?} {unified:?} {shared:?} {registered:?} {heap:?} {batches:?}");
         assert!(!shown.is_empty());
         drop((batches, batch, plain, unified, pinned, shared, registered));
-        drop((reclaimer, snapshot, stream, event, target, heap, device));
+        assert!(meter.read().unwrap_err().is_gone());
+        drop((reclaimer, meter, stream, event, target, heap, device));
         assert_eq!(kept.to_vec().unwrap(), [9; 1000], "{pool}");
         drop((kept, newer));
         assert_no_findings(&fresh);

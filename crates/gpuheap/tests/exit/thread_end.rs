@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use gpuheap::emu::{Options, Profile};
-use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Tracking};
+use gpuheap::{Device, DeviceArray, Heap, MemoryKind, Meter, PoolKind, Tracking};
 
 const CHILD: &str = "GPUHEAP_TEST_THREAD_END";
 
@@ -57,7 +57,9 @@ const VALUES: [(&str, Make); 16] = [
         let first = batches.next();
         Box::new((batches, first))
     }),
-    ("reclaimer", |heap| Box::new((heap.register_reclaimer(|_| 0), heap.snapshot().ok()))),
+    ("reclaimer", |heap| {
+        Box::new((heap.register_reclaimer(|_| 0), heap.meter().ok().map(Meter::with_thread)))
+    }),
 ];
 
 fn zeroed(heap: &Heap, kind: MemoryKind) -> DeviceArray<u8> {
