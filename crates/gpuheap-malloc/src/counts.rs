@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gpuheap_capi::Failure;
 use gpuheap_driver::{CUdeviceptr, CUresult};
 
-use crate::say::say;
-use crate::{devices, settings};
+use crate::{devices, messages, settings};
 
 /// Frees by the driver, of memory that was allocated elsewhere.
 pub(crate) static PASSED_ON: AtomicU64 = AtomicU64::new(0);
@@ -21,7 +20,7 @@ pub(crate) static OUT_OF_MEMORY: AtomicU64 = AtomicU64::new(0);
 pub(crate) static USED_CUDA: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program uses CUDA.
-pub(crate) fn uses_cuda() {
+pub(crate) fn note_cuda() {
     USED_CUDA.store(true, Ordering::Relaxed);
     // Read before the exit, when the program may have changed its environment.
     let _ = settings::get();
@@ -29,21 +28,21 @@ pub(crate) fn uses_cuda() {
 
 /// Counts a request that failed for lack of memory, and writes why the first one did.
 #[cold]
-pub(crate) fn refused_request(failure: &Failure) {
+pub(crate) fn count_refused_request(failure: &Failure) {
     if OUT_OF_MEMORY.fetch_add(1, Ordering::Relaxed) == 0 {
         // The program called no function of gpuheap's, and sets the limit in the environment.
         let text = failure.text();
-        say(&text.replace("gpuheap_options.hard_limit, gpuheap_set_limits or ", ""));
+        messages::write(&text.replace("gpuheap_options.hard_limit, gpuheap_set_limits or ", ""));
     }
 }
 
 /// Counts a free of an address at which nothing is allocated.
-pub(crate) fn refused_free() {
+pub(crate) fn count_refused_free() {
     REFUSED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Counts a free that CUDA answered.
-pub(crate) fn passed_on(address: CUdeviceptr, code: CUresult) {
+pub(crate) fn count_pass_on(address: CUdeviceptr, code: CUresult) {
     if address == 0 || devices::all().next().is_none() {
         return;
     }
@@ -52,10 +51,10 @@ pub(crate) fn passed_on(address: CUdeviceptr, code: CUresult) {
 }
 
 /// Says once that memory of a heap cannot be shared with other processes by a handle.
-pub(crate) fn refused_handle() {
+pub(crate) fn report_refused_handle() {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        say(
+        messages::write(
             "a handle for other processes (cudaIpcGetMemHandle) is refused: the driver makes it for a \
              whole allocation of the heap, and not for the program's part of it; run this program \
              without libgpuheap_malloc.so",

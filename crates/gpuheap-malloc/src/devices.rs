@@ -13,9 +13,8 @@ use gpuheap_capi::{LiveStream, Open};
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
 use crate::figures::{Marks, PlainBytes};
-use crate::say::say;
 use crate::table::Out;
-use crate::{past, real, settings};
+use crate::{messages, real, resets, settings};
 
 /// Bounds the heaps of a process: devices that are open at once, and devices opened again after a
 /// reset. A machine has 16 devices at most.
@@ -92,24 +91,24 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Served> {
 
 /// Returns the heap of the calling thread's context; `None` if it is not served.
 #[inline]
-pub(crate) fn current() -> Option<&'static Served> {
-    of(context()?)
+pub(crate) fn current_heap() -> Option<&'static Served> {
+    heap_of(current_context()?)
 }
 
 /// Returns the heap of a stream's context; `None` if it is not served.
 #[inline]
-pub(crate) fn of_stream(stream: CUstream) -> Option<&'static Served> {
+pub(crate) fn heap_of_stream(stream: CUstream) -> Option<&'static Served> {
     if [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD].contains(&stream) {
-        return current();
+        return current_heap();
     }
     let (code, context) =
         Out::local(CUcontext::NULL, |context| real::cuStreamGetCtx(stream, context));
-    if code.is_success() { of(context) } else { None }
+    if code.is_success() { heap_of(context) } else { None }
 }
 
 /// Returns the calling thread's context, if it has one.
 #[inline]
-pub(crate) fn context() -> Option<CUcontext> {
+pub(crate) fn current_context() -> Option<CUcontext> {
     let (code, context) = Out::local(CUcontext::NULL, real::cuCtxGetCurrent);
     (code.is_success() && context != CUcontext::NULL).then_some(context)
 }
@@ -120,7 +119,7 @@ pub(crate) fn reset(device: CUdevice) {
     if fork::count() != 0 {
         return;
     }
-    past::reset(device);
+    resets::count(device);
     let opened = OPENED.load(Ordering::Acquire).min(MOST);
     for place in &HEAPS[..opened] {
         let found = place.load(Ordering::Acquire);
@@ -131,7 +130,7 @@ pub(crate) fn reset(device: CUdevice) {
         }
         let null = ptr::null_mut();
         if place.compare_exchange(found, null, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            past::add(device, &served.heap);
+            resets::add(device, &served.heap);
             // SAFETY: the program resets the device next, so it uses the memory no more. If this
             // fails, the program's own reset returns the error.
             let _: Result<Device, Error> = unsafe { served.device.clone().reset() };
@@ -140,7 +139,7 @@ pub(crate) fn reset(device: CUdevice) {
 }
 
 #[inline]
-fn of(context: CUcontext) -> Option<&'static Served> {
+fn heap_of(context: CUcontext) -> Option<&'static Served> {
     match all().find(|served| served.context == context) {
         Some(served) => Some(served),
         None => open(context),
@@ -161,13 +160,13 @@ fn open(context: CUcontext) -> Option<&'static Served> {
     let opened = OPENED.load(Ordering::Relaxed);
     let place = HEAPS.get(opened)?;
     let settings = settings::get();
-    let made = settings.map(|settings| make(context, ordinal, settings.waits));
+    let made = settings.map(|settings| open_heap(context, ordinal, settings.waits));
     let made = match made {
         Some(Ok(made)) => made,
         failed => {
             REFUSED.store(true, Ordering::Relaxed);
             if let Some(Err(error)) = failed {
-                say(&format!("no allocation is served: {error}"));
+                messages::write(&format!("no allocation is served: {error}"));
             }
             return None;
         }
@@ -194,7 +193,7 @@ fn primary_of(context: CUcontext) -> Option<CUdevice> {
     (primary == context).then_some(device)
 }
 
-fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Error> {
+fn open_heap(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Error> {
     let device = Device::open(&format!("cuda:{ordinal}"))?;
     let mut builder = Heap::builder(&device);
     let is_chosen = std::env::var_os("GPUHEAP_POOL").is_some_and(|pool| !pool.is_empty());
@@ -210,7 +209,7 @@ fn make(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Served, Er
     // default stream and of all streams that wait for it.
     let plain = if waits { device.stream() } else { device.default_stream() }?;
     for warning in heap.memory_status().into_iter().flat_map(|status| status.warnings) {
-        say(&warning);
+        messages::write(&warning);
     }
     let fills = ["GPUHEAP_ZERO_ON_ALLOC", "GPUHEAP_ZERO_ON_FREE"]
         .iter()

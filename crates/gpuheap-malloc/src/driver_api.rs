@@ -8,16 +8,16 @@ use gpuheap_driver::{
     CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
 };
 
-use crate::foreign::{Foreign, counted};
 use crate::serve::{self, Order};
 use crate::table::{Out, Text};
-use crate::{absent, counts, devices, lookup, pools, real, runtime_api};
+use crate::unserved::{Foreign, counted};
+use crate::{counts, devices, lookup, missing_driver, pools, real, runtime_api};
 
 pub(crate) fn cuInit(flags: c_uint) -> CUresult {
-    counts::uses_cuda();
+    counts::note_cuda();
     let code = real::cuInit(flags);
     if !code.is_success() {
-        absent::does_not_start(code);
+        missing_driver::report_failed_start(code);
     }
     code
 }
@@ -48,7 +48,8 @@ pub(crate) fn cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult
 }
 
 pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CUresult {
-    served(|| serve::memory(free, total)).unwrap_or_else(|| real::cuMemGetInfo_v2(free, total))
+    served(|| serve::write_memory_info(free, total))
+        .unwrap_or_else(|| real::cuMemGetInfo_v2(free, total))
 }
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
@@ -63,7 +64,7 @@ pub(crate) fn cuMemPoolSetAttribute(
 ) -> CUresult {
     let code = real::cuMemPoolSetAttribute(pool, attribute, value);
     if code.is_success() && !runtime_api::is_passing_on() {
-        pools::set(pool, attribute, value);
+        pools::set_attribute(pool, attribute, value);
     }
     code
 }
@@ -75,15 +76,15 @@ pub(crate) fn cuMemPoolGetAttribute(
 ) -> CUresult {
     let code = real::cuMemPoolGetAttribute(pool, attribute, value);
     if code.is_success() && !runtime_api::is_passing_on() {
-        pools::add(pool, attribute, value);
+        pools::add_to_figure(pool, attribute, value);
     }
     code
 }
 
 pub(crate) fn cuIpcGetMemHandle(handle: Out<c_void>, pointer: CUdeviceptr) -> CUresult {
     // The driver's handle would be for the whole allocation around the block.
-    if serve::has(pointer) {
-        counts::refused_handle();
+    if serve::has_block(pointer) {
+        counts::report_refused_handle();
         return CUresult::ERROR_NOT_SUPPORTED;
     }
     real::cuIpcGetMemHandle(handle, pointer)
@@ -142,14 +143,14 @@ fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
 /// Counts a free that was passed on.
 fn passed_on(pointer: CUdeviceptr, code: CUresult) -> CUresult {
     if !runtime_api::is_passing_on() {
-        counts::passed_on(pointer, code);
+        counts::count_pass_on(pointer, code);
     }
     code
 }
 
 /// Destroys a stream, unless a heap still needs it.
 fn ended(stream: CUstream, destroy: fn(CUstream) -> CUresult) -> CUresult {
-    let may_end = runtime_api::is_passing_on() || serve::ends(stream);
+    let may_end = runtime_api::is_passing_on() || serve::announce_end(stream);
     if may_end { destroy(stream) } else { CUresult::SUCCESS }
 }
 

@@ -7,8 +7,8 @@ use gpuheap_driver::{
     CUdevice, CUdeviceptr, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, export,
 };
 
-use crate::foreign::{Foreign, IpcHandle, counted};
 use crate::table::{In, Out, Text};
+use crate::unserved::{Foreign, IpcHandle, counted};
 use crate::{driver_api, real, runtime_api, serve};
 
 macro_rules! exports {
@@ -21,7 +21,7 @@ macro_rules! exports {
     };
     (@call [] $library:ident $symbol:ident $arguments:tt) => { $library::$symbol $arguments };
     (@call [begins_capture] $library:ident $symbol:ident $arguments:tt) => {{
-        serve::begins_capture();
+        serve::note_capture();
         real::$symbol $arguments
     }};
     (@call [counts $kind:ident $bytes:expr] $library:ident $symbol:ident $arguments:tt) => {

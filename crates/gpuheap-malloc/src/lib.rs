@@ -13,22 +13,22 @@
 #[macro_use]
 mod table;
 
-mod absent;
 mod counts;
 mod devices;
 mod driver_api;
 mod exports;
 mod figures;
-mod foreign;
 mod loader;
 mod lookup;
-mod past;
+mod messages;
+mod missing_driver;
 mod pools;
 mod real;
 mod report;
+mod resets;
 mod runtime_api;
-mod say;
 #[cfg(target_arch = "x86_64")]
 mod search_path;
 mod serve;
 mod settings;
+mod unserved;

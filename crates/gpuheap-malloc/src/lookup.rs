@@ -14,9 +14,9 @@ use std::ptr;
 use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lookup, lookup};
 
 #[cfg(target_arch = "x86_64")]
-use crate::absent;
-#[cfg(target_arch = "x86_64")]
 use crate::loader::{Load, Search, loaders_load, loaders_search};
+#[cfg(target_arch = "x86_64")]
+use crate::missing_driver;
 use crate::real;
 use crate::table::{Out, Text};
 
@@ -163,11 +163,13 @@ unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_vo
     }
     // SAFETY: not null, so a C string.
     let file = unsafe { CStr::from_ptr(file) };
-    if !absent::is_driver(file) || library_of(caller) == library_of(answer_of_this_library()) {
+    if !missing_driver::is_driver(file)
+        || library_of(caller) == library_of(answer_of_this_library())
+    {
         return loading;
     }
     // A panic must not reach the program.
-    let _ = catch_unwind(AssertUnwindSafe(|| absent::loads(file, caller)));
+    let _ = catch_unwind(AssertUnwindSafe(|| missing_driver::note_load(file, caller)));
     // The driver stays loaded after the program closes it, so that it is not missed at the exit.
     Loading { mode: mode | libc::RTLD_NODELETE, ..loading }
 }

@@ -16,7 +16,7 @@ use crate::real;
 use crate::table::Out;
 
 /// Adds the heap's bytes to a figure of a pool that the driver wrote to `value`.
-pub(crate) fn add(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
+pub(crate) fn add_to_figure(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let figure: fn(&Figures) -> u64 = match attribute {
         Attribute::USED_MEM_CURRENT => |figures| figures.used,
         Attribute::USED_MEM_HIGH => |figures| figures.used_high,
@@ -32,7 +32,7 @@ pub(crate) fn add(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) 
 /// Changes an attribute of the heap in the place of a pool: resets a mark, or takes a release
 /// threshold as the soft limit. A threshold of 0, the driver's default, and one without bound leave
 /// the limit that the heap was opened with. The driver has taken the attribute from `value`.
-pub(crate) fn set(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
+pub(crate) fn set_attribute(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let Some(served) = served(pool) else { return };
     let (heap, marks) = (served.heap(), &served.marks);
     match attribute {

@@ -14,9 +14,9 @@ use gpuheap_driver::{
     CUstream, CUstreamCaptureStatus,
 };
 
-use crate::foreign::IpcHandle;
 use crate::loader;
 use crate::table::{In, Out, Text};
+use crate::unserved::IpcHandle;
 
 /// Names of the driver's library.
 const DRIVER: &[&CStr] = &[c"libcuda.so.1"];

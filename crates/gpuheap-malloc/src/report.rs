@@ -8,13 +8,12 @@ use std::sync::atomic::Ordering;
 use gpuheap::{Bytes, Tracking};
 use gpuheap_driver::fork;
 
-use crate::absent;
 use crate::counts::{OUT_OF_MEMORY, PASSED_ON, REFUSED, USED_CUDA};
 use crate::devices::{self, Served};
-use crate::foreign::Account;
-use crate::past::{self, Past};
-use crate::say::say;
+use crate::resets::{self, Resets};
 use crate::settings::{self, Report};
+use crate::unserved::Account;
+use crate::{messages, missing_driver};
 
 /// Called by the loader after the program's handlers for the exit and the destructors of its
 /// libraries.
@@ -26,12 +25,12 @@ static AT_EXIT: extern "C" fn() = at_exit;
 extern "C" fn at_exit() {
     // At exit, no code can handle a failure any more.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        absent::at_exit();
+        missing_driver::report_at_exit();
         // In a child, a lock may be held by a thread of the parent.
         if fork::count() != 0 {
             return;
         }
-        let past = past::all();
+        let past = resets::all();
         let is_used = USED_CUDA.load(Ordering::Relaxed) || !past.is_empty() || !Account::is_empty();
         let is_served = devices::all().next().is_some();
         // Read before, or nothing was ever served or counted.
@@ -51,14 +50,14 @@ extern "C" fn at_exit() {
                 if !Account::is_empty() {
                     let _ = write!(text, "; beside the heap: {Account}");
                 }
-                say(&text);
+                messages::write(&text);
             }
         }
     }));
 }
 
 /// Writes the account of a device: of its heap, if it has one, and of those that ended with resets.
-fn account(name: &str, served: Option<&Served>, past: &Past, report: Report) {
+fn account(name: &str, served: Option<&Served>, past: &Resets, report: Report) {
     let usage = served.and_then(|served| served.heap().usage().ok());
     let stats = usage.as_ref().map(|usage| usage.stats).unwrap_or_default();
     let live = stats.live_allocations;
@@ -104,11 +103,11 @@ fn account(name: &str, served: Option<&Served>, past: &Past, report: Report) {
     if !is_known {
         text.push_str("\n  set GPUHEAP_TRACK to backtraces to see where they were made");
     }
-    say(&text);
+    messages::write(&text);
 }
 
 /// Returns the sentence of a device's resets and of the memory that was lost with them.
-fn resets(past: &Past) -> String {
+fn resets(past: &Resets) -> String {
     let times = match past.resets {
         1 => "reset once".to_owned(),
         times => format!("reset {times} times"),

@@ -11,7 +11,7 @@ use gpuheap_driver::{CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, C
 
 use crate::serve::{self, Order};
 use crate::table::Out;
-use crate::{absent, counts, devices, pools, real};
+use crate::{counts, devices, missing_driver, pools, real};
 
 /// Address that no allocation has, for which a free fails.
 const NO_ALLOCATION: CUdeviceptr = 1;
@@ -49,10 +49,10 @@ pub(crate) fn cudaFree(pointer: CUdeviceptr) -> CUresult {
         Some(code) => code,
         None => {
             let code = pass_on(|| real::cudaFree(pointer));
-            if !code.is_success() && devices::context().is_none() {
-                absent::no_context(code);
+            if !code.is_success() && devices::current_context().is_none() {
+                missing_driver::report_no_context(code);
             }
-            counts::passed_on(pointer, code);
+            counts::count_pass_on(pointer, code);
             code
         }
     }
@@ -76,14 +76,14 @@ pub(crate) fn cudaFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult 
         Some(code) => code,
         None => {
             let code = pass_on(|| real::cudaFreeAsync(pointer, stream));
-            counts::passed_on(pointer, code);
+            counts::count_pass_on(pointer, code);
             code
         }
     }
 }
 
 pub(crate) fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) -> CUresult {
-    in_context(|| serve::memory(free, total))
+    in_context(|| serve::write_memory_info(free, total))
         .unwrap_or_else(|| pass_on(|| real::cudaMemGetInfo(free, total)))
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn cudaMemPoolSetAttribute(
 ) -> CUresult {
     let code = pass_on(|| real::cudaMemPoolSetAttribute(pool, attribute, value));
     if code.is_success() {
-        pools::set(pool, attribute, value);
+        pools::set_attribute(pool, attribute, value);
     }
     code
 }
@@ -111,22 +111,22 @@ pub(crate) fn cudaMemPoolGetAttribute(
 ) -> CUresult {
     let code = pass_on(|| real::cudaMemPoolGetAttribute(pool, attribute, value));
     if code.is_success() {
-        pools::add(pool, attribute, value);
+        pools::add_to_figure(pool, attribute, value);
     }
     code
 }
 
 pub(crate) fn cudaIpcGetMemHandle(handle: Out<c_void>, pointer: CUdeviceptr) -> CUresult {
     // The driver's handle would be for the whole allocation around the block.
-    if serve::has(pointer) {
-        counts::refused_handle();
+    if serve::has_block(pointer) {
+        counts::report_refused_handle();
         return CUresult::ERROR_NOT_SUPPORTED;
     }
     real::cudaIpcGetMemHandle(handle, pointer)
 }
 
 pub(crate) fn cudaStreamDestroy(stream: CUstream) -> CUresult {
-    if !serve::ends(stream) {
+    if !serve::announce_end(stream) {
         return CUresult::SUCCESS;
     }
     pass_on(|| real::cudaStreamDestroy(stream))
@@ -143,13 +143,13 @@ pub(crate) fn cudaDeviceReset() -> CUresult {
 /// Calls `serve` with a context current. The runtime makes one at a thread's first call.
 fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     serve().or_else(|| {
-        if devices::context().is_some() {
+        if devices::current_context().is_some() {
             return None;
         }
         // A free of no memory.
         let code = pass_on(|| real::cudaFree(0));
-        if devices::context().is_none() {
-            absent::no_context(code);
+        if devices::current_context().is_none() {
+            missing_driver::report_no_context(code);
             return None;
         }
         serve()

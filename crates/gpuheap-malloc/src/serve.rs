@@ -31,7 +31,7 @@ impl Order {
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
 /// Notes that a stream begins to capture a graph.
-pub(crate) fn begins_capture() {
+pub(crate) fn note_capture() {
     CAPTURES.store(true, Ordering::Relaxed);
 }
 
@@ -42,18 +42,18 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
     }
     let (served, stream) = match order {
         Order::Plain => {
-            let served = devices::current()?;
+            let served = devices::current_heap()?;
             (served, served.plain().raw())
         }
         // The allocation becomes a node of the graph, so the driver makes it.
         Order::Stream(stream) if is_capturing(stream) => return None,
-        Order::Stream(stream) => (devices::of_stream(stream)?, stream),
+        Order::Stream(stream) => (devices::heap_of_stream(stream)?, stream),
     };
     let is_plain = order.is_plain();
     let address = match served.allocate(bytes as u64, stream, is_plain, pointer) {
         Ok(address) => address,
         Err(failure) if is_out_of_memory(&failure, bytes, served) => {
-            counts::refused_request(&failure);
+            counts::count_refused_request(&failure);
             return Some(CUresult::ERROR_OUT_OF_MEMORY);
         }
         // The driver's own call returns the reason, or succeeds.
@@ -121,7 +121,7 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
         // The driver would free the memory under the heap.
         let is_heaps = devices::all().any(|served| served.heap().holds(address));
         return is_heaps.then(|| {
-            counts::refused_free();
+            counts::count_refused_free();
             CUresult::ERROR_INVALID_VALUE
         });
     };
@@ -155,7 +155,7 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
     Some(match failure.status() {
         // Another thread freed it first, or the stream is of another device.
         Status::UnknownAddress | Status::Refused => {
-            counts::refused_free();
+            counts::count_refused_free();
             CUresult::ERROR_INVALID_VALUE
         }
         _ => CUresult::ERROR_UNKNOWN,
@@ -187,8 +187,8 @@ fn wait_for_device(served: &Served) -> CUresult {
 
 /// Writes the free and the total memory as the heap leaves it to the program; `None` if the call is
 /// to be passed on.
-pub(crate) fn memory(free: Out<usize>, total: Out<usize>) -> Option<CUresult> {
-    let served = devices::current()?;
+pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<CUresult> {
+    let served = devices::current_heap()?;
     if free.is_null() || total.is_null() {
         return None;
     }
@@ -208,7 +208,7 @@ pub(crate) fn memory(free: Out<usize>, total: Out<usize>) -> Option<CUresult> {
 }
 
 /// Announces the end of a stream to the heaps. Returns `false` if the stream has to live on.
-pub(crate) fn ends(stream: CUstream) -> bool {
+pub(crate) fn announce_end(stream: CUstream) -> bool {
     devices::all().all(|served| {
         let announce = || {
             served.heap().check_alive().is_ok()
@@ -222,7 +222,7 @@ pub(crate) fn ends(stream: CUstream) -> bool {
 }
 
 /// Returns `true` if a live allocation of a heap begins at an address.
-pub(crate) fn has(address: CUdeviceptr) -> bool {
+pub(crate) fn has_block(address: CUdeviceptr) -> bool {
     devices::all().any(|served| served.find(address, true).is_some())
 }
 

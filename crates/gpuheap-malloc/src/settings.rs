@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::say::say;
+use crate::messages;
 
 /// Settings of the process.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ fn choice<T: Copy>(variable: &str, values: &[(&str, T)]) -> Option<T> {
     let found = values.iter().find(|(name, _)| name.eq_ignore_ascii_case(trimmed));
     if found.is_none() {
         let names: Vec<_> = values.iter().map(|(name, _)| *name).collect();
-        say(&format!(
+        messages::write(&format!(
             "{variable} is set to '{trimmed}', and it is one of {}; no allocation is served",
             names.join(", ")
         ));

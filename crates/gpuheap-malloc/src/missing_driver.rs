@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gpuheap_driver::{CUresult, EMULATED_DEVICES, OpenError, SEARCH_PATHS};
 
-use crate::say::say;
 #[cfg(target_arch = "x86_64")]
 use crate::search_path;
-use crate::{counts, loader, real};
+use crate::{counts, loader, messages, real};
 
 /// Name by which programs load the driver.
 const DRIVER: &CStr = c"libcuda.so.1";
@@ -40,11 +39,11 @@ pub(crate) fn is_driver(file: &CStr) -> bool {
 
 /// Notes that the code at `caller` loads the driver. Runs before the loader searches.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn loads(file: &CStr, caller: *const c_void) {
+pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     if loader::is_loaded(DRIVER) {
         return;
     }
-    counts::uses_cuda();
+    counts::note_cuda();
     ASKED.store(std::process::id(), Ordering::Relaxed);
     // The search of the program may differ from a search made here, or have more names to try. The
     // exit decides these cases.
@@ -58,19 +57,19 @@ pub(crate) fn loads(file: &CStr, caller: *const c_void) {
 }
 
 /// Writes the message at the exit of a process that searched for a driver and has none.
-pub(crate) fn at_exit() {
+pub(crate) fn report_at_exit() {
     if ASKED.load(Ordering::Relaxed) == std::process::id() && !loader::is_loaded(DRIVER) {
         say_absent("libcuda.so.1 was not found");
     }
 }
 
 /// Writes a message for a call of the runtime that made no context.
-pub(crate) fn no_context(code: CUresult) {
+pub(crate) fn report_no_context(code: CUresult) {
     if code.is_success() || SAID.load(Ordering::Relaxed) {
         return;
     }
     if !loader::is_loaded(DRIVER) {
-        counts::uses_cuda();
+        counts::note_cuda();
         if let Err(reason) = loader::load(DRIVER) {
             say_absent(&reason);
         }
@@ -81,14 +80,16 @@ pub(crate) fn no_context(code: CUresult) {
             35 => "cudaErrorInsufficientDriver (35): the driver is older than the runtime needs",
             _ => &format!("{code:?}"),
         };
-        say(&format!("the CUDA runtime does not start over the driver at {path}: {reason}"));
+        messages::write(&format!(
+            "the CUDA runtime does not start over the driver at {path}: {reason}"
+        ));
     }
 }
 
 /// Writes a message for a driver that does not start.
-pub(crate) fn does_not_start(code: CUresult) {
+pub(crate) fn report_failed_start(code: CUresult) {
     if !loader::is_loaded(DRIVER) {
-        return no_context(code);
+        return report_no_context(code);
     }
     // The answers to a forked child, and at the end of the process.
     let expected = [CUresult::ERROR_NOT_INITIALIZED, CUresult::ERROR_DEINITIALIZED];
@@ -100,7 +101,7 @@ pub(crate) fn does_not_start(code: CUresult) {
     if !is_emulated() {
         text.push_str(&on_the_emulated_driver());
     }
-    say(&text);
+    messages::write(&text);
 }
 
 fn say_absent(reason: &str) {
@@ -136,7 +137,7 @@ fn say_absent(reason: &str) {
             text.push_str(&on_the_emulated_driver());
         }
     }
-    say(&text);
+    messages::write(&text);
 }
 
 /// Returns `true` for the first message of the process.

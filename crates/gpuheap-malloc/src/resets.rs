@@ -8,7 +8,7 @@ use gpuheap_driver::CUdevice;
 
 /// Resets of one device, and the account of the heaps that ended with them.
 #[derive(Clone, Default)]
-pub(crate) struct Past {
+pub(crate) struct Resets {
     pub(crate) resets: u64,
     /// Number of heaps. A reset of a device without a heap ends none.
     pub(crate) heaps: u64,
@@ -25,10 +25,10 @@ pub(crate) struct Past {
     pub(crate) leaks: Option<String>,
 }
 
-static PAST: Mutex<BTreeMap<CUdevice, Past>> = Mutex::new(BTreeMap::new());
+static RESETS: Mutex<BTreeMap<CUdevice, Resets>> = Mutex::new(BTreeMap::new());
 
 /// Counts a reset of a device.
-pub(crate) fn reset(device: CUdevice) {
+pub(crate) fn count(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }
 
@@ -50,10 +50,10 @@ pub(crate) fn add(device: CUdevice, heap: &Heap) {
 }
 
 /// Returns the accounts of all devices that were reset.
-pub(crate) fn all() -> BTreeMap<CUdevice, Past> {
+pub(crate) fn all() -> BTreeMap<CUdevice, Resets> {
     all_locked().clone()
 }
 
-fn all_locked() -> MutexGuard<'static, BTreeMap<CUdevice, Past>> {
-    PAST.lock().unwrap_or_else(PoisonError::into_inner)
+fn all_locked() -> MutexGuard<'static, BTreeMap<CUdevice, Resets>> {
+    RESETS.lock().unwrap_or_else(PoisonError::into_inner)
 }

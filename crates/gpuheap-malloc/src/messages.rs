@@ -5,7 +5,7 @@ use std::ptr;
 
 /// Writes a message to stderr, in one piece. Takes no lock, because a child may be forked while
 /// another thread writes.
-pub(crate) fn say(text: &str) {
+pub(crate) fn write(text: &str) {
     let text = format!("gpuheap: {text}\n");
     without_broken_pipes(|| {
         let mut rest = text.as_bytes();
