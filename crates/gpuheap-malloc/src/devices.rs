@@ -20,13 +20,13 @@ use crate::{messages, real, resets, settings};
 /// reset. A machine has 16 devices at most.
 const MOST: usize = 256;
 
-/// The heaps in the order in which they were opened. One whose device was reset is null.
+/// The heaps, in the order in which they were opened; null after a reset of the device.
 static HEAPS: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST];
 
 /// Number of heaps ever opened.
 static OPENED: AtomicUsize = AtomicUsize::new(0);
 
-/// `true` once a heap could not be opened. It is not tried again, because the reason stays.
+/// `true` once a heap could not be opened. It is not tried again: the reason does not change.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// A device with its heap. Never freed: other threads may be using it while its device is reset.
@@ -40,7 +40,8 @@ pub(crate) struct Served {
     in_no_order: Open,
     /// Stream of the allocations that are in no stream's order.
     plain: Stream,
-    /// `true` once memory may come to `plain` that work still uses, ordered by an event.
+    /// `true` if an allocation on `plain` may get memory that work still uses. The heap orders
+    /// `plain` after that work by an event.
     pub(crate) plain_may_wait: AtomicBool,
     pub(crate) plain_bytes: PlainBytes,
     pub(crate) marks: Marks,
@@ -64,8 +65,8 @@ impl Served {
         &self.plain
     }
 
-    /// Returns the live allocation of the heap that begins at an address. Looks first among those
-    /// that `is_plain` names.
+    /// Returns the live allocation of the heap that begins at an address. Searches first the table
+    /// of `is_plain`.
     pub(crate) fn find(&self, address: u64, is_plain: bool) -> Option<Allocation> {
         [is_plain, !is_plain].into_iter().find_map(|is_plain| {
             let bytes = self.table(is_plain).bytes_at(address)?;
@@ -82,7 +83,8 @@ pub(crate) struct Allocation {
     pub(crate) is_plain: bool,
 }
 
-/// Returns all open heaps; none in a forked child, where no call may take a lock of theirs.
+/// Returns all open heaps; none in a forked child, because a thread of the parent may hold their
+/// locks.
 pub(crate) fn all() -> impl Iterator<Item = &'static Served> {
     let opened = if fork::count() == 0 { OPENED.load(Ordering::Acquire).min(MOST) } else { 0 };
     // SAFETY: heaps are never freed.
@@ -177,7 +179,7 @@ fn open(context: CUcontext) -> Option<&'static Served> {
     Some(made)
 }
 
-/// Returns the device whose primary context this is, the calling thread's current one.
+/// Returns the device of a context, if the context is primary. It is the thread's current one.
 fn primary_of(context: CUcontext) -> Option<CUdevice> {
     let (code, device) = Out::local(0, real::cuCtxGetDevice);
     if !code.is_success() {
@@ -202,11 +204,10 @@ fn open_heap(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Serve
         builder = builder.pool(PoolKind::Split);
     }
     let heap = builder.build()?;
-    // Other threads may free the memory that a thread leaves, in a program without threads'
-    // reports.
+    // The default handler reports the memory that a thread leaves. Here other threads may free it.
     heap.on_thread_end(|_| {});
-    // Freed without a wait, memory may still be in use by the work before it on the legacy
-    // default stream and of all streams that wait for it.
+    // Without a wait in the free, earlier work may still use freed memory: work of the legacy
+    // default stream, and of all streams that wait for that stream.
     let plain = if waits { device.stream() } else { device.default_stream() }?;
     for warning in heap.memory_status().into_iter().flat_map(|status| status.warnings) {
         messages::write(&warning);
@@ -235,14 +236,14 @@ fn has_peers(device: &Device) -> bool {
     !asked.is_success() || count > 1
 }
 
-/// Returns a stream of the program's call, or of a heap, as the tables take it.
+/// Returns a stream of the program's call, or a heap's own stream, for the tables.
 pub(crate) fn live(stream: CUstream) -> LiveStream {
     // SAFETY: CUDA requires that a stream lives while a call uses it. A heap's own stream lives as
     // long as the heap.
     unsafe { LiveStream::new(raw(stream)) }
 }
 
-/// Returns a stream as the C interface has it.
+/// Returns a stream as C passes it.
 pub(crate) fn raw(stream: CUstream) -> *mut c_void {
     ptr::without_provenance_mut(stream.0)
 }

@@ -1,4 +1,4 @@
-//! Searches of this library in the libraries that are loaded.
+//! Lookups of symbols in loaded libraries, by the loader.
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::c_int;
@@ -16,7 +16,7 @@ pub(crate) type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void
 /// Type of `dlsym`.
 pub(crate) type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Returns the function `symbol` of the first library behind this one in the loader's order.
+/// Returns the function `symbol` of the first library after this one in the loader's order.
 pub(crate) fn next(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_NEXT, symbol)
 }
@@ -55,7 +55,7 @@ pub(crate) fn load(library: &CStr) -> Result<(), String> {
     }
 }
 
-/// Returns the file of the library or program that has an address; empty if none has it.
+/// Returns the file of the library or program that contains an address; empty if none does.
 pub(crate) fn file_of(address: *const c_void) -> PathBuf {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name
@@ -68,7 +68,7 @@ pub(crate) fn file_of(address: *const c_void) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(name.to_bytes()))
 }
 
-/// Keeps the library that has an address loaded to the end of the process.
+/// Keeps the library that contains an address loaded to the end of the process.
 pub(crate) fn pin(address: *mut c_void) {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name

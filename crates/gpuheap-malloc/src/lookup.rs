@@ -1,5 +1,5 @@
-//! Searches of the program for functions, by `dlsym` and `cuGetProcAddress`: they find this
-//! library's functions by the names of the table. Its search for the driver, by `dlopen`.
+//! Lookups by the program: `dlsym` and `cuGetProcAddress` find this library's functions by the
+//! names of the table, and `dlopen` of the driver is noted.
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::CStr;
@@ -38,7 +38,7 @@ pub(crate) fn replace(
         Lookup::Found(symbol) => symbol,
         // The table of the driver lacks a few functions, mostly of one variant.
         _ if per_thread && real::own_address(&twin).is_some() => &twin,
-        // Arrays and handles of other processes, whose second variant is from CUDA 11 or before.
+        // Arrays, and handles of other processes: their second variant is from CUDA 11 or before.
         Lookup::NotFound if version >= 11_000 && real::own_address(&second).is_some() => &second,
         _ => base,
     };
@@ -55,7 +55,7 @@ pub(crate) fn replace(
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Answer {
-    /// The function of this library that takes the place of the one that was found, or null.
+    /// Function of this library in the place of the found one, or null.
     ours: *mut c_void,
     /// The loader's `dlsym`, for the searches that `ours` does not answer.
     loaders: Option<Search>,
@@ -71,7 +71,7 @@ unsafe extern "C" fn answer(
 ) -> Answer {
     let answer = Answer { ours: ptr::null_mut(), loaders: loaders_search() };
     let Some(dlsym) = answer.loaders else { return answer };
-    // A library that searches behind itself stands between the program and CUDA, as this one does.
+    // A library that searches after itself stands between the program and CUDA, as this one does.
     if symbol.is_null() || handle == libc::RTLD_NEXT {
         return answer;
     }
@@ -101,7 +101,7 @@ fn answer_of_this_library() -> *const c_void {
     answer as *const c_void
 }
 
-/// Returns where the library that has an address was loaded; 0 if no library has it.
+/// Returns the load address of the library that contains an address; 0 if no library does.
 #[cfg(target_arch = "x86_64")]
 fn library_of(address: *const c_void) -> usize {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
@@ -176,8 +176,9 @@ unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_vo
 
 /// `dlopen`: notes that the program loads the driver.
 ///
-/// The loader's `dlopen` looks at its return address, for the folders that the calling library
-/// brings. It is therefore jumped to, as in `dlsym`, with the mode that `loads` returns.
+/// The loader's `dlopen` finds the calling library by its return address, and searches the folders
+/// that this library names. It is therefore jumped to, as in `dlsym`, with the mode that `loads`
+/// returns.
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the function has the type of `dlopen`, and answers as it does.
 #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
-//! Messages for a program that uses CUDA where no driver serves it: the places that were searched,
-//! and the command that runs the program on the emulated driver. One message for each process.
+//! Message for a program that uses CUDA without a driver: the searched places, and the command that
+//! runs the program on the emulated driver. At most one message in each process.
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::c_void;
@@ -27,7 +27,8 @@ const LONGEST_COMMAND: usize = 200;
 /// `true` once a message was written.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// The process that loads the driver by name; 0 if none does. A forked child has another number.
+/// Id of the process that loaded the driver by name; 0 if it did not. A forked child has another
+/// id.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
 /// Returns `true` if a library is the driver, by its name.
@@ -45,8 +46,8 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
     counts::note_cuda();
     ASKED.store(std::process::id(), Ordering::Relaxed);
-    // The search of the program may differ from a search made here, or have more names to try. The
-    // exit decides these cases.
+    // The program may search other folders than a search from here, or try more names. Then the
+    // message waits for the exit.
     if file == DRIVER
         && found_elsewhere().is_none()
         && !search_path::brings_folders(caller)
@@ -75,7 +76,7 @@ pub(crate) fn report_no_context(code: CUresult) {
         }
     } else if first() {
         let path = driver().display().to_string();
-        // The runtime's own number: the driver's codes have none of this name.
+        // A number of the runtime alone.
         let reason = match code.0 {
             35 => "cudaErrorInsufficientDriver (35): the driver is older than the runtime needs",
             _ => &format!("{code:?}"),
@@ -91,7 +92,7 @@ pub(crate) fn report_failed_start(code: CUresult) {
     if !loader::is_loaded(DRIVER) {
         return report_no_context(code);
     }
-    // The answers to a forked child, and at the end of the process.
+    // Codes in a forked child, and at the end of the process.
     let expected = [CUresult::ERROR_NOT_INITIALIZED, CUresult::ERROR_DEINITIALIZED];
     if expected.contains(&code) || !first() {
         return;

@@ -23,7 +23,7 @@ use crate::{messages, missing_driver};
 static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
-    // At exit, no code can handle a failure any more.
+    // At exit, no code is left to handle a failure.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         missing_driver::report_at_exit();
         // In a child, a lock may be held by a thread of the parent.
@@ -33,7 +33,7 @@ extern "C" fn at_exit() {
         let past = resets::all();
         let is_used = USED_CUDA.load(Ordering::Relaxed) || !past.is_empty() || !Account::is_empty();
         let is_served = devices::all().next().is_some();
-        // Read before, or nothing was ever served or counted.
+        // The first served or counted call has read the settings.
         if (is_used || is_served)
             && let Some(settings) = settings::get()
         {
@@ -56,7 +56,7 @@ extern "C" fn at_exit() {
     }));
 }
 
-/// Writes the account of a device: of its heap, if it has one, and of those that ended with resets.
+/// Writes the account of a device: its heap, if it has one, and the heaps that ended with resets.
 fn account(name: &str, served: Option<&Served>, past: &Resets, report: Report) {
     let usage = served.and_then(|served| served.heap().usage().ok());
     let stats = usage.as_ref().map(|usage| usage.stats).unwrap_or_default();

@@ -13,7 +13,7 @@ use crate::serve::{self, Order};
 use crate::table::Out;
 use crate::{counts, devices, missing_driver, pools, real};
 
-/// Address that no allocation has, for which a free fails.
+/// Address at which nothing is allocated, so that a free fails.
 const NO_ALLOCATION: CUdeviceptr = 1;
 
 thread_local! {
@@ -156,8 +156,7 @@ fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     })
 }
 
-/// Makes the runtime fail as for an allocation that the device has no memory for. No device has so
-/// much memory.
+/// Makes the runtime fail as for an allocation beyond the device's memory: no device has so much.
 fn fail_for_memory() -> CUresult {
     let _ = pass_on(|| Out::local(0, |place| real::cudaMalloc(place, usize::MAX / 2)).0);
     CUresult::ERROR_OUT_OF_MEMORY

@@ -1,8 +1,8 @@
-//! Folders that a program or library brings for the loader to search.
+//! Folders that a program or library names for the loader's search (RPATH, RUNPATH).
 
 use std::ffi::{c_int, c_void};
 
-/// A walk through the loaded objects, for the one that has an address.
+/// State of a walk through the loaded objects, for the object that contains an address.
 struct Object {
     address: usize,
     /// Number of objects visited. The program is the first.

@@ -99,7 +99,7 @@ fn at(address: CUdeviceptr) -> *mut c_void {
     ptr::without_provenance_mut(address as usize)
 }
 
-/// Waits until memory that was just allocated in no stream's order is out of use.
+/// Waits until no work uses memory that was just allocated in no stream's order.
 fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
     let is_done = match CAPTURES.load(Ordering::Relaxed) {
         true => served.plain().is_done()?,
@@ -170,8 +170,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // A wait for the context would break a capture on another stream, where a free of the driver
-    // does as the capture's mode says.
+    // A wait for the context would break a capture on another stream. A free by the driver follows
+    // the capture's mode.
     let freed = served.device().with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.
@@ -185,8 +185,8 @@ fn wait_for_device(served: &Served) -> CUresult {
     freed.unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
-/// Writes the free and the total memory as the heap leaves it to the program; `None` if the call is
-/// to be passed on.
+/// Writes the free and the total memory, with the heap's cache as free and its limit as the total;
+/// `None` if the call is to be passed on.
 pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<CUresult> {
     let served = devices::current_heap()?;
     if free.is_null() || total.is_null() {

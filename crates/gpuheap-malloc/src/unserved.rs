@@ -1,4 +1,4 @@
-//! Memory that the program takes from the driver beside the heap: passed on, and counted.
+//! Counts of memory that the program takes from the driver and not from a heap.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use crate::settings;
 /// Way in which a program takes memory that no heap serves.
 #[derive(Clone, Copy)]
 pub(crate) enum Foreign {
-    /// By a call that a heap serves elsewhere: in a context of the program's own, on a stream that
-    /// is capturing a graph, or while the heap refuses it.
+    /// By a call that heaps serve in general: in a context that the program made, on a stream that
+    /// is capturing a graph, or after a refusal of the heap.
     Unserved,
     Managed,
     Pitched,
@@ -28,7 +28,7 @@ pub(crate) enum Foreign {
 #[repr(C)]
 pub(crate) struct IpcHandle([u8; 64]);
 
-/// Numbers of allocations, and their bytes as far as the calls say them.
+/// Number of allocations, and their bytes as far as the calls have them.
 #[derive(Default)]
 struct Counts {
     times: AtomicU64,
@@ -41,8 +41,8 @@ const NAMES: [&str; 7] =
 static COUNTS: [Counts; NAMES.len()] =
     [const { Counts { times: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; NAMES.len()];
 
-/// Counts an allocation if it succeeded, and returns its code. `bytes` is 0 if the call does not
-/// say them.
+/// Counts an allocation if it succeeded, and returns its code. `bytes` is 0 if the call has no
+/// size.
 pub(crate) fn counted(kind: Foreign, bytes: usize, code: CUresult) -> CUresult {
     if code.is_success() {
         // Read before the exit, when the program may have changed its environment.
@@ -54,7 +54,7 @@ pub(crate) fn counted(kind: Foreign, bytes: usize, code: CUresult) -> CUresult {
     code
 }
 
-/// Account of the memory that was taken beside the heap; empty if none was.
+/// Account of the memory that was taken from the driver; empty if none was.
 pub(crate) struct Account;
 
 impl Account {
