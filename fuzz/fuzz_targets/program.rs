@@ -24,11 +24,7 @@ fuzz_target!(|data: &[u8]| {
         let options = Options {
             pools: vec![Pool::parse("stitched").expect("a pool")],
             check: Some(Pool::parse("torch").expect("a pool")),
-            device: DeviceChoice::Memory {
-                profile: None,
-                bytes: DEVICE,
-                typed: "1GiB".to_owned(),
-            },
+            device: DeviceChoice::Memory { profile: None, bytes: DEVICE, typed: "1GiB".to_owned() },
             ..Options::default()
         };
         let trace = std::slice::from_ref(trace);

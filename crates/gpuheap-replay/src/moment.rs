@@ -201,10 +201,8 @@ impl Moment {
             *bytes = bytes.saturating_add(block.requested);
             *blocks += 1;
         }
-        self.holders = holders
-            .into_iter()
-            .map(|(name, (bytes, blocks))| Holder { name, bytes, blocks })
-            .collect();
+        let holder = |(name, (bytes, blocks))| Holder { name, bytes, blocks };
+        self.holders = holders.into_iter().map(holder).collect();
         self.holders.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
     }
 

@@ -102,7 +102,7 @@ fn retried_request_is_no_failure() {
 }
 
 #[test]
-fn blocks_of_zero_bytes_share_a_pointer() {
+fn empty_blocks_share_a_pointer() {
     let text = log(&[
         "allocate,(nil),0,0",
         "allocate,(nil),0,0",

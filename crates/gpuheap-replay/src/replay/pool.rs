@@ -41,8 +41,7 @@ impl Pool {
             ));
         }
         let base = text.split(':').next().unwrap_or_default();
-        let is_model = NAMES.iter().any(|name| name.split(':').next() == Some(base));
-        if !is_model {
+        if !NAMES.iter().any(|name| name.split(':').next() == Some(base)) {
             let own: Vec<_> = PoolKind::ALL.iter().map(|kind| kind.name()).collect();
             return Err(SettingError::new(
                 format!("'{text}' is not a pool"),

@@ -74,24 +74,19 @@ fn notes(text: &mut String, report: &TraceReport) {
         matches!(pool.pool.to_string().as_str(), "rmm:pool" | "rmm:arena") && pool.stop.is_none()
     };
     if report.pools.iter().any(is_bare) {
-        let why =
-            "rmm:pool and rmm:arena take half of the device at the start, unless told a size.";
-        line(text, format_args!("{why}"));
+        let why = "rmm:pool and rmm:arena take half of the device at the start, unless told a size.";
+        line(text, why);
     }
     let fallbacks: BTreeSet<&str> =
         report.pools.iter().filter_map(|pool| pool.fallback.as_deref()).collect();
     for fallback in fallbacks {
         paragraph(text, &format!("+ {fallback}"));
     }
-    let reasons: BTreeSet<&str> = report
-        .pools
-        .iter()
-        .filter_map(|pool| match &pool.minimum {
-            Some(Minimum::Never(reason)) => Some(reason.as_str()),
-            _ => None,
-        })
-        .collect();
-    for reason in reasons {
+    let reasons = report.pools.iter().filter_map(|pool| match &pool.minimum {
+        Some(Minimum::Never(reason)) => Some(reason.as_str()),
+        _ => None,
+    });
+    for reason in reasons.collect::<BTreeSet<_>>() {
         paragraph(text, &format!("- no smallest device: {reason}"));
     }
 }
@@ -101,11 +96,8 @@ fn notes(text: &mut String, report: &TraceReport) {
 fn closed_driver(report: &TraceReport) -> String {
     const ERRORS: [(&str, &str); 2] = [("cuda", "2 %"), ("rmm:async", "10 %")];
     let is_shown = |name: &str| report.pools.iter().any(|pool| pool.pool.base() == name);
-    let errors: Vec<String> = ERRORS
-        .iter()
-        .filter(|(name, _)| is_shown(name))
-        .map(|(name, error)| format!("{error} ({name})"))
-        .collect();
+    let shown = ERRORS.iter().filter(|(name, _)| is_shown(name));
+    let errors: Vec<String> = shown.map(|(name, error)| format!("{error} ({name})")).collect();
     let closed = "* a model of NVIDIA's driver, whose source is closed";
     match errors.is_empty() {
         true => closed.to_owned(),

@@ -251,21 +251,16 @@ impl<'b, 't> TorchRemedies<'b, 't> {
             let peak = attempt_torch(self.bench, &settings, memory);
             Ok::<_, ReplayError>(peak.ok_or_else(String::new))
         };
-        let found = minimum::find(
-            minimum::STEP,
-            self.bench.peak_live,
-            self.unbounded_peak(),
-            &Silent,
-            attempt,
-        )?;
+        let (least, known) = (self.bench.peak_live, self.unbounded_peak());
+        let found = minimum::find(minimum::STEP, least, known, &Silent, attempt)?;
         let Minimum::Bytes(enough) = found else { return Ok(None) };
         let line = match self.limiting(recorded) {
             Limiting::Device => "more memory".to_owned(),
             Limiting::Asked => "a higher limit".to_owned(),
-            Limiting::FractionOf(room) if enough <= room.usable => format!(
-                "torch.cuda.set_per_process_memory_fraction({})",
-                thousandths_up(enough, room.total)
-            ),
+            Limiting::FractionOf(room) if enough <= room.usable => {
+                let fraction = thousandths_up(enough, room.total);
+                format!("torch.cuda.set_per_process_memory_fraction({fraction})")
+            }
             Limiting::FractionOfRun(room) if enough <= room => format!(
                 "torch.cuda.set_per_process_memory_fraction({} * 2**30 / \
                  torch.cuda.mem_get_info()[1])",
