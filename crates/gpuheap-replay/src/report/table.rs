@@ -74,7 +74,8 @@ fn notes(text: &mut String, report: &TraceReport) {
         matches!(pool.pool.to_string().as_str(), "rmm:pool" | "rmm:arena") && pool.stop.is_none()
     };
     if report.pools.iter().any(is_bare) {
-        let why = "rmm:pool and rmm:arena take half of the device at the start, unless told a size.";
+        let why =
+            "rmm:pool and rmm:arena take half of the device at the start, unless told a size.";
         line(text, why);
     }
     let fallbacks: BTreeSet<&str> =
