@@ -35,6 +35,19 @@ impl<T> SlotMap<T> {
         value
     }
 
+    pub(super) fn get(&self, key: u32) -> Option<&T> {
+        self.entries.get(key as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        self.entries.get_mut(key as usize)?.as_mut()
+    }
+
+    /// Returns the values with their keys.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.entries).filter_map(|(key, entry)| Some((key, entry.as_ref()?)))
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().flatten()
     }

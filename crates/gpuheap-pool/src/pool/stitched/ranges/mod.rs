@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 
 use super::memory::Memory;
 use crate::order::Order;
+use crate::pool::slot_map::SlotMap;
 use crate::pool::{Environment, Shortage};
 use crate::source::{Segment, SourceError};
 use crate::stream::Stuck;
@@ -70,8 +71,7 @@ impl Range {
 
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    ranges: Vec<Option<Range>>,
-    holes: Vec<u32>,
+    ranges: SlotMap<Range>,
     by_size: BTreeSet<(u64, u32)>,
     addresses: Addresses,
     /// Number of mappings of all ranges, and number of mappings ever made.
@@ -91,7 +91,7 @@ impl Ranges {
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&Range> {
-        self.ranges.get(id as usize)?.as_ref()
+        self.ranges.get(id)
     }
 
     /// Returns the free ranges of at least `bytes`, smallest first.
@@ -138,17 +138,8 @@ impl Ranges {
             used: 0,
             held: Vec::new(),
         };
-        let id = match self.holes.pop() {
-            Some(id) => {
-                self.ranges[id as usize] = Some(range);
-                id
-            }
-            None => {
-                self.ranges.push(Some(range));
-                self.ranges.len() as u32 - 1
-            }
-        };
-        for (primary, _) in self.ranges[id as usize].iter().flat_map(|range| &range.mapped) {
+        let id = self.ranges.insert(range);
+        for (primary, _) in self.ranges.get(id).iter().flat_map(|range| &range.mapped) {
             if let Some(piece) = memory.get_mut(*primary) {
                 piece.ranges.push(id);
             }
@@ -160,7 +151,7 @@ impl Ranges {
     /// Hands out a range, with the primary blocks that it holds.
     pub(crate) fn hold(&mut self, id: u32, held: Vec<u32>) {
         self.uses += 1;
-        if let Some(Some(range)) = self.ranges.get_mut(id as usize) {
+        if let Some(range) = self.ranges.get_mut(id) {
             self.by_size.remove(&(range.bytes, id));
             range.held = held;
             range.used = self.uses;
@@ -169,7 +160,7 @@ impl Ranges {
 
     /// Frees a range. Returns the primary blocks that it held.
     pub(crate) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
-        let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Vec::new() };
+        let Some(range) = self.ranges.get_mut(id) else { return Vec::new() };
         range.last.retain(|last| last.slot() != ticket.slot() && !order.is_fence_reached(*last));
         range.last.push(ticket);
         self.by_size.insert((range.bytes, id));
@@ -187,9 +178,9 @@ impl Ranges {
         if self.maps <= most {
             return Ok(());
         }
-        let mut completed: Vec<_> = (0..)
-            .zip(&self.ranges)
-            .filter_map(|(id, range)| Some((id, range.as_ref()?)))
+        let mut completed: Vec<_> = self
+            .ranges
+            .iter()
             .filter(|(_, range)| range.is_completed(env.order))
             .map(|(id, range)| (range.used, id))
             .collect();
@@ -216,7 +207,7 @@ impl Ranges {
         memory: &mut Memory,
         env: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
-        let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Ok(()) };
+        let Some(range) = self.ranges.get_mut(id) else { return Ok(()) };
         self.by_size.remove(&(range.bytes, id));
         range.bytes = 0;
         let mut left: u64 = range.mapped.iter().map(|(_, bytes)| bytes).sum();
@@ -232,8 +223,7 @@ impl Ranges {
             }
         }
         self.addresses.give(range.mapped_at, range.length);
-        self.ranges[id as usize] = None;
-        self.holes.push(id);
+        self.ranges.remove(id);
         Ok(())
     }
 
@@ -241,14 +231,12 @@ impl Ranges {
     pub(crate) fn holding(&self, address: u64) -> Option<u32> {
         let holds =
             |range: &Range| (range.mapped_at..range.mapped_at + range.length).contains(&address);
-        let all = (0..).zip(&self.ranges);
-        all.filter_map(|(id, range)| Some((id, range.as_ref()?)))
-            .find_map(|(id, range)| holds(range).then_some(id))
+        self.ranges.iter().find_map(|(id, range)| holds(range).then_some(id))
     }
 
     /// Gives all addresses back, if no range exists.
     pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
-        if self.ranges.iter().any(Option::is_some) {
+        if self.ranges.iter().next().is_some() {
             return Ok(());
         }
         self.addresses.clear(env)
