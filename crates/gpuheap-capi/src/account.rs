@@ -7,13 +7,13 @@
 )]
 
 use std::ffi::c_char;
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 
 use gpuheap::{Diff, Fit, FlushReport, Snapshot};
 
 use crate::entry::{Failure, enter, gpuheap_status, note, write};
 use crate::handle::gpuheap_heap;
-use crate::sized::{size_of_optional, write_result};
+use crate::sized::{size_of_optional, sized, write_result};
 use crate::texts::{Room, formatted};
 
 /// Bytes that the driver does not report.
@@ -84,10 +84,8 @@ pub unsafe extern "C" fn gpuheap_flush(
     heap: *mut gpuheap_heap,
     flushed: *mut gpuheap_flushed,
 ) -> gpuheap_status {
-    /// Size of the first version: every program has at least these fields.
-    const FIRST: usize = offset_of!(gpuheap_flushed, device_total) + size_of::<u64>();
     enter("gpuheap_flush", || {
-        let size = size_of_optional(flushed, FIRST, "figures of the flush", "gpuheap_flushed")?;
+        let size = size_of_optional(flushed)?;
         let report = gpuheap_heap::get(heap)?.heap().flush()?;
         if let Some(size) = size {
             write_result(gpuheap_flushed::new(&report), flushed, size);
@@ -243,6 +241,8 @@ impl gpuheap_snapshot {
         }
     }
 }
+
+sized!(gpuheap_flushed, device_total: u64, "figures of the flush");
 
 impl gpuheap_flushed {
     fn new(report: &FlushReport) -> gpuheap_flushed {

@@ -17,7 +17,7 @@ use crate::dry_run;
 use crate::entry::{Failure, enter, gpuheap_status, note, text, write};
 use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
-use crate::sized::write_result;
+use crate::sized::{size_of_result, write_result};
 use crate::statistics::gpuheap_statistics;
 use crate::streams::LiveStream;
 
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn gpuheap_get_statistics(
     statistics: *mut gpuheap_statistics,
 ) -> gpuheap_status {
     enter("gpuheap_get_statistics", || {
-        let size = gpuheap_statistics::size_of(statistics)?;
+        let size = size_of_result(statistics)?;
         let usage = gpuheap_heap::get(heap)?.heap().usage()?;
         write_result(gpuheap_statistics::new(&usage), statistics, size);
         Ok(())

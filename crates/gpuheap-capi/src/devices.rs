@@ -7,13 +7,13 @@
 )]
 
 use std::ffi::c_char;
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 
 use gpuheap::{Device, DeviceInfo};
 
 use crate::entry::{Failure, enter, gpuheap_status, write};
 use crate::handle::gpuheap_heap;
-use crate::sized::{size_of_result, write_result};
+use crate::sized::{size_of_result, sized, write_result};
 use crate::texts::cut;
 
 /// Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
@@ -52,6 +52,8 @@ pub struct gpuheap_device {
     pub concurrent_managed_access: i32,
 }
 
+sized!(gpuheap_device, concurrent_managed_access: i32, "description of the device");
+
 impl gpuheap_device {
     fn new(info: &DeviceInfo) -> gpuheap_device {
         let (major, minor) = info.compute_capability;
@@ -71,18 +73,6 @@ impl gpuheap_device {
             managed_memory: info.managed_memory.into(),
             concurrent_managed_access: info.concurrent_managed_access.into(),
         }
-    }
-
-    /// Reads the size that the program set.
-    ///
-    /// # Safety
-    ///
-    /// `device` is null or valid for reads of its size field.
-    unsafe fn size_of(device: *const gpuheap_device) -> Result<usize, Failure> {
-        /// Size of the first version: every program has at least these fields.
-        const FIRST: usize =
-            offset_of!(gpuheap_device, concurrent_managed_access) + size_of::<i32>();
-        size_of_result(device, FIRST, "description of the device", "gpuheap_device")
     }
 }
 
@@ -109,7 +99,7 @@ pub unsafe extern "C" fn gpuheap_get_device(
     device: *mut gpuheap_device,
 ) -> gpuheap_status {
     enter("gpuheap_get_device", || {
-        let size = gpuheap_device::size_of(device)?;
+        let size = size_of_result(device)?;
         let devices = Device::list()?;
         let info = devices.get(index).ok_or_else(|| {
             Failure::refused(format!(
@@ -131,7 +121,7 @@ pub unsafe extern "C" fn gpuheap_get_heap_device(
     device: *mut gpuheap_device,
 ) -> gpuheap_status {
     enter("gpuheap_get_heap_device", || {
-        let size = gpuheap_device::size_of(device)?;
+        let size = size_of_result(device)?;
         let info = gpuheap_heap::get(heap)?.device().describe();
         write_result(gpuheap_device::new(&info), device, size);
         Ok(())

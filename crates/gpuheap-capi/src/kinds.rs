@@ -13,7 +13,7 @@ use gpuheap::MemoryKind;
 use crate::dry_run;
 use crate::entry::{Failure, enter, gpuheap_status, note, write};
 use crate::handle::gpuheap_heap;
-use crate::sized::write_result;
+use crate::sized::{size_of_result, write_result};
 use crate::statistics::gpuheap_statistics;
 use crate::streams::LiveStream;
 
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
 ) -> gpuheap_status {
     enter("gpuheap_allocate_kind", || {
         write(address, "where the address goes", std::ptr::null_mut())?;
-        let kind = kind_of(kind)?;
+        let kind = parse_kind(kind)?;
         if kind == MemoryKind::Registered {
             return Err(Failure::refused(
                 "registered memory is the program's own and cannot be allocated; call \
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn gpuheap_get_kind_statistics(
     statistics: *mut gpuheap_statistics,
 ) -> gpuheap_status {
     enter("gpuheap_get_kind_statistics", || {
-        let size = gpuheap_statistics::size_of(statistics)?;
-        let usage = gpuheap_heap::get(heap)?.heap().usage_of(kind_of(kind)?)?;
+        let size = size_of_result(statistics)?;
+        let usage = gpuheap_heap::get(heap)?.heap().usage_of(parse_kind(kind)?)?;
         write_result(gpuheap_statistics::new(&usage), statistics, size);
         Ok(())
     })
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn gpuheap_reset_device(heap: *mut gpuheap_heap) -> gpuhea
 }
 
 impl gpuheap_kind {
-    pub(crate) fn of(kind: MemoryKind) -> gpuheap_kind {
+    pub(crate) fn from_kind(kind: MemoryKind) -> gpuheap_kind {
         match kind {
             MemoryKind::Unified => gpuheap_kind::Unified,
             MemoryKind::Pinned => gpuheap_kind::Pinned,
@@ -166,7 +166,7 @@ impl gpuheap_kind {
     }
 }
 
-fn kind_of(number: u32) -> Result<MemoryKind, Failure> {
+fn parse_kind(number: u32) -> Result<MemoryKind, Failure> {
     match number {
         kind if kind == gpuheap_kind::Device as u32 => Ok(MemoryKind::Device),
         kind if kind == gpuheap_kind::Unified as u32 => Ok(MemoryKind::Unified),
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn each_kind_has_a_number() {
         for kind in MemoryKind::ALL {
-            assert_eq!(kind_of(gpuheap_kind::of(kind) as u32).ok(), Some(kind));
+            assert_eq!(parse_kind(gpuheap_kind::from_kind(kind) as u32).ok(), Some(kind));
         }
     }
 }

@@ -7,18 +7,19 @@
 )]
 
 use std::ffi::{c_char, c_void};
-use std::mem::{offset_of, size_of};
 use std::sync::Arc;
 
 use crate::entry::{Failure, enter, gpuheap_status, text, write};
 use crate::handle::gpuheap_heap;
 use crate::scope::{Scope, gpuheap_scope_report};
-use crate::sized::{size_of_optional, write_result};
+use crate::sized::{size_of_optional, sized, write_result};
 
 /// A scope of one thread and one heap. From gpuheap_open_scope, ended by gpuheap_close_scope.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[derive(Debug)]
 pub struct gpuheap_scope(Arc<Scope>);
+
+sized!(gpuheap_scope_report, freed_at_end_bytes: u64, "figures of the scope");
 
 /// Opens a scope of the calling thread. Until its end, an allocation of this thread from the heap
 /// belongs to the thread's innermost open scope of that heap.
@@ -63,11 +64,9 @@ pub unsafe extern "C" fn gpuheap_close_scope(
     scope: *mut gpuheap_scope,
     report: *mut gpuheap_scope_report,
 ) -> gpuheap_status {
-    /// Size of the first version: every program has at least these fields.
-    const FIRST: usize = offset_of!(gpuheap_scope_report, freed_at_end_bytes) + size_of::<u64>();
     enter("gpuheap_close_scope", || {
         let Some(handle) = scope.as_ref() else { return Ok(()) };
-        let size = size_of_optional(report, FIRST, "figures of the scope", "gpuheap_scope_report")?;
+        let size = size_of_optional(report)?;
         if !handle.0.close() {
             return Err(Failure::refused(format!(
                 "the scope '{}' was opened by another thread; close it there",

@@ -7,7 +7,7 @@
 )]
 
 use std::ffi::c_char;
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 
 use gpuheap::{CallStack, Change, Leak, MemoryKind};
 
@@ -15,7 +15,7 @@ use crate::account::gpuheap_snapshot;
 use crate::entry::{Failure, enter, gpuheap_status, note};
 use crate::handle::gpuheap_heap;
 use crate::kinds::gpuheap_kind;
-use crate::sized::{size_of_result, write_result};
+use crate::sized::{size_of_result, sized, write_result};
 use crate::texts::cut;
 
 /// A place of the program that allocated, with its outstanding allocations or their growth. Set the
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn gpuheap_list_leaks(
     enter("gpuheap_list_leaks", || {
         let size = gpuheap_site::size_of(sites, capacity)?;
         let leaks = gpuheap_heap::get(heap)?.heap().leaks()?;
-        let places = leaks.sites.iter().take(capacity).map(gpuheap_site::of_leak);
+        let places = leaks.sites.iter().take(capacity).map(gpuheap_site::from_leak);
         gpuheap_site::write(places, sites, size);
         note(count, leaks.sites.len());
         Ok(())
@@ -84,15 +84,17 @@ pub unsafe extern "C" fn gpuheap_list_growth(
     enter("gpuheap_list_growth", || {
         let size = gpuheap_site::size_of(sites, capacity)?;
         let change = gpuheap_snapshot::difference(earlier, later)?;
-        let places = change.changes.iter().take(capacity).map(gpuheap_site::of_change);
+        let places = change.changes.iter().take(capacity).map(gpuheap_site::from_change);
         gpuheap_site::write(places, sites, size);
         note(count, change.changes.len());
         Ok(())
     })
 }
 
+sized!(gpuheap_site, file: [c_char; 256], "sites");
+
 impl gpuheap_site {
-    fn of_leak(leak: &Leak) -> gpuheap_site {
+    fn from_leak(leak: &Leak) -> gpuheap_site {
         let thread = leak.threads.first();
         gpuheap_site {
             bytes: leak.bytes as i64,
@@ -103,7 +105,7 @@ impl gpuheap_site {
         }
     }
 
-    fn of_change(change: &Change) -> gpuheap_site {
+    fn from_change(change: &Change) -> gpuheap_site {
         gpuheap_site {
             bytes: change.bytes,
             allocations: change.allocations,
@@ -119,7 +121,7 @@ impl gpuheap_site {
             bytes: 0,
             allocations: 0,
             thread_id: 0,
-            kind: gpuheap_kind::of(kind) as u32,
+            kind: gpuheap_kind::from_kind(kind) as u32,
             line: frame.and_then(|frame| frame.line).unwrap_or(0),
             thread: cut(""),
             function: cut(frame.and_then(|frame| frame.name.as_deref()).unwrap_or("")),
@@ -133,12 +135,10 @@ impl gpuheap_site {
     ///
     /// `sites` is null or, with a capacity above 0, valid for reads of its size field.
     unsafe fn size_of(sites: *const gpuheap_site, capacity: usize) -> Result<usize, Failure> {
-        /// Size of the first version: every program has at least these fields.
-        const FIRST: usize = offset_of!(gpuheap_site, file) + 256;
         if capacity == 0 {
             return Ok(0);
         }
-        size_of_result(sites, FIRST, "sites", "gpuheap_site")
+        size_of_result(sites)
     }
 
     /// Writes structures of `size` bytes each.

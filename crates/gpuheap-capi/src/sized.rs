@@ -5,25 +5,43 @@ use std::mem::size_of;
 
 use crate::entry::Failure;
 
+/// A structure that receives results, and begins with its size.
+pub(crate) trait SizedResult {
+    /// Size of the first version: every program has at least these fields.
+    const FIRST: usize;
+    /// Contents, for texts.
+    const CONTENTS: &'static str;
+    const NAME: &'static str;
+}
+
+/// Implements [`SizedResult`] for a structure by the last field of its first version.
+macro_rules! sized {
+    ($structure:ident, $last:ident: $type:ty, $contents:literal) => {
+        impl crate::sized::SizedResult for $structure {
+            const FIRST: usize = std::mem::offset_of!($structure, $last) + size_of::<$type>();
+            const CONTENTS: &'static str = $contents;
+            const NAME: &'static str = stringify!($structure);
+        }
+    };
+}
+pub(crate) use sized;
+
 /// Reads the size that the program set in a structure for results.
 ///
 /// # Safety
 ///
 /// `to` is null or valid for reads of its first field, the size.
-pub(crate) unsafe fn size_of_result<T>(
-    to: *const T,
-    first_version: usize,
-    what: &str,
-    name: &str,
-) -> Result<usize, Failure> {
+pub(crate) unsafe fn size_of_result<T: SizedResult>(to: *const T) -> Result<usize, Failure> {
     if to.is_null() {
-        return Err(Failure::refused(format!("where the {what} go is a null pointer")));
+        return Err(Failure::refused(format!("where the {} go is a null pointer", T::CONTENTS)));
     }
     // SAFETY: not null, so the size is readable.
     let size = unsafe { to.cast::<usize>().read_unaligned() };
-    if size < first_version {
+    if size < T::FIRST {
         return Err(Failure::refused(format!(
-            "the {what} have a size of {size}; set their size to sizeof({name}), which is {}",
+            "the {} have a size of {size}; set their size to sizeof({}), which is {}",
+            T::CONTENTS,
+            T::NAME,
             size_of::<T>()
         )));
     }
@@ -35,17 +53,14 @@ pub(crate) unsafe fn size_of_result<T>(
 /// # Safety
 ///
 /// The contract of [`size_of_result`].
-pub(crate) unsafe fn size_of_optional<T>(
+pub(crate) unsafe fn size_of_optional<T: SizedResult>(
     to: *const T,
-    first_version: usize,
-    what: &str,
-    name: &str,
 ) -> Result<Option<usize>, Failure> {
     if to.is_null() {
         return Ok(None);
     }
     // SAFETY: the same pointer, under the same contract.
-    unsafe { size_of_result(to, first_version, what, name) }.map(Some)
+    unsafe { size_of_result(to) }.map(Some)
 }
 
 /// Writes as many bytes of a result as the program has room for, and zeros to fields that the

@@ -1,11 +1,10 @@
 //! Statistics of a heap, as C reads them.
 
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 
 use gpuheap::Usage;
 
-use crate::entry::Failure;
-use crate::sized::size_of_result;
+use crate::sized::sized;
 
 /// Statistics of a heap at one moment, in bytes unless stated otherwise. Set size to
 /// sizeof(gpuheap_statistics) before gpuheap_get_statistics. Later versions add fields at the end;
@@ -52,6 +51,8 @@ pub struct gpuheap_statistics {
     pub largest_stitchable: u64,
 }
 
+sized!(gpuheap_statistics, driver_calls: u64, "statistics");
+
 impl gpuheap_statistics {
     pub(crate) fn new(usage: &Usage) -> gpuheap_statistics {
         gpuheap_statistics {
@@ -73,17 +74,5 @@ impl gpuheap_statistics {
             driver_calls: usage.driver_calls,
             largest_stitchable: usage.largest_stitchable,
         }
-    }
-
-    /// Reads the size that the program set.
-    ///
-    /// # Safety
-    ///
-    /// `statistics` is null or valid for reads of its size field.
-    pub(crate) unsafe fn size_of(statistics: *const gpuheap_statistics) -> Result<usize, Failure> {
-        /// Size of the first version: every program has at least these fields.
-        const FIRST: usize = offset_of!(gpuheap_statistics, driver_calls) + size_of::<u64>();
-        // SAFETY: the caller keeps this function's contract.
-        unsafe { size_of_result(statistics, FIRST, "statistics", "gpuheap_statistics") }
     }
 }

@@ -1,13 +1,98 @@
-//! The command `gpuheap`, run inside the interpreter.
+//! The command `gpuheap`, and its explanations and replays as functions.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
+use gpuheap::Size;
+use gpuheap_replay::replay::{DeviceChoice, Options, Pool, Silent};
+use gpuheap_replay::report::{self, Detail};
+use gpuheap_replay::run::replay;
+use gpuheap_replay::{cards, json};
+use gpuheap_trace::ReadOptions;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::failure::call_detached;
+use crate::failure::{call_detached, detached};
 
 /// Runs the command with its arguments, the program's name first. Returns the exit code.
 #[pyfunction]
 pub(crate) fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
     call_detached(py, || Ok(gpuheap_cli::run(arguments)))
+}
+
+/// Program, cause, evidence, fix, `true` if the text's form is known from documentation alone, and
+/// all of it as a text.
+type Explained = (&'static str, String, Vec<(&'static str, u64)>, String, bool, String);
+
+/// Explains a text in which an out-of-memory error is. `None` if no known error is in it.
+#[pyfunction]
+#[pyo3(signature = (text, width=80))]
+pub(crate) fn _explain(py: Python<'_>, text: &str, width: usize) -> PyResult<Option<Explained>> {
+    let found = detached(py, || {
+        let host = gpuheap_doctor::machine::Host::here();
+        // An error may be of another machine than the one on which it is explained.
+        let on_wsl2 = host.is_ok_and(|host| host.is_wsl).then_some(true);
+        let found = gpuheap_doctor::explain_error(text, on_wsl2)?;
+        let rendered = found.render(width);
+        Some((found, rendered))
+    })?;
+    Ok(found.map(|(found, rendered)| {
+        (found.program, found.cause, found.evidence, found.fix, found.from_documentation, rendered)
+    }))
+}
+
+/// Replays the traces of a file; the reports as JSON and as text. Blocks until all is done.
+#[pyfunction]
+#[pyo3(signature = (path, *, pools=Vec::new(), check=None, card=None, device_memory=None, limit=None, find_minimum=false, recorded_only=false))]
+#[allow(clippy::too_many_arguments, reason = "keywords of Python")]
+pub(crate) fn _replay(
+    py: Python<'_>,
+    path: PathBuf,
+    pools: Vec<String>,
+    check: Option<&str>,
+    card: Option<&str>,
+    device_memory: Option<String>,
+    limit: Option<String>,
+    find_minimum: bool,
+    recorded_only: bool,
+) -> PyResult<(String, String)> {
+    let pools = pools.iter().map(|name| Pool::parse(name).map_err(refused));
+    let options = Options {
+        pools: pools.collect::<PyResult<_>>()?,
+        check: check.map(Pool::parse).transpose().map_err(refused)?,
+        device: device(card, device_memory)?,
+        limit: limit.as_deref().map(Size::parse).transpose().map_err(refused)?,
+        limit_typed: limit,
+        find_minimum,
+        ..Options::default()
+    };
+    let reading = ReadOptions::default().recorded_only(recorded_only);
+    detached(py, || {
+        let is_there = path.is_file();
+        let traces = gpuheap_trace::read(&path, &reading).map_err(|error| match is_there {
+            true => refused(error),
+            false => PyOSError::new_err(error.to_string()),
+        })?;
+        let reports = replay(&traces, &options, &Silent).map_err(refused)?;
+        let figures = json::render(&reports).map_err(refused)?;
+        Ok((figures, report::render(&reports, Detail::Screen)))
+    })?
+}
+
+fn device(card: Option<&str>, memory: Option<String>) -> PyResult<DeviceChoice> {
+    match (card, memory) {
+        (Some(_), Some(_)) => Err(refused("card and device_memory exclude each other; pass one")),
+        (Some(name), None) => Ok(DeviceChoice::Card(cards::find(name).map_err(refused)?)),
+        (None, Some(typed)) => match Size::parse(&typed).map_err(refused)? {
+            Size::Bytes(bytes) => Ok(DeviceChoice::Memory { profile: None, bytes, typed }),
+            _ => Err(refused(format!(
+                "device_memory={typed:?} is a share; pass bytes or a unit (\"16GiB\")"
+            ))),
+        },
+        (None, None) => Ok(DeviceChoice::Default),
+    }
+}
+
+fn refused(error: impl ToString) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }

@@ -3,7 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
 
 use crate::failure::{call, call_detached};
 
@@ -65,15 +64,8 @@ impl Device {
 
     /// Devices are equal if they have the same memory. Each opening of an emulated device makes
     /// another one.
-    fn __eq__(&self, other: &Bound<'_, PyAny>) -> Py<PyAny> {
-        let py = other.py();
-        match other.cast::<Device>() {
-            Ok(other) => {
-                let is_same = self.inner.describe() == other.get().inner.describe();
-                PyBool::new(py, is_same).to_owned().into_any().unbind()
-            }
-            Err(_) => py.NotImplemented(),
-        }
+    fn __eq__(&self, other: &Device) -> bool {
+        self.inner.describe() == other.inner.describe()
     }
 
     fn __hash__(&self) -> u64 {

@@ -252,25 +252,22 @@ pub(crate) trait Managed: Sized + 'static {
     /// Name of a capsule whose tensor was consumed.
     const USED: &'static CStr;
     fn new(tensor: DlTensor, context: *mut c_void, flags: u64) -> Self;
-    fn context(&self) -> *mut c_void;
     fn tensor(&self) -> &DlTensor;
-    fn flags(&self) -> u64;
-    /// Major version of the layout; `None` for the layout that has no version.
-    fn major(&self) -> Option<u32>;
-    /// Calls the producer's deleter.
-    ///
-    /// # Safety
-    ///
-    /// `managed` was consumed from a capsule, and is ended once.
-    unsafe fn end(managed: *mut Self);
+    fn context(&self) -> *mut c_void;
+    fn deleter(&self) -> Option<Deleter<Self>>;
+    /// Flags and major version; `None` for the layout that has neither.
+    fn version(&self) -> Option<(u64, u32)>;
 }
+
+/// Function of the producer that ends a managed tensor.
+type Deleter<M> = unsafe extern "C" fn(*mut M);
 
 /// `DLManagedTensor`.
 #[repr(C)]
 pub(crate) struct Plain {
     tensor: DlTensor,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Plain)>,
+    deleter: Option<Deleter<Plain>>,
 }
 
 /// `DLManagedTensorVersioned`, version 1.0.
@@ -279,7 +276,7 @@ pub(crate) struct Versioned {
     major: u32,
     minor: u32,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    deleter: Option<Deleter<Versioned>>,
     flags: u64,
     tensor: DlTensor,
 }
@@ -290,25 +287,17 @@ impl Managed for Plain {
     fn new(tensor: DlTensor, context: *mut c_void, _flags: u64) -> Plain {
         Plain { tensor, context, deleter: Some(delete::<Plain>) }
     }
-    fn context(&self) -> *mut c_void {
-        self.context
-    }
     fn tensor(&self) -> &DlTensor {
         &self.tensor
     }
-    fn flags(&self) -> u64 {
-        0
+    fn context(&self) -> *mut c_void {
+        self.context
     }
-    fn major(&self) -> Option<u32> {
+    fn deleter(&self) -> Option<Deleter<Plain>> {
+        self.deleter
+    }
+    fn version(&self) -> Option<(u64, u32)> {
         None
-    }
-    unsafe fn end(managed: *mut Self) {
-        // SAFETY: the caller holds the managed tensor, and ends it once.
-        unsafe {
-            if let Some(deleter) = (*managed).deleter {
-                deleter(managed);
-            }
-        }
     }
 }
 
@@ -316,28 +305,20 @@ impl Managed for Versioned {
     const NAME: &'static CStr = c"dltensor_versioned";
     const USED: &'static CStr = c"used_dltensor_versioned";
     fn new(tensor: DlTensor, context: *mut c_void, flags: u64) -> Versioned {
-        let deleter = Some(delete::<Versioned> as unsafe extern "C" fn(*mut Versioned));
+        let deleter = Some(delete::<Versioned> as Deleter<Versioned>);
         Versioned { major: 1, minor: 0, context, deleter, flags, tensor }
-    }
-    fn context(&self) -> *mut c_void {
-        self.context
     }
     fn tensor(&self) -> &DlTensor {
         &self.tensor
     }
-    fn flags(&self) -> u64 {
-        self.flags
+    fn context(&self) -> *mut c_void {
+        self.context
     }
-    fn major(&self) -> Option<u32> {
-        Some(self.major)
+    fn deleter(&self) -> Option<Deleter<Versioned>> {
+        self.deleter
     }
-    unsafe fn end(managed: *mut Self) {
-        // SAFETY: the caller holds the managed tensor, and ends it once.
-        unsafe {
-            if let Some(deleter) = (*managed).deleter {
-                deleter(managed);
-            }
-        }
+    fn version(&self) -> Option<(u64, u32)> {
+        Some((self.flags, self.major))
     }
 }
 
@@ -463,7 +444,8 @@ impl<M: Managed> Foreign<M> {
         }
         // SAFETY: a capsule of this name has such a tensor, by the protocol.
         let managed = unsafe { &*self.0 };
-        if let Some(major) = managed.major().filter(|major| *major != 1) {
+        let (flags, major) = managed.version().unwrap_or((0, 1));
+        if major != 1 {
             return Err(PyBufferError::new_err(format!(
                 "the tensor has DLPack version {major}, and gpuheap knows version 1"
             )));
@@ -503,7 +485,7 @@ impl<M: Managed> Foreign<M> {
         let address = (tensor.data as u64).checked_add(tensor.byte_offset);
         let address = address
             .ok_or_else(|| PyBufferError::new_err("the tensor begins past every address"))?;
-        Ok(Described { address, shape, kind, is_read_only: managed.flags() & READ_ONLY != 0 })
+        Ok(Described { address, shape, kind, is_read_only: flags & READ_ONLY != 0 })
     }
 
     /// Returns the device that a described tensor is on, as DLPack names it.
@@ -537,7 +519,11 @@ unsafe impl<M> Send for End<M> {}
 impl<M: Managed> End<M> {
     /// Calls the producer's deleter: the memory is no longer needed.
     pub(crate) fn call(self) {
-        // SAFETY: called once, for a tensor that was consumed.
-        unsafe { M::end(self.0) };
+        // SAFETY: the tensor was consumed, and `self` is its only end. The deleter gets it once.
+        unsafe {
+            if let Some(deleter) = (*self.0).deleter() {
+                deleter(self.0);
+            }
+        }
     }
 }

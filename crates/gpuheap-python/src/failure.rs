@@ -168,42 +168,14 @@ const IN_PYTHON: [(&str, &str); 10] = [
 /// Returns the figures of the evidence, by the names that Rust has for them.
 fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
-    let OutOfMemory {
-        requested,
-        kind,
-        pool,
-        cause,
-        short_by,
-        limit_short_by,
-        device_short_by,
-        needed,
-        live,
-        ..
-    } = evidence;
-    figures.set_item("requested", requested)?;
-    figures.set_item("kind", kind.name())?;
-    figures.set_item("pool", pool.name())?;
-    figures.set_item("cause", cause.name())?;
-    figures.set_item("short_by", short_by)?;
-    figures.set_item("limit_short_by", limit_short_by)?;
-    figures.set_item("device_short_by", device_short_by)?;
-    figures.set_item("needed", needed)?;
-    figures.set_item("live", live)?;
-    figures.set_item("live_blocks", evidence.live_blocks)?;
-    figures.set_item("pending", evidence.pending)?;
-    figures.set_item("cached", evidence.cached)?;
-    figures.set_item("largest_cached_block", evidence.largest_cached_block)?;
-    figures.set_item("largest_stitchable", evidence.largest_stitchable)?;
-    figures.set_item("cached_on_other_streams", evidence.cached_on_other_streams)?;
-    figures.set_item("reserved", evidence.reserved)?;
-    figures.set_item("other_heaps", evidence.other_heaps)?;
-    figures.set_item("other_heaps_cached", evidence.other_heaps_cached)?;
-    figures.set_item("foreign", evidence.foreign)?;
-    figures.set_item("device", evidence.device)?;
-    figures.set_item("device_free", evidence.device_free)?;
-    figures.set_item("limit", evidence.limit)?;
-    figures.set_item("limit_is_fixed", evidence.limit_is_fixed)?;
-    figures.set_item("on_wsl2", evidence.on_wsl2)?;
+    figures.set_item("kind", evidence.kind.name())?;
+    figures.set_item("pool", evidence.pool.name())?;
+    figures.set_item("cause", evidence.cause.name())?;
+    set_fields!(figures, evidence: requested, short_by, limit_short_by, device_short_by, needed);
+    set_fields!(figures, evidence: live, live_blocks, pending, cached, largest_cached_block);
+    set_fields!(figures, evidence: largest_stitchable, cached_on_other_streams, reserved);
+    set_fields!(figures, evidence: other_heaps, other_heaps_cached, foreign, device, device_free);
+    set_fields!(figures, evidence: limit, limit_is_fixed, on_wsl2);
     let tried: Vec<_> =
         evidence.tried.iter().map(|(step, bytes)| (format!("{step:?}"), *bytes)).collect();
     figures.set_item("tried", tried)?;

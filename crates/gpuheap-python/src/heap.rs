@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use gpuheap::{Fit, Limits, MemoryKind, PoolKind, Size, Tracking};
+use gpuheap::{Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, Tracking};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyString};
 
 use crate::addresses::Addresses;
 use crate::array::Array;
@@ -17,6 +16,7 @@ use crate::device::{Device, default_device, name_of};
 use crate::failure::{call, call_detached, in_python, refused};
 use crate::host::HostBuffer;
 use crate::kind::index_of;
+use crate::lines::LineMemory;
 use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::reserve;
@@ -25,9 +25,6 @@ use crate::streams::Stream;
 
 /// Values of `GPUHEAP_TRACK` by which a heap of Python records lines.
 const TRACKS: [&str; 2] = ["counts", "backtraces"];
-
-/// Memory of a line: file, line, function, allocations, bytes, threads.
-type LineFigures<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
 /// The memory of one device: a caching pool under limits, with an account.
 ///
@@ -92,27 +89,17 @@ impl Heap {
         };
         let total = device.total_memory();
         // The core would record lines of this module, and not of the Python program.
-        let mut builder = gpuheap::Heap::builder(&device).track(Tracking::Off);
-        if let Some(bytes) = limit.map(|given| size_of(given, total)).transpose()? {
-            builder = builder.hard_limit(bytes);
-        }
-        if let Some(bytes) = soft_limit.map(|given| size_of(given, total)).transpose()? {
-            builder = builder.soft_limit(bytes);
-        }
-        if let Some(bytes) = pinned_limit.map(|given| size_of(given, total)).transpose()? {
-            builder = builder.pinned_limit(bytes);
-        }
-        if let Some(name) = pool {
-            let kind = PoolKind::parse(name);
-            let kind = kind.map_err(|error| PyValueError::new_err(error.to_string()))?;
-            builder = builder.pool(kind);
-        }
-        if let Some(zero) = zero_on_alloc {
-            builder = builder.zero_on_alloc(zero);
-        }
-        if let Some(zero) = zero_on_free {
-            builder = builder.zero_on_free(zero);
-        }
+        let builder = gpuheap::Heap::builder(&device).track(Tracking::Off);
+        let bytes =
+            |given: Option<&Bound<'_, PyAny>>| given.map(|given| size_of(given, total)).transpose();
+        let pool = pool.map(PoolKind::parse).transpose();
+        let pool = pool.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let builder = with(builder, bytes(limit)?, HeapBuilder::hard_limit);
+        let builder = with(builder, bytes(soft_limit)?, HeapBuilder::soft_limit);
+        let builder = with(builder, bytes(pinned_limit)?, HeapBuilder::pinned_limit);
+        let builder = with(builder, pool, HeapBuilder::pool);
+        let builder = with(builder, zero_on_alloc, HeapBuilder::zero_on_alloc);
+        let builder = with(builder, zero_on_free, HeapBuilder::zero_on_free);
         let (heap, default) =
             call_detached(py, || Ok((builder.build()?, device.default_stream()?)))?;
         let addresses = Arc::new(Addresses::new(heap.clone()));
@@ -244,18 +231,11 @@ impl Heap {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let usage = call(py, || self.owner.heap.usage())?;
         let stats = PyDict::new(py);
-        stats.set_item(intern!(py, "live"), usage.live)?;
-        stats.set_item(intern!(py, "live_blocks"), usage.live_blocks)?;
-        stats.set_item(intern!(py, "live_peak"), usage.live_peak)?;
-        stats.set_item(intern!(py, "pending"), usage.pending)?;
-        stats.set_item(intern!(py, "cached"), usage.cached)?;
-        stats.set_item(intern!(py, "largest_cached_block"), usage.largest_cached_block)?;
-        stats.set_item(intern!(py, "largest_stitchable"), usage.largest_stitchable)?;
-        stats.set_item(intern!(py, "reserved"), usage.reserved)?;
-        stats.set_item(intern!(py, "reserved_peak"), usage.reserved_peak)?;
-        stats.set_item(intern!(py, "allocations"), usage.stats.allocations)?;
-        stats.set_item(intern!(py, "frees"), usage.stats.frees)?;
-        stats.set_item(intern!(py, "driver_calls"), usage.driver_calls)?;
+        let counts = &usage.stats;
+        set_fields!(stats, usage: live, live_blocks, live_peak, pending, cached);
+        set_fields!(stats, usage: largest_cached_block, largest_stitchable, reserved, reserved_peak);
+        set_fields!(stats, counts: allocations, frees);
+        set_fields!(stats, usage: driver_calls);
         Ok(stats)
     }
 
@@ -304,14 +284,9 @@ impl Heap {
 
     /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes,
     /// threads)`. Needs `track="lines"`.
-    fn _outstanding<'py>(&self, py: Python<'py>) -> PyResult<Vec<LineFigures<'py>>> {
+    fn _outstanding<'py>(&self, py: Python<'py>) -> PyResult<Vec<LineMemory<'py>>> {
         self.check_tracks(py)?;
-        let lines = self.owner.lines.outstanding(py)?;
-        let named = lines.into_iter().map(|line| {
-            let threads = PyTuple::new(py, line.threads)?;
-            Ok((line.file, line.line, line.function, line.allocations, line.bytes, threads))
-        });
-        named.collect()
+        self.owner.lines.outstanding(py)
     }
 
     /// Every outstanding allocation, the oldest first, as dictionaries. Needs `track="lines"`.
@@ -443,6 +418,18 @@ impl Meter {
     fn read(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let reading = call(py, || self.inner.read())?;
         Ok((reading.live_before, reading.live, reading.live_peak))
+    }
+}
+
+/// Sets an option of a builder, if it is given.
+fn with<T>(
+    builder: HeapBuilder,
+    option: Option<T>,
+    set: impl FnOnce(HeapBuilder, T) -> HeapBuilder,
+) -> HeapBuilder {
+    match option {
+        Some(value) => set(builder, value),
+        None => builder,
     }
 }
 

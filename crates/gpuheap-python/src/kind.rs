@@ -77,36 +77,25 @@ macro_rules! with_size {
 }
 pub(crate) use with_size;
 
-impl Kind {
-    const ALL: [Kind; 11] = [
-        Kind::Bool,
-        Kind::I8,
-        Kind::I16,
-        Kind::I32,
-        Kind::I64,
-        Kind::U8,
-        Kind::U16,
-        Kind::U32,
-        Kind::U64,
-        Kind::F32,
-        Kind::F64,
-    ];
+/// Each kind with NumPy's name and class letter, in the order of [`Kind`].
+const KINDS: [(Kind, &str, char); 11] = [
+    (Kind::Bool, "bool", 'b'),
+    (Kind::I8, "int8", 'i'),
+    (Kind::I16, "int16", 'i'),
+    (Kind::I32, "int32", 'i'),
+    (Kind::I64, "int64", 'i'),
+    (Kind::U8, "uint8", 'u'),
+    (Kind::U16, "uint16", 'u'),
+    (Kind::U32, "uint32", 'u'),
+    (Kind::U64, "uint64", 'u'),
+    (Kind::F32, "float32", 'f'),
+    (Kind::F64, "float64", 'f'),
+];
 
-    /// Returns the name that NumPy has for the type.
+impl Kind {
+    /// Returns NumPy's name of the type.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Bool => "bool",
-            Kind::I8 => "int8",
-            Kind::I16 => "int16",
-            Kind::I32 => "int32",
-            Kind::I64 => "int64",
-            Kind::U8 => "uint8",
-            Kind::U16 => "uint16",
-            Kind::U32 => "uint32",
-            Kind::U64 => "uint64",
-            Kind::F32 => "float32",
-            Kind::F64 => "float64",
-        }
+        KINDS[self as usize].1
     }
 
     /// Returns the size of an element in bytes.
@@ -116,12 +105,7 @@ impl Kind {
 
     /// Returns the class letter of NumPy: `b`, `i`, `u` or `f`.
     pub(crate) fn class(self) -> char {
-        match self {
-            Kind::Bool => 'b',
-            Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => 'i',
-            Kind::U8 | Kind::U16 | Kind::U32 | Kind::U64 => 'u',
-            Kind::F32 | Kind::F64 => 'f',
-        }
+        KINDS[self as usize].2
     }
 
     /// Returns the type as the array interface names it.
@@ -132,7 +116,8 @@ impl Kind {
 
     /// Returns the kind of a class letter and a size in bytes.
     pub(crate) fn from_class(class: char, size: usize) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.class() == class && kind.size() == size)
+        let mut kinds = KINDS.iter().map(|(kind, ..)| *kind);
+        kinds.find(|kind| kind.class() == class && kind.size() == size)
     }
 
     /// Returns the kind of an element in the notation of Python's `struct`, used by buffers.
@@ -161,8 +146,8 @@ impl Kind {
             "int" => return Some(Kind::I64),
             _ => {}
         }
-        if let Some(named) = Kind::ALL.into_iter().find(|kind| kind.name() == plain) {
-            return Some(named);
+        if let Some((named, ..)) = KINDS.iter().find(|(_, name, _)| *name == plain) {
+            return Some(*named);
         }
         let mut letters = plain.chars();
         let class = letters.next().filter(|class| matches!(class, 'i' | 'u' | 'f'))?;

@@ -12,8 +12,7 @@
 //!   the objects that a scope frees or keeps.
 //! * `kind`: types of elements; `count`: numbers that a caller passes.
 //! * `exchange`: DLPack and the CUDA array interface.
-//! * `command`: the command `gpuheap`.
-//! * `explain`, `replay`: the rules and models of the command.
+//! * `command`: the command `gpuheap`, its explanations and replays.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
 //! * `reserve`: memory of the host that is held back for a shortage.
 //!
@@ -25,6 +24,13 @@
 //! streams only the heap holds. Without the lock another thread may change a count between the read
 //! and the decision.
 
+/// Sets entries of a dictionary from fields of the same names.
+macro_rules! set_fields {
+    ($dict:expr, $from:ident: $($field:ident),+) => {
+        $($dict.set_item(pyo3::intern!($dict.py(), stringify!($field)), &$from.$field)?;)+
+    };
+}
+
 mod addresses;
 mod array;
 mod buffer;
@@ -33,7 +39,6 @@ mod command;
 mod count;
 mod device;
 mod exchange;
-mod explain;
 mod failure;
 mod foreign;
 mod heap;
@@ -43,7 +48,6 @@ mod lines;
 mod locked;
 mod memory;
 mod owner;
-mod replay;
 mod reserve;
 mod scope;
 mod scope_memory;
@@ -74,9 +78,9 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(foreign::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(command::run_command, module)?)?;
     module.add_function(wrap_pyfunction!(device::devices, module)?)?;
-    module.add_function(wrap_pyfunction!(explain::_explain, module)?)?;
+    module.add_function(wrap_pyfunction!(command::_explain, module)?)?;
     module.add_function(wrap_pyfunction!(heap::_size, module)?)?;
-    module.add_function(wrap_pyfunction!(replay::_replay, module)?)?;
+    module.add_function(wrap_pyfunction!(command::_replay, module)?)?;
     module.add_function(wrap_pyfunction!(scope::_innermost_scope, module)?)?;
     module.add_function(wrap_pyfunction!(scope_memory::_scope_adopt, module)?)?;
     module.add_function(wrap_pyfunction!(scope_memory::_scope_keep, module)?)?;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use gpuheap::Error;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use pyo3::{ffi, intern};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -78,16 +78,8 @@ struct Record {
     since: Instant,
 }
 
-/// A line with its outstanding allocations, in words.
-pub(crate) struct Outstanding {
-    pub(crate) file: String,
-    pub(crate) line: i32,
-    pub(crate) function: String,
-    pub(crate) allocations: u64,
-    pub(crate) bytes: u64,
-    /// Names of the threads that allocated.
-    pub(crate) threads: Vec<String>,
-}
+/// Memory of a line: file, line, function, allocations, bytes, names of threads.
+pub(crate) type LineMemory<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
 impl Lines {
     pub(crate) fn new(heap: gpuheap::Heap) -> Lines {
@@ -180,7 +172,7 @@ impl Lines {
     }
 
     /// Returns the lines that hold memory, most bytes first.
-    pub(crate) fn outstanding(&self, py: Python<'_>) -> PyResult<Vec<Outstanding>> {
+    pub(crate) fn outstanding<'py>(&self, py: Python<'py>) -> PyResult<Vec<LineMemory<'py>>> {
         let mut lines: Vec<_> = {
             let state = call(py, || self.lock())?;
             let mut threads: FxHashMap<u32, FxHashSet<u32>> = FxHashMap::default();
@@ -205,7 +197,7 @@ impl Lines {
             .into_iter()
             .map(|(code, line, allocations, bytes, threads)| {
                 let (file, function) = names(code.bind(py))?;
-                Ok(Outstanding { file, line, function, allocations, bytes, threads })
+                Ok((file, line, function, allocations, bytes, PyTuple::new(py, threads)?))
             })
             .collect()
     }
@@ -250,8 +242,7 @@ impl Lines {
         let show = |(record, code, number, thread): (Record, Py<PyAny>, i32, String)| {
             let (file, function) = names(code.bind(py))?;
             let shown = PyDict::new(py);
-            shown.set_item(intern!(py, "address"), record.address)?;
-            shown.set_item(intern!(py, "bytes"), record.bytes)?;
+            set_fields!(shown, record: address, bytes);
             shown.set_item(intern!(py, "file"), file)?;
             shown.set_item(intern!(py, "line"), number)?;
             shown.set_item(intern!(py, "function"), function)?;
