@@ -78,7 +78,7 @@ def test_running_frames_local_is_holder(heap):
     batches = {"first": [weights]}
     found = gpuheap.holders(batches["first"][0])
     assert any(
-        name.startswith("local batches['first'][0] of test_a_local") for name in names(found)
+        name.startswith("local batches['first'][0] of test_running") for name in names(found)
     )
 
 
