@@ -82,7 +82,7 @@ const ON_A_GPU: &[(&str, &str)] = &[(
 )];
 
 #[test]
-fn every_example_does_what_it_says() {
+fn examples_print_their_snapshots() {
     for &(name, lines) in EXAMPLES {
         let printed = match std::env::var("GPUHEAP_TEST_DEVICE") {
             Ok(device) => {

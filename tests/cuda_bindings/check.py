@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def call(function, *arguments, expect="CUDA_SUCCESS"):
-    """What the function returns besides its code, which has to be the expected one."""
+    """Returns the values of a call without its code. The code has to be the expected one."""
     code, *rest = function(*arguments)
     assert code.name == expect, f"{function.__name__}{arguments}: {code.name}, not {expect}"
     return rest[0] if len(rest) == 1 else tuple(rest) if rest else None
@@ -200,7 +200,7 @@ def virtual_memory_round_trip(device):
     access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     call(driver.cuMemSetAccess, start, 2 * granule, [access], 1)
 
-    # One copy over the seam of the two pages.
+    # One copy across the boundary of the two pages.
     up = bytes(range(250)) * 16
     seam = int(start) + granule - 2000
     call(driver.cuMemcpyHtoD, seam, up, len(up))

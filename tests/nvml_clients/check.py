@@ -1,5 +1,5 @@
 """NVIDIA's nvidia-ml-py (pynvml) and nvitop, as installed from their wheels, on the emulated
-libnvidia-ml.so.1. Run by `run`, which builds the libraries and sets the loader's path.
+libnvidia-ml.so.1. `run` builds the libraries, sets the loader's path and runs this.
 
 Each check runs in a process of its own, because the libraries read their environment once.
 """
@@ -100,7 +100,7 @@ def check_pynvml():
     assert (pci.domain, pci.bus, pci.device) == (0, 0x19, 0)
     assert (pci.busId, pci.busIdLegacy) == ("00000000:19:00.0", "0000:19:00.0")
 
-    # 45 GiB are listed and 2 unaccounted; the first version counts what is reserved as used.
+    # 45 GiB are listed and 2 unaccounted; the first version counts reserved bytes as used.
     second = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
     assert (second.total, second.reserved) == (140 * GIB, GIB)
     assert (second.used, second.free) == (47 * GIB, 92 * GIB)
@@ -127,7 +127,7 @@ def check_pynvml():
             [(4_194_305, 5 * GIB)],
             [(4_194_306, None)],
         ], lists
-    # The first version of the layout, which no binding of today asks for.
+    # The first version of the layout. No binding of today calls it.
     count, infos = ctypes.c_uint(0), (ctypes.c_uint64 * 8)()
     ask = nvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses")
     assert ask(device, ctypes.byref(count), None) == nvml.NVML_ERROR_INSUFFICIENT_SIZE

@@ -360,8 +360,8 @@ impl Open {
         })
     }
 
-    /// Frees the allocation at an address, in the order of a stream alone. If the stream is refused,
-    /// the allocation stays.
+    /// Frees the allocation at an address, in the order of a stream alone. If the stream is
+    /// refused, the allocation stays.
     ///
     /// # Safety
     ///

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_a_fill_can_repeat() {
+    fn shortest_repeated_pattern_is_found() {
         let at = |address, bytes: &[u8]| shortest_period(bytes, address).len();
         let period = |bytes: &[u8]| at(256, bytes);
         assert_eq!(period(&[7, 7, 7, 7]), 1);
