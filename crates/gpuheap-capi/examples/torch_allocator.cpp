@@ -1,7 +1,8 @@
 /* gpuheap as PyTorch's allocator: a heap for each device, made at its first use.
  *
  *     c++ -shared -fPIC -O2 torch_allocator.cpp -o libtorch_gpuheap.so \
- *         -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi -Wl,-rpath,$PWD/target/release
+ *         -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi \
+ *         -Wl,-rpath,$PWD/target/release
  *
  *     import ctypes, torch
  *     library = "./libtorch_gpuheap.so"

@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::failure::call;
 use crate::locked::locked;
-use crate::scope::{Counts, thread_serial};
+use crate::scope::{Counts, innermost_frame, thread_serial};
 
 /// Outstanding allocations of one heap, by line.
 pub(crate) struct Lines {
@@ -257,13 +257,7 @@ impl Lines {
 
     /// Returns the innermost frame of the program: its code object and line.
     fn calling_line<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyAny>, i32)> {
-        // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
-        // reference or null.
-        let frame = unsafe {
-            let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
-            Bound::from_owned_ptr_or_opt(py, frame.cast())
-        };
-        let mut frame = frame?;
+        let mut frame = innermost_frame(py)?;
         let mut outermost = None;
         loop {
             let (code, number) = place_of(&frame);
@@ -421,12 +415,7 @@ fn is_program(code: &Bound<'_, PyAny>) -> bool {
 /// Returns the innermost line of the program on the calling thread, for the verdict of a dry run.
 pub(crate) fn requester() -> Option<gpuheap::Requester> {
     let line = Python::try_attach(|py| {
-        // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
-        // reference or null.
-        let mut frame = unsafe {
-            let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
-            Bound::from_owned_ptr_or_opt(py, frame.cast())
-        };
+        let mut frame = innermost_frame(py);
         while let Some(found) = frame {
             let (code, number) = place_of(&found);
             if is_program(&code) {

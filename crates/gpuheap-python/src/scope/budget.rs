@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use pyo3::{ffi, intern};
 
 use super::counts::{Charge, Counts, OpenScopes, lock};
+use super::extent::innermost_frame;
 use super::owned::Holder;
 use super::{Account, innermost};
 use crate::collector::collect;
@@ -115,13 +116,7 @@ fn governing(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Py<Accou
 /// Returns whether a hook requests memory for its library: whether its frame is the innermost one.
 /// Code that is called by C alone has no frame.
 fn is_for_hook(py: Python<'_>) -> PyResult<bool> {
-    // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
-    // reference or null.
-    let frame = unsafe {
-        let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
-        Bound::from_owned_ptr_or_opt(py, frame.cast())
-    };
-    let Some(frame) = frame else { return Ok(false) };
+    let Some(frame) = innermost_frame(py) else { return Ok(false) };
     let globals = frame.getattr(intern!(py, "f_globals"))?;
     let Ok(name) = globals.get_item(intern!(py, "__name__")) else { return Ok(false) };
     Ok(name.extract::<&str>().is_ok_and(|name| HOOKS.contains(&name)))

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::{ffi, intern};
 
 /// Serial of the last thread that was given one.
 static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -101,4 +101,14 @@ fn read_progress(opener: &Bound<'_, PyAny>) -> PyResult<Progress> {
 /// Returns a number of this thread that no other of the process has.
 pub(crate) fn thread_serial() -> u64 {
     SERIAL.with(|serial| *serial)
+}
+
+/// Returns the innermost frame of the calling thread. Code that is called by C alone has no frame.
+pub(crate) fn innermost_frame(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
+    // reference or null.
+    unsafe {
+        let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
+        Bound::from_owned_ptr_or_opt(py, frame.cast())
+    }
 }
