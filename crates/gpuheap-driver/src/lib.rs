@@ -31,7 +31,6 @@ mod requests;
 mod result;
 mod table;
 mod types;
-pub mod wsl2;
 
 pub use blocks::{BlockChecks, BlockEvent, BlockNote, EMULATED_BLOCK, EmulatedBlock};
 pub use driver::Driver;
@@ -42,3 +41,18 @@ pub use requests::{EMULATED_REQUEST, EmulatedRequest, RequestReports};
 pub use result::CUresult;
 pub use table::{FUNCTIONS, Function, Lookup, function, lookup};
 pub use types::*;
+
+/// Figures of WSL2 that no call of the driver reports.
+pub mod wsl2 {
+    /// Percentage of a device's free memory that programs under WSL2 may plan with. Windows decides how
+    /// much stays on the device, and refuses requests below the free memory that the driver reports.
+    ///
+    /// One report bounds it: an LLM server failed with "device not ready" at 88 % of two devices, and
+    /// ran at 80 % (microsoft/WSL issue 41176, July 2026). It was not measured here.
+    pub const USABLE_PERCENT: u64 = 80;
+
+    /// Returns the part of `free` bytes that programs under WSL2 may plan with.
+    pub const fn usable(free: u64) -> u64 {
+        free / 100 * USABLE_PERCENT
+    }
+}

@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use gpuheap_driver::*;
 
 use crate::emulator::Call;
-use crate::state::event::{Event, Record};
+use crate::state::capture::{Event, Record};
 use crate::state::stream::{OpRef, Work};
 use crate::{Out, Outcome};
 

@@ -8,8 +8,8 @@ use gpuheap_driver::*;
 use crate::emulator::Call;
 use crate::state::device::{Device, Owner};
 use crate::state::physical::PAGE;
+use crate::state::slots::GRANULE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
-use crate::state::units::GRANULE;
 use crate::{Out, Outcome, state::host};
 
 /// Multiple that small allocations are rounded up to, bytes.

@@ -7,11 +7,12 @@ use gpuheap_driver::*;
 use crate::api::pinned::page_bytes;
 use crate::emulator::Call;
 use crate::state::access::AccessKind;
+use crate::state::arena::{CHUNK, POOL_ALIGN};
 use crate::state::device::Owner;
 use crate::state::pool::{Pool, PoolMemory};
+use crate::state::slots::GRANULE;
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
-use crate::state::units::{CHUNK, GRANULE, POOL_ALIGN};
 use crate::{In, Out, Outcome};
 
 /// Bound of a pool's limit, bytes: the addresses of user space. On an H200 with driver 580, a limit

@@ -6,8 +6,8 @@ use gpuheap_driver::*;
 
 use crate::emulator::Call;
 use crate::state::device::Owner;
+use crate::state::slots::GRANULE;
 use crate::state::space::{Kind, NO_CONTEXT};
-use crate::state::units::GRANULE;
 use crate::state::vmm::{Mapping, Physical, Properties};
 use crate::{In, Out, Outcome};
 

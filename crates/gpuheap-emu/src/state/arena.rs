@@ -6,7 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use crate::state::stream::OpRef;
-use crate::state::units::CHUNK;
+
+/// Memory that a pool takes from the device at a time, bytes: measured on the H200.
+pub(crate) const CHUNK: u64 = 32 << 20;
+/// Multiple that an allocation's place in a pool is rounded up to, bytes: measured on the H200.
+pub(crate) const POOL_ALIGN: u64 = 512;
 
 /// Places in a growing range of chunks. A free extent carries the free that must be done before
 /// another stream may take it. Free neighbours of one stream are joined, across chunks too. A chunk

@@ -1,4 +1,5 @@
-//! Captures: streams that record a graph instead of running.
+//! Captures: streams that record a graph instead of running. Events: marks of a stream's work, or of
+//! a capture.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use gpuheap_driver::{CUstreamCaptureMode, CUstreamCaptureStatus};
 use rustc_hash::FxHashMap;
 
 use crate::handles::{HandleKind, Handles};
-use crate::state::stream::Work;
+use crate::state::clock::Clock;
+use crate::state::stream::{OpRef, Work};
 use crate::state::user_object::{Due, Kept, UserObject};
 
 pub(crate) struct Captures {
@@ -146,4 +148,23 @@ pub(crate) fn may_disturb(symbol: &str) -> bool {
         "cuMemPoolTrimTo",
     ];
     !symbol.contains("Async") && starts.iter().any(|start| symbol.starts_with(start))
+}
+
+/// Event of the program.
+pub(crate) struct Event {
+    pub(crate) context: u32,
+    pub(crate) flags: u32,
+    /// Last record; `None` before the first one.
+    pub(crate) recorded: Option<Record>,
+    /// Point of a capture that the event marks instead.
+    pub(crate) captured: Option<Captured>,
+}
+
+/// Last record of an event.
+pub(crate) struct Record {
+    pub(crate) op: OpRef,
+    /// Time at which the stream passed the record, virtual nanoseconds.
+    pub(crate) time: Option<u64>,
+    /// Clock of all that happened before the record, for the checks.
+    pub(crate) clock: Option<Box<Clock>>,
 }

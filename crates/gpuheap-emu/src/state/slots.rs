@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use crate::state::units::GRANULE;
+/// Unit by which device memory in use changes, bytes: measured on the H200. Virtual memory
+/// management has the same granularity.
+pub(crate) const GRANULE: u64 = 2 << 20;
 
 /// Granules shared by small allocations. The smallest free place that suffices is taken, free
 /// neighbours are joined, and an empty granule is returned.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheap_driver::CUmemLocation;
 
+use crate::state::slots::GRANULE;
 use crate::state::stream::OpRef;
-use crate::state::units::GRANULE;
 
 /// First address of device memory. It is below 2^47, as on real devices. Linux puts neither
 /// programs nor their libraries, heap or stacks there, so a device address is never a host address.
