@@ -1,5 +1,5 @@
-//! Captures: streams that record a graph instead of running. Events: marks of a stream's work, or of
-//! a capture.
+//! Captures: streams that record a graph instead of running. Events: marks of a stream's work, or
+//! of a capture.
 
 use std::sync::Arc;
 
