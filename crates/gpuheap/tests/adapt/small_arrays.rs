@@ -159,7 +159,7 @@ fn small_arrays_name_adapt_call_site() {
     let up = target.adapt(&(vec![vec![1_u8], vec![2]], vec![1_u8; 100_000])).unwrap();
     let leaks = heap.leaks().unwrap();
     assert_eq!((leaks.allocations, leaks.sites.len()), (2, 1), "{leaks}");
-    assert!(leaks.to_string().contains(&format!("small.rs:{line}")), "{leaks}");
+    assert!(leaks.to_string().contains(&format!("small_arrays.rs:{line}")), "{leaks}");
     drop(up);
     assert_no_findings(&device, "leaks");
 }
