@@ -334,3 +334,21 @@ print('end')
     let notes = json["notes"].to_string();
     assert!(notes.contains("the hook failed in after_step: TypeError"), "{notes}");
 }
+
+#[test]
+fn heap_refusal_with_later_step_fits() {
+    let program = "
+import ctypes
+driver, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()
+assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+torch.cuda.get_allocator_backend = lambda: 'pluggable'
+torch.opened()
+size, place = ctypes.c_ulonglong(60 << 30), ctypes.c_ulonglong(0)
+driver.gpuheap_emulated_request(size, place, b'a.py:1 in f', 0)
+";
+    let (ran, json) = ran(program, &["--card", "RTX 4090"]);
+    assert_eq!((ran.code, &json["outcome"]), (1, &json!("does_not_fit")), "{}", ran.stderr);
+    let (ran, json) = self::ran(&format!("{program}torch.step()"), &["--card", "RTX 4090"]);
+    assert_eq!((ran.code, &json["outcome"]), (0, &json!("fits")), "{}", ran.stderr);
+    assert_eq!(process(&json)["refused"][0]["then"], "step");
+}
