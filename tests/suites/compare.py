@@ -4,8 +4,8 @@ compare.py KNOWN FOLDER
 
 FOLDER has an outcome file SCHEDULE/SUITE/MODULE for each process, with its output beside it in
 MODULE.log. KNOWN has a line for each known failure: suite, pattern of the name, pattern of the
-error, class, reason, with tabs. Fails if a test failed that no line of KNOWN names, or if a process did
-not end.
+error, class, reason, with tabs. Fails if a test failed that no line of KNOWN names, or if a
+process did not end.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Follows the first steps of docs/emulator.md, and compares the output of its examples with the page.
+"""Follows the first steps of docs/emulator.md, and compares its examples' output with the page.
 
     first_steps.py PAGE PINS LIBRARY_FOLDER
 
