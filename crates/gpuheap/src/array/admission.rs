@@ -1,5 +1,6 @@
-//! Admission: a check of this thread's device arrays before they take memory. Callers that count
-//! arrays by budgets of their own, such as the scopes of the Python package, refuse in time.
+//! Admission: a check on each thread that runs before a device array takes memory. Callers with
+//! their own memory budgets, such as the scopes of the Python package, use it to refuse an array in
+//! time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,13 +11,14 @@ use crate::kind::MemoryKind;
 type Check = Rc<dyn Fn(u64) -> bool>;
 
 thread_local! {
-    /// `true` while the thread has a check. Every new array reads it.
+    /// `true` while the thread has a check. Every new array reads this flag.
     static IS_SET: Cell<bool> = const { Cell::new(false) };
     static CHECK: RefCell<Option<Check>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`. Before an array of this thread takes device memory meanwhile, `check` gets its
-/// bytes. If `check` returns `false`, the array is not made.
+/// Runs `work` with an admission check. While `work` runs, `check` is called with the size in bytes
+/// of each array of this thread before the array takes device memory. If `check` returns `false`,
+/// the array is not made.
 #[doc(hidden)]
 pub fn admitted<R>(check: impl Fn(u64) -> bool + 'static, work: impl FnOnce() -> R) -> R {
     let _end = Restore(replace(Some(Rc::new(check))));
@@ -41,7 +43,7 @@ fn replace(check: Option<Check>) -> Option<Check> {
     CHECK.with(|now| std::mem::replace(&mut *now.borrow_mut(), check))
 }
 
-/// Restores the previous check, also after a panic.
+/// Guard that restores the previous check when it is dropped, also after a panic.
 struct Restore(Option<Check>);
 
 impl Drop for Restore {

@@ -17,17 +17,18 @@ use crate::array::target::Target;
 use crate::error::Error;
 
 impl Target {
-    /// Allocates an array of that shape without contents. It becomes readable once it is written.
+    /// Allocates an array of the given shape without contents. The array becomes readable once it
+    /// is written.
     ///
-    /// If the heap's cache serves the request, it does not wait for the device. If memory is short,
-    /// the heap runs its reclaim steps first. An array of zero bytes takes no memory, and its
-    /// pointer is 0.
+    /// If the heap's cache serves the request, the call does not wait for the device. If memory is
+    /// short, the heap runs its reclaim steps first. An array of zero bytes takes no memory, and
+    /// its pointer is 0.
     ///
     /// # Errors
     ///
     /// [Out of memory](Error::out_of_memory); the shape is larger than any memory; the elements
-    /// need a larger alignment than the heap's memory has; the stream is of another device than the
-    /// heap; the [scope](crate::Scope) has ended.
+    /// need a larger alignment than the heap's memory has; the stream belongs to another device
+    /// than the heap; the [scope](crate::Scope) has ended.
     #[track_caller]
     pub fn uninit<T: Element, I: IntoDimension>(
         &self,
@@ -118,7 +119,8 @@ impl Target {
         Ok(array)
     }
 
-    /// Allocates an array as [`uninit`](Target::uninit) does, for a given line of the program.
+    /// Allocates an array as [`uninit`](Target::uninit) does, and records `at` as the line that
+    /// made it.
     pub(crate) fn uninit_at<T: Element, D: Dimension>(
         &self,
         shape: D,

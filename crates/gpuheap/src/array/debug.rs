@@ -7,20 +7,20 @@ use ndarray::Dimension;
 
 use super::{ArrayBase, ArrayData, Element, UninitArray};
 
-/// Most elements of the last axis that are shown.
+/// Maximum number of elements shown along the last axis.
 const COLUMNS: usize = 8;
-/// Most indices of the last axis but one.
+/// Maximum number of indices shown along the second-last axis.
 const ROWS: usize = 6;
-/// Most indices of each further axis.
+/// Maximum number of indices shown along each further axis.
 const LAYERS: usize = 2;
-/// Most rows in total.
+/// Maximum number of rows shown in total.
 const ALL_ROWS: usize = 24;
-/// Most bytes of a row.
+/// Maximum number of bytes read for one row.
 const ROW_BYTES: usize = 4096;
 
-/// Shows kind, shape and the first elements: a few of each axis, a matrix as rows. Never fails.
-/// Reads less than 100 KiB, for which it waits for the array's last use. Width and precision apply
-/// to the elements.
+/// Formats the kind, the shape and the first elements: a few along each axis, a matrix as rows.
+/// Never fails. Waits for the array's last use, and reads less than 100 KiB. A width or precision
+/// in the format string applies to the elements.
 ///
 /// ```text
 /// DeviceArray<f32>([2, 1000], device)
@@ -103,7 +103,7 @@ fn shown_counts<T>(shape: &[usize]) -> Vec<usize> {
     shown
 }
 
-/// Collects the starts of the shown rows, in elements.
+/// Collects the index of the first element of each shown row.
 fn row_starts(shape: &[usize], shown: &[usize], from: usize, starts: &mut Vec<usize>) {
     match (shape, shown) {
         ([_, rest @ ..], [count, shown @ ..]) if !rest.is_empty() => {
@@ -144,7 +144,7 @@ fn write_elements<'a, T: fmt::Debug + 'a>(
         };
     };
     f.write_str("[")?;
-    // Rows are on lines of their own, layers are separated by an empty line.
+    // Each row has its own line. An empty line separates layers.
     let between = match shape.len() {
         0 => ", ".to_owned(),
         below => format!(",{}{}", "\n".repeat(below), " ".repeat(depth + 1)),

@@ -12,9 +12,9 @@ use crate::error::{Error, ErrorKind};
 /// * structs that derive `bytemuck::Pod`, or `bytemuck::NoUninit` and
 ///   `bytemuck::CheckedBitPattern`; for these, depend on `bytemuck` with its feature `derive`
 ///
-/// There is nothing to implement: every type without padding whose valid bit patterns `bytemuck`
-/// knows is an element. Elements read back are checked: for example, a byte that is neither 0 nor 1
-/// is an error, not a `bool`.
+/// Programs do not implement this trait. A type is an element if it has no padding and `bytemuck`
+/// knows its valid bit patterns. Elements are checked when they are read back. For example, if a
+/// byte of a `bool` is neither 0 nor 1, the read returns an error.
 ///
 /// A type with heap pointers is not plain data. Upload the data that it points to, or adapt the
 /// structure that holds it.
@@ -29,12 +29,12 @@ pub trait Element: CheckedBitPattern + NoUninit + Send + Sync {}
 #[diagnostic::do_not_recommend]
 impl<T: CheckedBitPattern + NoUninit + Send + Sync> Element for T {}
 
-/// Returns the bytes of elements; none for elements of zero size.
+/// Returns the elements as bytes; empty for elements of zero size.
 pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     if size_of::<T>() == 0 { &[] } else { bytemuck::cast_slice(elements) }
 }
 
-/// Refuses bits that were read if they are not valid elements.
+/// Returns an error if bits that were read from the device are not valid elements.
 pub(super) fn check_bits<T: Element>(bits: &[T::Bits]) -> Result<(), Error> {
     match bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
         None => Ok(()),

@@ -33,18 +33,18 @@ pub(super) fn fill<S: ArrayData, T: Element, D: Dimension>(
         let address = array.at(address);
         match *shortest_period(bytes_of(&value), address) {
             [byte] => stream.enqueue("cuMemsetD8Async", |driver| {
-                // SAFETY: the array has these bytes, and its stream is alive.
+                // SAFETY: the array is `bytes` long, and the stream is alive.
                 unsafe { driver.cuMemsetD8Async(address, byte, bytes as usize, stream.raw()) }
             }),
             [a, b] if address.is_multiple_of(2) => stream.enqueue("cuMemsetD16Async", |driver| {
                 let value = u16::from_ne_bytes([a, b]);
-                // SAFETY: the array has these bytes, in units of two, and its stream is alive.
+                // SAFETY: the array is `bytes` long, a multiple of two, and the stream is alive.
                 unsafe { driver.cuMemsetD16Async(address, value, bytes as usize / 2, stream.raw()) }
             }),
             [a, b, c, d] if address.is_multiple_of(4) => {
                 stream.enqueue("cuMemsetD32Async", |driver| {
                     let value = u32::from_ne_bytes([a, b, c, d]);
-                    // SAFETY: the array has these bytes, in units of four, and its stream is alive.
+                    // SAFETY: the array is `bytes` long, a multiple of four; the stream is alive.
                     unsafe {
                         driver.cuMemsetD32Async(address, value, bytes as usize / 4, stream.raw())
                     }
@@ -55,8 +55,9 @@ pub(super) fn fill<S: ArrayData, T: Element, D: Dimension>(
     })
 }
 
-/// Returns the shortest run of 1, 2 or 4 bytes that repeats through `bytes`, or all of them. A fill
-/// supports those widths alone, at addresses that are multiples of them.
+/// Returns the shortest pattern of 1, 2 or 4 bytes that repeats through `bytes`, or `bytes` if no
+/// such pattern exists. The driver's fills support only these widths, and only at addresses that
+/// are multiples of the width.
 fn shortest_period(bytes: &[u8], address: u64) -> &[u8] {
     for period in [1, 2, 4] {
         if bytes.len().is_multiple_of(period)
@@ -69,21 +70,22 @@ fn shortest_period(bytes: &[u8], address: u64) -> &[u8] {
     bytes
 }
 
-/// Uploads a few elements and doubles them by copies: 30 copies fill 64 GiB.
+/// Uploads the pattern a few times, then doubles the filled part by copies within the array. 30
+/// copies fill 64 GiB.
 fn fill_by_doubling(
     address: u64,
     pattern: &[u8],
     count: usize,
     stream: &Stream,
 ) -> Result<(), Error> {
-    // Large enough that the first copies do not dominate the time.
+    // The seed is large enough that the first copies do not dominate the time.
     let seed = pattern.repeat(count.min(4096 / pattern.len() + 1));
     let (total, mut done) = (pattern.len() * count, seed.len());
     stream.refuse_capturing()?;
     let later = is_read_later(&seed, stream)?;
     stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
         // SAFETY: the array is at least as long as the seed. The seed is kept until the driver has
-        // read it: pageable memory at the return, other memory at the wait below.
+        // read it: before the call returns for pageable memory, at the wait below for other memory.
         unsafe {
             driver.cuMemcpyHtoDAsync_v2(address, seed.as_ptr().cast(), seed.len(), stream.raw())
         }

@@ -19,8 +19,8 @@ use crate::stream::Stream;
 impl Target {
     /// Makes an array over foreign memory of the target's device. Dropping, freeing or releasing
     /// the array does not free the memory. The driver reports the kind of memory. Page-locked
-    /// memory of any origin counts as pinned. The target's stream counts as the stream of its last
-    /// use.
+    /// memory of any origin counts as pinned. The target's stream counts as the stream of the
+    /// memory's last use.
     ///
     /// # Safety
     ///
@@ -41,10 +41,10 @@ impl Target {
         self.foreign(address, shape.into_dimension(), None)
     }
 
-    /// Makes an array over foreign memory with an owner. When the memory is freed, in whatever way,
-    /// the owner is called once. It gets the address and a stream that is ordered after every use
-    /// of the memory, with the device's context current. The owner must not wait for another thread
-    /// that uses the array.
+    /// Makes an array over foreign memory with an owner. The owner is called once, when the memory
+    /// is freed in any way. Its arguments are the memory's address and a stream that is ordered
+    /// after every use of the memory. The device's context is current during the call. The owner
+    /// must not wait for another thread that uses the array.
     ///
     /// After a fork or a [reset](crate::Device::reset) the owner is not called, because the memory
     /// no longer exists.
@@ -55,8 +55,8 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// The errors of [`wrap`](Target::wrap); the scope has ended. The owner is then dropped without
-    /// a call.
+    /// The errors of [`wrap`](Target::wrap); the scope has ended. If an error is returned, the
+    /// owner is dropped without a call.
     #[track_caller]
     pub unsafe fn wrap_owned<T: Element, I: IntoDimension>(
         &self,
@@ -128,7 +128,7 @@ impl Target {
                     found.device
                 )));
             }
-            // The host reads such arrays in place, at the device's address.
+            // The host reads pinned arrays in place, at the device's address.
             if found.kind() == MemoryKind::Pinned && found.host != asked {
                 return Err(refused(format!(
                     "the host sees it at {:#x}, and an array needs one address for the host and the \
@@ -164,7 +164,7 @@ impl Attributes {
             (&raw mut found.host).cast(),
         ];
         let _current = stream.context().enter()?;
-        // SAFETY: there are as many names as values, each of the type that its name requires.
+        // SAFETY: there is one value for each name, of the type that the name requires.
         let asked = unsafe {
             let (names_at, values_at) = (names.as_mut_ptr(), values.as_mut_ptr());
             stream.context().driver().cuPointerGetAttributes(

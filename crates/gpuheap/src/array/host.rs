@@ -14,9 +14,11 @@ use crate::error::{Error, ErrorKind};
 
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
     /// Borrows the elements of unified, pinned or registered memory in place. Waits for the array's
-    /// last use. If the device has no concurrent access to managed memory (WSL2), waits for all
-    /// work of the device. The device then gets no more work until the borrow ends, and never again
-    /// if the borrow is forgotten.
+    /// last use.
+    ///
+    /// If the device has no concurrent access to managed memory (WSL2), waits for all work of the
+    /// device. Until the borrow ends, the device then refuses new work. If the borrow is forgotten,
+    /// the device refuses new work forever.
     ///
     /// # Errors
     ///
@@ -57,8 +59,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         let pointer = match self.bytes() {
             0 => std::ptr::dangling_mut::<T>(),
             _ => {
-                // For registered memory the device's address differs from the host's, and agrees
-                // with it only within a page.
+                // The device's and the host's address of registered memory agree only within a
+                // page, so the alignment is checked at the host's address.
                 check_alignment::<T>(self.at(address))?;
                 std::ptr::with_exposed_provenance_mut::<T>(self.at(address) as usize)
             }
@@ -71,8 +73,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     }
 }
 
-/// Elements of an array, borrowed for reading in place. The memory stays while this lives, even if
-/// the array is freed early.
+/// Elements of an array, borrowed for reading in place. As long as this borrow exists, the memory
+/// is kept, even if the array is freed early.
 pub struct HostRef<'a, T> {
     elements: &'a [T],
     _borrow: Borrow<'a>,

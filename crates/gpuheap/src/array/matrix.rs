@@ -1,6 +1,7 @@
 //! Matrices that store only part of their elements.
 
-/// A square matrix with zeros except on its diagonal. The content is the diagonal, of one axis.
+/// A square matrix with zeros except on its diagonal. The content is the diagonal, as an array with
+/// one axis.
 ///
 /// A wrapper holds a [`DeviceArray`](crate::DeviceArray), a view of one, an array of `ndarray`, a
 /// vector or any other value. It gives the elements a meaning, and computes nothing.
@@ -23,13 +24,13 @@ pub struct UpperTriangular<A>(pub A);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerTriangular<A>(pub A);
 
-/// A square matrix that equals its transpose. One stored triangle counts, with the diagonal; the
-/// elements of the other are ignored.
+/// A square matrix that equals its transpose. Only one stored triangle is used, with the diagonal.
+/// The stored elements of the other triangle are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Symmetric<A> {
     /// Stored elements.
     pub matrix: A,
-    /// Triangle that counts.
+    /// Triangle whose elements are used.
     pub from: Triangle,
 }
 

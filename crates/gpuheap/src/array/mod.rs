@@ -51,8 +51,9 @@ use storage::Storage;
 /// Elements lie in row-major order with no gaps. [`Target`] makes arrays.
 pub type DeviceArray<T, D = Ix1> = ArrayBase<Owned, T, D>;
 
-/// A counted handle to a shared array. The memory is freed with the last handle, or for all of them
-/// by [`free_early`](ArrayBase::free_early). From [`into_shared`](ArrayBase::into_shared).
+/// A reference-counted handle to a shared array, made by [`into_shared`](ArrayBase::into_shared).
+/// The memory is freed when the last handle is dropped, or for all handles at once by
+/// [`free_early`](ArrayBase::free_early).
 pub type SharedArray<T, D = Ix1> = ArrayBase<Shared, T, D>;
 
 /// A window of an array, borrowed for reading.
@@ -82,9 +83,9 @@ pub type DeviceViewMut<'a, T, D = Ix1> = ArrayBase<ViewMut<'a>, T, D>;
 ///
 /// # Streams
 ///
-/// An array records the stream of its last use. Work on another stream first waits for the work of
-/// that stream, by an event and not on the host. The other stream then becomes the stream of last
-/// use.
+/// An array records the stream of its last use. If the array is then used on a second stream, the
+/// second stream first waits for the work of the recorded stream, by an event and without blocking
+/// the host. The second stream then becomes the stream of last use.
 pub struct ArrayBase<S, T, D = Ix1> {
     held: S,
     /// Offset in bytes from the start of the storage.
@@ -185,10 +186,11 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.storage().stream()
     }
 
-    /// Returns the target for new arrays like this one: same heap and kind of memory, on the stream
-    /// of its last use. If that stream is of another device, it is the stream of its first use. New
-    /// arrays belong to this array's scope while that is open. For registered memory, which belongs
-    /// to the program, the kind is pinned.
+    /// Returns a target for new arrays like this one, with the same heap and kind of memory. Its
+    /// stream is the stream of this array's last use or, if that stream belongs to another device,
+    /// of this array's first use. While this array's scope is open, new arrays belong to that
+    /// scope. If this array is in registered memory, the target's kind is pinned, because
+    /// registered memory belongs to the program.
     pub fn target(&self) -> Target {
         let storage = self.storage();
         let kind = match storage.kind() {
@@ -200,8 +202,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         target.within(storage.scope().and_then(|scope| scope.for_new_arrays()))
     }
 
-    /// Returns `true` if the memory was freed before this handle: by `free_early`, or at the end of
-    /// a scope.
+    /// Returns `true` if the memory was freed although this handle exists: by `free_early`, or at
+    /// the end of a scope.
     pub fn is_freed(&self) -> bool {
         self.storage().is_freed()
     }
@@ -210,7 +212,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// zero bytes. `stream` waits for earlier work on the array, and becomes the stream of last
     /// use. The host does not wait.
     ///
-    /// Enqueue the work that uses the pointer on `stream`, before the array is dropped, freed or
+    /// On `stream`, enqueue all work that uses the pointer before the array is dropped, freed or
     /// used on another stream.
     ///
     /// # Errors
@@ -250,8 +252,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// The array was freed already, by the end of a scope; a driver error. The memory is counted
-    /// all the same.
+    /// The array was freed already, by the end of a scope; a driver error. The heap counts the
+    /// memory even after a driver error.
     #[track_caller]
     #[doc(alias = "dealloc")]
     pub fn free(self) -> Result<(), Error> {
@@ -279,13 +281,13 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
 }
 
 impl<T: Element, D: Dimension> SharedArray<T, D> {
-    /// Frees the memory for all handles, in the order of its last use, without waiting. Later use
-    /// of a handle is an error that says so. A second call does nothing. Returns `true` if this
-    /// call freed the memory.
+    /// Frees the memory for all handles, in the order of its last use, without waiting. If a handle
+    /// is used later, the use returns an error that names this call. A second call does nothing.
+    /// Returns `true` if this call freed the memory.
     ///
     /// # Errors
     ///
-    /// A driver error. The memory is counted all the same.
+    /// A driver error. The heap counts the memory even then.
     #[track_caller]
     pub fn free_early(&self) -> Result<bool, Error> {
         self.storage().free_early(Freed::Early(Location::caller()))

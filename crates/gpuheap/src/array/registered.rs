@@ -17,17 +17,18 @@ use crate::measure;
 
 impl Target {
     /// Page-locks a vector and makes it an array that the device reads and writes in place, without
-    /// a copy, at the speed of the bus. Its kind is [`Registered`](MemoryKind::Registered),
-    /// whatever the target's kind, and [`usage_of`](crate::Heap::usage_of) counts it under that
-    /// kind.
+    /// a copy, at the speed of the bus. The array's kind is [`Registered`](MemoryKind::Registered),
+    /// whatever the target's kind, and [`usage_of`](crate::Heap::usage_of) counts the array under
+    /// that kind.
     ///
     /// Locking takes time: 18 ms for 256 MiB that were written before (H200 host). If the driver
-    /// locks no more memory, the heap runs its reclaim steps on pinned memory.
+    /// refuses to lock more memory, the heap runs its reclaim steps on pinned memory.
     ///
     /// A free of the array blocks until its last use has completed, because the vector is then
     /// unlocked and freed. That applies to a drop, the end of its [scope](crate::Scope) and every
-    /// other free. If the heap or the target [says so](Target::zero_on_free), the vector is first
-    /// filled with zeros. [`unregister`](DeviceArray::unregister) returns the vector unchanged.
+    /// other free. If the heap or the target [fills freed memory with zeros](Target::zero_on_free),
+    /// the vector is filled before it is freed. [`unregister`](DeviceArray::unregister) returns the
+    /// vector unchanged.
     ///
     /// A vector without elements, or with elements of zero size, is not locked: the array has a
     /// null pointer and zero bytes. `unregister` returns such a vector too.
@@ -47,8 +48,8 @@ impl Target {
         let (memory, bytes) = (vector.as_mut_ptr().cast(), size_of_val(vector.as_slice()));
         let _time = measure::memory_management();
         let locked = match self.check_scope() {
-            // SAFETY: the vector stays in place until its pages are unlocked: `Registered` has
-            // both.
+            // SAFETY: the vector stays in place until its pages are unlocked, because `Registered`
+            // owns both the vector and the lock.
             Ok(()) => unsafe { self.heap.lock_pages(memory, bytes, &self.stream) },
             Err(error) => Err(error),
         };
@@ -63,7 +64,7 @@ impl Target {
         let storage = Arc::new(Storage::new(self, kind, bytes as u64, memory, at));
         match self.join(&storage) {
             Ok(()) => Ok(DeviceArray::over(storage, shape)),
-            // The scope has ended: the vector is returned as the array's end would return it.
+            // The scope has ended, so the vector is unlocked and returned with the error.
             Err(error) => match DeviceArray::<T, Ix1>::over(storage, shape).unregister() {
                 Ok(vector) => Err(RegisterError { error, vector }),
                 Err(_) => Err(RegisterError { error, vector: Vec::new() }),
@@ -92,7 +93,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
                 self.kind()
             )));
         }
-        // Waits, and finds bytes that are not valid elements.
+        // `as_slice` waits, and returns an error if the bytes are not valid elements.
         let elements = self.as_slice()?;
         if !self.storage().is_vector_of::<T>(self.len()) {
             return Ok(elements.to_vec());

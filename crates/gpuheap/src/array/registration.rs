@@ -22,9 +22,9 @@ impl Registered {
         self.vector.downcast_ref::<Vec<T>>().is_some_and(|vector| vector.len() == count)
     }
 
-    /// Unlocks the pages after all work of `last`, for which it waits.
+    /// Waits for all work of `last`, then unlocks the pages and returns the vector.
     ///
-    /// If that fails, the device may still access the memory, so it is never freed.
+    /// If that fails, the device may still access the memory, so the memory is never freed.
     pub(super) fn unlock(self, last: &Stream) -> Result<Box<dyn Any + Send>, Error> {
         let Registered { lock, vector, .. } = self;
         match lock.unlock_after(last) {
@@ -45,7 +45,7 @@ impl Registered {
             let first = std::ptr::with_exposed_provenance_mut::<u8>(host as usize);
             // SAFETY: the vector still exists, is owned here, and its elements have no destructors.
             unsafe { first.write_bytes(0, bytes) };
-            // Otherwise the compiler may remove a write that is never read.
+            // Without this line, the compiler may remove the fill, because nothing reads the zeros.
             std::hint::black_box(first);
         }
         drop(vector);

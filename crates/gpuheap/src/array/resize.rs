@@ -10,14 +10,14 @@ use super::{ArrayBase, DeviceArray, UninitArray};
 use crate::error::Error;
 
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
-    /// Changes the shape of the array. The elements keep their row-major order: the first ones
-    /// stay, up to the new length, and any further ones are `fill`. A matrix therefore keeps its
+    /// Changes the shape of the array. The elements keep their row-major order. Elements up to the
+    /// new length stay, and additional elements are set to `fill`. A matrix therefore keeps its
     /// rows if only the leading axis changes.
     ///
     /// If the length changes, the array moves to new memory of its [`target`](ArrayBase::target).
     /// The old memory is freed after the copy, in stream order, so both are needed at once. If the
-    /// length stays, the array keeps its memory. If the heap's cache serves the request, it does
-    /// not wait for the device.
+    /// length stays, the array keeps its memory. If the heap's cache serves the request, the call
+    /// does not wait for the device.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {

@@ -18,14 +18,14 @@ use crate::stream::Stream;
 
 impl Heap {
     /// Runs `work` with a scope. The scope's end frees the arrays that `work` made with the scope's
-    /// [targets](Scope::on), also after a panic. It frees arrays that `work` returns or stores
-    /// elsewhere too, unless they were [kept](Scope::keep). Frees are in the order of each array's
-    /// last use and do not wait. A later use of such an array is an error that names the line where
-    /// the scope began.
+    /// [targets](Scope::on), also after a panic. That includes arrays that `work` returns or stores
+    /// elsewhere, unless they were [kept](Scope::keep). Frees are in the order of each array's last
+    /// use and do not wait. A later use of a freed array is an error that names the line where the
+    /// scope began.
     ///
-    /// Arrays that were dropped before need nothing. Arrays of a reference cycle, or forgotten
-    /// ones, are freed all the same. So are [batches](crate::Batches) uploaded in the scope,
-    /// including those ahead of their turn. [Blocks](crate::Block) do not belong to scopes.
+    /// The scope's end also frees arrays in a reference cycle, forgotten arrays, and
+    /// [batches](crate::Batches) uploaded in the scope, including those ahead of their turn.
+    /// [Blocks](crate::Block) do not belong to scopes.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -48,9 +48,10 @@ impl Heap {
         (result, end.report())
     }
 
-    /// Runs `work` as [`scope`](Heap::scope) does, with a scope of all arrays of this heap that
-    /// this thread makes until `work` returns, with any target. With nested scopes, an array
-    /// belongs to the innermost one. An array kept there belongs to the next one.
+    /// Runs `work` with a scope, as [`scope`](Heap::scope) does. All arrays of this heap that this
+    /// thread makes until `work` returns belong to the scope, whatever their target. If such scopes
+    /// are nested, an array belongs to the innermost one. An array that is kept from a scope
+    /// belongs to the next outer one.
     #[track_caller]
     pub fn thread_scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
         let scope = Scope::new(self, Location::caller());
@@ -61,7 +62,7 @@ impl Heap {
     }
 }
 
-/// A section of a program; its end frees the arrays made in it. From [`Heap::scope`] and
+/// A section of a program; its end frees the arrays made in it. Made by [`Heap::scope`] and
 /// [`Heap::thread_scope`].
 pub struct Scope {
     heap: Heap,
@@ -73,7 +74,7 @@ impl Scope {
         Scope::with_kind(heap, began, ScopeKind::Code, innermost(heap))
     }
 
-    /// Makes the scope of one batch of those requested at `began`.
+    /// Makes the scope of one batch. `began` is the line that requested the batches.
     pub(crate) fn for_batch(
         heap: &Heap,
         requested: &'static Location<'static>,
@@ -120,10 +121,12 @@ impl Scope {
         &self.heap
     }
 
-    /// Moves an array, given by a handle or a reference to one, out of the scope. The scope's end
-    /// then does not free the memory, and reports it if it still exists. The array then belongs to
-    /// the thread scope in which this scope began, if any. An array of a batch that was uploaded in
-    /// the scope also leaves the batch's turn. Any other array is returned unchanged.
+    /// Moves an array out of the scope. `array` is a handle or a reference to a handle. The scope's
+    /// end then does not free the memory, and reports the memory if it still exists.
+    ///
+    /// If this scope began within a thread scope, the array then belongs to that thread scope. If
+    /// the array is of a batch that was uploaded in this scope, the end of the batch's turn does
+    /// not free it either. An array that does not belong to this scope is returned unchanged.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         array.leave(self);
         array
@@ -187,7 +190,7 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// The end of a scope, also after a panic.
+/// Guard that ends the scope when it is dropped, also after a panic.
 struct ScopeEnd<'a> {
     scope: &'a Scope,
     of_thread: bool,

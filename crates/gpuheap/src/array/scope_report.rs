@@ -15,7 +15,7 @@ pub struct ScopeReport {
     pub began: &'static Location<'static>,
     /// Number of arrays that the end freed; arrays dropped before are not counted.
     pub freed: u64,
-    /// Bytes of these arrays.
+    /// Bytes of the arrays that the end freed.
     pub freed_bytes: u64,
     /// Arrays that were moved out and still exist, in the order of their moves.
     pub kept: Vec<Kept>,
@@ -29,7 +29,7 @@ pub struct ScopeReport {
 pub struct Kept {
     /// Address on the device; 0 for zero bytes.
     pub address: u64,
-    /// Size of its memory in bytes.
+    /// Size of the array's memory in bytes.
     pub bytes: u64,
     /// Kind of memory.
     pub kind: MemoryKind,
@@ -79,7 +79,8 @@ fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// A line of the program in a number of columns: the end of the path is kept, because it says most.
+/// A line of the program, displayed in at most the given number of columns. If the path is too
+/// long, its end is kept, because the end identifies the file best.
 struct ShortLocation(&'static Location<'static>, usize);
 
 impl fmt::Display for ShortLocation {

@@ -18,12 +18,13 @@ pub(crate) struct ScopeState {
     /// Number of the scope; later scopes have greater numbers.
     pub(super) number: u64,
     pub(super) kind: ScopeKind,
-    /// The thread scope in which this one began. For a batch, the scope that it was uploaded in.
+    /// The thread scope in which this one began. For a batch, the scope in which the batch was
+    /// uploaded.
     pub(super) outer: Option<Arc<ScopeState>>,
     pub(super) lists: Mutex<Lists>,
 }
 
-/// Section of a program that a scope stands for.
+/// Section of a program that a scope covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScopeKind {
     Code,
@@ -34,7 +35,7 @@ pub(super) enum ScopeKind {
 #[derive(Default)]
 pub(super) struct Lists {
     pub(super) open: bool,
-    /// `true` once the scope has ended, rather than only its upload.
+    /// `true` once the scope has ended. A scope that is only closed to new arrays has not ended.
     pub(super) over: bool,
     pub(super) members: Few<Storage>,
     pub(super) kept: Few<Storage>,
@@ -47,9 +48,9 @@ impl ScopeState {
         !self.heap.is_forked() && self.lock().open
     }
 
-    /// Returns the scope for new arrays that are made like a member of this one: this scope while
-    /// it is open. For a batch whose turn has ended, it is the scope around the batch, because
-    /// results of a batch outlive its turn.
+    /// Returns the scope for new arrays that are made like a member of this scope. While this scope
+    /// is open, returns this scope. If this is the scope of a batch whose turn has ended, returns
+    /// the scope around the batch, because results of a batch outlive its turn.
     pub(crate) fn for_new_arrays(self: Arc<Self>) -> Option<Arc<ScopeState>> {
         if self.is_open() {
             return Some(self);
@@ -60,7 +61,7 @@ impl ScopeState {
         }
     }
 
-    /// Closes the scope to new arrays. Its end frees those made before.
+    /// Closes the scope to new arrays. The scope's end frees the arrays made before.
     pub(crate) fn close(&self) {
         if !self.heap.is_forked() {
             self.lock().open = false;
@@ -76,7 +77,7 @@ impl ScopeState {
         lists.members.alive().filter(|storage| self.has(storage)).collect()
     }
 
-    /// Returns the error of making an array in a scope that has ended.
+    /// Returns the error for making an array after the scope has ended.
     pub(super) fn ended(&self) -> Error {
         let (file, line) = (self.began.file(), self.began.line());
         let what = match self.kind {
@@ -95,9 +96,10 @@ impl ScopeState {
         if self.is_open() { Ok(()) } else { Err(self.ended()) }
     }
 
-    /// Registers a storage, for the scope's end to free it.
+    /// Registers a storage, so that the scope's end frees it.
     pub(crate) fn add(self: &Arc<Self>, storage: &Arc<Storage>) -> Result<(), Error> {
-        // Set first, so that an end of the scope meanwhile finds the storage to be its own.
+        // The storage's scope is set first. If the scope ends during this call, its end then finds
+        // a storage that belongs to it.
         storage.join(Some(self.clone()));
         let mut lists = self.lock();
         if lists.open {
@@ -109,7 +111,7 @@ impl ScopeState {
         Err(self.ended())
     }
 
-    /// Registers a batch that is uploaded in this scope, for the scope's end to free it.
+    /// Registers a batch that is uploaded in this scope, so that the scope's end frees it.
     pub(crate) fn adopt(&self, batch: &Arc<ScopeState>) -> Result<(), Error> {
         self.check_open()?;
         let mut lists = self.lock();
@@ -121,7 +123,7 @@ impl ScopeState {
         Err(self.ended())
     }
 
-    /// Returns an error if the scope around a batch has ended. Its end freed the batch.
+    /// Returns an error if the scope around a batch has ended, because that end freed the batch.
     pub(crate) fn check_batch(&self) -> Result<(), Error> {
         if self.heap.is_forked() || !self.lock().over {
             return Ok(());
@@ -145,7 +147,7 @@ impl ScopeState {
         false
     }
 
-    /// Returns how the scope's end frees arrays.
+    /// Returns the reason that arrays freed by the scope's end record.
     pub(super) fn freed_by(&self) -> Freed {
         match self.kind {
             ScopeKind::Code => Freed::Scope(self.began),
@@ -197,7 +199,8 @@ impl ScopeState {
 }
 
 impl Drop for ScopeState {
-    /// Drops the outer scopes in a loop: recursion over a long chain would exhaust the stack.
+    /// Drops the outer scopes in a loop, because recursion over a long chain would exhaust the
+    /// stack.
     fn drop(&mut self) {
         let mut next = self.outer.take();
         while let Some(mut scope) = next.and_then(Arc::into_inner) {
@@ -212,8 +215,8 @@ impl fmt::Debug for ScopeState {
     }
 }
 
-/// Weak references. Dead ones are removed when the list has doubled, so it has at most twice as
-/// many entries as were alive at once.
+/// List of weak references. Dead references are removed when the list has doubled. The list
+/// therefore has at most twice as many entries as references were alive at once.
 pub(super) struct Few<T> {
     entries: Vec<Weak<T>>,
     tidy_at: usize,
@@ -240,7 +243,7 @@ impl<T> Default for Few<T> {
 }
 
 thread_local! {
-    /// Number of open thread scopes. Every new array reads it.
+    /// Number of open thread scopes. Every new array reads this number.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     /// The open thread scopes, the innermost last. The list has no destructor, so that it exists at
     /// the thread's end too. The end of the outermost scope frees the list's memory.
@@ -248,7 +251,8 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Returns the scope for new memory of `heap`: the later one of the target's own and this thread's.
+/// Returns the scope for new memory of `heap`: of `own`, the target's scope, and this thread's
+/// innermost scope, the one that began later.
 pub(crate) fn current(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
     if DEPTH.get() == 0 {
         return own.cloned();
@@ -273,7 +277,7 @@ pub(super) fn innermost(heap: &Heap) -> Option<Arc<ScopeState>> {
     })
 }
 
-/// Makes a scope this thread's innermost.
+/// Makes `scope` the innermost scope of this thread.
 pub(super) fn open(scope: &Arc<ScopeState>) {
     OPEN.with(|open| open.borrow_mut().push(scope.clone()));
     DEPTH.set(DEPTH.get() + 1);

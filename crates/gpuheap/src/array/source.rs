@@ -6,8 +6,8 @@ use super::element::Element;
 
 /// Host data with a shape: slices, vectors, arrays, and the arrays and views of `ndarray`.
 ///
-/// An implementation is not trusted: if its shape and its elements differ in number, the call that
-/// uses it returns an error.
+/// Implementations are checked: if the shape and the elements differ in number, the call that uses
+/// the data returns an error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not host data that an array is made from",
     label = "not a slice, array, vector or `ndarray` array of elements",
@@ -80,8 +80,8 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> HostData for ndarray::ArrayBas
         if size_of::<T>() == 0 {
             // Elements of zero size are counted and not copied, because a broadcast array may have
             // 2^63 of them.
-            // SAFETY: such elements take no memory, and all of them lie at the address of the
-            // first. If there are none, the pointer is still aligned and not null.
+            // SAFETY: elements of zero size take no memory, and all of them are at the address of
+            // the first. If the array is empty, the pointer is still aligned and not null.
             return work(unsafe { std::slice::from_raw_parts(array.as_ptr(), array.len()) });
         }
         let standard = array.as_standard_layout();

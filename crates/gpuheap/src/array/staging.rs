@@ -1,14 +1,18 @@
 //! Large copies of pageable memory, through pinned memory and on several threads.
 //!
-//! The driver copies pageable memory by a single thread, at 7 to 11 GB/s on an H200 host whose link
-//! does 55. A core's memory copy is about as fast, so it takes several cores. Each
-//! thread here takes the next piece of the copy, waits for one of its slots of pinned memory to be
-//! free, and makes the device copy between that slot and its own memory.
+//! The driver copies pageable memory on a single thread, at 7 to 11 GB/s on an H200 host whose link
+//! reaches 55 GB/s. One core copies memory about as fast, so only several cores can fill the link.
+//! Each thread of a copy takes the next piece and waits until one of its slots of pinned memory is
+//! free. It then moves the piece through that slot: the device copies between the slot and device
+//! memory.
 //!
-//! The slots are leases of the heap's pinned memory. Unlike for other leases, the heap neither
-//! waits for them nor runs reclaim steps. Without slots, the copy is left to the driver. The slots
-//! are allocated on a stream that is given no work. The host therefore waits only for their last
-//! use before it touches them. They are freed in the order of the stream that copies.
+//! The slots are leases of the heap's pinned memory. To lease a slot, the heap neither waits nor
+//! runs reclaim steps, although it does so for other leases. If there are no slots, the driver
+//! makes the copy.
+//!
+//! The slots are allocated on a stream that never has work. Before the host touches a slot, it
+//! therefore waits only for the slot's last use. The slots are freed in the order of the stream
+//! that copies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,13 +29,13 @@ use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 
-/// Pinned memory through which a copy goes.
+/// Pinned memory through which a copy is made.
 pub(super) struct Slots<'a> {
     heap: &'a Heap,
     staging: Staging,
     /// One lease for each thread.
     leases: Vec<Lease>,
-    /// Stream that copied.
+    /// Stream on which the copies were enqueued, if any were.
     used_on: Option<Stream>,
     /// `true` if the slots are to be filled with zeros when they are freed.
     zeroed: bool,
@@ -55,8 +59,8 @@ impl<'a> Slots<'a> {
             && heap.pool() != PoolKind::None
     }
 
-    /// Takes slots for a copy that is faster through them; `None` if no pinned memory is available.
-    /// May wait for other copies, so call it with no lock held.
+    /// Takes slots for a copy. Returns `None` if slots would not make the copy faster, or if no
+    /// pinned memory is available. May wait for other copies, so call it with no lock held.
     pub(super) fn take(storage: &'a Storage, bytes: usize) -> Option<Slots<'a>> {
         if !Slots::pay_for(storage, bytes) {
             return None;
@@ -72,13 +76,13 @@ impl<'a> Slots<'a> {
             let Some(lease) = heap.staging_lease(each, stream) else { break };
             slots.leases.push(lease);
         }
-        // The last use of the slots has then completed.
+        // After the wait, the last use of the slots has completed.
         let is_there = !slots.leases.is_empty() && stream.synchronize().is_ok();
         is_there.then_some(slots)
     }
 
-    /// Returns `true` if copies on `stream` can go through the slots. A stream of another device,
-    /// which used the array last, cannot use them.
+    /// Returns `true` if copies on `stream` can go through the slots. If the array was last used on
+    /// a stream of another device, that stream cannot use the slots.
     pub(super) fn serve(&self, stream: &Stream) -> bool {
         self.heap.store(MemoryKind::Device).check_stream(stream).is_ok()
     }
@@ -103,7 +107,8 @@ impl<'a> Slots<'a> {
     }
 
     fn copy(&mut self, way: Way, bytes: usize, device: u64, stream: &Stream) -> Result<(), Error> {
-        // Taken once for all pieces: a borrow by the host comes before or after all of them.
+        // The guard is taken once for all pieces, so that a borrow by the host comes before or
+        // after the whole copy.
         let _working = stream.context().gate.work()?;
         self.used_on = Some(stream.clone());
         let Staging { piece, slots, .. } = self.staging;
@@ -136,14 +141,14 @@ impl<'a> Slots<'a> {
 
 impl Drop for Slots<'_> {
     fn drop(&mut self) {
-        // Freed after the enqueued copies, even if one of them failed.
+        // The slots are freed after the enqueued copies, even if one of the copies failed.
         for lease in self.leases.drain(..) {
             let stream = self.used_on.as_ref();
             // A destructor reports and continues: the heap counts the failure.
             let heap = self.heap.inner();
             let _ = heap.free(MemoryKind::Pinned, lease, stream, self.zeroed);
         }
-        // The next copy then waits for this one, and not for later work of the stream.
+        // With this fence, the next copy waits for this copy, and not for later work of the stream.
         self.heap.fence(MemoryKind::Pinned);
     }
 }
@@ -155,7 +160,7 @@ struct Copy<'a> {
     device: u64,
     piece: usize,
     stream: &'a Stream,
-    /// Index of the next piece that no thread took.
+    /// Index of the next piece that no thread has taken.
     next: AtomicUsize,
     failed: Mutex<Option<Error>>,
 }
@@ -172,7 +177,7 @@ impl Copy<'_> {
     fn run(&self, slots: u64, count: usize) {
         if let Err(error) = self.pieces(slots, count) {
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            // The other threads take no more pieces.
+            // Stops the other threads from taking more pieces.
             self.next.store(usize::MAX / 2, Ordering::Relaxed);
         }
     }
@@ -193,7 +198,7 @@ impl Copy<'_> {
             self.begin(slot, nth)?;
         }
         if let Way::Down(..) = self.way {
-            // In any order: all of them are waited for.
+            // The order does not matter, because all slots are waited for.
             slots.iter_mut().try_for_each(|slot| self.finish(slot))?;
         }
         Ok(())
@@ -207,22 +212,22 @@ impl Copy<'_> {
         let alive = self.stream.accept_work()?;
         let (function, copied) = match self.way {
             Way::Up(source) => {
-                // SAFETY: the piece is in the source. The slot belongs to this thread, is as long,
-                // and the device has finished with it.
+                // SAFETY: the piece is in the source. The slot belongs to this thread, is as long
+                // as the piece, and is no longer in use by the device.
                 unsafe {
                     let from = source.as_ptr().add(start);
                     from.copy_to_nonoverlapping(pointer(slot.address), length);
                 }
                 let from = pointer(slot.address).cast();
-                // SAFETY: both sides have these bytes. The slot is not written before the event
-                // below is reached, and is freed in the order of the stream.
+                // SAFETY: both ranges are `length` bytes long. The slot is not written before the
+                // event below is reached, and is freed in the order of the stream.
                 let copied = unsafe { driver.cuMemcpyHtoDAsync_v2(device, from, length, stream) };
                 ("cuMemcpyHtoDAsync_v2", copied)
             }
             Way::Down(..) => {
                 let to = pointer(slot.address).cast();
-                // SAFETY: both sides have these bytes. The slot is not read before the event below
-                // is reached, and is freed in the order of the stream.
+                // SAFETY: both ranges are `length` bytes long. The slot is not read before the
+                // event below is reached, and is freed in the order of the stream.
                 let copied = unsafe { driver.cuMemcpyDtoHAsync_v2(to, device, length, stream) };
                 ("cuMemcpyDtoHAsync_v2", copied)
             }
@@ -240,7 +245,8 @@ impl Copy<'_> {
         if let Way::Down(to) = self.way {
             let (start, length) = self.place(nth);
             // SAFETY: the piece is in the target, which no other code accesses, and no two threads
-            // have the same piece. The device has finished with the slot, which is as long.
+            // have the same piece. The device has finished with the slot, which is as long as the
+            // piece.
             unsafe {
                 let to = pointer(to).add(start);
                 to.copy_from_nonoverlapping(pointer(slot.address), length);

@@ -23,19 +23,20 @@ use crate::stream::Stream;
 
 /// A piece of memory.
 ///
-/// Work is enqueued with its lock held, so that a free by another thread comes wholly before or
-/// wholly after it. The storage records the stream of its last use, and the next stream to use it
-/// waits for that one. A free on the last stream is therefore ordered after every use.
+/// Work is enqueued with the storage's lock held. A free by another thread therefore happens
+/// entirely before or entirely after an enqueue. The storage records the stream of its last use,
+/// and the next stream that uses the storage waits for the recorded one. A free on the last stream
+/// is therefore ordered after every use.
 ///
-/// Locks are taken in this order: storages, several of them by address; then the heap's lock. No
-/// code of the program is called with a lock held. In a forked child no lock is taken, because a
-/// thread of the parent may have held it.
+/// Locks are taken in this order: first the locks of storages, in the order of their addresses,
+/// then the heap's lock. No code of the program is called with a lock held. In a forked child no
+/// lock is taken, because a thread of the parent may have held it.
 pub(crate) struct Storage {
     heap: Heap,
     kind: MemoryKind,
     bytes: u64,
     zero_on_free: bool,
-    /// Stream on which the memory was allocated, of the heap's device.
+    /// Stream of the heap's device on which the memory was allocated.
     home: Stream,
     /// Line of the program that made the array.
     made: &'static Location<'static>,
@@ -46,9 +47,11 @@ pub(crate) struct Storage {
 
 struct State {
     memory: Memory,
-    /// Stream of the last use, if it is not `home`. It may be of a device that can access this one.
+    /// Stream of the last use, if it is not `home`. The stream may belong to another device that
+    /// can access this memory.
     last: Option<Stream>,
-    /// Set by every use, and cleared at the end of the upload of its batch.
+    /// `true` if the memory was used after its batch was uploaded. Every use sets this flag, and
+    /// the end of the upload clears it.
     used_since_upload: bool,
     /// Number of borrows of the memory by the host.
     borrows: u32,
@@ -64,14 +67,14 @@ pub(crate) enum Memory {
     Lease(Lease),
     /// Page-locked memory of the program.
     Registered(Registered),
-    /// Part of a block that is freed once all its parts are.
+    /// Part of a block. The block is freed once all its parts are freed.
     Part { address: u64, whole: Arc<Storage> },
-    /// None yet: the array waits to be uploaded together with others.
+    /// No memory yet: the array waits to be uploaded together with others.
     Staged,
     /// Foreign memory, with the owner to call at its end.
     Foreign { address: u64, owner: Option<Owner> },
-    /// None: freed before its handles. The rest is given back when the last borrow by the host
-    /// ends.
+    /// No memory: it was freed while handles to it exist. If the host still borrows the memory,
+    /// `rest` is given back when the last borrow ends.
     Freed { how: Freed, rest: Option<Box<Memory>> },
 }
 
@@ -95,13 +98,13 @@ pub(crate) const STAGED_ALIGN: u64 = 256;
 enum Taken {
     /// The memory is to be given back.
     Memory(Memory, Ending),
-    /// Nothing before the last borrow by the host ends.
+    /// The memory stays until the last borrow by the host ends.
     Borrowed,
-    /// Nothing: the memory was freed before.
+    /// Nothing to do: the memory was freed before.
     Nothing,
 }
 
-/// State of memory that its end needs.
+/// State of a storage that is needed to free its memory.
 struct Ending {
     /// Stream of the last use, if it is not `home`.
     last: Option<Stream>,
@@ -162,8 +165,8 @@ impl Storage {
         self.peek().map_or_else(|| self.home.clone(), |state| state.stream(&self.home).clone())
     }
 
-    /// Returns a stream of the heap's device for new arrays like this one: of the last use,
-    /// unless that is of another device.
+    /// Returns a stream of the heap's device for new arrays like this one: the stream of the last
+    /// use or, if that stream belongs to another device, `home`.
     pub(crate) fn own_stream(&self) -> Stream {
         let stream = self.stream();
         if stream.context().is_same(self.context()) { stream } else { self.home.clone() }
@@ -180,13 +183,13 @@ impl Storage {
     }
 
     /// Returns the address, or an error that says why the memory has no address. The address does
-    /// not change while it exists.
+    /// not change while the memory exists.
     pub(crate) fn require_address(&self) -> Result<u64, Error> {
         self.check_alive()?;
         self.lock().address()
     }
 
-    /// Returns the location, including whether the memory will be allocated later.
+    /// Returns the location of the memory, or [`Place::Staged`] if it will be allocated later.
     pub(super) fn place(&self) -> Place {
         let Some(state) = self.peek() else { return Place::Nowhere };
         match (&state.memory, state.address()) {
@@ -237,26 +240,27 @@ impl Storage {
         whole.map_or(Ok(()), |whole| whole.follow(from, to))
     }
 
-    /// Gives staged memory its allocation.
+    /// Sets the memory of a staged array, once it is allocated.
     pub(crate) fn fill(&self, memory: Memory) {
         let mut state = self.lock();
         if matches!(state.memory, Memory::Staged) {
             state.memory = memory;
             return;
         }
-        // A scope ended first.
+        // A scope's end has freed the array already, so its new memory is given back.
         let ending = state.ending();
         drop(state);
         let _ = self.give_back(memory, ending);
     }
 
-    /// Returns the memory, for another storage to hold.
+    /// Moves the memory out, so that another storage can hold it.
     pub(crate) fn surrender(&self) -> Memory {
         std::mem::replace(&mut self.lock().memory, Memory::Staged)
     }
 
-    /// Returns the block that this storage is a part of, and the offset in it. The third value is
-    /// the stream of all work on all parts; `None` if they were used on several.
+    /// Returns the block that this storage is a part of, the offset in it, and the stream of all
+    /// work on all parts. Returns `None` if this storage is not a part, or if the parts were used
+    /// on several streams.
     pub(crate) fn part(&self) -> Option<(Arc<Storage>, u64, &Stream)> {
         let state = self.peek()?;
         let Memory::Part { address, whole } = &state.memory else { return None };
@@ -273,7 +277,8 @@ impl Storage {
     }
 
     /// Makes `stream` wait for all earlier work on the memory, and calls `work` to enqueue more.
-    /// `work` gets the address and `stream`, or else the stream of the last use.
+    /// `work` receives the address and `stream` or, if `stream` is `None`, the stream of the last
+    /// use.
     pub(crate) fn use_on<R>(
         &self,
         stream: Option<&Stream>,
@@ -294,9 +299,9 @@ impl Storage {
         work(address, stream)
     }
 
-    /// Calls `work` to enqueue work that reads `source` and writes this storage. It runs on a
-    /// stream of this storage's own device: of the last use, or `home` ordered after it. The
-    /// source's stream is then ordered after the work.
+    /// Calls `work` to enqueue work that reads `source` and writes this storage. The work runs on a
+    /// stream of this storage's own device: the stream of the last use, or `home` after a wait for
+    /// that stream. The source's stream is then ordered after the work.
     pub(crate) fn use_with<R>(
         &self,
         source: &Storage,
@@ -307,8 +312,8 @@ impl Storage {
         if std::ptr::eq(self, source) {
             return self.use_on(None, |address, stream| work(address, address, stream));
         }
-        // Locked in the order of their addresses, so that two threads that copy in opposite
-        // directions cannot deadlock.
+        // The storages are locked in the order of their addresses, so that two threads that copy in
+        // opposite directions cannot deadlock.
         let (mut mine, mut theirs);
         if (self as *const Storage) < (source as *const Storage) {
             mine = self.lock();
@@ -319,7 +324,8 @@ impl Storage {
         }
         let (to, from) = (mine.address()?, theirs.address()?);
         (mine.used_since_upload, theirs.used_since_upload) = (true, true);
-        // On its own device: a peer that used it last may have no access to the source.
+        // The stream is of this storage's own device: a peer that used the storage last may have no
+        // access to the source.
         let stream = self.last_stream(mine.ending_stream())?;
         mine.last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         let their_stream = theirs.stream(&source.home).clone();
@@ -335,19 +341,21 @@ impl Storage {
             theirs.set_last(stream);
             return Ok(done);
         }
-        // The source's last stream stays on its device, ordered after this copy.
+        // The source keeps its last stream, of its own device. That stream waits for this copy.
         let ordered = their_stream.wait_for(&stream);
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
-            // The source's free has to be ordered after the copy all the same.
+            // The source's free has to be ordered after the copy, so the copy's stream becomes the
+            // source's last stream.
             theirs.set_last(stream);
             return Err(error);
         }
         Ok(done)
     }
 
-    /// Calls `work` to enqueue work on this storage and `others`, some of which may be equal. It
-    /// runs on the stream of this storage's last use, on its own device, which waits for earlier
-    /// work on the others. The addresses have not changed.
+    /// Calls `work` to enqueue work on this storage and `others`. Storages may occur in `others`
+    /// repeatedly. The work runs on a stream of this storage's own device, if possible the stream
+    /// of its last use. That stream first waits for earlier work on the others. Addresses that the
+    /// caller read before are still valid.
     pub(crate) fn use_among<R>(
         &self,
         others: &[&Storage],
@@ -356,7 +364,8 @@ impl Storage {
         let mut all: Vec<&Storage> = Vec::with_capacity(others.len() + 1);
         all.push(self);
         all.extend_from_slice(others);
-        // Locked in the order of their addresses, against deadlock, and each once.
+        // The storages are locked in the order of their addresses, to avoid deadlock, each one
+        // once.
         all.sort_unstable_by_key(|storage| std::ptr::from_ref(*storage));
         all.dedup_by(|one, other| std::ptr::eq(*one, *other));
         for storage in &all {
@@ -369,7 +378,8 @@ impl Storage {
             state.address()?;
         }
         let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
-        // On its own device: a peer that used it last may have no access to the others.
+        // The stream is of this storage's own device: a peer that used the storage last may have no
+        // access to the others.
         let stream = self.last_stream(states[mine].ending_stream())?;
         states[mine].last =
             Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
@@ -379,7 +389,7 @@ impl Storage {
         work(&stream)
     }
 
-    /// Waits for all work and returns the host's address. It stays valid until
+    /// Waits for all work and returns the host's address. The address stays valid until
     /// [`end_borrow`](Self::end_borrow).
     pub(crate) fn begin_borrow(&self) -> Result<u64, Error> {
         self.check_alive()?;
@@ -436,9 +446,9 @@ impl Storage {
         }
     }
 
-    /// Marks the storage as freed and returns the memory to give back. All work on it is enqueued
-    /// by then. The caller gives it back with the lock released, because the owner of wrapped
-    /// memory may use the array's handles.
+    /// Marks the storage as freed and returns the memory to give back. Afterwards no work on the
+    /// memory can be enqueued. The caller gives the memory back after it has released the lock,
+    /// because the owner of wrapped memory may use the array's handles.
     fn take(&self, how: Freed) -> Taken {
         let mut state = self.lock();
         if matches!(state.memory, Memory::Freed { .. }) {
@@ -454,8 +464,8 @@ impl Storage {
         Taken::Memory(memory, ending)
     }
 
-    /// Gives memory back. Memory that cannot be ordered stays with the heap, counted as live, and
-    /// is not reused.
+    /// Gives memory back. If the free cannot be ordered after the last use, the memory stays with
+    /// the heap, counted as live, and is not reused.
     fn give_back(&self, memory: Memory, ending: Ending) -> Result<(), Error> {
         match memory {
             Memory::Lease(lease) => {
@@ -479,8 +489,8 @@ impl Storage {
                 for advice in &ending.advice {
                     let _ = advice.apply(self.context(), address, self.bytes);
                 }
-                // The block is freed after the last use of each part. If that cannot be ordered,
-                // the host waits for the part.
+                // The block is freed after the last use of each part. If the block's free cannot be
+                // ordered after this part's last use, the host waits for that use.
                 let ordered = self.last_stream(ending.last).and_then(|stream| {
                     let ordered = whole.use_on(Some(&stream), |_, _| Ok(()));
                     ordered.or_else(|_| stream.synchronize())
@@ -495,8 +505,8 @@ impl Storage {
                 // Memory that a reset freed is not freed again.
                 self.check_alive()?;
                 let stream = self.last_stream(ending.last)?;
-                // For an owner that calls the driver. Others do not need the context, so an error
-                // is ignored.
+                // The context is made current for owners that call the driver. Other owners do not
+                // need it, so an error is ignored.
                 let _current = self.context().enter();
                 let end = move || owner.take().map_or((), |owner| owner(address, &stream));
                 program::run(end).map_err(owner_panicked)
@@ -507,7 +517,7 @@ impl Storage {
         }
     }
 
-    /// Stores how to withdraw advice.
+    /// Stores the call that withdraws advice, to be made when the memory is freed.
     pub(super) fn note_advice(&self, advice: DriverAdvice) {
         let mut state = self.lock();
         if !state.advice.contains(&advice) {
@@ -515,8 +525,8 @@ impl Storage {
         }
     }
 
-    /// Withdraws advice: it stays with pages, and the next array in them is to start without. If
-    /// that fails, the next array is slower, but correct.
+    /// Withdraws all advice. The driver would otherwise apply the advice to the next array in the
+    /// same pages. If the call fails, that array is slower, but correct.
     fn take_advice_back(&self, lease: &Lease, ending: &Ending) {
         for advice in &ending.advice {
             let _ = advice.apply(self.context(), lease.address, lease.bytes);
@@ -554,7 +564,8 @@ impl Storage {
             }
             Some(last) => {
                 let ordered = self.home.wait_for(&last);
-                // If that fails, the host waits, so that the memory can be freed after all.
+                // If the wait cannot be enqueued, the host waits, so that the memory can be freed
+                // after all.
                 ordered.or_else(|_| last.synchronize())?;
                 Ok(self.home.clone())
             }
@@ -562,8 +573,8 @@ impl Storage {
     }
 
     /// Makes `stream` the stream of the last use, ordered after the previous one. The caller drops
-    /// `visited` after it unlocked all storages: a heap that ends there drops callbacks, which are
-    /// code of the program.
+    /// `visited` only after it has unlocked all storages, because that drop may end a heap. The end
+    /// of a heap drops callbacks, which are code of the program.
     fn hand_over(
         &self,
         state: &mut State,
@@ -604,15 +615,16 @@ impl Storage {
         if self.kind.is_host_accessible() {
             return Ok(user.shares_driver(owner));
         }
-        // Access to a stream-ordered pool by other devices is set for the whole pool. After that
-        // call, writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762). Wrapped
+        // Peer access to a stream-ordered pool is set for the whole pool. After the call that sets
+        // it, writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762). Wrapped
         // memory may be of such a pool.
         let may_be_pooled = self.heap.pool() == PoolKind::Driver
             || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
         Ok(!may_be_pooled && user.can_reach(owner, visited)?)
     }
 
-    /// Called before the lock is taken: in a forked child, a thread of the parent may have held it.
+    /// Returns an error in a forked child or after a reset. Call it before the lock is taken: in a
+    /// forked child, a thread of the parent may have held the lock.
     fn check_alive(&self) -> Result<(), Error> {
         Ok(self.home.context().check_alive()?)
     }
@@ -684,15 +696,16 @@ impl State {
 impl Drop for Storage {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // The common case: used on one stream, and without advice.
+        // The common case: the memory was used on one stream, and has no advice.
         if let Memory::Lease(lease) = state.memory
             && state.last.is_none()
             && state.advice.is_empty()
         {
-            // The heap may have retired a foreign stream by another object for it.
+            // The program may have retired a foreign stream through another object for the same
+            // stream.
             let home = self.home.is_foreign().then_some(&self.home);
-            // A destructor reports and continues: the heap counts the failure. In a forked child it
-            // does nothing.
+            // A destructor reports and continues: the heap counts the failure. In a forked child,
+            // `free` does nothing.
             let _ = self.heap.free(self.kind, lease, home, self.zero_on_free);
             return;
         }
@@ -701,7 +714,7 @@ impl Drop for Storage {
         let nothing = Memory::Foreign { address: 0, owner: None };
         let memory = std::mem::replace(&mut state.memory, nothing);
         if forked {
-            // All of it belongs to the parent, including the captures of an owner.
+            // All the memory belongs to the parent, and so do the values that an owner captured.
             std::mem::forget(memory);
             return;
         }
@@ -712,7 +725,7 @@ impl Drop for Storage {
 }
 
 /// Returns `true` if all work of a stream has completed for good, because its device was reset. The
-/// reset waited for that work, and for the work that it waited for.
+/// reset also waited for the work of other streams on which that work depended.
 fn is_over(stream: &Stream) -> bool {
     stream.context().check_alive() == Err(Gone::Reset)
 }

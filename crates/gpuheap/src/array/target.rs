@@ -9,9 +9,9 @@ use crate::heap::Heap;
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
 
-/// The place where arrays are made: a heap, a stream, a kind of memory, and zero-filling. From
-/// [`Heap::on`], [`Heap::target`] or a [`Scope`](crate::Scope). Arrays made by the target of a
-/// scope belong to the scope. Cheap to clone.
+/// The place where arrays are made: a heap, a stream, a kind of memory, and a setting for
+/// zero-filling. Returned by [`Heap::on`], [`Heap::target`] and [`Scope`](crate::Scope). Arrays
+/// made by the target of a scope belong to the scope. Cheap to clone.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -42,12 +42,12 @@ impl Heap {
 
     /// Returns a target on the heap's own stream.
     ///
-    /// All work on its arrays runs in one order. For threads that are to run concurrently, give
-    /// each a [`Stream`] and use [`on`](Heap::on).
+    /// All work on the target's arrays runs in one order. For threads that are to run concurrently,
+    /// give each thread a [`Stream`] and use [`on`](Heap::on).
     ///
     /// # Errors
     ///
-    /// A driver error, at the first call, which makes the stream.
+    /// A driver error. Only the first call can fail, because it makes the stream.
     pub fn target(&self) -> Result<Target, Error> {
         Ok(self.on(self.own_stream()?))
     }
@@ -65,12 +65,13 @@ impl Target {
         }
     }
 
-    /// Returns the target with its arrays belonging to a scope.
+    /// Returns the target, changed so that its arrays belong to `scope`.
     pub(crate) fn within(self, scope: Option<Arc<ScopeState>>) -> Target {
         Target { scope, ..self }
     }
 
-    /// Registers a storage with the target's scope, if it has one, to be freed at its end.
+    /// If the target has a scope, registers a storage with it, so that the scope's end frees the
+    /// storage.
     pub(crate) fn join(&self, storage: &Arc<Storage>) -> Result<(), Error> {
         match self.scope() {
             None => Ok(()),

@@ -20,14 +20,14 @@ use crate::stream::Stream;
 
 impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Writes the whole array from host data, in stream order. The source may be changed as soon as
-    /// this returns: pageable memory has been copied by then; the read of page-locked memory is
-    /// waited for. Large pageable memory is copied by several threads through pinned memory of the
-    /// heap, if that is available.
+    /// this returns: the call copies pageable memory, and waits until the device has read
+    /// page-locked memory. If pinned memory of the heap is available, several threads copy large
+    /// pageable memory through it.
     ///
     /// # Errors
     ///
-    /// The source has another number of elements, whatever its shape is; the array was freed; a
-    /// driver error.
+    /// The source and the array differ in the number of elements (their shapes may differ); the
+    /// array was freed; a driver error.
     pub fn write_from<H: HostData<Element = T> + ?Sized>(
         &mut self,
         source: &H,
@@ -35,8 +35,8 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let shape = source.shape();
         self.same_length(shape.size_checked().unwrap_or(usize::MAX), shape.slice())?;
         source.with_elements(|elements| {
-            // The elements are counted instead of trusting the shape: any type may implement
-            // `HostData`, incorrectly too.
+            // Counts the elements instead of reading the shape: a type of the program may implement
+            // `HostData` incorrectly.
             self.same_length(elements.len(), shape.slice())?;
             self.upload(bytes_of(elements))
         })
@@ -55,8 +55,8 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ) -> Result<(), Error> {
         self.same_length(source.len(), source.shape())?;
         let (ours, theirs) = (self.storage().context(), source.storage().context());
-        // Memory that a heap maps itself is accessible to the devices that were given access, but
-        // not to the copies of others.
+        // Memory that a heap maps itself is accessible only to devices that were given access. A
+        // copy enqueued by another device cannot read it.
         let is_mapped = source.storage().kind() == MemoryKind::Device
             && source.storage().heap().pool() == PoolKind::Stitched;
         if !ours.shares_driver(theirs)
@@ -77,13 +77,13 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     to.abs_diff(from)
                 )));
             }
-            // Between devices this call takes memory of every kind, with or without peer access.
-            // The other call refuses memory of a stream-ordered pool of another device (two H200,
-            // driver 580).
+            // Between devices, `cuMemcpyPeerAsync` takes memory of every kind, with or without peer
+            // access. `cuMemcpyAsync` refuses memory of a stream-ordered pool of another device
+            // (two H200, driver 580).
             let crosses = !ours.is_same(theirs);
             let function = if crosses { "cuMemcpyPeerAsync" } else { "cuMemcpyAsync" };
             stream.enqueue(function, |driver| {
-                // SAFETY: both arrays have these bytes and are alive, and so is the stream.
+                // SAFETY: both arrays are `bytes` long and alive, and the stream is alive.
                 unsafe {
                     if crosses {
                         let (into, out_of) = (ours.raw(), theirs.raw());
@@ -98,7 +98,7 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
     pub(crate) fn upload(&self, bytes: &[u8]) -> Result<(), Error> {
         let storage = self.storage();
-        // The device reads page-locked memory itself.
+        // Only pageable memory is staged, because the device reads page-locked memory itself.
         let is_staged =
             Slots::pay_for(storage, bytes.len()) && !is_page_locked(bytes, storage.context());
         let mut slots = if is_staged { Slots::take(storage, bytes.len()) } else { None };
@@ -106,7 +106,7 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             if bytes.is_empty() {
                 return Ok(());
             }
-            // A graph would read the source when it runs.
+            // A captured graph would read the source only when the graph runs.
             stream.refuse_capturing()?;
             if let Some(slots) = slots.as_mut().filter(|slots| slots.serve(stream)) {
                 return slots.upload(bytes, self.at(address), stream);
@@ -114,8 +114,9 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             let later = is_read_later(bytes, stream)?;
             stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
                 let (from, length) = (bytes.as_ptr().cast(), bytes.len());
-                // SAFETY: the array has these bytes. The source is kept until the driver has read
-                // it: pageable memory at the return, other memory at the wait below.
+                // SAFETY: the array is `length` bytes long. The source is kept until the driver has
+                // read it: before the call returns for pageable memory, at the wait below for other
+                // memory.
                 unsafe { driver.cuMemcpyHtoDAsync_v2(self.at(address), from, length, stream.raw()) }
             })?;
             if later { wait_or_drain(stream).0 } else { Ok(()) }
@@ -136,8 +137,9 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// Returns the elements in row-major order. Waits for the array's last use. From 8 MiB on,
-    /// several threads read them through pinned memory of the heap, if that is available.
+    /// Returns the elements in row-major order. Waits for the array's last use. If the array has at
+    /// least 8 MiB and pinned memory of the heap is available, several threads read the elements
+    /// through that memory.
     ///
     /// # Errors
     ///
@@ -161,8 +163,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// The slice has another length; the errors of [`to_vec`](ArrayBase::to_vec). The slice is then
-    /// unchanged.
+    /// The slice has another length; the errors of [`to_vec`](ArrayBase::to_vec). After an error,
+    /// the slice is unchanged.
     pub fn read_into(&self, target: &mut [T]) -> Result<(), Error> {
         if target.len() != self.len() {
             return Err(ErrorKind::WrongShape.error(format!(
@@ -199,7 +201,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         target.copy_of(self)
     }
 
-    /// Returns the elements of some ranges of the array, one after another. Waits once.
+    /// Returns the elements of several ranges of the array, one range after another. Waits once.
     pub(super) fn ranges(
         &self,
         ranges: impl IntoIterator<Item = Range<usize>> + Clone,
@@ -236,9 +238,9 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     }
                     continue;
                 }
-                // The driver would wait for the work before the copy too, and block enqueues of all
-                // other threads meanwhile: a thread that uploads ahead stood still (H200, driver
-                // 580: `prefetch_on` hid nothing).
+                // Waits for the stream before the copy. Otherwise the driver would wait during the
+                // copy, and block the enqueues of all other threads meanwhile. A thread that
+                // uploads ahead then stood still (H200, driver 580: `prefetch_on` hid nothing).
                 if !std::mem::replace(&mut waited, true)
                     && let Err(error) = stream.synchronize()
                 {
@@ -261,7 +263,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
             false => Vec::new(),
         };
         read?;
-        // SAFETY: the copies wrote all of them, or they have no size; any bits are valid bits.
+        // SAFETY: the copies wrote all elements, or elements have no size; any bits are valid bits.
         unsafe { bits.set_len(count) };
         check_bits::<T>(&bits)?;
         let mut bits = ManuallyDrop::new(bits);
@@ -270,8 +272,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// Waits for a stream, and if that fails for its device. Returns the result of the wait, and `true`
-/// if the work is known to have completed.
+/// Waits for a stream. If that fails, waits for the stream's device. Returns the result of the
+/// first wait, and `true` if the work is known to have completed.
 pub(super) fn wait_or_drain(stream: &Stream) -> (Result<(), Error>, bool) {
     match stream.synchronize() {
         Ok(()) => (Ok(()), true),
@@ -279,8 +281,9 @@ pub(super) fn wait_or_drain(stream: &Stream) -> (Result<(), Error>, bool) {
     }
 }
 
-/// Returns `true` if the driver may still read `bytes` after the copying call returned. That is so
-/// for page-locked memory, and for all memory of a host whose pages the device reads itself.
+/// Returns `true` if the driver may still read `bytes` after the copying call has returned. That
+/// applies to page-locked memory, and to all host memory if the device reads the host's pages
+/// itself.
 pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
     if stream.context().info().pageable_memory_access {
         return Ok(true);

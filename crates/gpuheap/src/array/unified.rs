@@ -31,19 +31,19 @@ pub enum Advice {
     ReadMostly,
     /// Preferred location of the pages: the driver keeps them there if it can.
     PreferredLocation(Location),
-    /// Accessed by a processor: it keeps a mapping of the pages wherever they are, so that its
-    /// accesses do not fault.
+    /// Accessed by a processor: the driver maps the pages for that processor wherever they are, so
+    /// that its accesses do not fault.
     AccessedBy(Location),
 }
 
 impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// Migrates the pages, in stream order and without waiting. Whole pages move, with data next to
-    /// a small array. To move a part of an array, use a [slice](ArrayBase::slice).
+    /// Migrates the pages, in stream order and without waiting. Whole pages move, including other
+    /// data next to a small array. To move a part of an array, use a [slice](ArrayBase::slice).
     ///
     /// # Errors
     ///
     /// The array is not in unified memory, or was freed; the device has no concurrent access to
-    /// managed memory, as under WSL2, and cannot migrate pages; a driver error.
+    /// managed memory (WSL2), and cannot migrate pages; a driver error.
     pub fn prefetch(&self, to: Location) -> Result<(), Error> {
         let place = self.place(&to, "prefetched")?;
         let bytes = self.bytes() as usize;
@@ -51,7 +51,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
             if bytes == 0 {
                 return Ok(());
             }
-            // The first version of the call: drivers before 12.2 have no other.
+            // This is the first version of the call. Drivers before 12.2 have only this version.
             stream.enqueue("cuMemPrefetchAsync", |driver| {
                 // SAFETY: the array has these bytes and is alive, and so is the stream.
                 unsafe { driver.cuMemPrefetchAsync(self.at(address), bytes, place, stream.raw()) }
@@ -59,8 +59,9 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    /// Advises the driver how the array will be used, for whole pages, at once. The advice is
-    /// withdrawn when the memory is freed, so that the next array in it starts without.
+    /// Advises the driver how the array will be used. The advice takes effect at once, for whole
+    /// pages. When the memory is freed, the advice is withdrawn, so that it does not affect the
+    /// next array there.
     ///
     /// # Errors
     ///
@@ -95,7 +96,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let bytes = self.bytes();
         let set_or_unset = if set { set_it } else { unset_it };
         if set {
-            // Stored first: a free in between then withdraws too much rather than too little.
+            // The withdrawal is stored first. A free between the two calls may then withdraw advice
+            // that was not given, but never leaves advice behind.
             self.storage().note_advice(DriverAdvice { advice: unset_it, place });
         }
         self.storage().use_on(None, |address, stream| {
@@ -107,7 +109,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    /// Returns the driver's number for a location, if pages can be migrated at all.
+    /// Returns the driver's number for a location, or an error if pages cannot be migrated.
     fn place(&self, location: &Location, done: &str) -> Result<CUdevice, Error> {
         self.check_unified(done)?;
         let context = self.storage().context();

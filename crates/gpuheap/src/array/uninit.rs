@@ -62,7 +62,7 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
         self.0.device_ptr(stream)
     }
 
-    /// Returns the array, written by work that was enqueued with its
+    /// Returns the array as written, after the caller enqueued work that writes it through its
     /// [`device_ptr`](Self::device_ptr).
     ///
     /// # Safety

@@ -113,8 +113,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// The bytes of the last axis are not a whole number of the new elements; the window's start is
-    /// not aligned for them; the elements of only one side have zero size.
+    /// The bytes of the last axis are not a multiple of the new element's size; the window's start
+    /// is not aligned for the new type; only one of the two types has zero size.
     pub fn reinterpret<U: Element>(&self) -> Result<DeviceView<'_, U, D>, Error> {
         self.view().into_reinterpreted()
     }
@@ -154,8 +154,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         Ok(ArrayBase { held: one.held, offset: one.offset, shape, element: PhantomData })
     }
 
-    /// Returns the length of the leading axis. `cannot` completes the error of an array without
-    /// one.
+    /// Returns the length of the leading axis. If the array has no axes, `cannot` completes the
+    /// text of the error.
     fn leading(&self, cannot: &str) -> Result<usize, Error> {
         self.shape().first().copied().ok_or_else(|| {
             ErrorKind::WrongShape
@@ -174,7 +174,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self
     }
 
-    /// Gives this handle another shape, with the same elements.
+    /// Changes the shape of this handle. The elements stay the same.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         Ok(ArrayBase { held: self.held, offset: self.offset, shape, element: PhantomData })
     }
 
-    /// Gives this handle another element type, with the same bytes.
+    /// Changes the element type of this handle. The bytes stay the same.
     ///
     /// # Errors
     ///
@@ -218,9 +218,9 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 impl<T: Element, D: Dimension> SharedArray<T, D> {
-    /// Returns a view of the whole array for writing, although other handles of it exist. Writes
-    /// are in stream order, as every use of an array is: a read through another handle sees the
-    /// elements before the write or after it.
+    /// Returns a view of the whole array for writing, even if other handles to the array exist.
+    /// Writes are in stream order, like every use of an array. A read through another handle
+    /// therefore sees the elements from before the write or from after it.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -232,8 +232,8 @@ impl<T: Element, D: Dimension> SharedArray<T, D> {
     /// # Ok(()) }
     /// ```
     pub fn view_mut_shared(&self) -> DeviceViewMut<'_, T, D> {
-        // Only `DeviceArray` gives host references to the elements, and a shared handle never
-        // becomes one again.
+        // Sound, because only `DeviceArray` gives host references to the elements, and a shared
+        // handle never becomes a `DeviceArray` again.
         ArrayBase {
             offset: self.offset,
             shape: self.raw_dim(),
@@ -243,8 +243,8 @@ impl<T: Element, D: Dimension> SharedArray<T, D> {
     }
 }
 
-/// Gives the last axis of `shape` the number of elements of `new` that have the bytes of its
-/// elements of `old`. The error says why this number does not exist.
+/// Converts the length of the last axis of `shape` from elements of `old` to elements of `new` with
+/// the same total bytes. If no such length exists, the error says why.
 fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), String> {
     let (old, new) = (old.size(), new.size());
     if old == new {
@@ -273,7 +273,7 @@ fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), Stri
     Ok(())
 }
 
-/// Refuses elements with an alignment that memory at `place` and `offset` does not have.
+/// Returns an error if memory at `place` and `offset` is not aligned to `align`.
 fn check_alignment(place: Place, offset: u64, align: u64) -> Result<(), String> {
     // Staged memory is allocated when the adapting ends, at a multiple of `ALIGN`.
     if matches!(place, Place::Staged) && align > ALIGN {
