@@ -20,9 +20,9 @@ impl Host {
     /// `ndarray`. Host data in it is cloned. Waits for the last use of each array.
     ///
     /// Small arrays that were uploaded together are read together, when the second of them is
-    /// requested. Suppose a rule writes to one of them after that, during the call.
-    /// [`Adapt::adapt`] then returns the bytes from before the write;
-    /// [`to_vec`](crate::DeviceArray::to_vec) returns the bytes written.
+    /// requested. If a rule writes to one of these arrays later in the same call, [`Adapt::adapt`]
+    /// returns the bytes from before that write. [`to_vec`](crate::DeviceArray::to_vec) always
+    /// returns the bytes written.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -44,13 +44,13 @@ impl Host {
 
 /// A download to the host: the `To` of [`Adapt`] that [`Host::adapt`] passes to each rule.
 pub struct Download {
-    /// Blocks that hold several arrays, by address of the host's handle.
+    /// Blocks that hold several arrays, keyed by the address of the block's storage on the host.
     blocks: RefCell<FxHashMap<usize, HostBlock>>,
 }
 
-/// A block of small arrays. It is read as a whole when a second array of it is requested.
+/// A block of small arrays. The whole block is read when a second array in it is requested.
 struct HostBlock {
-    /// Keeps the address in use.
+    /// Keeps the storage alive, so that its address is not used again.
     whole: Arc<Storage>,
     bytes: Option<Vec<u8>>,
 }
@@ -69,8 +69,8 @@ impl Download {
             .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 
-    /// Returns the elements of an array that was uploaded together with others, and is read
-    /// together with them.
+    /// Returns the elements of an array that was uploaded together with others. All arrays of that
+    /// upload are read together.
     fn with_others<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -92,7 +92,7 @@ impl Download {
         let bytes = match &block.bytes {
             Some(bytes) => bytes,
             None => {
-                // Ordered after the last use of each array.
+                // The stream waits for the last use of each array in the block.
                 block.whole.use_on(Some(stream), |_, _| Ok(()))?;
                 let length = block.whole.bytes() as usize;
                 let all = DeviceArray::<u8>::over(block.whole.clone(), Ix1(length)).to_vec()?;
@@ -104,7 +104,8 @@ impl Download {
             return Ok(None);
         };
         let read = |bytes| bytemuck::checked::try_pod_read_unaligned(bytes).ok();
-        // Bytes that are not valid elements: reading this array alone reports them.
+        // If bytes are not valid elements, the array is read alone, and that read returns the
+        // error.
         Ok(bytes.chunks_exact(size_of::<T>()).map(read).collect())
     }
 }

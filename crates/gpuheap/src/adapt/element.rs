@@ -4,9 +4,10 @@ use num_complex::Complex;
 
 use crate::array::Element;
 
-/// An element of arrays that [`cu`](crate::Target::cu) and [`narrow`](crate::Target::narrow) know
-/// how to convert. Numbers, `bool`, `char` and arrays of these are `Plain`. A struct of the program
-/// derives [`Adapt`](macro@crate::Adapt) with `#[adapt(element)]`; both leave it unchanged.
+/// An element of arrays that [`cu`](crate::Target::cu) and [`narrow`](crate::Target::narrow) can
+/// convert. Numbers, `bool`, `char` and arrays of these are `Plain`. A struct of the program
+/// derives [`Adapt`](macro@crate::Adapt) with `#[adapt(element)]`; `cu` and `narrow` leave it
+/// unchanged.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of an array that is adapted",
     note = "numbers, `bool`, `char` and arrays of them can; a struct of plain data derives `gpuheap::Adapt` with `#[adapt(element)]`"

@@ -1,8 +1,8 @@
 //! Adaptation of many values of one type: as one array, or as a vector of structures.
 //!
 //! A `Vec<f32>` is uploaded as an array; a `Vec` of structures becomes a vector of adapted
-//! structures. Each type names its own rule. If the traits that a type implements decided, both
-//! rules would fit a number.
+//! structures. Each type names its own rule. Choosing by the traits of a type would be ambiguous,
+//! because a number has the traits for both rules.
 
 use ndarray::{Array, ArrayView, Dimension, Ix1};
 
@@ -10,8 +10,8 @@ use super::{Adapt, Download, ElementRule, Plain, Upload};
 use crate::array::DeviceArray;
 use crate::error::{Error, ErrorKind};
 
-/// A type that may be the item of an adapted vector. Derived together with
-/// [`Adapt`](macro@crate::Adapt).
+/// A type that may be the item of an adapted vector. Deriving [`Adapt`](macro@crate::Adapt)
+/// implements this trait too.
 #[diagnostic::on_unimplemented(
     message = "there is no rule for how to adapt many of `{Self}`",
     note = "derive `gpuheap::Adapt` for a struct or an enum of your own, with `#[adapt(element)]` if it is plain data that arrays are made of"
@@ -29,7 +29,8 @@ pub enum Structures {}
 
 /// A rule for many values of a type: [`Elements`] or [`Structures`].
 pub trait Groups {
-    /// Rule of a type that holds this type and another: [`Elements`] only if both have that rule.
+    /// Rule for a type that contains this type and `Other`: [`Elements`] only if both have that
+    /// rule.
     type With<Other: Groups>: Groups;
 }
 
@@ -41,7 +42,7 @@ impl Groups for Structures {
     type With<Other: Groups> = Structures;
 }
 
-/// Adaptation of many `T` for `To`.
+/// Adaptation of many `T`, with `To` as the destination.
 pub trait Group<T, To>: Groups {
     /// Result for a vector or a slice.
     type Vec;

@@ -1,7 +1,7 @@
 //! Transfer of whole structures to the device and back.
 //!
 //! [`Target::adapt`] uploads the arrays inside a structure and keeps the rest. [`Host`] downloads
-//! it again:
+//! the structure again:
 //!
 //! ```
 //! use gpuheap::{Adapt, Device, DeviceArray, Host};
@@ -62,18 +62,19 @@
 //! | other `Complex` | | | `Complex<f32>` |
 //! | `bool`, `char`, types of the program | | | |
 //!
-//! Values are rounded to the nearest, as by `as`; values too large for `f32` become infinite. The
-//! indices of sparse matrices keep their type. Arrays of numbers on the target's device are
-//! [cast](crate::ArrayBase::cast) there; other arrays are converted on the host.
+//! Values are rounded to the nearest, as Rust's `as` does; values too large for `f32` become
+//! infinite. The indices of sparse matrices keep their type. Arrays of numbers on the target's
+//! device are [cast](crate::ArrayBase::cast) there; other arrays are converted on the host.
 //!
 //! # Small arrays
 //!
 //! A structure may hold thousands of small arrays. Arrays of at most 16 KiB are uploaded together,
-//! in blocks of about 1 MiB: one allocation and one copy a block. In all other respects the arrays
-//! are independent. The memory of a block returns to the pool when its last array is freed.
+//! in blocks of about 1 MiB, with one allocation and one copy for each block. In all other respects
+//! the arrays are independent. The memory of a block returns to the pool when the last array in it
+//! is freed.
 //!
-//! Small arrays are downloaded together too, unless they were used on different streams since, or
-//! the host can access their memory directly.
+//! Small arrays are downloaded together too. They are downloaded one by one if they were used on
+//! different streams since the upload, or if the host can access their memory directly.
 
 mod arrays;
 mod download;
@@ -100,8 +101,8 @@ use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Targe
 /// [`Download`] as `To`.
 ///
 /// gpuheap has [rules](self#rules) for the usual types of data. The derive macro of the same name
-/// makes a rule for a struct or an enum. Each field to be adapted has to be, or to contain, a type
-/// parameter, because its type changes.
+/// makes a rule for a struct or an enum. The type of an adapted field changes, so it has to be, or
+/// to contain, a type parameter.
 ///
 /// ```
 /// use gpuheap::{Adapt, Device, Diagonal};
@@ -148,8 +149,8 @@ use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Targe
 /// # Ok(()) }
 /// ```
 ///
-/// A rule written by hand adapts the fields. The arrays that it receives may be uploaded only after
-/// it returns; the rule must not use them:
+/// A rule that is written by hand adapts the fields. It must not use the arrays that it receives,
+/// because they may be uploaded only after the rule returns:
 ///
 /// ```
 /// use gpuheap::{Adapt, Error};

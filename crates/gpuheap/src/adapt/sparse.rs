@@ -28,10 +28,10 @@ pub struct DeviceCsMat<N, I = usize, Iptr = I> {
     pub storage: CompressedStorage,
     /// Number of rows and of columns.
     pub shape: (usize, usize),
-    /// Offset of each compressed row or column in `indices` and `values`, and the end of the last
-    /// one.
+    /// Offset in `indices` and `values` at which each compressed row or column starts. The last
+    /// entry is the end of the last row or column.
     pub starts: DeviceArray<Iptr>,
-    /// Column (or row) of each value.
+    /// Uncompressed coordinate of each value: its column if rows are compressed, otherwise its row.
     pub indices: DeviceArray<I>,
     /// Nonzero values.
     pub values: DeviceArray<N>,

@@ -15,21 +15,21 @@ use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, SharedArray, UninitArray};
 use crate::error::{Error, ErrorKind};
 
-/// Limit, in bytes, of arrays that are uploaded together: below it, a driver call costs more than
-/// copying the bytes once more.
+/// Size in bytes up to which an array is uploaded together with others. For smaller arrays, a
+/// driver call costs more than copying the bytes once more.
 const SMALL: usize = 16 << 10;
-/// Size, in bytes, at which waiting arrays are uploaded. Their memory is given back a block at a
-/// time.
+/// Total size in bytes of waiting arrays at which they are uploaded as one block. The memory is
+/// given back one block at a time.
 const BLOCK: usize = 1 << 20;
-/// Alignment, in bytes, of small arrays in their block.
+/// Alignment in bytes of each small array within its block.
 const ALIGN: usize = STAGED_ALIGN as usize;
-/// Bytes of elements that are converted at a time, if their type changes.
+/// Number of bytes of elements that are converted at a time, if their type changes.
 const CHUNK: usize = 4 << 20;
 
 impl Target {
     /// Uploads a structure, by the [rules](crate::adapt#rules): its arrays are made on the device,
     /// in the target's kind of memory. Element types stay. The value may be changed as soon as this
-    /// returns.
+    /// call returns.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -41,8 +41,9 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// The errors of [`array`](Target::array). Arrays uploaded until then are freed. Small arrays
-    /// share an allocation. If it fails, all of them fail, even if a rule ignores the error of one.
+    /// The errors of [`array`](Target::array). After an error, the arrays that were already
+    /// uploaded are freed. Small arrays share an allocation. If that allocation fails, the call
+    /// fails, even if a rule ignores the error of one array.
     #[track_caller]
     pub fn adapt<V: Adapt<Upload> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         Upload::<Same>::new(self, Location::caller()).run(value)
@@ -81,14 +82,14 @@ impl Target {
     }
 }
 
-/// An upload to a device, with a conversion of element types: the `To` of [`Adapt`] that
-/// [`Target::adapt`], [`Target::cu`] and [`Target::narrow`] pass to each rule.
+/// An upload to a device, with a conversion of element types. [`Target::adapt`], [`Target::cu`] and
+/// [`Target::narrow`] pass it to each rule as the `To` of [`Adapt`].
 pub struct Upload<R = Same> {
     target: Target,
     at: &'static Location<'static>,
     staged: RefCell<Staged>,
     /// Error of the allocation for small arrays, if it failed. The rules that made the arrays did
-    /// not see it.
+    /// not receive the error.
     failed: Cell<Option<Error>>,
     rule: PhantomData<fn() -> R>,
 }
@@ -97,7 +98,7 @@ pub struct Upload<R = Same> {
 #[derive(Default)]
 struct Staged {
     bytes: Vec<u8>,
-    /// Each array with its offset in the bytes.
+    /// Each array with its offset in bytes.
     parts: Vec<(Arc<Storage>, usize)>,
 }
 
@@ -109,7 +110,8 @@ impl<R: ElementRule> Upload<R> {
 
     pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
-        // A rule may have ignored the error. Other rules' arrays failed with it.
+        // A rule may have ignored the error, but arrays of other rules failed with the same
+        // allocation.
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -152,8 +154,8 @@ impl<R: ElementRule> Upload<R> {
         Ok(array)
     }
 
-    /// Copies an array of a device. If its type changes, it is converted on the device if a kernel
-    /// can, and otherwise on the host.
+    /// Copies an array that is on a device. If the element type changes, a kernel converts the
+    /// elements if one exists, and otherwise the host does.
     pub(super) fn copy<Q: ElementRule, S: ArrayData, T: Plain, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -170,7 +172,7 @@ impl<R: ElementRule> Upload<R> {
         array.into_reinterpreted()
     }
 
-    /// Returns the same handle, or a handle to a copy.
+    /// Returns the same handle, or a handle to a copy on the target.
     pub(super) fn share<T: Plain, D: Dimension>(
         &self,
         source: &SharedArray<T, D>,
@@ -185,7 +187,7 @@ impl<R: ElementRule> Upload<R> {
         source.clone().into_reinterpreted()
     }
 
-    /// Stages an array for an upload together with others.
+    /// Adds an array to the small arrays that wait to be uploaded together.
     fn stage<Q: ElementRule, T: Plain, D: Dimension>(
         &self,
         elements: &[T],
@@ -196,7 +198,8 @@ impl<R: ElementRule> Upload<R> {
         let storage = Arc::new(Storage::new(target, target.kind, bytes as u64, Memory::Staged, at));
         target.join(&storage)?;
         let array = DeviceArray::over(storage.clone(), shape);
-        // Before anything is borrowed: the program's own code converts its element types.
+        // Elements are converted before anything is borrowed, because the conversion may be code of
+        // the program.
         let converted: Vec<Q::Of<T>>;
         let content = if is_kept::<Q, T>() {
             bytes_of(elements)

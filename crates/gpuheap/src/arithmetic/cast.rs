@@ -13,8 +13,8 @@ use crate::array::{ArrayBase, ArrayData, DeviceArray, Element, UninitArray};
 use crate::error::Error;
 
 impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
-    /// Converts the elements to another type, into a new array of the same shape, by the
-    /// rules of Rust's `as`.
+    /// Converts the elements to another type, by the rules of Rust's `as`. Returns a new array of
+    /// the same shape.
     ///
     /// * Float to integer: truncates, saturates at the ends of the range, and turns NaN into 0.
     /// * Integer to smaller integer: keeps the low bits.
@@ -41,7 +41,7 @@ impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// Converts as [`ArrayBase::cast`] does, with `at` as the line that allocates.
+/// Converts as [`ArrayBase::cast`] does, and records `at` as the line that made the result.
 pub(super) fn cast<S: ArrayData, T: Scalar, U: Scalar, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     at: &'static Location<'static>,
@@ -49,8 +49,8 @@ pub(super) fn cast<S: ArrayData, T: Scalar, U: Scalar, D: Dimension>(
     cast_to(array, T::TYPE, U::TYPE, &array.target(), at)
 }
 
-/// Converts an owned array to another element type. If the bits stay the same, the result reuses
-/// the memory.
+/// Converts an owned array to another element type. If the conversion does not change the bits, the
+/// result reuses the memory.
 pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
     at: &'static Location<'static>,
@@ -61,8 +61,8 @@ pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
     cast(&array, at)
 }
 
-/// Converts elements to another type on a target of the same device. Returns `None` if a kernel
-/// does not know one of the types, or if the target is on another device.
+/// Converts elements to another type on a target of the same device. Returns `None` if no kernel
+/// supports one of the types, or if the target is on another device.
 pub(crate) fn converted<S: ArrayData, T: Element, U: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     target: &Target,
@@ -88,7 +88,7 @@ fn cast_to<S: ArrayData, T: Element, U: Element, D: Dimension>(
         return Ok(out);
     }
     let (input, window) = (array.window(), out.window());
-    // Runs on the target's stream.
+    // The kernel runs on the target's stream.
     run([&window, &input], |[out, input]| kernels::cast(from, to, array.len(), out, input))?;
     Ok(out)
 }

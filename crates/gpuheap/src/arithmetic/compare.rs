@@ -14,9 +14,10 @@ use crate::error::Error;
 
 macro_rules! comparisons {
     ($($method:ident $op:ident $doc:literal;)*) => {
-        /// Elementwise comparisons with a number or an array, as Rust compares. A comparison with
-        /// NaN is false, except `not_equal`, which is true. The result is a new array, allocated by
-        /// the left side's [`target`](ArrayBase::target). Comparisons do not wait.
+        /// Elementwise comparisons with a number or an array, by the rules of Rust's operators. A
+        /// comparison with NaN is false, except `not_equal`, which is true. The result is a new
+        /// array, allocated by the left side's [`target`](ArrayBase::target). Comparisons do not
+        /// wait.
         ///
         /// ```
         /// # fn main() -> Result<(), gpuheap::Error> {
@@ -59,7 +60,7 @@ comparisons! {
 
 /// Reductions of masks. Each waits for its result.
 impl<S: ArrayData, D: Dimension> ArrayBase<S, bool, D> {
-    /// Returns `true` if all elements are true, and for an empty array. Waits.
+    /// Returns `true` if all elements are true, or if the array is empty. Waits.
     ///
     /// # Errors
     ///
@@ -69,7 +70,7 @@ impl<S: ArrayData, D: Dimension> ArrayBase<S, bool, D> {
         Ok(read_one::<bool, _, _, _>(Reduction::All, self, Location::caller())?.unwrap_or(true))
     }
 
-    /// Returns `true` if any element is true; `false` for an empty array. Waits.
+    /// Returns `true` if any element is true; `false` if the array is empty. Waits.
     ///
     /// # Errors
     ///

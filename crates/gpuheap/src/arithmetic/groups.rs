@@ -17,10 +17,10 @@ use crate::array::{ArrayBase, ArrayData, DeviceArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Sums and means of groups of rows. A row is an index of the leading axis. Its key is an integer,
-/// the index of its group. The result has one row for each group, and is allocated by this array's
-/// [`target`](ArrayBase::target). Every method here waits, because it checks that each key names a
-/// group.
+/// Sums and means of groups of rows. A row is an index of the leading axis. The key of a row is an
+/// integer, the index of the row's group. The result has one row for each group, and is allocated
+/// by this array's [`target`](ArrayBase::target). Every method here waits, because it checks that
+/// each key names a group.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -36,8 +36,8 @@ use crate::kind::MemoryKind;
 /// ```
 impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     /// Returns the sum of each group's rows; 0 for an empty group. Adds as [`sum`](ArrayBase::sum)
-    /// does, except that floats are added, in `f64`, in an order that may differ from run to run.
-    /// Waits.
+    /// does, with one exception: floats are added in an order that may differ from run to run, so
+    /// the last bits may differ. Waits.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
         groups: usize,
     ) -> Result<DeviceArray<T::Mean, D>, Error> {
         let at = Location::caller();
-        // In 64 bits, sums of the largest integers would wrap.
+        // Sums of the largest integers would wrap in 64 bits.
         let is_wide = matches!(T::TYPE, Type::I64 | Type::U64);
         let means: DeviceArray<f64, D> = if is_wide {
             let values: DeviceArray<f64, D> = cast(self, at)?;
@@ -78,7 +78,7 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
             recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?
         };
         let counts: DeviceArray<f64> = recast(counts(keys, groups, at)?, at)?;
-        // One count for each row of means; along the other axes the count is repeated.
+        // Each row of means has one count. Along the other axes that count is repeated.
         let (window, mut shape) = (means.window(), vec![1; means.ndim()]);
         if let Some(rows) = shape.first_mut() {
             *rows = groups;
@@ -108,7 +108,8 @@ impl<S: ArrayData, K: Key> ArrayBase<S, K, Ix1> {
     }
 }
 
-/// Counts of the keys, in device memory: many threads of a kernel add to one element at once.
+/// Counts of the keys. They are in device memory, because many threads of a kernel add to one
+/// element at once.
 fn counts<S: ArrayData, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
     groups: usize,
@@ -126,7 +127,7 @@ fn counts<S: ArrayData, K: Key>(
     Ok(out)
 }
 
-/// Sums of the groups' rows, in device memory for the reason given at [`counts`].
+/// Sums of the groups' rows. They are in device memory for the reason given at [`counts`].
 fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Key>(
     values: &ArrayBase<S, T, D>,
     keys: &ArrayBase<R, K, Ix1>,
@@ -155,7 +156,7 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
     let target = values.target().kind(MemoryKind::Device);
     let out: DeviceArray<A, D> = zeros(&target, shape, at)?;
     if inner == 0 {
-        // No row has a value, but the keys are checked all the same.
+        // No row has a value, but the keys are checked nevertheless.
         values.storage().use_on(None, |_, _| Ok(()))?;
         counts(keys, groups, at)?;
         return Ok(out);
@@ -170,7 +171,7 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
     Ok(out)
 }
 
-/// Moves a result to the requested kind of memory.
+/// Moves a result to the kind of memory that the caller requested.
 fn placed<T: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
     target: &Target,
@@ -182,7 +183,7 @@ fn placed<T: Scalar, D: Dimension>(
     target.uninit_at(array.raw_dim(), at)?.copy_from(&array)
 }
 
-/// Allocates as [`Target::zeroed`] does, with `at` as the line that allocates.
+/// Allocates as [`Target::zeroed`] does, and records `at` as the line that made the array.
 fn zeros<A: Scalar, D: Dimension>(
     target: &Target,
     shape: D,

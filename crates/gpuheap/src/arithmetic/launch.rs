@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::stream::Stream;
 
-/// The kernels of a context; each is loaded when it is first needed.
+/// Kernels of a context. Each kernel is loaded when it is first needed.
 #[derive(Default)]
 struct Kernels {
     loaded: RwLock<FxHashMap<Kernel, Loaded>>,
@@ -29,14 +29,14 @@ struct Loaded {
 }
 
 impl Attachment for Kernels {
-    /// Unloads all kernels once their work has completed. The context may live on, held by other
-    /// code.
+    /// Unloads all kernels once their work has completed. Without this, the kernels would stay
+    /// loaded if other code keeps the context alive.
     fn end(&mut self, context: &Context) {
         let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
         if loaded.is_empty() {
             return;
         }
-        // A failure here means a broken context, and unloading reports it too.
+        // An error is ignored: it means a broken context, and unloading reports that too.
         let _ = context.synchronize();
         for (_, loaded) in loaded.drain() {
             unload(context, loaded);
@@ -76,9 +76,9 @@ impl Window<'_> {
     }
 }
 
-/// Launches the kernels that `plan` returns for the addresses of `arrays`, in stream order. They
-/// run on the stream that the first array was last used on. If the last array has no bytes, nothing
-/// runs.
+/// Launches the kernels that `plan` returns for the addresses of `arrays`. The kernels run in
+/// stream order, on the stream of the first array's last use. If the last array has no bytes,
+/// nothing runs.
 pub(super) fn run<const N: usize>(
     arrays: [&Window<'_>; N],
     plan: impl FnOnce([u64; N]) -> Vec<Launch>,
@@ -93,8 +93,8 @@ pub(super) fn run<const N: usize>(
 
 fn launch(arrays: &[&Window<'_>], launches: Vec<Launch>) -> Result<(), Error> {
     let Some((first, others)) = arrays.split_first() else { return Ok(()) };
-    // Before a storage is locked: loading may call reclaimers that the program has registered with
-    // the heap.
+    // The kernels are loaded before a storage is locked, because loading may call reclaimers that
+    // the program registered with the heap.
     let (context, heap) = (first.context(), first.storage.heap());
     let Some(kernels) = context.attachment::<Kernels>() else {
         return Err(ErrorKind::Unsupported.error(
@@ -113,7 +113,7 @@ fn launch(arrays: &[&Window<'_>], launches: Vec<Launch>) -> Result<(), Error> {
     })
 }
 
-/// Refuses two arrays that one kernel cannot take together.
+/// Returns an error if one kernel cannot use both arrays.
 pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), Error> {
     let (one, other) = (one.context(), other.context());
     if one.is_same(other) {
@@ -134,8 +134,8 @@ fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(),
         // The driver only reads the parameters.
         let mut parameters: [*mut c_void; 1] = [launch.words.as_slice().as_ptr().cast_mut().cast()];
         // SAFETY: the kernel takes these words, which the driver copies during the call. The
-        // addresses among them are of the planned arrays, whose shapes were checked; the arrays are
-        // locked and alive.
+        // addresses among the words belong to the planned arrays. The shapes of these arrays were
+        // checked, and the arrays are locked and alive.
         unsafe {
             driver.cuLaunchKernel(
                 function,
@@ -165,12 +165,13 @@ fn of_kernel(error: Error, kernel: Kernel) -> Error {
 
 impl Kernels {
     fn get(&self, heap: &Heap, context: &Context, kernel: Kernel) -> Result<CUfunction, Error> {
-        // Before the lock is taken: in a forked child, a thread of the parent may have held it.
+        // Checked before the lock is taken: in a forked child, a thread of the parent may have held
+        // it.
         context.check_alive()?;
         if let Some(loaded) = self.read().get(&kernel) {
             return Ok(loaded.function);
         }
-        // Without a lock held: if memory is short, the heap calls the program's reclaimers.
+        // Loads without a lock held: if memory is short, the heap calls the program's reclaimers.
         let fresh =
             heap.retry(|| load(context, kernel).map_err(|error| of_kernel(error, kernel)))?;
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
@@ -217,8 +218,9 @@ fn load(context: &Context, kernel: Kernel) -> Result<Loaded, Error> {
 
 fn unload(context: &Context, Loaded { module, .. }: Loaded) {
     if let Ok(_current) = context.enter() {
-        // SAFETY: `load` loaded the module; its function was never given out, or its work has
-        // completed. An error leaks the module in the driver; there is no caller to return it to.
+        // SAFETY: `load` loaded the module. Its function was never given out, or the function's
+        // work has completed. An error leaks the module in the driver, because no caller could
+        // receive the error.
         let _: CUresult = unsafe { context.driver().cuModuleUnload(module) };
     }
 }

@@ -1,7 +1,7 @@
 //! Elementwise arithmetic, reductions, and strided copies, on the device.
 //!
-//! For the steps of a program between two kernels or library calls: scale data, compare it, sum it,
-//! copy a column. There is no linear algebra, and each operation is a pass over memory.
+//! Covers the steps of a program between two kernels or library calls: scale data, compare it, sum
+//! it, copy a column. There is no linear algebra, and each operation is a pass over memory.
 //!
 //! ```
 //! use gpuheap::Device;
@@ -46,19 +46,21 @@
 //!
 //! # Operators
 //!
-//! An operator returns a `Result`, so each is followed by `?`. The left side is a number, a
-//! reference to an array of any kind (`&array`, `&view`), or a [`DeviceArray`](crate::DeviceArray)
-//! by value. An array by value is consumed; the result reuses its memory if the shape stays the
-//! same. The right side is a number of the same type, or an array, by reference or by value.
+//! Every operator returns a `Result`, so write `?` after each operation. The left side is a number,
+//! a reference to an array of any kind (`&array`, `&view`), or a
+//! [`DeviceArray`](crate::DeviceArray) by value. An array by value is consumed, and the result
+//! reuses its memory if the shape stays the same. The right side is a number of the same type, or
+//! an array, by reference or by value.
 //!
-//! Shapes are broadcast as in `ndarray` and NumPy. Axes are compared from the last one on: their
-//! lengths are equal, or one of them is 1 or missing. An axis of length 1, or a missing one, is
-//! repeated.
+//! Shapes are broadcast as in `ndarray` and NumPy. Axes are compared from the last one on: two axes
+//! match if their lengths are equal, or if one of them has length 1 or is missing. An axis of
+//! length 1, or a missing one, is repeated.
 //!
-//! A new array is allocated by its left side's [`target`](crate::ArrayBase::target): same heap,
-//! kind of memory and scope, on the stream of the left side's last use, with the caller's line as
-//! its site. All work is enqueued on that stream, which first waits for the work on the right side.
-//! Both sides have to be on one device; their kinds of memory may differ.
+//! A new array is allocated by the left side's [`target`](crate::ArrayBase::target). It has the
+//! same heap, kind of memory and scope, and is on the stream of the left side's last use. The
+//! caller's line is recorded as the line that made the array. All work is enqueued on that stream,
+//! after a wait for the work on the right side. Both sides have to be on one device; their kinds of
+//! memory may differ.
 //!
 //! Each operator also exists as a method, for chains: `a.try_add(&b)?.try_mul(2.0)?`. A method
 //! takes the left side by reference, whatever its kind, and returns a new array, as `&a + &b` does.
@@ -86,8 +88,9 @@
 //! # Kernels
 //!
 //! A kernel is loaded when it is first needed, and unloaded with the context. Loading may wait for
-//! the device. It takes milliseconds if the driver's cache does not have the kernel from an earlier
-//! run. If memory is too short for it, the heap runs its [reclaim steps](crate::ReclaimStep).
+//! the device. If the driver's cache does not have the kernel from an earlier run, loading takes
+//! milliseconds. If memory is too short for the kernel, the heap runs its [reclaim
+//! steps](crate::ReclaimStep).
 //!
 //! [`try_add`]: crate::ArrayBase::try_add
 //! [`try_sub`]: crate::ArrayBase::try_sub

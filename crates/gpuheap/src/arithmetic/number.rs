@@ -54,14 +54,14 @@ pub(super) mod sealed {
     use gpuheap_kernels::Type;
 
     pub trait HasType {
-        /// The kernels' name for this type.
+        /// Name of this type in kernels.
         #[doc(hidden)]
         const TYPE: Type;
         /// Type in which sums are accumulated.
         #[doc(hidden)]
         type Total: super::Number;
 
-        /// Returns the bits of the number, with zeros above.
+        /// Returns the bits of the number, zero-extended to 64 bits.
         #[doc(hidden)]
         fn bits(self) -> u64;
 
@@ -106,7 +106,7 @@ macro_rules! scalars {
             }
         )*
 
-        /// Returns the kernels' name for a type; `None` if they do not know it.
+        /// Returns the name of a type in kernels; `None` if kernels do not support the type.
         pub(crate) fn type_of<T: 'static>() -> Option<Type> {
             let of = TypeId::of::<T>();
             [$((TypeId::of::<$of>(), $type)),*]

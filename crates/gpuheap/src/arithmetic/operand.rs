@@ -40,7 +40,7 @@ impl<S: ArrayData, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T,
     type Dim = <D as DimMax<E>>::Output;
 }
 
-/// A side of an operation, as kernels see it.
+/// A side of an operation, in the form that kernels take.
 #[derive(Clone, Copy)]
 pub(crate) enum Side<'a> {
     /// The bits of a number.
@@ -52,7 +52,7 @@ mod sealed {
     use super::{ArrayBase, ArrayData, Dimension, Number, Side};
 
     pub trait AsSide {
-        /// Returns the operand as kernels see it.
+        /// Returns the operand in the form that kernels take.
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "sealed: nobody outside can call it")]
         fn side(&self) -> Side<'_>;
@@ -81,7 +81,7 @@ mod sealed {
 }
 
 impl Side<'_> {
-    /// Returns the shape; a number has no axes.
+    /// Returns the shape; empty for a number.
     pub(super) fn shape(&self) -> &[usize] {
         match self {
             Side::Scalar(_) => &[],
@@ -90,7 +90,7 @@ impl Side<'_> {
     }
 }
 
-/// Returns the broadcast shape of both sides.
+/// Returns the shape to which both sides are broadcast.
 pub(super) fn broadcast_shape<O: Dimension>(left: &[usize], right: &[usize]) -> Result<O, Error> {
     let axes = left.len().max(right.len());
     let mut shape = O::zeros(axes);
@@ -113,7 +113,7 @@ pub(super) fn broadcast_shape<O: Dimension>(left: &[usize], right: &[usize]) -> 
     Ok(shape)
 }
 
-/// Returns the strides, in elements, that read an array of shape `from` as one of shape `to`. The
+/// Returns the strides, in elements, with which an array of shape `from` is read in shape `to`. The
 /// stride of a repeated axis is 0.
 pub(super) fn strides(from: &[usize], to: &[usize]) -> Vec<isize> {
     let mut strides = vec![0; to.len()];

@@ -28,8 +28,8 @@ macro_rules! operators {
                 }
             }
 
-            /// Reuses the left side's memory if the result has its shape; otherwise returns a new
-            /// array.
+            /// Reuses the left side's memory if the result has the left side's shape. Otherwise
+            /// returns a new array.
             impl<T: Number, D: Dimension, R: Operand<T, D>> $trait<R> for DeviceArray<T, D> {
                 type Output = Result<DeviceArray<T, R::Dim>, Error>;
 
@@ -48,8 +48,8 @@ macro_rules! operators {
             }
         )*
 
-        /// Operators as methods, for chains. Each returns a new array, as the operator on
-        /// references does, and does not wait. See the [rules](crate::arithmetic#operators).
+        /// Operators as methods, for chains. Each method returns a new array, like the operator on
+        /// references, and does not wait. See the [rules](crate::arithmetic#operators).
         ///
         /// ```
         /// # fn main() -> Result<(), gpuheap::Error> {
@@ -119,8 +119,8 @@ macro_rules! operators {
                 /// # Errors
                 ///
                 /// The right side cannot be broadcast to this array's shape; it overlaps this array
-                /// but is another part of its memory; it is on another device; an array was freed;
-                /// a driver error.
+                /// but starts at another address or has another length; it is on another device; an
+                /// array was freed; a driver error.
                 pub fn $in_place<R: Operand<T, D>>(&mut self, right: R) -> Result<(), Error> {
                     in_place(Op::Arithmetic(Arithmetic::$op), T::TYPE, &self.window(), &right.side())
                 }
@@ -266,7 +266,7 @@ pub(super) enum Op {
     Comparison(Comparison),
 }
 
-/// Returns the result of an operation on both sides, allocated by the target of `like`.
+/// Returns the result of an operation on both sides, allocated by the target of the array `like`.
 fn apply<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     op: Op,
     like: &ArrayBase<S, T, D>,
@@ -296,8 +296,8 @@ fn unary(op: Unary, of: Type, out: &Window<'_>, input: &Window<'_>) -> Result<()
     run([input, out], |[input, to]| kernels::unary(op, of, out.len(), to, input))
 }
 
-/// Writes the result of an operation on two sides to `out`, which has the result's shape and may be
-/// one of the sides.
+/// Writes the result of an operation on two sides to `out`. The array `out` has the result's shape
+/// and may be one of the sides.
 pub(super) fn enqueue(
     op: Op,
     of: Type,
@@ -309,7 +309,7 @@ pub(super) fn enqueue(
     enqueue_strided(op, of, out, [left, right], &steps)
 }
 
-/// Enqueues the operation as [`enqueue`] does, with the strides that read each side.
+/// Enqueues the operation as [`enqueue`] does, with given strides for each side.
 pub(super) fn enqueue_strided(
     op: Op,
     of: Type,
@@ -317,8 +317,8 @@ pub(super) fn enqueue_strided(
     [left, right]: [&Side<'_>; 2],
     steps: &[Vec<isize>; 2],
 ) -> Result<(), Error> {
-    // Uses the stream of the left side, if it is an array. A number has no address, so any
-    // window will do.
+    // The operation runs on the stream of the left side, if that is an array. A number needs no
+    // address, so any window can stand for it.
     let (one, other) = match (left, right) {
         (Side::Array(left), Side::Array(right)) => (left, right),
         (Side::Array(array), _) | (_, Side::Array(array)) => (array, array),
@@ -333,7 +333,7 @@ pub(super) fn enqueue_strided(
     })
 }
 
-/// Refuses sides on two devices.
+/// Returns an error if the sides are on two devices.
 pub(super) fn check_sides(left: &Side<'_>, right: &Side<'_>) -> Result<(), Error> {
     match (left, right) {
         (Side::Array(left), Side::Array(right)) => check_device(left, right),
@@ -368,18 +368,19 @@ fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), 
 fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
     let Side::Array(right) = right else { return true };
     let shape = broadcast_shape::<ndarray::IxDyn>(left.shape(), right.shape);
-    // Wrapped memory may overlap another array's.
+    // The right side is checked even if it is another array: wrapped memory may overlap that of
+    // another array.
     shape.is_ok_and(|shape| shape.slice() == left.shape())
         && !matches!(overlap(&left.window(), right), Overlap::Shifted(_))
 }
 
 /// Overlap of two windows.
 enum Overlap {
-    /// Apart, or one of them has no memory. Missing memory is an error later on.
+    /// No overlap, or one window has no memory. Missing memory is reported as an error later.
     None,
     /// Identical windows: equal bytes, read in the same order.
     Same,
-    /// Shared bytes, with starts this many bytes apart or with different lengths.
+    /// Windows that share bytes, but start this many bytes apart or have different lengths.
     Shifted(u64),
 }
 

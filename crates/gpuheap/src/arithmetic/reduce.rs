@@ -42,8 +42,9 @@ impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
         Ok(T::sum(total.unwrap_or(T::Total::zeroed())))
     }
 
-    /// Returns the mean of all elements. Each is converted to `f64`; the sum is divided by their
-    /// number and rounded. For `bool`, it is the fraction of elements that are true. Waits.
+    /// Returns the mean of all elements. Each element is converted to `f64`. The sum is divided by
+    /// the number of elements, and the quotient is rounded. For `bool`, the mean is the fraction of
+    /// elements that are true. Waits.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// The array has no such axis, or it has length 0; the errors of [`sum`](ArrayBase::sum).
+    /// The array has no such axis, or the axis has length 0; the errors of [`sum`](ArrayBase::sum).
     #[track_caller]
     pub fn mean_axis(&self, axis: usize) -> Result<DeviceArray<T::Mean, D::Smaller>, Error>
     where
@@ -144,7 +145,7 @@ impl<S: ArrayData, T: Number, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// The array has no such axis, or it has length 0; the errors of [`min`](ArrayBase::min).
+    /// The array has no such axis, or the axis has length 0; the errors of [`min`](ArrayBase::min).
     #[track_caller]
     pub fn min_axis(&self, axis: usize) -> Result<DeviceArray<T, D::Smaller>, Error>
     where
@@ -197,7 +198,8 @@ pub(super) fn read_one<A: Scalar, S: ArrayData, T: Scalar, D: Dimension>(
     Ok(one.to_vec()?.first().copied())
 }
 
-/// An array as rows of `n` elements, each `inner` elements apart.
+/// Rows of `n` elements into which an array is divided. Adjacent elements of a row are `inner`
+/// elements apart.
 #[derive(Clone, Copy)]
 struct Sizes {
     outer: usize,
@@ -206,12 +208,12 @@ struct Sizes {
 }
 
 /// Returns the product of the lengths of some axes. If another axis of the array has length 0, the
-/// product may saturate; it is then unused.
+/// product is not used, and may saturate.
 pub(super) fn size(lengths: &[usize]) -> usize {
     lengths.iter().fold(1, |size, length| size.saturating_mul(*length))
 }
 
-/// Divides an array at an axis: its sizes, and the shape without the axis.
+/// Divides an array at an axis. Returns the sizes, and the shape without the axis.
 fn split<S: ArrayData, T: Element, D: RemoveAxis>(
     array: &ArrayBase<S, T, D>,
     axis: usize,
@@ -230,7 +232,7 @@ fn split<S: ArrayData, T: Element, D: RemoveAxis>(
     Ok((Sizes { outer, n, inner }, array.raw_dim().remove_axis(Axis(axis))))
 }
 
-/// Reduces the axis of length `n` (not 0) to one element, in as many passes as needed. Intermediate
+/// Reduces an axis of length `n` (not 0) to one element, in as many passes as needed. Intermediate
 /// results are in device memory.
 fn reduced<A: Scalar, S: ArrayData, T: Scalar, D: Dimension, O: Dimension>(
     op: Reduction,

@@ -11,8 +11,9 @@ use super::operand::{broadcast_shape, strides};
 use crate::array::{ArrayBase, ArrayData, ArrayDataMut, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 
-/// Strided copies. Elements lie without gaps, so a window with strides is a copy. Each new array is
-/// allocated by this array's [`target`](ArrayBase::target). These methods do not wait.
+/// Strided copies. Elements of an array have no gaps, so a window with strides is a copy and not a
+/// view. Each new array is allocated by this array's [`target`](ArrayBase::target). These methods
+/// do not wait.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -40,7 +41,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.copy_part(&selection, selection.dimension()?, Location::caller())
     }
 
-    /// Copies the array with its axes permuted: axis `axes[n]` becomes axis `n`.
+    /// Copies the array with its axes permuted: axis `axes[n]` of this array becomes axis `n` of
+    /// the copy.
     ///
     /// # Errors
     ///
@@ -95,8 +97,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.copy_part(&selection, shape, Location::caller())
     }
 
-    /// Overwrites a part of the array with another array, which is repeated if its shape is
-    /// smaller. The write is in stream order; the call does not wait.
+    /// Overwrites a part of the array with another array. If the other array's shape is smaller, it
+    /// is repeated. The write is in stream order; the call does not wait.
     ///
     /// # Errors
     ///
@@ -184,9 +186,10 @@ struct Selection {
 }
 
 impl Selection {
-    /// Returns the selection that a slice of an array of `shape` denotes.
+    /// Returns the selection that `slice` makes from an array of `shape`.
     fn new(shape: &[usize], slice: &[SliceInfoElem]) -> Result<Selection, Error> {
-        // An array without elements has no strides, however long its other axes are.
+        // If an axis has length 0, the array has no elements, and the strides are 0. The product of
+        // the other axes could overflow.
         let steps = if shape.contains(&0) { vec![0; shape.len()] } else { strides(shape, shape) };
         let mut selection = Selection { start: 0, shape: Vec::new(), strides: Vec::new() };
         let mut axis = 0;
@@ -251,7 +254,7 @@ impl Selection {
         address + (self.start * size) as u64
     }
 
-    /// Returns the lowest and the highest element of the selection.
+    /// Returns the lowest and the highest index of an element of the selection.
     fn reach(&self) -> (usize, usize) {
         let (mut low, mut high) = (self.start, self.start);
         for (length, stride) in self.shape.iter().zip(&self.strides) {
@@ -298,7 +301,7 @@ fn check_repeats(from: &[usize], to: &[usize]) -> Result<(), Error> {
     )))
 }
 
-/// Refuses a selection that shares a byte with its source.
+/// Returns an error if a selection shares a byte with its source.
 fn check_apart(
     selection: &Selection,
     to: &Window<'_>,
@@ -321,7 +324,8 @@ fn check_apart(
     )))
 }
 
-/// Copies elements of any size, by the largest units that divide their size and addresses.
+/// Copies elements of any size, in the largest units that divide the element size and the
+/// addresses.
 fn copies(
     size: usize,
     shape: &[usize],

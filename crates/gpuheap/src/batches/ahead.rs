@@ -1,4 +1,4 @@
-//! Uploads of batches on the program's own thread, in turn or ahead of it.
+//! Uploads of batches on the program's own thread, at their turn or ahead of it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use crate::stream::Stream;
 /// An uploaded batch with its rows, or the error of its upload.
 pub(super) type Uploaded<V> = (Range<usize>, Result<Batch<V>, Error>);
 
-/// Uploads of [`Batches`](crate::Batches): [`Ahead`], or on a thread of their own.
+/// Uploader of [`Batches`](crate::Batches): [`Ahead`], or a thread of its own.
 pub trait Uploads {
     /// The batch on the device.
     type Batch;
 
-    /// Prepares the end of the current batch's turn, if there is one.
+    /// Prepares the end of the current batch's turn. `is_current` is `true` if a batch is current.
     #[doc(hidden)]
     fn prepare(&mut self, request: &Request, is_current: bool) -> Result<(), Error>;
 
@@ -33,13 +33,13 @@ pub trait Uploads {
     fn size_hint(&self) -> (usize, Option<usize>);
 }
 
-/// Uploads within [`next`](Iterator::next), each at its batch's turn or ahead of it.
+/// Uploads within [`next`](Iterator::next), each at the batch's turn or ahead of it.
 pub struct Ahead<S: Source> {
     pub(super) source: S,
     pub(super) ready: VecDeque<Uploaded<S::Batch>>,
-    /// Most batches that may be uploaded ahead.
+    /// Maximum number of batches that may be uploaded ahead.
     pub(super) most: usize,
-    /// Stream of the uploads ahead.
+    /// Second stream, on which batches are uploaded ahead.
     side: Option<Stream>,
 }
 
@@ -57,8 +57,8 @@ impl<S: Source> Ahead<S> {
             let rows = self.source.rows(&piece);
             let uploaded = upload(&self.source, &piece, request, Some(&side));
             if ran_out(&uploaded) {
-                // Memory may suffice at the batch's turn. A new attempt at every turn would take
-                // the time that prefetching is to save.
+                // The upload is not tried again before the batch's turn, because a failing upload
+                // at every turn would cost the time that prefetching saves.
                 self.most = self.ready.len();
                 return self.source.put_back(piece);
             }
@@ -79,7 +79,8 @@ impl<S: Source> Uploads for Ahead<S> {
     type Batch = S::Batch;
 
     fn prepare(&mut self, request: &Request, is_current: bool) -> Result<(), Error> {
-        // The first batch is returned as soon as it is uploaded.
+        // Nothing is uploaded ahead before the first batch, so that it is returned as soon as
+        // possible.
         if is_current {
             self.fill(request);
         }

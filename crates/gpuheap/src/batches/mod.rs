@@ -27,8 +27,8 @@ use crate::error::{Error, ErrorKind};
 use turn::{Request, Turn};
 
 impl Target {
-    /// [Adapts](Target::adapt) the items of an iterator one after another. Each is uploaded at its
-    /// turn, and freed at the turn of the next one.
+    /// [Adapts](Target::adapt) the items of an iterator one after another. Each item is uploaded at
+    /// its turn, and freed at the turn of the next item.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -51,11 +51,13 @@ impl Target {
         Batches::new(request, Ahead::new(Items::new(items.into_iter()), 0))
     }
 
-    /// Uploads the rows of a host array (its leading axis) in batches. A batch takes at most
-    /// `fraction` of the memory that the heap may still take: the rest of its limit and of the
-    /// device, counting the cached memory of all heaps of this process as free. If a batch does not
-    /// fit in memory, that batch and all later ones have half the rows. If a single row does not
-    /// fit, the iterator returns an error and ends. See [`Batches`].
+    /// Uploads the rows of a host array in batches; a row is an index of the leading axis. A batch
+    /// takes at most `fraction` of the memory that the heap may still take. That memory is the rest
+    /// of the heap's limit and of the device, counting the cached memory of all heaps of this
+    /// process as free.
+    ///
+    /// If a batch does not fit in memory, that batch and all later ones are halved. If a single row
+    /// does not fit, the iterator returns an error and ends. See [`Batches`].
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -87,8 +89,8 @@ impl Target {
 }
 
 impl Device {
-    /// Adapts items in batches on the device's own heap and that heap's own stream, as
-    /// [`Target::batches`] does.
+    /// Adapts items in batches, as [`Target::batches`] does. The batches are on the device's own
+    /// heap and on the stream of that heap.
     ///
     /// # Errors
     ///
@@ -106,14 +108,14 @@ impl Device {
 /// Batches on the device, one at a time: the adapted items of an iterator, from
 /// [`Target::batches`], or the rows of an array, from [`Target::batches_by_memory`].
 ///
-/// An iterator of results. If a batch cannot be uploaded, the result is an error, and the next call
-/// continues with the next item.
+/// `Batches` is an iterator of results. If a batch cannot be uploaded, the result is an error, and
+/// the next call continues with the next item.
 ///
 /// # Lifetime of a batch
 ///
 /// The next call of `next` frees the memory that was uploaded for a batch, in stream order and
-/// without waiting. Dropping the iterator does so too. Handles to that memory that still exist
-/// return an error when they are used.
+/// without waiting. Dropping the iterator frees that memory too. If a handle to the memory still
+/// exists, using the handle returns an error.
 ///
 /// Two kinds of arrays are not freed:
 ///
@@ -122,8 +124,9 @@ impl Device {
 /// * Arrays that the program computed from a batch, unless they reuse the batch's memory. An
 ///   operator that consumes the batch, as `batch * 2.0` does, passes the memory on.
 ///
-/// The end of the [scope](crate::Scope) that a batch was uploaded in frees it too, even before its
-/// turn and even if the iterator was forgotten. A batch that was uploaded ahead is then an error.
+/// If a batch was uploaded in a [scope](crate::Scope), the end of that scope frees the batch too,
+/// even before its turn and even if the iterator was forgotten. If the batch was uploaded ahead,
+/// `next` then returns an error for it.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -150,9 +153,9 @@ impl Device {
 /// | [`prefetch`](Batches::prefetch) | enqueues work and does not wait for it | in `next`, while that work runs |
 /// | [`prefetch_on`](Batches::prefetch_on) | waits for results, such as by `to_vec` | on a second thread |
 ///
-/// Both hand a batch out on the target's stream, so the order of work is the same as without
-/// prefetching. Only the current batch and those uploaded ahead hold memory. The current batch
-/// holds it until its turn ends, even if the program drops the batch earlier.
+/// Both return a batch on the target's stream, so the order of work is the same as without
+/// prefetching. Only the current batch and the batches uploaded ahead hold memory. The current
+/// batch holds its memory until its turn ends, even if the program drops the batch earlier.
 ///
 /// # Element types
 ///
@@ -172,9 +175,9 @@ impl<U: Uploads> Batches<U> {
         Batches { request, uploads, current: None, rows: 0..0 }
     }
 
-    /// Keeps an array of the current batch, or one that reuses its memory, beyond the batch's turn,
-    /// as [`Scope::keep`](crate::Scope::keep) does for a scope. Any other array is returned
-    /// unchanged.
+    /// Keeps an array of the current batch beyond the batch's turn, as
+    /// [`Scope::keep`](crate::Scope::keep) does for a scope. The array may also be one that reuses
+    /// the batch's memory. Any other array is returned unchanged.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         match &self.current {
             Some(turn) => turn.scope().keep(array),
@@ -193,12 +196,13 @@ impl<U: Uploads> Batches<U> {
 
 impl<S: Source> Batches<Ahead<S>> {
     /// Uploads up to `count` batches ahead, on a second stream. `next` starts these uploads before
-    /// the turn of the current batch ends, so that they overlap with the device's work on it. One
-    /// batch ahead is enough if all batches take about as long; more smooth out differences.
-    /// Batches of rows are smaller then, because all batches on the device share the fraction.
+    /// the turn of the current batch ends, so that they overlap with the device's work on that
+    /// batch. If all batches take about the same time, one batch ahead is enough; more batches
+    /// smooth out differences. Batches of rows become smaller, because all batches on the device
+    /// share the fraction.
     ///
-    /// If memory runs out for that many, fewer are uploaded ahead from then on. If it is called
-    /// several times, the last `count` applies.
+    /// If memory does not suffice for `count` batches, fewer are uploaded ahead from then on. If
+    /// `prefetch` is called several times, the last `count` applies.
     pub fn prefetch(mut self, count: usize) -> Batches<Ahead<S>> {
         self.uploads.most = count;
         self.uploads.source.plan(count.saturating_add(1));
@@ -208,7 +212,7 @@ impl<S: Source> Batches<Ahead<S>> {
 
 impl<I: Iterator<Item: Adapt<Upload>>> Batches<Ahead<Items<I>>> {
     /// Converts numbers to `f32`, by the rules of [`Target::cu`]. Call it before the first batch:
-    /// batches uploaded ahead until then are freed and not uploaded again.
+    /// batches that were already uploaded ahead are freed and not uploaded again.
     pub fn cu(self) -> Batches<Ahead<Items<I, Cu>>>
     where
         I::Item: Adapt<Upload<Cu>>,
@@ -253,16 +257,17 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<Ahead<Items<I,
     /// # Ok(()) }
     /// ```
     ///
-    /// The thread ends with the items. If the batches are dropped, it ends after its current
-    /// upload. If they are forgotten instead, it waits forever, and so does the end of `scope`. If
-    /// the items' iterator panics, `next` panics once all earlier batches were handed out. If
-    /// memory runs out for `count` batches, fewer are uploaded ahead from then on.
+    /// The thread ends after the last item. If the batches are dropped, the thread ends after its
+    /// current upload. If the batches are forgotten instead, the thread waits forever, and so does
+    /// the end of `scope`. If the items' iterator panics, `next` panics once all earlier batches
+    /// were handed out. If memory does not suffice for `count` batches, fewer are uploaded ahead
+    /// from then on.
     ///
-    /// Its arrays belong to the calling thread's [current scope](crate::Heap::thread_scope), if
-    /// any. When that scope ends, later batches are errors.
+    /// Arrays of the batches belong to the calling thread's [current
+    /// scope](crate::Heap::thread_scope), if any. When that scope ends, later batches are errors.
     ///
-    /// Batches of rows have no such thread, because it could not take a [halved](Batches::halve)
-    /// batch back.
+    /// Batches of rows cannot be uploaded by a thread, because the thread could not take back a
+    /// batch that is [halved](Batches::halve).
     ///
     /// # Errors
     ///
@@ -277,7 +282,8 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<Ahead<Items<I,
         I::Item: Adapt<Upload<R>, Output: Send + 'scope> + Send,
     {
         let Batches { mut request, uploads, current, rows } = self;
-        // The new thread has none of the calling thread's scopes.
+        // The new thread does not have the calling thread's scopes, so the target takes the current
+        // scope along.
         let within = request.target.scope();
         request.target = request.target.within(within);
         let uploads = Feeder::start(scope, uploads, &request, count)?;
@@ -286,15 +292,15 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<Ahead<Items<I,
 }
 
 impl<T: Element, D: Dimension> Batches<Ahead<Rows<'_, T, D>>> {
-    /// Returns the rows of the current batch. If `next` returned an error, they are the rows that
+    /// Returns the rows of the current batch. If `next` returned an error, returns the rows that
     /// could not be uploaded. Empty before the first batch and after the last.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
-    /// Frees the current batch and halves the batch size, for work on the batch that ran out of
-    /// memory. The rows of the batch come again, in batches of half as many rows, as do all later
-    /// rows.
+    /// Frees the current batch and halves the batch size. Call it if work on the batch ran out of
+    /// memory. The rows of the batch are returned again, in batches of half as many rows; later
+    /// batches have that size too.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -317,7 +323,7 @@ impl<T: Element, D: Dimension> Batches<Ahead<Rows<'_, T, D>>> {
     ///
     /// # Errors
     ///
-    /// The batch has one row (it then stays the current one); there is no current batch.
+    /// The batch has one row, and stays the current batch; no batch is current.
     pub fn halve(&mut self) -> Result<(), Error> {
         if self.current.is_none() {
             return Err(ErrorKind::Ended.error(

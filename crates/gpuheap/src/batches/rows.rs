@@ -12,18 +12,18 @@ use crate::array::{DeviceArray, Element};
 use crate::error::{Error, ErrorKind, Fault};
 use crate::size::Bytes;
 
-/// Rows of an array: ranges of its leading axis. From [`Target::batches_by_memory`].
+/// Rows of an array: indices of its leading axis, in ranges. Made by [`Target::batches_by_memory`].
 pub struct Rows<'a, T, D> {
     array: ArrayView<'a, T, D>,
     /// Number of rows.
     total: usize,
-    /// Bytes of a row.
+    /// Size of a row in bytes.
     row: u64,
-    /// Bytes that all batches on the device may take together.
+    /// Maximum number of bytes that all batches on the device may take together.
     share: u64,
-    /// Rows of a batch.
+    /// Number of rows in a batch.
     chunk: usize,
-    /// First row of the next batch.
+    /// Index of the first row of the next batch.
     begun: usize,
 }
 
@@ -53,7 +53,7 @@ impl<'a, T: Element, D: Dimension> Rows<'a, T, D> {
         Ok(rows)
     }
 
-    /// Halves the batch of the rows `rows`. They come next again.
+    /// Halves the batch size, and returns to the start of `rows`, the rows of the current batch.
     pub(super) fn halve(&mut self, rows: Range<usize>) -> Result<(), Error> {
         if rows.len() < 2 {
             return Err(ErrorKind::WrongShape.error(format!(
@@ -97,7 +97,7 @@ impl<T: Element, D: Dimension> Source for Rows<'_, T, D> {
     fn plan(&mut self, count: usize) {
         let mut each = self.share / (count as u64).max(1);
         if each >= GRANULE {
-            // The driver hands out whole granules.
+            // The driver's allocations are whole granules, so the size is rounded down to granules.
             each -= each % GRANULE;
         }
         let rows = each.checked_div(self.row).unwrap_or(u64::MAX);

@@ -20,12 +20,12 @@ pub trait Source {
     #[doc(hidden)]
     fn next_piece(&mut self) -> Option<Self::Piece>;
 
-    /// Takes back the last piece. It is the next one again.
+    /// Takes back the last piece, to return it again as the next one.
     #[doc(hidden)]
     fn put_back(&mut self, piece: Self::Piece);
 
     /// Takes back the last piece, because it did not fit in memory at its turn, and continues with
-    /// smaller ones. Returns the error for the program if it cannot be split.
+    /// smaller pieces. If the piece cannot be split, returns the error for the program.
     #[doc(hidden)]
     fn split(&mut self, piece: Self::Piece, error: Error) -> Option<Error> {
         drop(piece);
@@ -57,11 +57,11 @@ pub trait Source {
     fn size_hint(&self) -> (usize, Option<usize>);
 }
 
-/// Items of an iterator, each adapted with the conversion `R` of element types. From
+/// Items of an iterator, each adapted with the conversion `R` of element types. Made by
 /// [`Target::batches`].
 pub struct Items<I: Iterator, R = Same> {
     items: Fuse<I>,
-    /// An item that was put back.
+    /// Item that was put back, if any.
     parked: Option<I::Item>,
     rule: PhantomData<fn() -> R>,
 }

@@ -15,19 +15,19 @@ use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::stream::Stream;
 
-/// Uploads ahead, on a thread of their own. From
-/// [`Batches::prefetch_on`](crate::Batches::prefetch_on).
+/// Uploads ahead on a second thread. Made by [`Batches::prefetch_on`](crate::Batches::prefetch_on).
 pub struct Feeder<'scope, S: Source> {
     desk: Arc<Desk<S::Batch>>,
     heap: Heap,
     /// Bounds of the number of batches left.
     hint: (usize, Option<usize>),
     is_over: bool,
-    /// Keeps the batches within the scope of the thread, whose end waits for the thread.
+    /// Ties the batches to the lifetime of the thread's scope. The end of that scope waits for the
+    /// thread.
     scope: PhantomData<&'scope ()>,
 }
 
-/// The place through which the thread hands over its uploads.
+/// State through which the thread hands over uploaded batches.
 struct Desk<V> {
     state: Mutex<DeskState<V>>,
     changed: Condvar,
@@ -35,12 +35,12 @@ struct Desk<V> {
 
 struct DeskState<V> {
     ready: VecDeque<Uploaded<V>>,
-    /// `true` if the program has no batch and waits for one.
+    /// `true` if the program holds no batch and waits for one.
     is_awaited: bool,
-    /// `true` if no more batches are wanted.
+    /// `true` if the program needs no more batches.
     is_closed: bool,
-    /// Result of the thread, once it has ended. The panic's payload is passed on or never dropped,
-    /// because its type's destructor may panic.
+    /// Result of the thread, once it has ended. If the thread panicked, the panic's payload is
+    /// passed on. It is never dropped, because its type's destructor may panic.
     end: Option<Result<(), ManuallyDrop<Box<dyn Any + Send>>>>,
 }
 
@@ -53,7 +53,7 @@ impl<V> Desk<V> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `is_time`; returns `false` if no more batches are wanted.
+    /// Waits until `is_time` returns `true`. Returns `false` if the program needs no more batches.
     fn wait_until(&self, is_time: impl Fn(&DeskState<V>) -> bool) -> bool {
         let mut state = self.lock();
         while !state.is_closed && !is_time(&state) {
@@ -64,7 +64,7 @@ impl<V> Desk<V> {
 }
 
 impl<V> DeskState<V> {
-    /// Returns `true` if only the batch that is to be uploaded would hold memory.
+    /// Returns `true` if no batch holds memory except the one that is to be uploaded.
     fn is_alone(&self) -> bool {
         self.is_awaited && self.ready.is_empty()
     }
@@ -106,7 +106,7 @@ impl<'scope, S: Source> Feeder<'scope, S> {
 impl<S: Source> Uploads for Feeder<'_, S> {
     type Batch = S::Batch;
 
-    /// Returns an error in a forked child. The thread does not exist there, and may have held the
+    /// Returns an error in a forked child. There, the thread does not exist, and may have held the
     /// lock.
     fn prepare(&mut self, _: &Request, _: bool) -> Result<(), Error> {
         if self.is_over || !self.heap.is_forked() {
@@ -170,7 +170,7 @@ impl<S: Source> Drop for Feeder<'_, S> {
     }
 }
 
-/// Uploads the batches of a source until it ends, or no more are wanted.
+/// Uploads the batches of a source until the source ends or the program needs no more batches.
 fn feed<S: Source>(
     desk: &Desk<S::Batch>,
     mut source: S,
@@ -195,7 +195,7 @@ fn feed<S: Source>(
         }
         let mut state = desk.lock();
         if state.is_closed {
-            // Freed after the lock is released.
+            // The batch is freed after the lock is released.
             drop(state);
             return;
         }

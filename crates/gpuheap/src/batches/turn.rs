@@ -17,13 +17,13 @@ pub struct Request {
     pub(super) at: &'static Location<'static>,
 }
 
-/// Memory uploaded for one batch. Dropping it ends the batch's turn: it frees that memory in stream
-/// order. Arrays that existed before, or were made since, are untouched.
+/// Memory uploaded for one batch. Dropping a `Turn` ends the batch's turn: the memory is freed in
+/// stream order. Arrays that existed before the upload, or were made after it, are untouched.
 pub(super) struct Turn {
     scope: Scope,
-    /// Storages kept until the turn ends, although the program drops the batch. A loop drops a
-    /// batch just before the next upload. That upload would reuse the memory, and so wait for
-    /// the work that it has to overlap with.
+    /// Storages kept until the turn ends, even if the program drops the batch. A loop drops a batch
+    /// just before the next upload. Without the kept storages, that upload would reuse the memory,
+    /// and wait for the very work that it has to overlap with.
     held: Vec<Arc<Storage>>,
 }
 
@@ -31,8 +31,8 @@ pub(super) struct Turn {
 pub struct Batch<V> {
     value: V,
     turn: Turn,
-    /// The second stream that it was uploaded on, and the event at the end of the upload; `None`
-    /// for the target's stream.
+    /// Second stream on which the batch was uploaded, and the event at the end of the upload;
+    /// `None` if it was uploaded on the target's stream.
     side: Option<(Stream, crate::Event)>,
 }
 
@@ -56,8 +56,8 @@ impl Request {
         let side = match side {
             Some(side) => {
                 let members = turn.scope.state().members();
-                // Before the event is recorded: another thread's use in between is ordered after
-                // it, or is noted.
+                // The end is noted before the event is recorded. If another thread uses an array in
+                // between, the event covers that use, or the storage notes it.
                 members.iter().for_each(|storage| storage.end_upload());
                 Some((side.clone(), side.record()?))
             }
@@ -75,8 +75,9 @@ impl Request {
 
 impl<V> Batch<V> {
     /// Begins the turn: moves the batch to the target's stream. The stream waits for the batch's
-    /// upload and for later uses of its arrays, but not for later uploads. The host does not wait.
-    /// If `is_held`, the memory stays until the turn's end, whatever the program drops.
+    /// upload and for later uses of its arrays, but not for uploads of later batches. The host does
+    /// not wait. If `is_held`, the memory stays until the turn's end, even if the program drops the
+    /// batch.
     pub(super) fn begin(self, request: &Request, is_held: bool) -> Result<(V, Turn), Error> {
         let Batch { value, mut turn, side } = self;
         turn.scope.state().check_batch()?;
@@ -94,7 +95,7 @@ impl<V> Batch<V> {
 }
 
 impl Turn {
-    /// Returns the scope that frees the batch, from which an array can be kept.
+    /// Returns the scope that frees the batch. Arrays of the batch can be kept out of this scope.
     pub(super) fn scope(&self) -> &Scope {
         &self.scope
     }
