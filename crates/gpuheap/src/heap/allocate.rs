@@ -1,5 +1,5 @@
-//! Allocation: a hit in the thread's cache, or else the pool under the store's lock, then the
-//! reclaim steps. Blocks, arrays and the C interface call [`HeapInner::allocate`].
+//! Allocation: tries the thread's cache, then the pool under the store's lock, then the reclaim
+//! steps. Blocks, arrays and the C interface call [`HeapInner::allocate`].
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::{ThreadCache, find};
 
-/// Fraction (1/N) of the bytes within the limit that auxiliary allocations may take, so that
-/// requests of the program get the rest.
+/// Fraction (1/N) of the bytes left below the hard limit that an auxiliary allocation may take. The
+/// rest stays available to requests of the program.
 const SPARED: u64 = 4;
 
 impl HeapInner {
@@ -64,7 +64,8 @@ impl HeapInner {
         zeroed: bool,
         at: &'static Location<'static>,
     ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
-        // Before any lock is taken: in a forked child, a thread of the parent may have held it.
+        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
+        // that lock.
         self.context.check_alive()?;
         let _time = measure::memory_management();
         let store = self.store(kind);
@@ -103,7 +104,7 @@ impl HeapInner {
 impl Store {
     /// Allocates memory for use on `stream`, ordered after the work already enqueued there: from
     /// the pool, and after the reclaim steps if memory is short. `cache` is this thread's cache for
-    /// the stream, after a miss.
+    /// the stream; it could not serve the request.
     pub(crate) fn allocate(
         &self,
         bytes: u64,
@@ -143,8 +144,9 @@ impl Store {
         Ok(Lease::new(bytes, on, stream.id(), Some(block)))
     }
 
-    /// Allocates without the reclaim steps. Returns `None` if memory is short, or if more than a
-    /// fraction of the limit would be held in this way. The host has to order the first use.
+    /// Allocates auxiliary memory without the reclaim steps. Returns `None` if memory is short, or
+    /// if `bytes` exceed 1/[`SPARED`] of the bytes left below the hard limit. The host has to order
+    /// the first use of the memory.
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         let mut state = self.lock();
         state.merge_counts();
@@ -161,8 +163,8 @@ impl Store {
         Some(lease)
     }
 
-    /// Fills new memory with zeros on its stream. Frees the memory if that fails: the stream may
-    /// have been retired since the allocation.
+    /// Fills new memory with zeros on its stream. Frees the memory if filling fails, for example
+    /// because the stream was retired since the allocation.
     pub(crate) fn zeroed(&self, lease: Lease) -> Result<Lease, Error> {
         if lease.key.is_none() {
             return Ok(lease);
@@ -188,7 +190,7 @@ impl Store {
     }
 }
 
-/// Counts a block of a stream that was first seen in a capture.
+/// If `stream` was first seen in a capture, counts the block in that capture.
 #[inline]
 fn note_in_capture(stream: &Stream) {
     if let Some(capture) = stream.capture() {
@@ -209,26 +211,28 @@ impl StoreState {
         if spares {
             self.order.refuse_waits(false);
             if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
-                // New memory is not preferred again before as much was given back.
+                // Prefers new memory again only after the pool has given back as much as a request
+                // needs.
                 self.spare = self.spare.min(self.stats.taken);
                 grant = self.grant(bytes, stream);
             }
         }
         let grant = grant.map_err(|shortage| match shortage {
-            // For example, an event could not be created: memory is short all the same.
+            // For example, the driver had no memory to create an event. That is a shortage too.
             Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
             shortage => shortage,
         })?;
         self.granted += grant.bytes;
         self.stats.count_allocation(bytes, grant.bytes);
-        // Memory above a soft limit may have been in use when it was freed, and be unused now.
+        // Memory above a soft limit may have been in use when it was freed, and may be unused now.
         if self.limits.soft.is_some() && self.stats.taken > self.granted {
             let _ = self.keep_soft_limit();
         }
         Ok(grant)
     }
 
-    /// Returns a block of cached memory, or else of memory that the policy takes.
+    /// Returns a block from cached memory, or else from memory that the policy takes from the
+    /// driver.
     #[inline]
     fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         if self.caches.iter().any(|cache| cache.holds()) {
@@ -242,8 +246,8 @@ impl StoreState {
         self.with_policy(|policy, env| policy.allocate(Request { bytes, stream }, env))
     }
 
-    /// Returns `true` if new memory for a request is better than a wait: within the limits, and
-    /// while little is reserved. Makes no driver call.
+    /// Returns `true` if new memory is better for a request than making a stream wait: little
+    /// memory is reserved, and the limits allow more. Makes no driver call.
     #[inline]
     pub(crate) fn has_spare(&mut self, bytes: u64) -> bool {
         let few = self.stats.taken.saturating_add(bytes) <= self.spare;

@@ -15,9 +15,8 @@ use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
 
-/// An owned block of memory: of the device, unless it is from
-/// [`allocate_kind`](Heap::allocate_kind). Dropping it returns the memory to its heap, in the order
-/// of its stream.
+/// An owned block of device memory, or of another kind if [`allocate_kind`](Heap::allocate_kind)
+/// made it. Dropping the block returns its memory to the heap, in the order of the block's stream.
 ///
 /// The contents are uninitialized, unless the heap [fills](crate::HeapBuilder::zero_on_alloc)
 /// allocated memory. A block of zero bytes has the address 0 and no memory.
@@ -32,8 +31,8 @@ pub struct Block {
 
 /// Way in which a block returns to its heap.
 enum ReturnPath {
-    /// Through the thread cache that served it. The heap keeps that cache while the block lives, so
-    /// no reference count is shared by threads. For device memory only.
+    /// Returns through the thread cache that served the block. For device memory only. The heap
+    /// keeps that cache while the block lives, so threads share no reference count.
     Cache(&'static ThreadCache),
     Heap(Arc<HeapInner>, MemoryKind),
 }
@@ -41,26 +40,28 @@ enum ReturnPath {
 impl Heap {
     /// Allocates `bytes` for use on `stream`, ordered after the work already enqueued there. A
     /// request that the cache serves does not wait for the device. A request that takes memory from
-    /// the driver may wait, because giving unused segments back for it does (`cuMemFree`).
+    /// the driver may wait: the heap may first return unused segments with `cuMemFree`, and that
+    /// call waits for the device.
     ///
     /// If memory is short, the heap runs its reclaim steps ([`ReclaimStep`](crate::ReclaimStep))
-    /// before it fails. It waits for frees in flight, also in other heaps of this process on the
-    /// device, and makes these heaps give cached memory back.
+    /// before it fails. It waits for frees in flight, in this heap and in this process's other
+    /// heaps on the device. It also makes those heaps give back cached memory.
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory); the stream is of another device; a driver error.
-    /// After an error, the statistics are as before the call.
+    /// [Out of memory](Error::out_of_memory); the stream belongs to another device; a driver error.
+    /// An error leaves the statistics unchanged.
     #[inline]
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
         Block::allocate(self.inner(), MemoryKind::Device, bytes, stream, Location::caller())
     }
 
-    /// Allocates `bytes` of unified or pinned memory as [`allocate`](Heap::allocate) does of device
-    /// memory. The host may use the memory once `stream` has reached this point, and until the
-    /// free. If the device has no concurrent access to unified memory (WSL2), no work of the device
-    /// may run meanwhile.
+    /// Allocates `bytes` of unified or pinned memory. Waits and reclaim steps are the same as for
+    /// device memory in [`allocate`](Heap::allocate). The host may use the memory after `stream`
+    /// has completed the work enqueued before this call, and until the free. If host and device
+    /// cannot access unified memory concurrently (WSL2), no work may run on the device while the
+    /// host uses it.
     ///
     /// # Errors
     ///
@@ -78,11 +79,11 @@ impl Heap {
     }
 
     /// Allocates `bytes` from this thread's cache for `stream`, without a lock and without waiting.
-    /// `None` if the cache does not serve the request, or the heap tracks allocations;
-    /// [`allocate`](Heap::allocate) then may.
+    /// Returns `None` if the cache cannot serve the request, or if the heap tracks allocations.
+    /// [`allocate`](Heap::allocate) may still succeed then.
     ///
-    /// For a caller that releases something, such as an interpreter's lock, before a request that
-    /// may wait.
+    /// Some callers release a lock, such as an interpreter's, before a request that may wait. They
+    /// can try this call first, without releasing the lock.
     #[inline]
     pub fn allocate_cached(&self, bytes: u64, stream: &Stream) -> Option<Block> {
         let heap = self.inner();
@@ -108,8 +109,8 @@ impl Block {
         Ok(Block { way, lease, given_back: false })
     }
 
-    /// Returns the address; 0 for a block of zero bytes. Host and device have one address for
-    /// memory that both may use.
+    /// Returns the address; 0 for a block of zero bytes. Memory that both host and device may use
+    /// has the same address on both.
     pub fn address(&self) -> u64 {
         self.lease.address
     }
@@ -132,8 +133,8 @@ impl Block {
         }
     }
 
-    /// Frees the block in the order of the stream that it was allocated on, as a drop does, and
-    /// returns the error if that fails. Waits for the device in the same cases as
+    /// Frees the block in the order of the stream that it was allocated on, like a drop, and
+    /// returns the error if the free fails. Waits for the device in the same cases as
     /// [`free_on`](Block::free_on).
     ///
     /// # Errors
@@ -143,14 +144,14 @@ impl Block {
         self.give_back(None)
     }
 
-    /// Frees the block in the order of `stream` and of the stream that it was allocated on.
-    /// `stream` is made to wait, by an event, for the work enqueued on the block's own stream so
+    /// Frees the block in the order of both `stream` and the block's own stream, on which it was
+    /// allocated. An event makes `stream` wait for the work enqueued on the block's own stream so
     /// far. The host waits only in these cases:
     ///
     /// * One of the two streams is capturing a graph or was [retired](Stream::is_retired), so
     ///   neither can wait for the other. The host then waits for one of them.
-    /// * The free returns memory to the driver: above a soft limit, in the `binned` pool above 128
-    ///   MiB, and always in the `none` pool.
+    /// * The free returns memory to the driver. It does so above a soft limit, for blocks above 128
+    ///   MiB in the `binned` pool, and always in the `none` pool.
     /// * The heap [fills freed memory with zeros](crate::HeapBuilder::zero_on_free), and the stream
     ///   has ended.
     ///
@@ -161,10 +162,11 @@ impl Block {
     ///
     /// # Errors
     ///
-    /// If the heap refuses `stream`, as one of another device, the block is freed on its own
-    /// stream. If the two streams cannot be ordered, because both are capturing a graph or the
-    /// driver fails, the block stays with the heap: its memory is counted as live and not reused.
-    /// After any other driver error, the block is freed, or counted as pending, all the same.
+    /// If the heap refuses `stream`, for example because it belongs to another device, the block is
+    /// freed on its own stream. If the two streams cannot be ordered, because both are capturing a
+    /// graph or the driver fails, the block stays with the heap: its memory is counted as live and
+    /// not reused. After any other driver error, the block is freed, or counted as pending, all the
+    /// same.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
         // A block's own stream needs no check. A foreign stream with this id may have been retired
         // and wrapped again.
@@ -188,7 +190,8 @@ impl Block {
     /// `stream` is the block's own stream, or it has waited for a point of the block's own stream.
     /// That point comes after the allocation, and after all work on the block that is not on
     /// `stream`. Otherwise the next user of the memory on `stream` races with work that still uses
-    /// it: work on the block, and work that the allocation made the block's own stream wait for.
+    /// the memory. That work is this block's, or a previous owner's for which the allocation made
+    /// the block's own stream wait.
     ///
     /// # Errors
     ///
@@ -199,8 +202,8 @@ impl Block {
             if !stream.is_foreign() {
                 return self.give_back(None);
             }
-            // A foreign stream may have been retired and wrapped again. The cache of the retired
-            // one was closed before that, and takes no blocks.
+            // A foreign stream may have been retired and wrapped again. The retired stream's cache
+            // was closed before that, and takes no blocks.
             if self.keep() {
                 self.given_back = true;
                 return Ok(());
@@ -232,8 +235,8 @@ impl Block {
 
     fn heap(&self) -> Result<Arc<HeapInner>, Error> {
         match &self.way {
-            // Checked before the cache's lock: in a forked child, a thread of the parent may have
-            // held it.
+            // Checked before the cache's lock is taken: in a forked child, a thread of the parent
+            // may have held that lock.
             ReturnPath::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
             // A heap lives as long as its blocks, unless the device was reset.
             ReturnPath::Cache(cache) => {

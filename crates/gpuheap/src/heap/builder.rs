@@ -22,8 +22,8 @@ use crate::size::Size;
 use crate::source::{OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
-/// Default limit, in bytes, of a thread's cache for a stream: large enough for the working set of a
-/// program, small enough that little unused memory is unavailable to other threads.
+/// Default limit, in bytes, of a thread's cache for a stream. It is large enough for the working
+/// set of a program. It is small enough that other threads lack little unused memory.
 const THREAD_CACHE: u64 = 256 << 20;
 const THREAD_CACHE_SHARE: u64 = 64;
 
@@ -38,7 +38,7 @@ pub struct HeapBuilder {
     choices: Choices,
 }
 
-/// Choices of the program, completed by the environment.
+/// Settings that the program chose. The environment fills in the others.
 #[derive(Clone, Debug, Default)]
 struct Choices {
     pool: Option<PoolKind>,
@@ -103,37 +103,38 @@ impl HeapBuilder {
         HeapBuilder { device: device.clone(), environment: true, choices: Choices::default() }
     }
 
-    /// Sets the pool. The default is `stitched`. On a device without virtual memory management,
-    /// `split` takes its place, and the [status](crate::MemoryStatus) says why.
+    /// Sets the pool. The default is `stitched`. On a device without virtual memory management, the
+    /// heap uses `split` instead, and the [status](crate::MemoryStatus) has the reason.
     pub fn pool(mut self, pool: PoolKind) -> HeapBuilder {
         self.choices.pool = Some(pool);
         self
     }
 
-    /// Sets the hard limit: the heap never reserves more than `bytes` of device memory. At least 2
-    /// MiB, the driver's granularity; with the `driver` pool at least 32 MiB.
+    /// Sets the hard limit: the heap never reserves more than `bytes` of device memory. The limit
+    /// has to be at least 2 MiB, the driver's granularity. With the `driver` pool, it has to be at
+    /// least 32 MiB.
     pub fn hard_limit(mut self, bytes: u64) -> HeapBuilder {
         self.choices.limits.hard = Some(bytes);
         self
     }
 
-    /// Sets the soft limit in bytes. If the heap has reserved more, cached memory is given back to
-    /// the driver at the next call that finds it unused.
+    /// Sets the soft limit in bytes. While the heap has reserved more, each call that finds unused
+    /// cached memory gives it back to the driver.
     pub fn soft_limit(mut self, bytes: u64) -> HeapBuilder {
         self.choices.limits.soft = Some(bytes);
         self
     }
 
     /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
-    /// memory. At least 2 MiB with the pools `stitched`, `split` and `driver`, because they take
-    /// that much at a time, and at least one byte with the others.
+    /// memory. With the pools `stitched`, `split` and `driver`, the limit has to be at least 2 MiB,
+    /// because they take that much at a time. With the other pools, it has to be at least one byte.
     pub fn pinned_limit(mut self, bytes: u64) -> HeapBuilder {
         self.choices.pinned_limit = Some(bytes);
         self
     }
 
     /// Sets whether freed memory is filled with zeros, its rounding included, before it can be
-    /// reused. For data that a later owner must not read.
+    /// reused. Use it if a later owner of the memory must not read the data.
     pub fn zero_on_free(mut self, zero: bool) -> HeapBuilder {
         self.choices.zero_on_free = Some(zero);
         self
@@ -158,22 +159,22 @@ impl HeapBuilder {
         self
     }
 
-    /// Starts a thread that gives all cached memory of all kinds back to the driver, once the heap
-    /// was idle for `after` to twice `after`. Idle means that nothing was allocated or freed.
-    /// Without this call there is no such thread.
+    /// Starts a thread that gives back all cached memory of all kinds to the driver while the heap
+    /// is idle. Idle means that nothing was allocated or freed for a time between `after` and twice
+    /// `after`. Without this call, the heap has no such thread.
     pub fn idle_trim(mut self, after: Duration) -> HeapBuilder {
         self.choices.idle_trim = Some(after);
         self
     }
 
-    /// Sets the bytes that each thread may cache, for each stream, of the memory that it freed. The
-    /// thread's next requests are served from its cache without a lock. The default is 1/64 of the
-    /// device's memory, or of the hard limit, and at most 256 MiB. With zero, every call of a
-    /// thread uses the shared pool.
+    /// Sets how many bytes of freed memory each thread may cache for each stream. The thread's next
+    /// requests are served from its cache without a lock. The default is 1/64 of the device's
+    /// memory, or of the hard limit, and at most 256 MiB. With zero, every call of a thread uses
+    /// the shared pool.
     ///
-    /// Blocks of a thread that other threads free are cached too, up to a quarter of `bytes` more.
-    /// Memory in these caches counts as cached, and all of it returns to the pool before a request
-    /// fails.
+    /// If another thread frees a block that came through a thread's cache, that cache may take the
+    /// block back. Such blocks may exceed `bytes` by a quarter. Memory in these caches counts as
+    /// cached, and all of it returns to the pool before a request fails.
     ///
     /// The pools `stitched`, `split` and `binned` have such caches; the others do not.
     pub fn thread_cache(mut self, bytes: u64) -> HeapBuilder {
@@ -187,9 +188,10 @@ impl HeapBuilder {
     /// `benches/peers/RESULTS.md` has the curve.
     ///
     /// The default is 0.04, or 1/72 of the device's memory or of a limit below it, if that is more.
-    /// The 1/72 shrinks once three quarters of that memory are in use, to nothing when all of it
-    /// is. While there is such room, the pool also takes memory in larger pieces than a request
-    /// needs. The default grows up to 0.35 for a program that makes the pool map again and again.
+    /// Once three quarters of that memory are in use, the 1/72 shrinks. It reaches zero when all of
+    /// that memory is in use. Before that, the pool also takes memory in larger pieces than a
+    /// request needs. The default grows up to 0.35 for a program that makes the pool map again and
+    /// again.
     ///
     /// A slack set here is fixed and has no part that follows from the device. With 0, the pool
     /// always packs. A negative value and NaN count as 0, and values above 10 as 10.
@@ -198,23 +200,23 @@ impl HeapBuilder {
         self
     }
 
-    /// Sets the number of free blocks that the `stitched` pool searches for one that a stream may
-    /// use without waiting for another stream. The default is 8.
+    /// Sets how many free blocks the `stitched` pool examines to find a block that a stream may use
+    /// without waiting for another stream. The default is 8.
     pub fn search_depth(mut self, blocks: usize) -> HeapBuilder {
         self.choices.search_depth = Some(blocks);
         self
     }
 
     /// Sets the bytes of freed memory that the pool of a `driver` heap keeps
-    /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`). The default is all. With zero it keeps nothing beyond
-    /// the next wait for a stream, an event or the device. A lower soft limit takes precedence.
-    /// Other pools ignore this setting.
+    /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`). By default the pool keeps all freed memory. With
+    /// zero, it keeps none beyond the next wait for a stream, an event or the device. A lower soft
+    /// limit takes precedence. Other pools ignore this setting.
     pub fn release_threshold(mut self, bytes: u64) -> HeapBuilder {
         self.choices.release_threshold = Some(bytes);
         self
     }
 
-    /// Sets how large copies of pageable memory are staged.
+    /// Sets the way in which large copies of pageable memory are staged.
     #[doc(hidden)]
     pub fn staging(mut self, staging: Staging) -> HeapBuilder {
         let Staging { threads, piece, slots, threshold } = staging;
@@ -226,8 +228,9 @@ impl HeapBuilder {
     /// Builds the heap. It reserves no memory yet.
     ///
     /// Settings that are not made here are taken from the environment. It is read once in a
-    /// process. On WSL2, a heap without any hard limit gets one of 80 % of the free memory. There
-    /// the host lends more memory than it has, at the expense of the host's other programs.
+    /// process. On WSL2, a heap without any hard limit gets one of 80 % of the free memory. The
+    /// limit is needed because the host lends more memory than it has, at the expense of its other
+    /// programs.
     ///
     /// # Errors
     ///
@@ -292,7 +295,7 @@ impl HeapBuilder {
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
         if let Some(part) = self.choices.slack {
-            // Bounded as the variable's value is; NaN becomes zero.
+            // Bounded like the value of the environment variable; NaN becomes zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
             tuning.allows_waste = false;

@@ -14,7 +14,8 @@ pub(crate) struct Fallback {
     why: NoVirtualMemory,
 }
 
-/// Returns the pool for a heap on the device, and why it is not the requested one, if it is not.
+/// Returns the pool for a heap on the device. If that pool is not the requested one, also returns
+/// the reason.
 pub(crate) fn available(
     context: &Arc<Context>,
     requested: PoolKind,

@@ -16,7 +16,7 @@ use crate::heap::usage::OtherHeaps;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
-/// Forecast for a request. From [`Heap::would_fit`].
+/// Forecast for a request. Returned by [`Heap::would_fit`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -38,15 +38,15 @@ pub enum Fit {
     /// The driver reports enough memory as free, but may refuse it. The forecast says so in these
     /// cases:
     ///
-    /// * On WSL2, where Windows lends memory that it may not have, the request would leave less
-    ///   than a fifth of the most that the heap could have.
-    /// * The driver refused a request that left as much memory as this one would, or more. That
-    ///   holds until the driver grants such a request.
+    /// * On WSL2, Windows lends memory that it may not have. The request would leave free less than
+    ///   a fifth of the most memory that the heap could have.
+    /// * The driver refused an earlier request that would have left at least as much free memory as
+    ///   this request, and has not granted such a request since.
     /// * The request needs more memory, and the driver does not report how much is free.
     /// * The request needs free memory that may share a piece of the device with memory in use. The
-    ///   piece may be a step of 32 MiB of another heap's pool of the driver, of which the driver
-    ///   does not report the use. Or it is a granule of 2 MiB that small segments of several heaps
-    ///   share.
+    ///   piece may be a step of 32 MiB in the driver's pool of another heap. The driver does not
+    ///   report which part of a step is in use. Or the piece may be a granule of 2 MiB that small
+    ///   segments of several heaps share.
     #[non_exhaustive]
     Perhaps {
         /// Bytes that the request would take from the driver.
@@ -58,11 +58,12 @@ pub enum Fit {
     /// The request would fail, even after all cached memory was given back.
     #[non_exhaustive]
     No {
-        /// Bytes that would have to be freed, or allowed, for the request to succeed: enough
-        /// whichever memory they belong to. Free pieces next to live blocks are left out, because
-        /// they return to the driver together with those blocks. `stitched` could use two such
-        /// pieces, so it may need fewer bytes. For the other pools the figure is a lower bound. The
-        /// figure may be too low on WSL2, and if the driver does not report how much is free.
+        /// Missing bytes: if as many are freed, or the limit is raised by as many, the request
+        /// succeeds. The figure is large enough whichever memory is freed. Free pieces next to live
+        /// blocks are left out, because they return to the driver only together with those blocks.
+        /// `stitched` could use two such pieces, so it may need fewer bytes. For the other pools
+        /// the figure is a lower bound. The figure may be too low on WSL2, and if the driver does
+        /// not report how much is free.
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
@@ -70,7 +71,7 @@ pub enum Fit {
         /// [all](Fit::No::needs_all) are needed. Empty if nothing helps: the request is larger than
         /// the device.
         would_have_to_go: Vec<InTheWay>,
-        /// `true` if all of them have to be removed, `false` if one is enough.
+        /// `true` if all obstacles have to be removed, `false` if removing one is enough.
         needs_all: bool,
     },
 }
@@ -98,13 +99,12 @@ pub enum InTheWay {
     Others(u64),
 }
 
-/// Forecast of a request by the figures, after all frees have completed.
+/// Forecast of a request, computed from the figures as if all frees had completed.
 pub(crate) enum Foreseen {
-    /// The request is served, and takes `take` bytes from the driver. Of the memory that is then
-    /// free, the driver may keep `may_stay` bytes, because they share a piece of the device with
-    /// memory in use.
+    /// The request is served, and takes `take` bytes from the driver. `may_stay` bytes of the free
+    /// memory may not return to the device, because they share a piece of it with memory in use.
     Served { take: u64, figures: Figures, may_stay: u64 },
-    /// The request lacks memory, as the figures say, after all cached memory was given back.
+    /// The request lacks memory even after all cached memory was given back.
     Lacking(Figures, Lack, Captured),
 }
 
@@ -113,7 +113,7 @@ pub(crate) enum Foreseen {
 pub(crate) struct Captured(Option<u64>);
 
 impl Captured {
-    /// Returns the cause of the failure of a request of `bytes`.
+    /// Returns the cause why a request of `bytes` fails.
     pub(crate) fn find_cause(self, bytes: u64, figures: &Figures, lack: &Lack) -> Cause {
         if self.0.is_some() { Cause::Capture } else { figures.find_cause(bytes, lack) }
     }
@@ -127,28 +127,30 @@ impl Fit {
 }
 
 impl Heap {
-    /// Forecasts whether [`allocate`](Heap::allocate) would serve a request of `bytes` now. If not,
-    /// it returns the missing bytes and the obstacles. It takes and gives back nothing and does not
-    /// wait; it searches the cached memory.
+    /// Forecasts whether [`allocate`](Heap::allocate) would serve a request of `bytes` now. If the
+    /// request would fail, the forecast has the missing bytes and the obstacles. This call only
+    /// searches the cached memory: it takes no memory, gives none back and does not wait.
     ///
     /// Pending frees count as completed. Cached memory counts as given back, also in other heaps of
-    /// this process, because the reclaim steps would do both. Registered reclaimers are not called.
-    /// A request may therefore succeed although the forecast is [`No`](Fit::No).
+    /// this process. The reclaim steps would wait for the frees and give back the memory.
+    /// Registered reclaimers are not called. A request may therefore succeed although the forecast
+    /// is [`No`](Fit::No).
     ///
     /// Memory freed on a stream that is capturing a graph counts as in use, because the reclaim
-    /// steps cannot wait for it. A request on that stream itself may get it, and so succeed against
-    /// the forecast. Such a stream may have frees in a `driver` heap that it had not reached before
-    /// the capture. All free memory of that heap then counts as in use for other heaps, because the
-    /// driver does not report which part is.
+    /// steps cannot wait for it. A request on that stream itself may reuse the memory, and so
+    /// succeed although the forecast is [`No`](Fit::No). A capturing stream may have frees in a
+    /// `driver` heap that it had not reached before the capture. In that case, all free memory of
+    /// the `driver` heap counts as in use for other heaps, because the driver does not report which
+    /// part is in use.
     ///
-    /// A forecast may be out of date at once: other threads and other processes continue. It is
-    /// also only about bytes. For `driver` heaps and on a nearly full device, the driver decides by
-    /// memory that it does not report. The forecast is close there, but not exact: a driver's pool
-    /// may hold bytes in pieces that are too small, and a request of up to 2 MiB may still fit into
-    /// a granule that is in use.
+    /// A forecast may be out of date at once: other threads and other processes continue. A
+    /// forecast also compares only numbers of bytes. For `driver` heaps and on a nearly full
+    /// device, the driver's decision depends on memory that it does not report. The forecast is
+    /// close there, but not exact: a driver's pool may hold bytes in pieces that are too small, and
+    /// a request of up to 2 MiB may still fit into a granule that is in use.
     ///
-    /// If the driver does not report how much is free, and the forecast depends on it, it is
-    /// [`Perhaps`](Fit::Perhaps).
+    /// If the forecast depends on how much is free, and the driver does not report that, the
+    /// forecast is [`Perhaps`](Fit::Perhaps).
     ///
     /// # Errors
     ///
@@ -202,7 +204,8 @@ impl StoreState {
     }
 
     /// Returns the bytes that a request takes from the driver on the stream that can use the least
-    /// of the cache. `take` are the bytes on the stream that can use the most.
+    /// of the cache. `take` is the number of bytes on the stream that can use the most of the
+    /// cache.
     fn taken_at_most(&mut self, bytes: u64, take: u64, others: OtherHeaps) -> u64 {
         if !self.has_spare(bytes) {
             return take;
@@ -230,7 +233,7 @@ impl StoreState {
         self.policy.forecast(bytes, &Outlook { stats: &self.stats, headroom, stuck })
     }
 
-    /// Forecasts a request up to the last reclaim step.
+    /// Forecasts the result of a request after all reclaim steps.
     pub(crate) fn foresee(
         &mut self,
         bytes: u64,
@@ -299,17 +302,17 @@ impl StoreState {
         }
         let lack_of = |source: &dyn MemorySource, figures: &Figures, take: u64| {
             let growth = source.growth(take);
-            // On a nearly full device, a driver's pool takes less than its step.
+            // On a nearly full device, a driver's pool grows by less than its usual step.
             figures.lack(growth, if ordered { round_up(take, GRANULE) } else { growth })
         };
         if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
             return Ok(Foreseen::Served { take: forecast.take, figures, may_stay });
         }
-        // Memory that may stay does not count: the answer has to be certain.
+        // Memory that the driver may keep does not count: the answer has to be certain.
         let figures = figures.without(may_stay);
         let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
-            // Memory that shares a step of the driver's pool with memory in use may stay.
+            // The driver may keep free memory that shares a step of its pool with memory in use.
             let figures = self.figures(kind, None, others);
             let lack = lack_of(&*self.source, &figures, forecast.take_whole);
             return Ok(Foreseen::Lacking(figures, lack, Captured::default()));
@@ -317,8 +320,8 @@ impl StoreState {
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
-    /// Returns the first of the policy's ways to serve the request, with the cache as it is now,
-    /// for which the memory suffices.
+    /// Returns the policy's first way to serve the request for which enough memory is available.
+    /// The cache counts in its present state.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
@@ -384,7 +387,8 @@ impl StoreState {
 }
 
 /// Fraction (1/N) of the memory that a heap could have on WSL2. A request that leaves less than
-/// this free is not certain to succeed. The default limit of a heap there leaves as much.
+/// this free is not certain to succeed. The default limit of a heap on WSL2 leaves the same
+/// fraction free.
 const LENT_SHARE: u64 = 5;
 
 impl InTheWay {

@@ -1,4 +1,5 @@
-//! Flush: gives all cached memory back, and reports the memory that is left and the reason.
+//! Flush: returns all cached memory to the driver, and reports the remaining bytes with their
+//! reasons.
 
 use std::any::Any;
 use std::fmt;
@@ -17,8 +18,8 @@ use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::track::{Leak, Many};
 
-/// Report of a flush: bytes given back, bytes left and their reason. From [`Heap::flush`] and
-/// [`Device::flush`].
+/// Report of a flush: the bytes given back, and the remaining bytes with their reasons. Returned by
+/// [`Heap::flush`] and [`Device::flush`].
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FlushReport {
@@ -30,15 +31,15 @@ pub struct FlushReport {
     pub other_heaps: u64,
     /// Free bytes of `other_heaps`: a flush of those heaps, or of the device, gives them back.
     pub other_heaps_cached: u64,
-    /// Bytes of the device in use outside its heaps: contexts, modules, other libraries and other
-    /// processes together. Unified memory that is on the device is included. `None` if the driver
+    /// Bytes of the device in use outside this process's heaps: contexts, modules, other libraries
+    /// and other processes together. Unified memory on the device is included. `None` if the driver
     /// does not report how much is free.
     pub context_and_others: Option<u64>,
     /// Bytes that the driver reports as free. `None` if it does not report them.
     pub device_free: Option<u64>,
     /// Size of the device's memory.
     pub device_total: u64,
-    /// With tracking on, the sites of the live allocations, most bytes first.
+    /// Sites of the live allocations, most bytes first. Empty unless the heap tracks allocations.
     pub sites: Vec<Leak>,
 }
 
@@ -57,8 +58,9 @@ pub struct FlushedKind {
     /// Free bytes that could not be returned: `held_free`, and bytes that a graph capture, a failed
     /// call or the driver's own pool keeps.
     pub still_cached: u64,
-    /// Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
-    /// least one block is live. Zero for the `driver` pool: the driver does not report its pieces.
+    /// Bytes held by live blocks: the size of all pieces in which at least one block is live. A
+    /// piece is taken from the driver as a whole, and can only be returned as a whole. Zero for the
+    /// `driver` pool, because the driver does not report its pieces.
     pub held: u64,
     /// Free bytes of `held`.
     pub held_free: u64,
@@ -69,12 +71,12 @@ pub struct FlushedKind {
 impl Heap {
     /// Returns all cached memory of all kinds to the driver. It waits for frees in flight, empties
     /// the pools of device, unified and pinned memory, and trims the driver's own pool. Live memory
-    /// stays, and the report lists it. If the driver does not report how much of the device is
-    /// free, the report has the returned bytes all the same.
+    /// stays, and the report lists it. Even if the driver does not report how much of the device is
+    /// free, the report has the returned bytes.
     ///
     /// # Errors
     ///
-    /// A driver error in waiting or in giving back.
+    /// A driver error while waiting or while returning memory.
     pub fn flush(&self) -> Result<FlushReport, Error> {
         flush(&self.inner().context, std::slice::from_ref(self.inner()))
     }
@@ -100,9 +102,9 @@ impl FlushReport {
         self.kinds.iter().map(|kind| kind.given_back).sum()
     }
 
-    /// Returns the figures as JSON, keyed by the names of the fields. These are stable.
+    /// Returns the figures as JSON, keyed by the names of the fields. The names are stable.
     pub fn to_json(&self) -> String {
-        // Names, numbers and texts: nothing here can fail.
+        // Cannot fail: the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -186,7 +188,7 @@ impl FlushedKind {
 }
 
 impl HeapInner {
-    /// Converts a holder to the heap that it is.
+    /// Downcasts a holder to a heap.
     pub(crate) fn from_holder(holder: Arc<dyn Holder>) -> Option<Arc<HeapInner>> {
         (holder as Arc<dyn Any + Send + Sync>).downcast().ok()
     }
@@ -203,8 +205,8 @@ impl Holder for HeapInner {
         if let Some(idle) = self.idle.get() {
             idle.pause();
         }
-        // The reset frees memory that stays now, as it frees live memory. Live memory of a driver's
-        // pool stays with that pool instead (H200, driver 580).
+        // Ignores an error: the reset frees all memory that is left, live memory included. Only
+        // live memory of a driver's pool stays with that pool (H200, driver 580).
         for store in self.stores() {
             let _ = store.reclaim(u64::MAX);
         }
@@ -217,12 +219,12 @@ impl Holder for HeapInner {
         if is_reset {
             for store in self.stores() {
                 let mut state = store.lock();
-                // The memory in threads' caches no longer exists, and the threads do not check
-                // that.
+                // Closes the threads' caches: their memory no longer exists, and the threads do not
+                // check that.
                 state.close(|_| true);
                 state.source.after_reset();
             }
-            // The heap may have been kept alive by blocks alone, and none of them will be freed.
+            // Blocks alone may have kept the heap alive, and after a reset they are never freed.
             self.end_if_over();
         }
     }

@@ -1,5 +1,5 @@
-//! Frees: a thread's cache keeps the block, or else, under the store's lock, the cache makes room
-//! or the pool takes the block. Blocks, arrays and the C interface call [`HeapInner::free`].
+//! Frees: the thread's cache keeps the block. If the cache is full, it makes room under the store's
+//! lock, or the pool takes the block. Blocks, arrays and the C interface call [`HeapInner::free`].
 
 use std::sync::Arc;
 
@@ -57,8 +57,8 @@ impl HeapInner {
         freed
     }
 
-    /// Frees a lease in the order of its own stream and of `stream`. If these cannot be ordered,
-    /// the memory stays counted as live, and is not reused.
+    /// Frees a lease in the order of its own stream and of `stream`. If the two streams cannot be
+    /// ordered, the memory stays counted as live, and is not reused.
     #[cold]
     pub(crate) fn free_ordered(
         self: &Arc<HeapInner>,
@@ -66,7 +66,8 @@ impl HeapInner {
         lease: Lease,
         stream: &Stream,
     ) -> Result<(), Error> {
-        // Before a lock is taken: in a forked child, a thread of the parent may have held it.
+        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
+        // that lock.
         self.check_alive_for(lease)?;
         let renamed = self.rename(kind, lease, Some(stream));
         let lease = renamed.as_ref().map_or(lease, |renamed| renamed.lease);
@@ -80,15 +81,15 @@ impl HeapInner {
         self.free(kind, lease, stream, false)
     }
 
-    /// Counts memory whose free failed; it stays counted as live.
+    /// Counts a failed free. The memory stays counted as live.
     pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
         let mut state = self.store(kind).lock();
         state.stats.failed_frees += 1;
         state.lost += 1;
     }
 
-    /// Refuses a lease whose memory cannot be given back. Memory that a reset freed is no longer
-    /// outstanding.
+    /// Returns an error if a lease's memory cannot be given back. If a reset freed the memory, it
+    /// no longer counts as outstanding.
     pub(super) fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
         let alive = self.context.check_alive();
         if alive == Err(Gone::Reset) {
@@ -164,8 +165,8 @@ impl Store {
     }
 
     /// Orders `stream` and the lease's own stream for a free. Returns `stream` if the lease may
-    /// then be freed there, and `None` for its own stream. Waits on the host only if neither stream
-    /// can wait for the other.
+    /// then be freed there, and `None` if it has to be freed on its own stream. Waits on the host
+    /// only if neither stream can wait for the other.
     fn order_free<'a>(
         &self,
         lease: &Lease,
@@ -179,7 +180,7 @@ impl Store {
                 return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
-            // One stream, named within its capture and by its id.
+            // Both are the same stream: one is its name within a capture, the other its id.
             if current.is_some_and(|own| own.raw() == theirs.raw()) {
                 return Ok(Some(stream).filter(|_| !order.is_of_capture(lease.stream)));
             }
@@ -203,8 +204,8 @@ impl Store {
         if is_done(own) { Ok(Some(stream)) } else { Err(failed.into()) }
     }
 
-    /// Waits for a lease's stream and returns its memory to the driver, past the cache. Returns the
-    /// bytes that the driver regained.
+    /// Waits for a lease's stream, and gives the lease's memory back to the driver without caching
+    /// it. Returns the bytes that the driver regained.
     pub(crate) fn release_lease(
         &self,
         lease: Lease,
@@ -266,7 +267,7 @@ impl StoreState {
         }
     }
 
-    /// Returns a block, whose last use is on `stream`, to the policy.
+    /// Returns a block to the policy. The block's last use is on `stream`.
     pub(super) fn return_to_policy(
         &mut self,
         key: u32,

@@ -1,4 +1,4 @@
-//! Idle trim: gives cached memory back while the heap is idle.
+//! Idle trim: returns cached memory to the driver while the heap is idle.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +34,7 @@ struct IdleState {
 }
 
 impl IdleTrim {
-    /// Starts a thread that gives all cached memory of `heap` back, once nothing was allocated or
+    /// Starts a thread that gives back all cached memory of `heap` once nothing was allocated or
     /// freed for `after`.
     pub(crate) fn start(heap: Weak<HeapInner>, after: Duration) -> io::Result<IdleTrim> {
         let shared: Arc<IdleState> = Arc::default();
@@ -47,7 +47,8 @@ impl IdleTrim {
         Ok(IdleTrim { shared, thread: spawned.thread().clone() })
     }
 
-    /// Keeps the thread from using the heap, and returns once it does not use it.
+    /// Stops the thread from using the heap. If the thread is using the heap, waits until it is
+    /// done.
     pub(crate) fn pause(&self) {
         self.shared.paused.store(true, Ordering::Release);
         let _pass = self.shared.pass.lock();
@@ -58,8 +59,9 @@ impl IdleTrim {
         self.shared.paused.store(false, Ordering::Release);
     }
 
-    /// Ends the thread. Takes no lock: the thread itself may end its heap. A forked child may do so
-    /// too, and the thread does not run there.
+    /// Ends the thread. Takes no lock, because the thread itself may call this while it drops the
+    /// last reference to the heap. A forked child, in which the thread does not run, may call this
+    /// too.
     pub(crate) fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
         self.thread.unpark();
@@ -67,13 +69,14 @@ impl IdleTrim {
 }
 
 impl Heap {
-    /// Drops the heap, and waits for its end. If there is no other clone and no block of it, all
-    /// memory has returned to the driver when this returns. Two threads may hold a heap for a
-    /// moment: the thread of an [idle trim](crate::HeapBuilder::idle_trim), and a thread whose
-    /// request to another heap reclaims this one's cached memory. This call waits for both.
+    /// Drops the heap, and waits until it has ended. If no other clone and no block of the heap
+    /// exist, all its memory has returned to the driver when this call returns. Other threads may
+    /// hold the heap for a moment: the thread of an [idle trim](crate::HeapBuilder::idle_trim), and
+    /// a thread whose request to another heap reclaims this heap's cached memory. This call waits
+    /// for those threads.
     pub fn close(self) {
-        // In a forked child, a thread that no longer exists may have held the lock. A thread that
-        // visits heaps would wait for itself.
+        // Does not wait in a forked child: a thread that no longer exists may have held the lock.
+        // Does not wait on a thread that is visiting heaps, because it would wait for itself.
         let can_wait = !self.is_forked() && !is_visiting();
         let visits = can_wait.then(|| self.inner().visits.clone());
         self.drop_and_wait();
@@ -83,17 +86,17 @@ impl Heap {
     }
 
     fn drop_and_wait(self) {
-        // Skipped if the thread does not exist, or is the calling one.
+        // Skips the wait if the idle trim's thread does not exist, or is the calling thread.
         let idle = self.inner().idle.get().map(|idle| idle.shared.clone()).filter(|idle| {
             // `std::thread::current` panics in destructors that run after the thread-local
             // variables were destroyed.
             !self.is_forked() && idle.number.load(Ordering::Relaxed) != this_thread()
         });
         let Some(shared) = idle else { return };
-        // First, with no lock held: the logger is called, and may reset the device.
+        // Dropped first, with no lock held: the drop calls the logger, and the logger may reset the
+        // device.
         drop(self);
-        // The thread drops the heap before it releases `pass`, and does not find the heap after
-        // that.
+        // The thread drops the heap before it releases `pass`, and cannot find the heap afterwards.
         drop(shared.pass.lock());
     }
 }
@@ -106,7 +109,7 @@ impl Drop for IdleTrim {
 
 fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &IdleState) {
     let (mut last, mut since) = (None, Instant::now());
-    // `true` if nothing happened since all memory was given back.
+    // `true` if nothing was allocated or freed since all cached memory was given back.
     let mut done = false;
     loop {
         let wait = if done { after } else { after.saturating_sub(since.elapsed()) };
@@ -173,7 +176,7 @@ mod tests {
         assert_ne!(taken(), Some(0));
         let (inner, (begun, wait)) = (Arc::downgrade(heap.inner()), channel());
         let shared = heap.inner().idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
-        // As that thread does.
+        // Holds the lock and the heap for a moment, like the idle trim's thread.
         let busy = thread::spawn(move || {
             let _pass = shared.pass.lock();
             let _held = inner.upgrade();

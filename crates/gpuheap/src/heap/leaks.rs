@@ -10,8 +10,9 @@ impl Heap {
         self.inner().tracker.tracking()
     }
 
-    /// Returns the outstanding allocations of all kinds, by the line or stack that made them, most
-    /// bytes first. At a time when all memory should be freed, these are leaks.
+    /// Returns the outstanding allocations of all kinds, grouped by the line or stack that made
+    /// them, most bytes first. If all memory should be free at this point, these allocations are
+    /// leaks.
     ///
     /// # Errors
     ///
@@ -31,8 +32,8 @@ impl Heap {
         Ok(self.inner().tracker.outstanding())
     }
 
-    /// Returns the outstanding allocations of this moment, by site, for the C interface. In Rust,
-    /// [`meter`](Heap::meter) compares moments.
+    /// Returns the current outstanding allocations, grouped by site, for the C interface. In Rust,
+    /// use [`meter`](Heap::meter) to compare two moments.
     ///
     /// # Errors
     ///
@@ -59,7 +60,8 @@ impl Heap {
     }
 
     fn tracked(&self) -> Result<(), Error> {
-        // Before the tracker's lock: in a forked child, a thread of the parent may have held it.
+        // Checked before the tracker's lock is taken: in a forked child, a thread of the parent may
+        // have held that lock.
         self.inner().context.check_alive()?;
         if self.tracking() != Tracking::Off {
             return Ok(());

@@ -8,7 +8,7 @@ use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::source::POOL_STEP;
 
-/// Checks that the soft limit, if both are set, does not exceed the hard one.
+/// If both limits are set, checks that the soft limit does not exceed the hard limit.
 pub(crate) fn check(limits: Limits) -> Result<(), Error> {
     match (limits.soft, limits.hard) {
         (Some(soft), Some(hard)) if soft > hard => Err(ErrorKind::BadSetting.error(format!(
@@ -21,16 +21,19 @@ pub(crate) fn check(limits: Limits) -> Result<(), Error> {
     }
 }
 
-/// Checks that the hard limit allows the least memory that a heap with `pool` takes of the device.
+/// Checks that the hard limit is not below the smallest amount that a heap with `pool` takes from
+/// the device.
 pub(crate) fn check_usable(limits: Limits, pool: PoolKind) -> Result<(), Error> {
     let least = if pool == PoolKind::Driver { POOL_STEP } else { GRANULE };
     check_least("hard limit", limits.hard, least, pool)
 }
 
-/// Checks that the limit of pinned memory allows the least of it that a heap with `pool` takes.
+/// Checks that the limit of pinned memory is not below the smallest amount of pinned memory that a
+/// heap with `pool` takes.
 pub(crate) fn check_pinned(limit: Option<u64>, pool: PoolKind) -> Result<(), Error> {
     let pool = pool_for(MemoryKind::Pinned, pool);
-    // Pinned memory is not rounded by the driver. The other pools take the bytes of the request.
+    // `split` takes a granule at a time. The other pools take the bytes of the request, because the
+    // driver does not round pinned memory.
     let least = if pool == PoolKind::Split { GRANULE } else { 1 };
     check_least("pinned limit", limit, least, pool)
 }
@@ -79,7 +82,7 @@ mod tests {
             let stream = device.stream().unwrap();
             let hold = |bytes| heap.allocate(bytes, &stream).unwrap();
             let mut live: Vec<_> = (0..100).map(|_| hold(2 * MIB + 512)).collect();
-            // A chunk that has room.
+            // Makes a chunk that has free room.
             drop(hold(100 << 10));
             let before = looks.load(Ordering::Relaxed);
             assert!(before < 10, "{before}");

@@ -16,8 +16,9 @@ use crate::measure::{Counting, ThreadUsage, thread_usage};
 use crate::size::Bytes;
 use crate::track::{Diff, Snapshot, Tracking, seconds};
 
-/// Measures a section of a program: bytes, their peak, time, and the lines that changed. From
-/// [`Heap::meter`]. Meters may be nested or overlap, and be dropped in any order and on any thread.
+/// Measures a section of a program: bytes, their peak, time, and the lines whose memory changed.
+/// Made by [`Heap::meter`]. Meters may be nested or overlap, and be dropped in any order and on any
+/// thread.
 #[must_use]
 pub struct Meter {
     heap: Heap,
@@ -29,7 +30,7 @@ pub struct Meter {
     thread: Option<Thread>,
 }
 
-/// Use of memory by the thread that made a meter, as of that time.
+/// Memory use of the thread that made a meter, at the time when the meter was made.
 struct Thread {
     id: ThreadId,
     before: ThreadUsage,
@@ -77,10 +78,10 @@ impl Reading {
         self.live_peak.saturating_sub(self.live_before)
     }
 
-    /// Returns the reading as JSON, keyed by the names of the fields. These are stable. Resolves
-    /// the stacks.
+    /// Returns the reading as JSON, keyed by the names of the fields. The names are stable.
+    /// Resolves the stacks.
     pub fn to_json(&self) -> String {
-        // Names, numbers and texts: nothing here can fail.
+        // Cannot fail: the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -130,8 +131,9 @@ impl Heap {
         self.meter_of(MemoryKind::Device)
     }
 
-    /// Begins to measure the use of one kind of memory, as [`meter`](Heap::meter) does. For
-    /// registered memory it measures pinned memory, without registered memory.
+    /// Begins to measure the use of one kind of memory, as [`meter`](Heap::meter) does. If `kind`
+    /// is registered memory, the meter measures pinned memory instead, and leaves out registered
+    /// memory.
     ///
     /// # Errors
     ///
@@ -242,7 +244,7 @@ impl StoreState {
         self.watched.push(Watched { number, peak: live });
     }
 
-    /// Returns the high-water mark of a meter, by the statistics as they are.
+    /// Returns the high-water mark of a meter, computed from the current statistics.
     fn live_peak_of(&mut self, number: u64) -> u64 {
         self.note_peak();
         let watched = self.watched.iter().find(|one| one.number == number);

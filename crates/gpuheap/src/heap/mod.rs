@@ -69,7 +69,8 @@ use crate::track::{Tracker, Tracking};
 /// driver.
 ///
 /// A host callback of a stream (`cuLaunchHostFunc`) must neither allocate nor free. The driver
-/// forbids its calls there, and the heap may be waiting for that very stream with its lock held.
+/// forbids calls of its functions there, and the heap may be waiting for that very stream while it
+/// holds its own lock.
 #[derive(Clone)]
 pub struct Heap {
     clones: Arc<Clones>,
@@ -105,11 +106,11 @@ pub(crate) struct HeapInner {
     /// Store of a kind of memory, made at the first request for that kind.
     unified: OnceLock<Store>,
     pinned: OnceLock<Store>,
-    /// Stream of targets without a stream, made at the first of them.
+    /// Stream of targets that were made without a stream. Made for the first such target.
     stream: OnceLock<Stream>,
     pub(crate) staging: Staging,
-    /// Stream of the allocations of staging memory. It never gets work. Made at the first large
-    /// copy.
+    /// Stream on which staging memory is allocated. No work is enqueued on it. Made at the first
+    /// large copy.
     staging_stream: OnceLock<Stream>,
     pinned_limit: Option<u64>,
     registered: Registrations,
@@ -150,13 +151,13 @@ impl Heap {
         }
     }
 
-    /// Returns at least `bytes` of cached device memory to the driver, if the pool has as many, and
-    /// waits for frees in flight. Returns the bytes whose return succeeded.
+    /// Gives back at least `bytes` of cached device memory to the driver, or all of it if the pool
+    /// has less. Waits for frees in flight. Returns the number of bytes given back.
     ///
-    /// It returns few segments, and little more than requested: the smallest unused segment that
-    /// covers the rest, or else the largest one. With `stitched`, segments are chunks of 2 MiB and
-    /// more. A `driver` pool gives back all that it can. [`flush`](Heap::flush) empties the pools
-    /// of every kind of memory.
+    /// To give back few segments and little more than `bytes`, it chooses the smallest unused
+    /// segment that covers the remaining bytes, or else the largest segment. With `stitched`,
+    /// segments are chunks of 2 MiB and more. A `driver` pool gives back all that it can.
+    /// [`flush`](Heap::flush) empties the pools of every kind of memory.
     ///
     /// # Errors
     ///
@@ -166,9 +167,9 @@ impl Heap {
         self.inner().device.reclaim(bytes)
     }
 
-    /// Returns all cached device memory to the driver, and waits for frees in flight. Returns the
-    /// bytes whose return succeeded. [`flush`](Heap::flush) empties the pools of the other kinds
-    /// too.
+    /// Gives back all cached device memory to the driver. Waits for frees in flight. Returns the
+    /// number of bytes given back. [`flush`](Heap::flush) also empties the pools of the other kinds
+    /// of memory.
     ///
     /// # Errors
     ///
@@ -178,8 +179,8 @@ impl Heap {
         self.reclaim(u64::MAX)
     }
 
-    /// Changes the limits, and gives cached memory above the new limits back, for which it waits
-    /// for frees in flight. Returns the bytes given back.
+    /// Changes the limits, waits for frees in flight, and gives back cached memory above the new
+    /// limits. Returns the bytes given back.
     ///
     /// Live memory stays: a heap above its limit serves requests from its cache and takes no more
     /// memory. A hard limit below the bytes that the pool takes at a time has the same effect;
@@ -196,7 +197,7 @@ impl Heap {
         self.inner().device.set_limits(limits)
     }
 
-    /// Returns the limits in force; none once the device's context has ended.
+    /// Returns the limits in force. Once the device's context has ended, returns no limits.
     pub fn limits(&self) -> Limits {
         if self.inner().context.check_alive().is_err() {
             return Limits::default();
@@ -209,9 +210,9 @@ impl Heap {
         self.inner().pool
     }
 
-    /// Returns `true` if the heap took the device memory at `address` from the driver by
-    /// `cuMemAlloc`, in one piece that begins there. The driver would free that piece for
-    /// `cuMemFree(address)`, under the heap. For a library that passes frees on to the driver.
+    /// Returns `true` if `address` is the start of a piece of device memory that the heap took from
+    /// the driver with `cuMemAlloc`. `cuMemFree(address)` would free that piece while the heap
+    /// still uses it. Libraries that pass frees on to the driver check this first.
     pub fn holds(&self, address: u64) -> bool {
         self.check_alive().is_ok() && self.inner().device.lock().source.holds(address)
     }
@@ -259,7 +260,8 @@ impl Heap {
     /// can be freed afterwards. Their memory is reused after a wait for the whole device. Makes no
     /// driver call.
     pub fn retire_captured(&self, raw: CUstream) {
-        // Before a lock is taken: in a forked child, a thread of the parent may have held it.
+        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
+        // that lock.
         if self.check_alive().is_err() {
             return;
         }
@@ -285,8 +287,8 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The error of the device's work; a driver error. The streams are retired all the same. Memory
-    /// freed on them is then kept until a wait for the device succeeds.
+    /// An error of the work on the device; a driver error. The streams are retired all the same.
+    /// Memory freed on them is then kept until a wait for the device succeeds.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
         // Tries every store before it returns the first error.
@@ -371,12 +373,12 @@ impl Heap {
         }
     }
 
-    /// Returns the bytes that may still be allocated of a kind of memory, by limit and device,
-    /// after all cached memory was given back, also in other heaps of this process.
+    /// Returns the bytes of a kind of memory that the limit and the device still allow. Counts all
+    /// cached memory as given back, also in other heaps of this process.
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
         self.inner().check_kind(kind)?;
         let store = self.store(kind);
-        // Before the lock is taken, because it locks the other heaps.
+        // Called before the lock is taken, because this call locks the other heaps.
         let others = store.others();
         Ok(store.lock().room(others)?)
     }
@@ -387,8 +389,9 @@ impl Heap {
         self.stream_in(&self.inner().staging_stream)
     }
 
-    /// Allocates pinned memory to stage a copy, without waiting and without reclaim steps. `None`
-    /// if the pool has none: the copy is then made without it. [`HeapInner::free`] takes it back.
+    /// Allocates pinned memory to stage a copy, without waiting and without reclaim steps. Returns
+    /// `None` if the pool has no memory for it; the copy is then made without staging memory. Free
+    /// the lease with [`HeapInner::free`].
     pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         self.inner().context.check_alive().ok()?;
         let _time = measure::memory_management();
@@ -401,7 +404,8 @@ impl Heap {
         self.inner().context.check_alive() == Err(Gone::Forked)
     }
 
-    /// Allocates memory of a kind, counted, for the line `at` of the program.
+    /// Allocates memory of a kind for the line `at` of the program, and counts it in the
+    /// statistics.
     pub(crate) fn lease(
         &self,
         kind: MemoryKind,
@@ -475,8 +479,8 @@ impl Heap {
         }
     }
 
-    /// Reports the parts of a block that are used on their own to an emulated device's checks, by
-    /// address and size in bytes.
+    /// Reports to an emulated device's checks which parts of a block are used separately. Each part
+    /// is an address and a size in bytes.
     pub(crate) fn note_parts(&self, parts: impl Iterator<Item = (u64, u64)>) {
         let context = &self.inner().context;
         let Some(checks) = context.block_checks() else { return };
@@ -512,8 +516,8 @@ impl HeapInner {
         !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
     }
 
-    /// Returns an error if the heap has no memory of a kind: it is registered memory, the device
-    /// does not support it, or the heap cannot be used.
+    /// Returns an error if the heap cannot allocate a kind of memory: the kind is registered
+    /// memory, the device does not support the kind, or the heap cannot be used.
     pub(crate) fn check_kind(&self, kind: MemoryKind) -> Result<(), Error> {
         self.context.check_alive()?;
         kind.check(self.context.info())
@@ -578,7 +582,7 @@ impl HeapInner {
             }
         }
         drop(clones);
-        // Without the lock: dropping the last reference ends the heap.
+        // Dropped without the lock: dropping the last reference ends the heap.
         drop(gone);
     }
 

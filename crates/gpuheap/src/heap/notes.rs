@@ -23,8 +23,8 @@ impl Lease {
             .note(context, |checks, block| checks.resized(block));
     }
 
-    /// Notes the free of the lease on a stream, or else on its own. If `zeroed`, it was filled with
-    /// zeros before.
+    /// Notes the free of the lease on `stream`, or on the lease's own stream if `None`. If
+    /// `zeroed`, the memory was filled with zeros before the free.
     #[inline]
     pub(super) fn note_freed(&self, context: &Context, stream: Option<CUstream>, zeroed: bool) {
         self.note(context, |checks, block| {

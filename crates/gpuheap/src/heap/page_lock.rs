@@ -30,13 +30,14 @@ pub struct PageLock {
 }
 
 impl Heap {
-    /// Page-locks memory of the program and maps it for the device. If the driver locks no more
-    /// memory, the heap runs its reclaim steps on pinned memory, for requests of `stream`. Memory
-    /// of zero bytes is not locked, and has the device address 0.
+    /// Page-locks memory of the program and maps it for the device. If the driver refuses to lock
+    /// more memory, the heap runs its reclaim steps for pinned memory, on behalf of `stream`.
+    /// Memory of zero bytes is not locked, and has the device address 0.
     ///
     /// # Safety
     ///
-    /// The memory stays valid until the result is dropped or its unlocking succeeded.
+    /// The memory stays valid until the result is dropped or [`unlock`](PageLock::unlock) has
+    /// succeeded.
     ///
     /// # Errors
     ///
@@ -82,8 +83,8 @@ impl Heap {
         let pinned = self.store(MemoryKind::Pinned).recover_with(bytes as u64, stream, register);
         pinned.map_err(|error| self.inner().with_consumers(error))?;
         device_pointer(context, host).inspect_err(|_| {
-            // Unlocked here, because the caller may reuse the memory after the error. No work uses
-            // it yet.
+            // Unlocks the memory, because the caller may reuse it after the error. No work uses the
+            // memory yet.
             let _ = unlock(context, host);
         })
     }
@@ -95,7 +96,8 @@ impl PageLock {
         self.host
     }
 
-    /// Returns the address on the device. With Windows drivers it may differ from the host's.
+    /// Returns the address on the device. With Windows drivers it may differ from the address on
+    /// the host.
     pub fn device_address(&self) -> u64 {
         self.device
     }
@@ -105,7 +107,7 @@ impl PageLock {
         self.bytes
     }
 
-    /// Unlocks the memory after all work of the device, for which it waits, as a drop does.
+    /// Waits for all work of the device, and unlocks the memory, like a drop.
     ///
     /// # Errors
     ///
@@ -114,8 +116,8 @@ impl PageLock {
         self.end(|context| Ok(context.synchronize()?))
     }
 
-    /// Unlocks the memory after all work of `last`, for which it waits. No other stream uses the
-    /// memory.
+    /// Waits for all work of `last`, and unlocks the memory. The caller ensures that no other
+    /// stream uses the memory.
     #[cfg(feature = "arrays")]
     pub(crate) fn unlock_after(mut self, last: &Stream) -> Result<(), Error> {
         self.end(|_| last.synchronize())
@@ -140,7 +142,8 @@ impl PageLock {
 impl Drop for PageLock {
     fn drop(&mut self) {
         if self.is_locked {
-            // A destructor continues: the memory stays locked, and counted as live.
+            // A destructor cannot return the error. After an error, the memory stays locked and
+            // counts as live.
             let _ = self.end(|context| Ok(context.synchronize()?));
         }
     }
@@ -171,7 +174,7 @@ fn device_pointer(context: &Context, host: u64) -> Result<u64, Error> {
     Ok(device)
 }
 
-/// Returns the host's memory at an address.
+/// Converts an address on the host to a pointer.
 fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }

@@ -7,7 +7,7 @@ use crate::program::Callback;
 use crate::sync::this_thread;
 use crate::{fork, program};
 
-/// Registration of a reclaimer. It ends when this is dropped.
+/// Registration of a reclaimer. Dropping it ends the registration.
 #[must_use]
 pub struct Reclaimer {
     reclaimers: Weak<Reclaimers>,
@@ -71,7 +71,8 @@ impl Reclaimers {
             return None;
         }
         self.calling().push(this_thread);
-        // A reclaimer that panics gave nothing back; the others are called all the same.
+        // A reclaimer that panics counts as having given back nothing. The other reclaimers are
+        // still called.
         let call = |reclaimer: &ReclaimerFn| {
             reclaimer.get().map_or(0, |own| program::run(|| own(missing)).unwrap_or(0))
         };

@@ -36,7 +36,7 @@ pub(crate) enum Attempt<T> {
     Failed(Error),
 }
 
-/// Approximate memory that a request lacks, and on which side.
+/// Approximate bytes that a request lacks, and whether the heap's limit or the device lacks them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missing {
     pub(crate) bytes: u64,
@@ -67,8 +67,8 @@ pub(crate) struct Last<'a> {
 }
 
 impl Store {
-    /// Runs a call that takes memory of this kind directly from the driver, and runs the reclaim
-    /// steps if the driver has none.
+    /// Runs a call that takes memory of this kind directly from the driver. If the driver has no
+    /// memory left, runs the reclaim steps.
     pub(crate) fn recover_with(
         &self,
         bytes: u64,
@@ -118,13 +118,14 @@ impl Store {
             let attempt = match held {
                 None => {
                     let mut state = self.lock();
-                    // Memory that a step freed on this thread does not count as live together with
-                    // the request.
+                    // Merged first, so that memory that a step freed on this thread does not count
+                    // as live together with the request.
                     state.merge_counts();
                     state.allocate(bytes, stream)
                 }
                 Some(Last { state, others }) => match state.allocate(bytes, stream) {
-                    // Under the lock of the attempt, so that the figures describe it.
+                    // Builds the error under the lock of the attempt, so that the figures describe
+                    // that attempt.
                     Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
                         let tried = tried.to_vec();
                         let missing = Missing::from(&shortage);
@@ -149,9 +150,9 @@ impl Store {
         })
     }
 
-    /// Runs each reclaim step in turn and makes an attempt after it. The last attempt gets the
-    /// lock; the others take it themselves. Returns the steps tried, if even the last attempt was
-    /// short.
+    /// Runs the reclaim steps in order, with an attempt after each. The last attempt gets the
+    /// locked state; the other attempts take the lock themselves. If even the last attempt was
+    /// short of memory, returns the steps tried.
     pub(crate) fn retry_with_reclaim<T>(
         &self,
         mut missing: Missing,
@@ -263,7 +264,8 @@ impl Store {
             ReclaimStep::WholeOtherHeaps => return self.reclaim_from_others(u64::MAX),
             ReclaimStep::Reclaimers => {
                 let regained = self.reclaimers.call_all(missing)?;
-                // The memory that reclaimers free may be of other heaps.
+                // Reclaimers may free memory of other heaps, so these heaps give back cached memory
+                // again.
                 let others = if is_limited { None } else { self.reclaim_from_others(u64::MAX) };
                 return Some(regained.max(others.unwrap_or(0)));
             }
@@ -344,7 +346,7 @@ impl Store {
     }
 }
 
-/// Figures of the memory's users, in bytes, from which the evidence of a failed request is made.
+/// Bytes of each user of the memory. The evidence of a failed request is made from these figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) kind: MemoryKind,
@@ -384,8 +386,8 @@ impl Lack {
 }
 
 impl StoreState {
-    /// Returns the current figures, seen from `stream`. If the driver does not report the reserved
-    /// bytes, they are those requested from it.
+    /// Returns the current figures, with the cached bytes as `stream` sees them. If the driver does
+    /// not report the reserved bytes, the bytes requested from the driver are used.
     pub(crate) fn figures(
         &mut self,
         kind: MemoryKind,
@@ -400,8 +402,8 @@ impl StoreState {
         Figures { kind, cached, reserved, capacity, memory, limit, others }
     }
 
-    /// Finds the cause of the `shortage` of a request of `bytes`, and the bytes that it lacks.
-    /// `now` are the figures at the shortage.
+    /// Finds the cause of a `shortage`, and the missing bytes. The request was for `bytes`, and
+    /// `now` has the figures at the time of the shortage.
     fn diagnose(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
         // The pool's figures do not cover memory that does not go through the pool.
         let foreseen = match shortage {
@@ -411,7 +413,7 @@ impl StoreState {
         if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
             return (captured.find_cause(bytes, &then, &lack), lack);
         }
-        // By the figures, the request fits once all frees have completed.
+        // According to the figures, the request fits once all frees have completed.
         let lack = now.lack_after(shortage);
         if now.cached.pending > 0 && self.order.is_any_capturing(&mut *self.source).unwrap_or(false)
         {
@@ -420,7 +422,8 @@ impl StoreState {
         (now.find_cause(bytes, &lack), lack)
     }
 
-    /// Stores the bytes that the driver reported as free beyond the refused request.
+    /// If the driver refused memory that it reported as free, stores by how much the free bytes
+    /// exceeded the request.
     fn note_refusal(&mut self, cause: Cause, figures: &Figures, needed: u64) {
         if cause == Cause::Refused
             && let Some(free) = figures.free()
@@ -438,7 +441,7 @@ impl Figures {
         self.memory.as_ref().ok().copied().filter(|(free, _)| *free < u64::MAX)
     }
 
-    /// Returns the bytes that the driver reports as free, if it does.
+    /// Returns the bytes that the driver reports as free; `None` if it does not report them.
     pub(crate) fn free(&self) -> Option<u64> {
         self.known().map(|(free, _)| free)
     }
@@ -467,7 +470,7 @@ impl Figures {
         Figures { memory, others, ..self }
     }
 
-    /// Computes the bytes that a request lacks. It adds `growth` to the reserved bytes, and needs
+    /// Computes the missing bytes of a request that adds `growth` to the reserved bytes and needs
     /// `least` free bytes of the device.
     pub(crate) fn lack(&self, growth: u64, least: u64) -> Lack {
         let grown = self.reserved.saturating_add(growth);
@@ -492,7 +495,7 @@ impl Figures {
         }
     }
 
-    /// Finds the cause why a request of `bytes` lacks memory.
+    /// Returns the cause why a request of `bytes` lacks memory.
     pub(crate) fn find_cause(&self, bytes: u64, lack: &Lack) -> Cause {
         let Figures { cached, reserved, capacity, limit, others, .. } = *self;
         let needed = lack.needed;
@@ -501,11 +504,11 @@ impl Figures {
         match () {
             () if bytes > capacity => Cause::LargerThanDevice,
             () if limit.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
-            // Too large through the pool's rounding.
+            // Too large only because of the pool's rounding.
             () if needed > capacity => Cause::LargerThanDevice,
             () if limit.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
-            // A policy may need less than the request if it has free pieces; here all of the
-            // request has to fit.
+            // A policy with free pieces may need less than the request. This comparison uses all of
+            // the request.
             () if cached.largest_request() < bytes
                 && cached.bytes > 0
                 && cached.bytes.saturating_add(available) >= needed.max(bytes) =>

@@ -1,5 +1,5 @@
-//! Frees of memory whose stream was first seen while it captured a graph: the stream has another id
-//! after the capture.
+//! Frees of memory whose stream was first seen while that stream captured a graph. After the
+//! capture, the stream has another id.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 
-/// A free, with the streams as they are now.
+/// A free whose streams are looked up under their current ids.
 pub(super) struct Renamed {
     pub(super) lease: Lease,
     /// The stream of the free, if it was renamed.
@@ -55,8 +55,9 @@ impl HeapInner {
         Some(self.rename_streams(kind, lease, of_capture))
     }
 
-    /// If the lease's stream has no current id, the memory is reused after a wait for the whole
-    /// device. If `stream` has none, that wait follows the end of its graph.
+    /// If the lease's stream has no current id, its memory is reused only after a wait for the
+    /// whole device. If `stream` has no current id, the wait has to come after the end of its
+    /// graph.
     #[cold]
     fn rename_streams(
         &self,
@@ -85,8 +86,8 @@ impl HeapInner {
             return LeaseStream::None;
         };
         if !capture.is_retired() {
-            // SAFETY: no end of the stream was announced and a block of it is live, so the program
-            // has to keep it alive.
+            // SAFETY: the stream's end was not announced and a block of the stream is live, so the
+            // program has to keep the stream alive.
             match unsafe { Stream::after_capture(&self.context, &capture) } {
                 Ok(None) => return LeaseStream::InCapture(capture),
                 Ok(Some(stream)) => {

@@ -1,7 +1,9 @@
-//! Reports of requests to `gpuheap dry-run`. It runs a program on an emulated driver.
+//! Reports memory requests to the command `gpuheap dry-run`. The command runs a program on an
+//! emulated driver.
 //!
-//! A heap refuses a request that no device holds without a driver call. After a request that the
-//! driver refused, it serves its program from other memory. So the driver sees neither.
+//! The driver does not see every request. If a request exceeds every device, a heap refuses it
+//! without a driver call. If the driver refused a request, the heap may serve the program from
+//! other memory.
 
 use std::ffi::CString;
 use std::panic::Location;
@@ -13,8 +15,8 @@ use crate::error::{Error, ErrorKind};
 use crate::heap::{Heap, HeapInner};
 use crate::kind::MemoryKind;
 
-/// `true` once the driver or a heap refused a request: only then are requests reported that a heap
-/// granted.
+/// `true` once the driver or a heap refused a request. Requests that a heap granted are reported
+/// only from then on.
 static ANY_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Function that finds the requester, if a library serves programs of another language.
@@ -85,7 +87,8 @@ impl HeapInner {
 }
 
 impl Heap {
-    /// Reports a request of a library whose [requesters](find_requesters_by) it does not name.
+    /// Reports a request of a library whose [finder of requesters](find_requesters_by) returned
+    /// `None`.
     #[doc(hidden)]
     #[inline]
     pub fn report_request(&self, bytes: u64, place: u64, is_granted: bool) {

@@ -1,4 +1,4 @@
-//! Retry of foreign calls that ran out of memory, through the reclaim steps.
+//! Repeats foreign calls that ran out of memory, after reclaim steps.
 
 use gpuheap_driver::DriverError;
 
@@ -58,7 +58,7 @@ impl RunsOut for DriverError {
 
 impl Heap {
     /// Makes a call that may run out of device memory: loading a module, pinning memory, a library
-    /// with its own allocator. If the call runs out, the heap runs its reclaim steps
+    /// with its own allocator. If memory runs out, the heap runs its reclaim steps
     /// ([`ReclaimStep`](crate::ReclaimStep)) and repeats the call after each. It repeats the call a
     /// last time after all cached memory of the heap, of all kinds, was given back. No lock is held
     /// during a call, so the call may use the heap. May wait for the device.
@@ -76,7 +76,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The error of the call: the first one that is not out of memory, or else the last one.
+    /// The call's first error that is not about missing memory, or else its last error.
     pub fn retry<T, E: RunsOut>(&self, mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let first = match call() {
             Err(error) if error.is_out_of_memory() => error,
@@ -100,7 +100,7 @@ impl Heap {
             return done;
         }
         for store in self.inner().stores() {
-            // A failure here has its effect in the next call.
+            // Ignores a failure: if memory is still short, the next call fails.
             let _ = store.reclaim(u64::MAX);
         }
         call()

@@ -1,13 +1,13 @@
-//! The other heaps of the process on a device: reclaimed from, and counted.
+//! The other heaps of the process on a device: reclaims memory from them, and counts their memory.
 //!
-//! A request that finds the device full makes the other heaps give cached memory back. Three rules
-//! keep threads that do so at once from deadlock:
+//! A request that finds the device full makes the other heaps give cached memory back. Several
+//! threads may do so at once. Three rules prevent a deadlock:
 //!
 //! * A thread holds the lock of one store at a time, and no lock of its own heap while it visits
 //!   another ([`Holders::visit`]).
 //! * The last attempts take turns ([`ReclaimTurn`](crate::device::ReclaimTurn)). A thread requests
 //!   its turn with no store locked, and waits two seconds at most.
-//! * No code of the program is called meanwhile, the reclaimers of other heaps included: they may
+//! * Meanwhile, no code of the program is called, not even reclaimers of other heaps. Such code may
 //!   need locks that a thread of the program holds.
 //!
 //! [`Holders::visit`]: crate::device::Holders::visit
@@ -20,12 +20,13 @@ use crate::heap::store::{Store, StoreState};
 use crate::heap::usage::OtherHeaps;
 use crate::kind::MemoryKind;
 
-/// Most repetitions of a request because other heaps gave memory back since the last attempt.
-/// Bounds a request that competes with threads that keep allocating.
+/// Maximum number of times that a request is repeated because other heaps gave back memory since
+/// the last attempt. Without a bound, a request that competes with allocating threads might never
+/// end.
 pub(crate) const MOST_ROUNDS: u32 = 32;
 
-/// Calls `visit` with each heap of the context, one after another; with none if this thread is
-/// visiting already. The caller holds no lock of any heap.
+/// Calls `visit` with each heap of the context, one after another. If this thread is visiting
+/// already, does nothing. The caller holds no lock of any heap.
 pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&HeapInner)) {
     context.holders.visit(|holder| {
         if let Some(heap) = HeapInner::from_holder(holder) {
@@ -35,7 +36,7 @@ pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&HeapInner)) {
 }
 
 impl Store {
-    /// Makes other heaps of the process give cached memory back until `bytes` were given back.
+    /// Makes other heaps of the process give back cached memory, until `bytes` were given back.
     /// Returns the bytes that the driver regained; `None` without other heaps. A failure shows in
     /// the next attempt.
     pub(crate) fn reclaim_from_others(&self, bytes: u64) -> Option<u64> {
@@ -109,8 +110,8 @@ impl Store {
         others
     }
 
-    /// Visits the other stores of the process that use the same memory: the device's for device and
-    /// unified memory, the host's for pinned memory.
+    /// Visits the other stores of the process that use the same memory. Stores of device and
+    /// unified memory use the device's memory; stores of pinned memory use the host's memory.
     fn visit_others(&self, mut work: impl FnMut(&Store)) {
         visit(&self.context, |heap| {
             for store in heap.stores() {
@@ -147,8 +148,8 @@ impl StoreState {
         self.order.stuck(&mut *self.source)
     }
 
-    /// Returns the bytes in whole segments that can return to the driver once all frees but the
-    /// stuck ones have completed.
+    /// Returns the bytes in whole segments that can return to the driver once all frees have
+    /// completed, except the stuck ones.
     pub(crate) fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
         let forecast = self.spare_forecast(stuck);
         self.regained(&forecast)
@@ -161,8 +162,8 @@ impl StoreState {
         forecast
     }
 
-    /// Returns the bytes of spare segments that the driver can regain. Includes the free bytes of
-    /// its own pool if all frees there can be waited for.
+    /// Returns the bytes of spare segments that the driver can regain. If all frees in a driver's
+    /// pool can be waited for, includes the free bytes of that pool.
     pub(crate) fn regained(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
         match forecast.driver_is_stuck {
             true => Ok(forecast.spare.iter().map(|segment| segment.bytes).sum()),
@@ -170,7 +171,7 @@ impl StoreState {
         }
     }
 
-    /// Returns the bytes of [`regained`](StoreState::regained) that the driver may keep.
+    /// Returns how many bytes of [`regained`](StoreState::regained) the driver may keep.
     pub(crate) fn may_stay(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
         match forecast.driver_is_stuck {
             true => Ok(0),
@@ -227,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Repeats hide a missing turn from the test above: this one holds the turn itself.
+    /// Holds the turn itself: in the test above, repeated attempts would hide a missing turn.
     #[test]
     fn last_reclaim_step_waits_for_turn() {
         let device = device();

@@ -7,7 +7,7 @@ use std::thread;
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staging {
-    /// Most threads that copy, including the calling one.
+    /// Maximum number of threads that copy, including the calling thread.
     pub threads: usize,
     /// Bytes of a slot.
     pub piece: usize,
@@ -17,7 +17,7 @@ pub struct Staging {
     pub threshold: usize,
 }
 
-/// Most threads that copy: eight cores saturate the link of an H200.
+/// Upper bound of the number of threads that copy: eight cores saturate the link of an H200.
 const THREADS: usize = 8;
 
 impl Default for Staging {

@@ -12,13 +12,13 @@ use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::track::{Many, Outstanding};
 
-/// Memory of a heap and its device at one moment, in bytes. From [`Heap::memory_status`].
+/// Memory of a heap and its device at one moment, in bytes. Returned by [`Heap::memory_status`].
 ///
 /// The text is for people. The line "Effective" shows the use of the whole device by all processes,
 /// contexts included, as the driver reports it. "CUDA" shows the memory that this heap took. The
-/// line of the pool divides it into allocated and cached memory. If there are any, these follow:
-/// limits, memory of this process's other heaps, other kinds of memory, and, with tracking on,
-/// outstanding allocations.
+/// line of the pool divides it into allocated and cached memory. Further lines show limits, memory
+/// of this process's other heaps, and other kinds of memory, if any. With tracking on, outstanding
+/// allocations follow.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -42,8 +42,8 @@ pub struct MemoryStatus {
     pub device: String,
     /// Pool in use.
     pub pool: PoolKind,
-    /// Why `pool` differs from the requested pool, if it does: the device does not support that
-    /// one.
+    /// Reason why `pool` differs from the requested pool: the device does not support the requested
+    /// pool. `None` if `pool` is the requested pool.
     pub fallback: Option<String>,
     /// Warnings, one for each environment variable that has the library's prefix but is not a
     /// setting. Empty for a heap built without the environment.
@@ -88,7 +88,7 @@ pub struct MemoryStatus {
     pub outstanding: Vec<Outstanding>,
 }
 
-/// Memory of a heap of one kind other than device memory, in bytes.
+/// A heap's unified, pinned or registered memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KindStatus {
@@ -161,14 +161,14 @@ impl KindStatus {
 }
 
 impl MemoryStatus {
-    /// Returns the figures as JSON, keyed by the names of the fields. These are stable.
+    /// Returns the figures as JSON, keyed by the names of the fields. The names are stable.
     pub fn to_json(&self) -> String {
-        // Names, numbers and texts: nothing here can fail.
+        // Cannot fail: the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// Most outstanding allocations that the text lists; the field has all.
+/// Maximum number of outstanding allocations that the text lists. The field has all of them.
 const SHOWN: usize = 50;
 
 impl fmt::Display for MemoryStatus {

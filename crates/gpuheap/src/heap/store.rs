@@ -1,5 +1,5 @@
-//! Stores: the memory of one kind. A policy with its source, stream order, statistics and limits,
-//! under one lock.
+//! Stores. A store has a heap's memory of one kind: a policy with its source, stream order,
+//! statistics and limits, under one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +39,8 @@ pub(crate) struct Store {
     pub(super) state: Apart<Lock<StoreState>>,
 }
 
-/// A value on its own cache lines: threads read it at every call, and it must not move with the
-/// lock.
+/// Aligns a value to cache lines that nothing else shares. The lock's cache line moves between
+/// threads, and must not carry the fields that threads read at every call.
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);
 
@@ -159,8 +159,8 @@ impl Store {
         })
     }
 
-    /// Returns the memory that live blocks hold; nothing for a pool of the driver, because the
-    /// driver does not report its pieces.
+    /// Returns the memory that live blocks hold. For a pool of the driver, returns zero, because
+    /// the driver does not report its pieces.
     pub(crate) fn held(&self) -> Held {
         let mut state = self.lock();
         if state.source.is_stream_ordered() {
@@ -170,7 +170,8 @@ impl Store {
         state.policy.held()
     }
 
-    /// Returns cached memory to the driver until `bytes` were returned; waits for frees in flight.
+    /// Waits for frees in flight, and returns cached memory to the driver until `bytes` were
+    /// returned.
     pub(crate) fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         let reserved_by_driver = {
             let source = &mut self.lock().source;
@@ -195,8 +196,8 @@ impl Store {
     /// Retires a stream before its end, and removes its slot from the look-up.
     pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
         let mut state = self.lock();
-        // Before the handle can be wrapped again: this stream gets no more work, so frees on the
-        // new stream must not share its cache.
+        // Closed before the handle can be wrapped again. The retired stream gets no more work, so
+        // frees on the new stream must not share the cache.
         state.close(|cache| cache.stream_id() == stream.id());
         stream.retire()?;
         let StoreState { order, source, .. } = &mut *state;
@@ -213,7 +214,8 @@ impl Store {
         let foreign: Vec<u64> = state.order.foreign_ids().collect();
         // Closed for the reason given in `retire`.
         state.close(|cache| foreign.contains(&cache.stream_id()));
-        // Before the wait, so that it covers all the work that they ever get.
+        // Refuses new work before the wait, so that the wait covers all work that these streams
+        // ever get.
         state.order.foreign_guards().for_each(|guard| guard.refuse_work());
         let waited = self.context.synchronize();
         let StoreState { order, source, .. } = &mut *state;
@@ -221,7 +223,7 @@ impl Store {
             order.foreign_guards().for_each(|guard| guard.complete());
             order.complete_all(&mut **source);
         }
-        // Also after a failed wait: their handles may be invalid from now on.
+        // Retires the streams even after a failed wait: their handles may be invalid from now on.
         order.retire_foreign(waited.is_ok());
         state.close_ended();
         Ok(waited?)
@@ -260,7 +262,7 @@ impl Store {
         if stream.context().is_same(&self.context) {
             return Err(refuse_thread_stream());
         }
-        // A context from before a reset has the same handle as the one after it.
+        // The context after a reset has the same handle as the context before it.
         self.context.check_alive()?;
         stream.context().check_alive()?;
         Err(ErrorKind::WrongDevice.error(format!(
@@ -270,7 +272,7 @@ impl Store {
         )))
     }
 
-    /// Returns `true` if [`check_stream`](Self::check_stream) refuses nothing.
+    /// Returns `true` if [`check_stream`](Self::check_stream) accepts `stream`.
     #[inline]
     pub(crate) fn accepts(&self, stream: &Stream) -> bool {
         let is_refused = self.pool == PoolKind::Driver && stream.is_thread_default();
@@ -325,8 +327,8 @@ impl Store {
 
 #[cold]
 fn refuse_thread_stream() -> Error {
-    // H200, driver 580: freeing memory of a driver's pool hung once the thread had ended on whose
-    // own default stream it had been allocated.
+    // On an H200 (driver 580), freeing memory of a driver's pool hung if it was allocated on a
+    // thread's own default stream and that thread had ended.
     ErrorKind::StreamUnusable.error(
         "a heap over a pool of the driver cannot use a thread's own default stream \
          (CU_STREAM_PER_THREAD), because the driver may hang when the memory is freed after the \
@@ -402,9 +404,9 @@ impl StoreState {
         self.with_policy(|policy, env| policy.release(target, env))
     }
 
-    /// Returns unused memory above the soft limit to the driver. A driver's pool does so itself. It
-    /// is called at every free. It therefore searches all cached memory once, when the limit is
-    /// first exceeded, and from then on only memory that became free.
+    /// Returns unused memory above the soft limit to the driver. A driver's pool does so itself.
+    /// Because this is called at every free, it searches all cached memory only once, when the
+    /// limit is first exceeded. From then on, it searches only memory that became free.
     pub(super) fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
         let Some(soft) = self.limits.soft else { return Ok(()) };
         if self.source.is_stream_ordered() {
@@ -425,7 +427,8 @@ impl StoreState {
         self.with_policy(|policy, env| policy.release_freed(above, env)).map(drop)
     }
 
-    /// Returns the bytes that may still be taken from the driver, by the limit and by the device.
+    /// Returns the bytes that the limit and the device still allow the store to take from the
+    /// driver.
     pub(crate) fn available(&mut self) -> Result<u64, SourceError> {
         self.available_with(0)
     }
@@ -472,8 +475,8 @@ pub(crate) fn pool_for(kind: MemoryKind, pool: PoolKind) -> PoolKind {
     }
 }
 
-/// Makes a policy for plain allocations of a kind, and returns its pool: [`pool_for`] the kind, but
-/// `split` for `stitched` on a device without virtual memory.
+/// Makes a policy over plain allocations of a kind, and returns its pool. That is the pool from
+/// [`pool_for`]. On a device without virtual memory, `split` replaces `stitched`.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,
     kind: MemoryKind,
@@ -495,12 +498,13 @@ fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
         MemoryKind::Device if !source.is_stream_ordered() => {
             (source.capacity() / SPARE_SHARE).max(SPARE)
         }
-        // Memory that is slow to take, or that the device does not have.
+        // Other memory is slow to take, or is not on the device.
         _ => 0,
     }
 }
 
-/// Number of attempts of an ending heap to give everything back: a call may fail momentarily.
+/// Number of attempts of an ending heap to give back all memory, because a call may fail
+/// momentarily.
 const LAST_TRIES: u32 = 3;
 
 impl Drop for Store {

@@ -26,9 +26,9 @@ const KEPT: u64 = 32 << 20;
 const KEPT_SHARE: u64 = 32;
 
 impl ThreadCache {
-    /// Returns this thread's cache for a kind of memory and the stream with the driver's id
-    /// `stream_id`; opens one if the thread has none. `stream`, if given, is that stream. `None` if
-    /// this heap has no caches, or none for such a stream.
+    /// Returns this thread's cache for a kind of memory and a stream. `stream_id` is the driver's
+    /// id of that stream; `stream` is the stream itself, if the caller has it. Opens a cache if the
+    /// thread has none. Returns `None` if this heap has no caches, or no caches for such a stream.
     pub(crate) fn find_or_open(
         heap: &Arc<HeapInner>,
         kind: MemoryKind,
@@ -124,10 +124,10 @@ impl StoreState {
         self.flush_matching(|cache| of_all || cache.is_mine(), false);
     }
 
-    /// Returns this thread's large blocks to the policy before it places a large one. The policy
-    /// then has the free memory that it would have without thread caches, and a program that
-    /// repeats itself gets the addresses that it had. Without this, one cached large block for each
-    /// stream made `serve_threads` take three times as long.
+    /// Returns this thread's large blocks to the policy before the policy places a large block. The
+    /// policy then has the same free memory as without thread caches, and a program that repeats
+    /// itself gets the same addresses again. Without this, one cached large block for each stream
+    /// made `serve_threads` take three times as long.
     pub(super) fn evict_large(&mut self, bytes: u64) {
         for at in 0..self.caches.len() {
             let cache = self.caches[at];
@@ -139,7 +139,8 @@ impl StoreState {
         }
     }
 
-    /// Makes caches keep blocks of up to `small` bytes, from the second thread on.
+    /// Once a second thread has a cache, makes all caches keep several blocks of each size up to
+    /// `small` bytes.
     pub(crate) fn note_threads(&mut self, small: u64) {
         let threads = || self.caches.iter().map(|cache| cache.thread()).filter(|one| *one != 0);
         let first = threads().next();
@@ -173,14 +174,15 @@ impl StoreState {
                 cache.unshare_counts(&self.caches);
             }
         }
-        // After all are closed: a thread that resumes could put a block into one that is not.
+        // Resumes threads only after all caches are closed: a resumed thread could put a block into
+        // an open cache.
         if !self.is_alone {
             stopped.iter().for_each(|cache| cache.resume());
         }
     }
 
-    /// Merges the counts of a cache of this thread, and moves the remote frees that found no slot
-    /// in it to the policy.
+    /// Merges the counts of one of this thread's caches. Moves the cache's remote frees that found
+    /// no slot to the policy.
     #[inline]
     pub(super) fn merge_and_evict(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
@@ -191,7 +193,7 @@ impl StoreState {
         }
     }
 
-    /// Merges this thread's counts: the peak of the statistics then includes its memory.
+    /// Merges this thread's counts. The peak of the statistics then includes the thread's memory.
     #[inline]
     pub(crate) fn merge_counts(&mut self) {
         if let Some(cache) = self.caches.iter().find(|one| one.is_mine() && !one.is_closed()) {
@@ -199,9 +201,9 @@ impl StoreState {
         }
     }
 
-    /// Pauses the other threads, whose frees would need no lock, until
-    /// [`resume_other_threads`](StoreState::resume_other_threads). Flushes their caches. Their next
-    /// use of the heap waits for the lock.
+    /// Pauses the other threads until [`resume_other_threads`](StoreState::resume_other_threads).
+    /// Flushes and stops their caches, through which they would free without a lock. Their next use
+    /// of the heap waits for the lock.
     pub(crate) fn pause_other_threads(&mut self) {
         self.is_alone = true;
         self.flush_caches();
@@ -220,7 +222,7 @@ impl StoreState {
         made && cache.keep(lease)
     }
 
-    /// Moves the blocks that `take` takes out of a cache of `stream` to the policy.
+    /// Moves blocks to the policy. `take` takes these blocks out of a cache of `stream`.
     pub(super) fn move_to_policy<R>(
         &mut self,
         stream: StreamRef,
@@ -248,7 +250,7 @@ impl StoreState {
 }
 
 /// Detaches all caches from a heap that ended: it has neither clones nor blocks. After a reset,
-/// blocks may remain that point at the caches; these caches are then not reused. Returns the
+/// blocks that point at the caches may remain, so these caches are not reused. Returns the
 /// references that kept the heap alive, to be dropped without a lock. Call it with the lock of the
 /// heap's clones held, so that no thread requests the heap meanwhile.
 #[must_use]

@@ -40,13 +40,13 @@ pub(crate) struct OtherHeaps {
     pub(crate) reserved: u64,
     /// Bytes of `reserved` that are free, pending ones included.
     pub(crate) cached: u64,
-    /// Bytes of `cached` in whole segments, that can return to the driver.
+    /// Bytes of `cached` that can return to the driver because their whole segment is free.
     pub(crate) spare: u64,
-    /// Bytes of `spare` that the driver may keep, because they share a piece of it with memory in
-    /// use.
+    /// Bytes of `spare` that the driver may keep, because they share a piece of the driver's memory
+    /// with memory in use.
     pub(crate) may_stay: u64,
-    /// Bytes in whole segments that can return to the driver once the captures of graphs end in
-    /// which they were freed.
+    /// Bytes in whole segments that were freed during captures of graphs. They can return to the
+    /// driver once these captures end.
     pub(crate) stuck: u64,
 }
 

@@ -87,8 +87,8 @@ fn remote_frees_return_to_origin() {
     let device = device();
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
-    // Blocks that fit into the other thread's cache and this one's remote frees. The test allocates
-    // one more.
+    // Number of blocks that fit into the other thread's cache, and into this thread's remote frees.
+    // The test allocates one block more than both.
     let (own, sent) = (8, 64);
     let allocate = |count: u64| -> Vec<Block> {
         (0..count).map(|_| heap.allocate(BYTES, &stream).unwrap()).collect()
@@ -149,7 +149,8 @@ fn passed_blocks_are_live_once() {
     });
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.stats.frees), (0, rounds));
-    // One at a time, plus those that may lie among remote frees that no thread has looked through.
+    // One block at a time is live, plus the blocks in remote frees that no thread has collected
+    // yet.
     assert!(usage.live_peak <= 80 * BYTES, "{}", usage.live_peak);
 }
 
@@ -191,7 +192,7 @@ fn closing_cache_receives_no_block() {
         let victim = heap.allocate(BYTES, &stream).unwrap();
         send.send(heap.allocate(512, &stream).unwrap()).unwrap();
         is_done.recv().unwrap();
-        // A block that the policy gets back when the cache closes.
+        // Caches a block that returns to the policy when the cache closes.
         drop(heap.allocate(2 * BYTES, &stream).unwrap());
         let [first, own] = caches(&heap)[..] else { panic!("one for each thread") };
         assert!(!first.is_mine() && own.is_mine());
@@ -242,8 +243,8 @@ fn forked_child_waits_for_no_lock() {
     crate::fork::watch();
     let cache: &'static ThreadCache = Box::leak(Box::default());
     let held = lock_free();
-    // SAFETY: the child takes no lock that another thread may hold, which is under test; an alarm
-    // ends a child that does. The child ends by `_exit`.
+    // SAFETY: the child takes no lock that another thread may hold. The test checks this, and an
+    // alarm ends a child that waits for a lock. The child ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the default action is to end the process.
