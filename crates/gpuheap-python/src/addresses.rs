@@ -1,9 +1,10 @@
-//! Memory by its address, for hooks: other libraries keep a number and no object.
+//! Tables of allocations, keyed by address. Hooks use them: the libraries that they serve keep a
+//! number and no object.
 //!
-//! A hook calls in one of two ways. Called from Python, a request releases the interpreter's lock
-//! and may run the collector. Called below a foreign allocator, the thread may hold that
-//! allocator's lock, and a thread with the interpreter's lock may wait for it. The interpreter's
-//! lock is then left as it is, and no Python runs.
+//! A hook calls in one of two ways. If Python called the hook, a request releases the interpreter's
+//! lock and may run the collector. If a foreign allocator called the hook, the thread may hold that
+//! allocator's lock, and a thread with the interpreter's lock may wait for that lock. Such a
+//! request neither takes nor releases the interpreter's lock, and runs no Python.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -13,29 +14,29 @@ use rustc_hash::FxHashMap;
 use crate::locked::locked;
 use crate::memory::Memory;
 
-/// Allocations that other libraries hold, by address.
+/// Allocations that other libraries hold, keyed by address.
 pub(crate) struct Addresses {
     heap: gpuheap::Heap,
     shards: [Mutex<FxHashMap<u64, Memory>>; SHARDS],
 }
 
-/// Parts of the table, each with a lock, so that threads seldom wait.
+/// Number of parts of the table. Each part has a lock, so that threads seldom wait.
 const SHARDS: usize = 16;
 
 impl Addresses {
-    /// Makes an empty table of a heap's memory.
+    /// Makes an empty table for the memory of `heap`.
     pub(crate) fn new(heap: gpuheap::Heap) -> Addresses {
         Addresses { heap, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    /// Keeps the memory at an address until [`free`](Addresses::free).
+    /// Stores the memory at an address until [`free`](Addresses::free).
     pub(crate) fn keep(&self, address: u64, memory: Memory) -> Result<(), Error> {
         self.shard(address)?.insert(address, memory);
         Ok(())
     }
 
-    /// Frees the memory at an address. `None` if no library was given that address, or it was
-    /// freed. An error in a forked child: a child frees nothing.
+    /// Frees the memory at an address. Returns `None` if no library holds that address. Returns an
+    /// error in a forked child, because a child frees nothing.
     pub(crate) fn free(
         &self,
         address: u64,
@@ -56,8 +57,8 @@ impl Addresses {
         self.shard(address).is_ok_and(|shard| shard.contains_key(&address))
     }
 
-    /// Orders the free of the memory at an address after the work of `stream`. `false` if no
-    /// library was given that address.
+    /// Orders the free of the memory at an address after the work of `stream`. Returns `false` if
+    /// no library holds that address.
     pub(crate) fn use_on(&self, address: u64, stream: &gpuheap::Stream) -> Result<bool, Error> {
         let shard = self.shard(address)?;
         let memory = shard.get(&address);

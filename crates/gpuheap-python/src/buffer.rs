@@ -1,4 +1,4 @@
-//! Device memory, as Python owns it.
+//! Device memory as a Python object.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,31 +12,32 @@ use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::scope::{Counts, Holder};
 
-/// Device memory of a heap. From `Heap.alloc`. It goes back to the heap when it is collected, at
-/// `free()`, or at the end of a `with` block, in the order of its stream. Nothing waits.
+/// Device memory of a heap, made by `Heap.alloc`. It is freed when it is collected, at `free()`, or
+/// at the end of a `with` block, in the order of its stream. Freeing does not wait.
 ///
-/// Its contents are undefined. Other libraries read it in place, by DLPack or by the CUDA array
-/// interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`, `cupy.asarray(buffer)`.
-/// Memory that was handed over by DLPack stays until that library releases it too, even after
-/// `free()`. By the array interface it does not stay: keep the buffer, unfreed, until the last use
-/// by that library.
+/// Its contents are undefined at first. Other libraries read it in place, through DLPack or the
+/// CUDA array interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`,
+/// `cupy.asarray(buffer)`. Memory handed over through DLPack stays allocated until the other
+/// library releases it too, even after `free()`. The CUDA array interface gives no such guarantee:
+/// keep the buffer, unfreed, until the library's last use.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct Buffer {
     address: u64,
     bytes: u64,
     /// Handle of the stream.
     stream: usize,
-    /// `true` once its address was read by the CUDA array interface. Its reader holds this object.
+    /// `true` after the first read of the buffer's address through the CUDA array interface. The
+    /// reader holds this object.
     is_exposed: AtomicBool,
     state: Mutex<Ownership>,
 }
 
 enum Ownership {
-    /// Owned by this object alone. Boxed, so that little is moved while an object is made.
+    /// Owned by this object alone. Boxed, so that making an object moves few bytes.
     Own(Box<Memory>),
-    /// Shared with the libraries that it was exported to.
+    /// Shared with the libraries to which it was exported.
     Shared(Arc<Memory>),
-    /// Freed by this object. Other holders may still have it.
+    /// Freed by this object. Other libraries may still hold the memory.
     Freed,
 }
 
@@ -51,7 +52,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the memory, to be shared with another holder.
+    /// Returns the memory for another holder, or an error if it was freed.
     pub(crate) fn share(&self, py: Python<'_>) -> PyResult<Arc<Memory>> {
         self.shared().ok_or_else(|| freed(py))
     }
@@ -68,8 +69,8 @@ impl Buffer {
         Some(shared)
     }
 
-    /// Locks the state. No Python code may run under the lock: the interpreter may switch to a
-    /// thread that waits for it. To make an exception is such code.
+    /// Locks the state. Under the lock no Python code may run, and no exception may be made: the
+    /// interpreter may switch to a thread that waits for the lock.
     fn lock(&self) -> MutexGuard<'_, Ownership> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +84,7 @@ impl Buffer {
         }
     }
 
-    /// Makes the holder by which a scope knows a buffer.
+    /// Makes the holder through which a scope refers to a buffer.
     pub(crate) fn holder(buffer: &Bound<'_, Buffer>) -> PyResult<Holder> {
         Holder::weak(buffer, |object| {
             object.cast::<Buffer>().is_ok_and(|buffer| buffer.get().is_freed())
@@ -109,22 +110,22 @@ fn freed(py: Python<'_>) -> PyErr {
 }
 
 impl Ownership {
-    /// Frees the memory. If others hold it too, the last of them frees it.
+    /// Frees the memory. If other libraries hold the memory too, the last holder frees it.
     fn give_back(self, py: Python<'_>) -> PyResult<()> {
         let mut memory = match self {
             Ownership::Own(memory) => memory,
-            // The last holder may be this one by now, and the free may wait.
+            // This may be the last holder, and then the free may wait.
             Ownership::Shared(shared) => return detached(py, || drop(shared)),
             Ownership::Freed => return Ok(()),
         };
         if memory.may_wait() {
             return call_detached(py, || memory.give_back());
         }
-        // Keeps the interpreter's lock: a handover costs more than the free.
+        // Keeps the interpreter's lock: releasing and retaking it costs more than the free.
         call(py, || memory.give_back())
     }
 
-    /// Returns whether the end of the memory may wait on the host.
+    /// Returns whether freeing the memory may wait on the host.
     fn may_wait(&mut self) -> bool {
         match self {
             Ownership::Own(memory) => memory.may_wait(),
@@ -139,8 +140,8 @@ impl Drop for Buffer {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.may_wait() {
             let state = std::mem::replace(state, Ownership::Freed);
-            // The heap counts memory that it could not free as pending. A destructor returns no
-            // error.
+            // A destructor returns no error. If the free fails, the heap counts the memory as
+            // pending.
             let _ = Python::try_attach(|py| state.give_back(py));
         }
     }
@@ -148,21 +149,21 @@ impl Drop for Buffer {
 
 #[pymethods]
 impl Buffer {
-    /// Address on the device. Work on it is enqueued on the buffer's stream, or on one that
-    /// `used_on` names.
+    /// Address on the device. Enqueue work on it on the buffer's stream, or on a stream that was
+    /// passed to `used_on`.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         self.check(py)?;
         Ok(self.address)
     }
 
-    /// Bytes, as requested.
+    /// Size in bytes, as requested.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Handle of the stream that it was allocated on.
+    /// Handle of the stream that the buffer was allocated on.
     #[getter]
     fn stream(&self) -> usize {
         self.stream
@@ -180,8 +181,9 @@ impl Buffer {
         self.is_freed()
     }
 
-    /// Frees the memory in the order of its stream and of all that `used_on` named. With `stream`,
-    /// also after the work of that one. A second call does nothing. Does not wait.
+    /// Frees the memory, after the work of its stream and of each stream passed to `used_on`. If
+    /// `stream` is given, also after the work of `stream`. A second call does nothing. Does not
+    /// wait.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if let Some(stream) = stream
@@ -193,8 +195,7 @@ impl Buffer {
         state.give_back(py)
     }
 
-    /// Names another stream that uses the memory until `free`: the free then comes after that
-    /// stream's work.
+    /// Names another stream that uses the memory. `free` then waits for that stream's work.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let memory = self.share(py)?;
@@ -209,8 +210,8 @@ impl Buffer {
         call(py, || memory.owner.fill(self.address, self.bytes, byte, memory.stream()))
     }
 
-    /// Copies bytes to the device, from anything with the buffer protocol. Waits until they are
-    /// there.
+    /// Copies bytes to the device, from any object with the buffer protocol. Waits until the copy
+    /// has completed.
     #[pyo3(signature = (source, offset=0))]
     fn copy_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
         let memory = self.share(py)?;
@@ -220,7 +221,7 @@ impl Buffer {
         call_detached(py, || memory.owner.upload(to, &bytes, memory.stream()))
     }
 
-    /// Copies bytes to the host. Waits for the earlier work of the stream.
+    /// Copies bytes to the host. Waits for the stream's earlier work.
     #[pyo3(signature = (offset=0, nbytes=None))]
     fn to_bytes<'py>(
         &self,
@@ -233,7 +234,7 @@ impl Buffer {
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.check_range(py, offset, length)?;
         let from = self.address + offset;
-        // Python allocates them, and says so if it cannot.
+        // Python allocates the bytes, and raises an error if the host has no memory.
         PyBytes::new_with(py, length, |read| {
             call_detached(py, || memory.owner.download(from, read, memory.stream()))
         })
@@ -265,14 +266,15 @@ impl Buffer {
         let memory = self.share(py)?;
         exchange::refuse_emulated(py, &memory.owner.device)?;
         self.is_exposed.store(true, Ordering::Relaxed);
-        // The reader names no stream. The free comes after the work of all blocking streams.
+        // The reader names no stream, so the free is ordered after the work of all blocking
+        // streams.
         memory.use_on(&memory.owner.default);
         SHOWN.note(&memory.owner, self.address, self.bytes, &memory);
         let shape = [self.bytes as usize];
         exchange::array_interface(py, self.address, &shape, "|u1", false, memory.stream())
     }
 
-    /// `True` if an array of another library may refer to the memory through this object.
+    /// `True` if another library's array may refer to the memory through this object.
     #[getter]
     fn _exposed(&self) -> bool {
         self.is_exposed.load(Ordering::Relaxed)

@@ -1,18 +1,19 @@
-//! Runs of Python's collector for requests that are short of memory.
+//! Calls of Python's garbage collector when a request is short of memory.
 
 use std::cell::Cell;
 
 use pyo3::prelude::*;
 
 thread_local! {
-    /// `true` while a request of this thread may take the interpreter's lock: the request came from
-    /// Python, and released the lock itself. Below a foreign allocator a thread may hold that
-    /// allocator's lock, and a thread with the interpreter's lock may wait for it.
+    /// `true` while requests of this thread may take the interpreter's lock. This needs a request
+    /// that came from Python and released the lock itself. Below a foreign allocator a thread may
+    /// hold that allocator's lock, and a thread with the interpreter's lock may wait for that lock.
     static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Permission of this thread's requests to take the interpreter's lock, until it is dropped. It
-/// keeps the earlier permission: a finaliser that the collector runs may allocate.
+/// Permission for this thread's requests to take the interpreter's lock, until this value is
+/// dropped. The drop restores the earlier permission: a finaliser that the collector runs may
+/// allocate.
 pub(crate) struct MayAttach(bool);
 
 impl MayAttach {
@@ -27,11 +28,11 @@ impl Drop for MayAttach {
     }
 }
 
-/// Runs Python's collector, if this thread may take the interpreter's lock. Returns 0: the heap
-/// itself counts the freed bytes.
+/// Runs Python's collector if this thread may take the interpreter's lock. Returns 0, because the
+/// heap counts the freed bytes itself.
 pub(crate) fn collect() -> u64 {
     if MAY_ATTACH.get() {
-        // A collector that fails has freed part of the garbage.
+        // If the collector fails, it has still freed part of the garbage.
         let _ = Python::try_attach(|py| {
             py.import("gc").and_then(|gc| gc.call_method0("collect")).is_ok()
         });

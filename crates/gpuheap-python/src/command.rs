@@ -1,4 +1,4 @@
-//! The command `gpuheap`, and its explanations and replays as functions.
+//! The `gpuheap` command, and its explanations and replays as functions.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,23 +14,23 @@ use pyo3::prelude::*;
 
 use crate::failure::{call_detached, detached};
 
-/// Runs the command with its arguments, the program's name first. Returns the exit code.
+/// Runs the command. The first argument is the program's name. Returns the exit code.
 #[pyfunction]
 pub(crate) fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
     call_detached(py, || Ok(gpuheap_cli::run(arguments)))
 }
 
-/// Program, cause, evidence, fix, `true` if the text's form is known from documentation alone, and
-/// all of it as a text.
+/// An explanation: program, cause, evidence, fix, whether the text's form is known from
+/// documentation alone, and the whole explanation as text.
 type Explained = (&'static str, String, Vec<(&'static str, u64)>, String, bool, String);
 
-/// Explains a text in which an out-of-memory error is. `None` if no known error is in it.
+/// Explains the out-of-memory error in a text. Returns `None` if the text contains no known error.
 #[pyfunction]
 #[pyo3(signature = (text, width=80))]
 pub(crate) fn _explain(py: Python<'_>, text: &str, width: usize) -> PyResult<Option<Explained>> {
     let found = detached(py, || {
         let host = gpuheap_doctor::machine::Host::here();
-        // An error may be of another machine than the one on which it is explained.
+        // The error may come from another machine, so a host without WSL 2 does not rule out WSL 2.
         let on_wsl2 = host.is_ok_and(|host| host.is_wsl).then_some(true);
         let found = gpuheap_doctor::explain_error(text, on_wsl2)?;
         let rendered = found.render(width);
@@ -41,7 +41,8 @@ pub(crate) fn _explain(py: Python<'_>, text: &str, width: usize) -> PyResult<Opt
     }))
 }
 
-/// Replays the traces of a file; the reports as JSON and as text. Blocks until all is done.
+/// Replays the traces of a file. Returns the reports as JSON and as text. Blocks until the replays
+/// end.
 #[pyfunction]
 #[pyo3(signature = (path, *, pools=Vec::new(), check=None, card=None, device_memory=None, limit=None, find_minimum=false, recorded_only=false))]
 #[allow(clippy::too_many_arguments, reason = "keywords of Python")]

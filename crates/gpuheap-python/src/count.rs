@@ -1,4 +1,4 @@
-//! Numbers of bytes and of others that a caller passes.
+//! Counts, such as numbers of bytes, that a caller passes.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -6,12 +6,12 @@ use pyo3::types::PyInt;
 
 use crate::kind::index_of;
 
-/// A whole number that is not negative.
+/// A non-negative whole number.
 #[derive(Clone, Copy)]
 pub(crate) struct Count(pub(crate) u64);
 
 impl Count {
-    /// Returns the number as a length in memory, the largest for one beyond it.
+    /// Returns the number as a `usize`. A larger number becomes `usize::MAX`.
     pub(crate) fn length(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -34,7 +34,7 @@ impl<'py> FromPyObject<'_, 'py> for Count {
     }
 }
 
-/// Makes the error of a whole number that is no count.
+/// Makes the error for a whole number that is negative or too large.
 fn refused(given: &Bound<'_, PyAny>) -> PyErr {
     PyValueError::new_err(format!(
         "{given} is no number of bytes or groups; pass one from 0 to {}",

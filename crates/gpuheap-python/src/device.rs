@@ -1,4 +1,4 @@
-//! Devices.
+//! Devices as Python objects.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,7 +9,8 @@ use crate::failure::{call, call_detached};
 /// A device, real or emulated.
 ///
 /// `name` is `"cuda:0"`, `"emulated"` (an H200), `"emulated:16GiB"` or `"emulated:t4"`. Without a
-/// name it is the first real GPU, else the emulated one. Opening a real one takes about 0.1 s.
+/// name it is the first real GPU, or the emulated device if there is no GPU. Opening a GPU takes
+/// about 0.1 s.
 #[pyclass(frozen, module = "gpuheap")]
 #[derive(Clone)]
 pub(crate) struct Device {
@@ -28,19 +29,19 @@ impl Device {
         Ok(Device { inner })
     }
 
-    /// The name that opens it again.
+    /// Name of the device. `Device(name)` opens it again.
     #[getter]
     fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// The driver's number of it.
+    /// The driver's number of the device.
     #[getter]
     fn ordinal(&self) -> i32 {
         self.inner.ordinal()
     }
 
-    /// Bytes of its memory.
+    /// Size of the device's memory in bytes.
     #[getter]
     fn total_memory(&self) -> u64 {
         self.inner.total_memory()
@@ -52,18 +53,19 @@ impl Device {
         self.inner.is_emulated()
     }
 
-    /// Waits until the device has done all work of this process.
+    /// Waits until the device has completed all work of this process.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         call_detached(py, || self.inner.synchronize())
     }
 
-    /// Gives the cached memory of all of this process's heaps on the device back. Returns bytes.
+    /// Returns the cached memory of all of this process's heaps on the device to the driver.
+    /// Returns the number of bytes.
     fn flush(&self, py: Python<'_>) -> PyResult<u64> {
         call_detached(py, || self.inner.flush().map(|report| report.given_back()))
     }
 
-    /// Devices are equal if they have the same memory. Each opening of an emulated device makes
-    /// another one.
+    /// Two devices are equal if they have the same memory. Each opening of an emulated device makes
+    /// a new device.
     fn __eq__(&self, other: &Device) -> bool {
         self.inner.describe() == other.inner.describe()
     }
@@ -79,8 +81,8 @@ impl Device {
     }
 }
 
-/// Opens the device that is meant if none is named. Warns once if it is an emulated one that
-/// `GPUHEAP_DEVICE` does not name either.
+/// Opens the default device. Warns once if it is an emulated device and `GPUHEAP_DEVICE` does not
+/// name it.
 pub(crate) fn default_device(py: Python<'_>) -> PyResult<gpuheap::Device> {
     let device = call_detached(py, gpuheap::Device::open_default)?;
     if device.is_emulated() && std::env::var_os("GPUHEAP_DEVICE").is_none() {
@@ -90,12 +92,13 @@ pub(crate) fn default_device(py: Python<'_>) -> PyResult<gpuheap::Device> {
     Ok(device)
 }
 
-/// Returns the name in a line of [`devices`], `"cuda:0: NVIDIA H200, ..."`, or in a name itself.
+/// Returns the name in a line of [`devices`], such as `"cuda:0: NVIDIA H200, ..."`. A name alone is
+/// returned unchanged.
 pub(crate) fn name_of(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(name, _)| name)
 }
 
-/// Lists the devices that can be opened, each as a line of text. `Heap` and `Device` take the
+/// Lists the devices that can be opened, each as a line of text. `Heap` and `Device` accept the
 /// line, or its first word (`"cuda:0"`).
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<String>> {

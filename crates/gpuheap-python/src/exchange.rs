@@ -19,7 +19,7 @@ use crate::reserve;
 
 /// `kDLCUDA`.
 pub(crate) const DL_CUDA: i32 = 2;
-/// `kDLCUDAHost` and `kDLCUDAManaged`: memory of the host that the device addresses.
+/// `kDLCUDAHost` and `kDLCUDAManaged`: host memory that the device can address.
 pub(crate) const DL_CUDA_HOST: i32 = 3;
 pub(crate) const DL_CUDA_MANAGED: i32 = 13;
 /// `kDLExtDev`: the memory of an emulated device. No other library can read it.
@@ -42,22 +42,22 @@ pub(crate) struct Exported {
     owner: Arc<Owner>,
 }
 
-/// Memory that is handed over: kept until the other library's end of it.
+/// Memory that was handed to another library. It is kept until that library releases it.
 pub(crate) trait Lent: Send + Sync {
     /// Makes `consumer` wait for the work enqueued on the memory, and the free wait for `consumer`.
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error>;
 
-    /// Returns whether the memory may not be written.
+    /// Returns `true` if the memory may not be written.
     fn is_read_only(&self) -> bool;
 }
 
-/// Memory of all heaps that was handed to other libraries, by address. It may return through one of
-/// them without an order after gpuheap's later work.
+/// Memory of all heaps that was handed to other libraries, keyed by address. A library may hand
+/// that memory back to gpuheap without ordering its work after gpuheap's work.
 pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
 /// Memory that was handed to other libraries.
 pub(crate) struct Shown {
-    /// By address. No two live ones overlap.
+    /// Live entries, keyed by address. They do not overlap.
     known: Mutex<BTreeMap<(Place, u64), ShownMemory>>,
 }
 
@@ -65,10 +65,10 @@ pub(crate) struct Shown {
 type ShownMemory = (u64, Weak<dyn Lent>);
 
 impl Shown {
-    /// Number of entries at which ended ones are first dropped.
+    /// Number of entries at which dead entries are first dropped.
     const PRUNE: usize = 64;
 
-    /// Notes that `bytes` from `address` on were handed over.
+    /// Notes that `bytes` bytes from `address` on were handed over.
     pub(crate) fn note<L: Lent + 'static>(
         &self,
         owner: &Owner,
@@ -84,7 +84,7 @@ impl Shown {
         known.insert((owner.place, address), (bytes, lent));
     }
 
-    /// Makes `stream` wait for the work on all of this memory that has a byte in a range.
+    /// Makes `stream` wait for the work on each entry that overlaps a range.
     pub(crate) fn order(
         &self,
         owner: &Owner,
@@ -110,7 +110,7 @@ impl Shown {
 }
 
 impl Exported {
-    /// Describes an array.
+    /// Describes an array for a consumer.
     pub(crate) fn array(
         address: u64,
         shape: &[usize],
@@ -135,7 +135,7 @@ impl Exported {
     }
 }
 
-/// Returns the device as DLPack names it.
+/// Returns a device as DLPack's pair of type and number.
 pub(crate) fn dlpack_device(device: &gpuheap::Device) -> (i32, i32) {
     match device.is_emulated() {
         true => (DL_EXTENSION, 0),
@@ -143,10 +143,11 @@ pub(crate) fn dlpack_device(device: &gpuheap::Device) -> (i32, i32) {
     }
 }
 
-/// Refuses the memory of an emulated device: another library would read it as a GPU's.
+/// Refuses the memory of an emulated device: another library would read it as GPU memory.
 pub(crate) fn refuse_emulated(_py: Python<'_>, device: &gpuheap::Device) -> PyResult<()> {
     if device.is_emulated() {
-        // An AttributeError: for a library the memory has no such interface.
+        // Raises `AttributeError`: other libraries then treat the object as one without the
+        // interface.
         return Err(PyAttributeError::new_err(format!(
             "{} is emulated inside gpuheap, and no other library can read its memory; run the program \
              under `python -m gpuheap emulate` to emulate the driver for all of them",
@@ -171,12 +172,12 @@ pub(crate) fn array_interface<'py>(
     interface.set_item("typestr", kind)?;
     interface.set_item("data", (address, is_read_only))?;
     interface.set_item("strides", py.None())?;
-    // The interface forbids 0, and names the default stream 1.
+    // The interface forbids 0; the number of the default stream is 1.
     interface.set_item("stream", stream.raw().0.max(1))?;
     Ok(interface)
 }
 
-/// Makes the capsule that `__dlpack__` returns, and makes the consumer's stream wait for the work
+/// Makes the capsule that `__dlpack__` returns. Makes the consumer's stream wait for the work
 /// enqueued on the memory. The free comes after the consumer's stream.
 pub(crate) fn dlpack<'py>(
     py: Python<'py>,
@@ -210,8 +211,8 @@ pub(crate) fn dlpack<'py>(
     if versioned { capsule::<Versioned>(py, exported) } else { capsule::<Plain>(py, exported) }
 }
 
-/// Makes the consumer's stream wait, as DLPack's rules for CUDA say: no stream or 1 is the legacy
-/// default one, 2 the thread's own, -1 means no order.
+/// Makes the consumer's stream wait, by DLPack's rules for CUDA: `None` or 1 is the legacy default
+/// stream, 2 is the thread's default stream, -1 requests no order.
 fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let number = match given {
         Some(given) if !given.hasattr(intern!(py, "__cuda_stream__"))? => index_of(given)?,
@@ -219,7 +220,7 @@ fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) 
     };
     let consumer = match &number {
         Some(number) if number.eq(-1)? => return Ok(()),
-        // A thread's own stream and the legacy one wait for each other.
+        // The per-thread default stream and the legacy default stream wait for each other.
         Some(number) if number.eq(CUstream::PER_THREAD.0)? => exported.owner.default.clone(),
         _ => exported.owner.stream(py, given)?,
     };
@@ -246,20 +247,20 @@ pub(crate) struct DlTensor {
     byte_offset: u64,
 }
 
-/// A managed tensor, in one of the two layouts that DLPack has for it.
+/// A managed tensor, in one of DLPack's two layouts.
 pub(crate) trait Managed: Sized + 'static {
     const NAME: &'static CStr;
-    /// Name of a capsule whose tensor was consumed.
+    /// Name of a capsule after its tensor was consumed.
     const USED: &'static CStr;
     fn new(tensor: DlTensor, context: *mut c_void, flags: u64) -> Self;
     fn tensor(&self) -> &DlTensor;
     fn context(&self) -> *mut c_void;
     fn deleter(&self) -> Option<Deleter<Self>>;
-    /// Flags and major version; `None` for the layout that has neither.
+    /// Flags and major version. `None` for `DLManagedTensor`, which has neither.
     fn version(&self) -> Option<(u64, u32)>;
 }
 
-/// Function of the producer that ends a managed tensor.
+/// The producer's function that releases a managed tensor.
 type Deleter<M> = unsafe extern "C" fn(*mut M);
 
 /// `DLManagedTensor`.
@@ -322,22 +323,22 @@ impl Managed for Versioned {
     }
 }
 
-/// Ends a managed tensor. The consumer calls it once, on any thread, with or without the
+/// Releases a managed tensor. The consumer calls it once, on any thread, with or without the
 /// interpreter's lock.
 ///
 /// # Safety
 ///
-/// `managed` is from [`capsule`], and not used afterwards.
+/// `managed` was made by [`capsule`], and the caller does not use it afterwards.
 unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
-    // SAFETY: made by `Box::into_raw` in `capsule`, and ended once.
+    // SAFETY: `capsule` made the pointer by `Box::into_raw`, and the consumer releases it once.
     let managed = unsafe { Box::from_raw(managed) };
-    // SAFETY: the context was made by `Box::into_raw` in `capsule`, for this tensor alone.
+    // SAFETY: `capsule` made the context by `Box::into_raw`, for this tensor alone.
     drop(unsafe { Box::from_raw(managed.context().cast::<Exported>()) });
 }
 
 fn capsule<M: Managed>(py: Python<'_>, exported: Exported) -> PyResult<Bound<'_, PyAny>> {
     let exported = Box::into_raw(Box::new(exported));
-    // SAFETY: the box was just made, and no other code has its address.
+    // SAFETY: the box is new, and no other code has its address.
     let described = unsafe { &mut *exported };
     let tensor = DlTensor {
         data: described.address as *mut c_void,
@@ -351,7 +352,7 @@ fn capsule<M: Managed>(py: Python<'_>, exported: Exported) -> PyResult<Bound<'_,
     };
     let flags = if described.lent.is_read_only() { READ_ONLY } else { 0 };
     let managed = Box::into_raw(Box::new(M::new(tensor, exported.cast(), flags)));
-    // SAFETY: the name lives as long as the program, and the capsule is a new reference or null.
+    // SAFETY: the name is static. The capsule is a new reference or null.
     unsafe {
         let made = ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(end_unused::<M>));
         let made = Bound::from_owned_ptr_or_err(py, made);
@@ -362,13 +363,13 @@ fn capsule<M: Managed>(py: Python<'_>, exported: Exported) -> PyResult<Bound<'_,
     }
 }
 
-/// Ends the tensor of a capsule that was not consumed. A consumer renames the capsule.
+/// Releases the tensor of a capsule that was not consumed. A consumer renames the capsule.
 ///
 /// # Safety
 ///
-/// Called by the interpreter at the end of a capsule of [`capsule`].
+/// Only the interpreter calls it, when a capsule made by [`capsule`] ends.
 unsafe extern "C" fn end_unused<M: Managed>(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule of `capsule` with its first name still owns its tensor.
+    // SAFETY: a capsule that still has its first name owns its tensor.
     unsafe {
         let unused: c_int = ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr());
         if unused != 0 {
@@ -378,7 +379,7 @@ unsafe extern "C" fn end_unused<M: Managed>(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Description of another library's memory, checked.
+/// Checked description of another library's memory.
 pub(crate) struct Described {
     pub(crate) address: u64,
     pub(crate) shape: Vec<usize>,
@@ -386,7 +387,7 @@ pub(crate) struct Described {
     pub(crate) is_read_only: bool,
 }
 
-/// Refuses strides, in units of `unit`, that leave gaps.
+/// Returns an error if the strides leave gaps. Strides count units of `unit`.
 pub(crate) fn check_strides(shape: &[usize], strides: &[i64], unit: usize) -> PyResult<()> {
     let mut expected = unit as i64;
     let mut is_plain = strides.len() == shape.len();
@@ -410,9 +411,9 @@ pub(crate) fn unknown_type(name: &str) -> PyErr {
     ))
 }
 
-/// Returns whether a capsule of another library has the layout of version 1.
+/// Returns whether another library's capsule contains a `DLManagedTensorVersioned`.
 pub(crate) fn is_versioned(capsule: &Bound<'_, PyAny>) -> PyResult<bool> {
-    // SAFETY: any object is allowed here, and the names live as long as the program.
+    // SAFETY: the call accepts any object, and the names are static.
     let [versioned, plain] = [Versioned::NAME, Plain::NAME]
         .map(|name| unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) } != 0);
     if versioned || plain {
@@ -424,10 +425,11 @@ pub(crate) fn is_versioned(capsule: &Bound<'_, PyAny>) -> PyResult<bool> {
     )))
 }
 
-/// A managed tensor of another library, in its capsule.
+/// A managed tensor of another library. Its capsule owns it until it is consumed.
 pub(crate) struct Foreign<M>(*mut M);
 
-/// Returns the managed tensor of a capsule. The capsule owns it until it is consumed.
+/// Returns the managed tensor of a capsule. The capsule keeps owning the tensor until the tensor is
+/// consumed.
 pub(crate) fn peek<M: Managed>(capsule: &Bound<'_, PyAny>) -> PyResult<Foreign<M>> {
     // SAFETY: the call checks the object's type and name; the name is static.
     let managed = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()) };
@@ -435,14 +437,14 @@ pub(crate) fn peek<M: Managed>(capsule: &Bound<'_, PyAny>) -> PyResult<Foreign<M
 }
 
 impl<M: Managed> Foreign<M> {
-    /// Reads the tensor's description of its memory, and checks it.
+    /// Reads and checks the tensor's description of its memory.
     pub(crate) fn describe(&self) -> PyResult<Described> {
         if !self.0.is_aligned() {
             return Err(PyBufferError::new_err(
                 "the capsule's address is no address of a DLPack tensor",
             ));
         }
-        // SAFETY: a capsule of this name has such a tensor, by the protocol.
+        // SAFETY: by the protocol, a capsule of this name contains such a tensor.
         let managed = unsafe { &*self.0 };
         let (flags, major) = managed.version().unwrap_or((0, 1));
         if major != 1 {
@@ -473,7 +475,7 @@ impl<M: Managed> Foreign<M> {
                 "the tensor has {axes} axes, and its shape is NULL"
             )));
         }
-        // SAFETY: both rows have a number for each axis, by the protocol.
+        // SAFETY: by the protocol, `shape` and `strides` have one number for each axis.
         let row =
             |at: *const i64| (0..axes).map(move |axis| unsafe { at.add(axis).read_unaligned() });
         let shape: Result<Vec<usize>, _> = row(tensor.shape).map(usize::try_from).collect();
@@ -488,21 +490,21 @@ impl<M: Managed> Foreign<M> {
         Ok(Described { address, shape, kind, is_read_only: flags & READ_ONLY != 0 })
     }
 
-    /// Returns the device that a described tensor is on, as DLPack names it.
+    /// Returns the tensor's device as DLPack's pair of type and number.
     pub(crate) fn device(&self) -> (i32, i32) {
-        // SAFETY: a capsule of this name has such a tensor, by the protocol.
+        // SAFETY: by the protocol, a capsule of this name contains such a tensor.
         let tensor = unsafe { &*self.0 }.tensor();
         (tensor.device_type, tensor.device_id)
     }
 
-    /// Returns the end of the tensor, to be called once it is consumed.
+    /// Returns a value that releases the tensor. Call it only after the tensor was consumed.
     pub(crate) fn end(&self) -> End<M> {
         End(self.0)
     }
 
-    /// Takes the tensor out of its capsule. The capsule then does not end it.
+    /// Takes the tensor out of its capsule. The capsule then no longer releases it.
     pub(crate) fn consume(self, capsule: &Bound<'_, PyAny>) -> PyResult<()> {
-        // SAFETY: the capsule is valid, and the name lives as long as the program.
+        // SAFETY: the capsule is valid, and the name is static.
         match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr()) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(capsule.py())),
@@ -510,16 +512,16 @@ impl<M: Managed> Foreign<M> {
     }
 }
 
-/// The end of a tensor that was consumed.
+/// The duty to release a consumed tensor.
 pub(crate) struct End<M>(*mut M);
 
-// SAFETY: a deleter may be called on any thread, by the protocol.
+// SAFETY: by the protocol, a deleter may be called on any thread.
 unsafe impl<M> Send for End<M> {}
 
 impl<M: Managed> End<M> {
     /// Calls the producer's deleter: the memory is no longer needed.
     pub(crate) fn call(self) {
-        // SAFETY: the tensor was consumed, and `self` is its only end. The deleter gets it once.
+        // SAFETY: the tensor was consumed, and only `self` releases it. The deleter is called once.
         unsafe {
             if let Some(deleter) = (*self.0).deleter() {
                 deleter(self.0);

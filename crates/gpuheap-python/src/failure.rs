@@ -1,4 +1,4 @@
-//! Errors of the library as Python's exceptions. `gpuheap/_errors.py` declares them.
+//! Errors of the library as Python exceptions. `gpuheap/_errors.py` declares the classes.
 
 use std::collections::TryReserveError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// Runs calls of the library. Errors become exceptions, and so do panics, as bugs.
+/// Runs calls of the library. Errors become exceptions. Panics become exceptions of class `Bug`.
 pub(crate) fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error>) -> PyResult<R> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
@@ -18,7 +18,7 @@ pub(crate) fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error>) -
     }
 }
 
-/// Runs calls of the library that may wait, without the interpreter's lock.
+/// Releases the interpreter's lock and runs calls of the library that may wait.
 pub(crate) fn call_detached<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, Error> + Send,
@@ -26,38 +26,38 @@ pub(crate) fn call_detached<R: Send>(
     detached(py, work)?.map_err(|error| exception(py, &error))
 }
 
-/// Runs long work without the interpreter's lock. A panic becomes an exception, as a bug.
+/// Releases the interpreter's lock and runs long work. A panic becomes an exception of class `Bug`.
 pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
     py.detach(|| catch_unwind(AssertUnwindSafe(work))).map_err(|panic| bug(py, &*panic))
 }
 
-/// Runs work that may wait, without the interpreter's lock if this thread has it. An object may end
-/// with or without the lock.
+/// Runs work that may wait. Releases the interpreter's lock first if this thread holds it:
+/// destructors run with or without the lock.
 pub(crate) fn wait_detached<R: Send>(wait: impl Fn() -> R + Send + Sync) -> R {
-    // Without an interpreter, or while it ends, there is no lock to release.
+    // If there is no interpreter, or if it is shutting down, there is no lock to release.
     Python::try_attach(|py| py.detach(&wait)).unwrap_or_else(&wait)
 }
 
-/// Makes the exception of an error.
+/// Makes the exception for an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     try_exception(py, error).unwrap_or_else(|failed| failed)
 }
 
-/// Makes an exception of the library's own, of a kind that [`gpuheap::ErrorKind`] names.
+/// Makes an exception of the kind that [`gpuheap::ErrorKind`] calls `kind`.
 pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let made = errors(py)?.getattr("from_kind")?.call1((kind, text))?;
         Ok(PyErr::from_value(made))
     };
     make().unwrap_or_else(|failed| match failed.is_instance_of::<PyMemoryError>(py) {
-        // The host has too little memory for the class.
+        // The host has too little memory to load the exception's class.
         true => PyMemoryError::new_err(text.to_owned()),
         false => failed,
     })
 }
 
-/// Returns the error of a conversion in its own words, with `error` as its cause. An exception of
-/// another type comes from the caller's code, and is returned unchanged.
+/// Returns gpuheap's own error for a failed conversion, with `error` as its cause. An exception of
+/// another type was raised by the caller's code, and is returned unchanged.
 pub(crate) fn conversion(py: Python<'_>, error: PyErr, own: impl FnOnce() -> PyErr) -> PyErr {
     let is_of_conversion = error.is_instance_of::<PyTypeError>(py)
         || error.is_instance_of::<PyValueError>(py)
@@ -70,14 +70,14 @@ pub(crate) fn conversion(py: Python<'_>, error: PyErr, own: impl FnOnce() -> PyE
     own
 }
 
-/// Makes room for `more` elements in memory of the host. Without it, Rust would end the process if
-/// the host has no memory.
+/// Reserves host memory for `more` elements. A plain `push` would end the process if the host has
+/// no memory.
 pub(crate) fn reserve<T>(py: Python<'_>, elements: &mut Vec<T>, more: usize) -> PyResult<()> {
     let wanted = elements.len().saturating_add(more).saturating_mul(size_of::<T>());
     elements.try_reserve(more).map_err(|_| no_host_memory(py, wanted))
 }
 
-/// Makes the exception of bytes that the host has no memory for.
+/// Makes the exception for a copy of `bytes` that the host has no memory for.
 pub(crate) fn no_host_memory(py: Python<'_>, bytes: usize) -> PyErr {
     refused(
         py,
@@ -89,7 +89,7 @@ pub(crate) fn no_host_memory(py: Python<'_>, bytes: usize) -> PyErr {
     )
 }
 
-/// Makes the exception of a request beyond the budget of a scope.
+/// Makes the exception for a request beyond a scope's budget.
 pub(crate) fn scope_exceeded(py: Python<'_>, figures: Bound<'_, PyDict>) -> PyResult<PyErr> {
     let made = errors(py)?.getattr("scope_exceeded")?.call1((figures,))?;
     Ok(PyErr::from_value(made))
@@ -110,29 +110,29 @@ fn try_exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made.call1((text(error), figures(py, evidence)?))?))
 }
 
-/// Returns the text of an error, with Python's names instead of Rust's.
+/// Returns the text of an error, with Python's names in place of Rust's.
 pub(crate) fn text(error: &Error) -> String {
     if let Some(evidence) = error.out_of_memory() {
         let limits = "Heap(limit=), Heap.set_limits(limit=) or GPUHEAP_MEMORY_LIMIT";
         return in_python(evidence.text_naming(limits));
     }
     if error.is_freed() {
-        // The core would name a line of Rust in this module.
+        // The core's text would name a Rust line in this module.
         return FREED.to_owned();
     }
     in_python(error.to_string())
 }
 
-/// Returns a text of the core with Python's names instead of Rust's.
+/// Replaces Rust's names in a text of the core with Python's.
 pub(crate) fn in_python(text: String) -> String {
     IN_PYTHON.iter().fold(text, |text, (in_rust, in_python)| text.replace(in_rust, in_python))
 }
 
-/// Text of a use of an array whose memory was freed.
+/// Error text for a use of an array whose memory was freed.
 pub(crate) const FREED: &str = "the array was freed before this use, by free() or at the end of a scope; free it after its last \
      use, keep it beyond the scope with scope.keep(array), or make a copy first";
 
-/// Words of the core's errors, and those that Python has for them.
+/// Words of the core's errors, each with its replacement in Python.
 const IN_PYTHON: [(&str, &str); 10] = [
     (
         "copy one of them to the other's device with copy_to first",
@@ -165,7 +165,7 @@ const IN_PYTHON: [(&str, &str); 10] = [
     ("or read the bytes with reinterpret::<u8>()", "or read the bytes with to_bytes()"),
 ];
 
-/// Returns the figures of the evidence, by the names that Rust has for them.
+/// Returns the figures of the evidence, keyed by their Rust names.
 fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     figures.set_item("kind", evidence.kind.name())?;
@@ -184,7 +184,7 @@ fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, 
 
 fn bug(py: Python<'_>, panic: &(dyn std::any::Any + Send)) -> PyErr {
     if panic.is::<TryReserveError>() {
-        // The memory of an emulated device is the host's.
+        // An emulated device keeps its memory in host memory.
         return refused(
             py,
             "HostResources",

@@ -1,7 +1,7 @@
-//! Arrays over the memory of other libraries, by DLPack and by the CUDA array interface.
+//! Arrays over the memory of other libraries, through DLPack and the CUDA array interface.
 //!
-//! The end of the array calls the producer's deleter, after all work on the array. Neither protocol
-//! names a stream for it, so the end waits for the work on the host.
+//! When the array ends, it calls the producer's deleter, after all work on the array. Neither
+//! protocol can pass a stream to the deleter, so the host waits for the work first.
 
 use std::sync::Arc;
 
@@ -23,16 +23,17 @@ use crate::heap::Heap;
 use crate::kind::{Kind, MOST_AXES, index_of};
 use crate::owner::Owner;
 
-/// Makes an array over the memory of another library, without a copy: of an object with
-/// `__dlpack__` (PyTorch, CuPy, JAX, gpuheap), or with `__cuda_array_interface__` (Numba).
+/// Makes an array over another library's memory, without a copy. `source` has `__dlpack__`
+/// (PyTorch, CuPy, JAX, gpuheap) or `__cuda_array_interface__` (Numba).
 ///
-/// `heap` is the one that results of operations are allocated from. It has to be of the memory's
-/// device. Without one, it is the heap of a gpuheap array or buffer, and else the default heap.
-/// `stream` waits for the library's work, and orders the first use of the array. The library keeps
-/// the memory until the array is freed and the work on it is done; that end waits for the work.
+/// `heap` allocates the results of operations on the array. It must be on the memory's device.
+/// Without `heap`, a gpuheap array or buffer keeps its own heap, and other objects use the default
+/// heap. `stream` waits for the library's work, and orders the first use of the array. The library
+/// keeps the memory until the array is freed and the work on it has completed. That free waits for
+/// the work.
 ///
-/// Page-locked and managed memory is taken too. Pageable memory of the host, strides with gaps and
-/// other element types are a `BufferError`.
+/// Page-locked and managed memory is accepted too. Pageable host memory, strides with gaps, and
+/// other element types raise `BufferError`.
 #[pyfunction]
 #[pyo3(signature = (source, heap=None, stream=None))]
 pub(crate) fn from_dlpack(
@@ -52,7 +53,7 @@ pub(crate) fn from_dlpack(
             call_detached(py, || owner.device.synchronize())?;
         }
         if asked.is_none() && stream.id() != owner.default.id() {
-            // A producer without a consumer's stream orders its work before the default stream.
+            // A producer that gets no stream orders its work before the default stream.
             call(py, || stream.wait(&owner.default.record()?))?;
         }
         return match exchange::is_versioned(&capsule)? {
@@ -103,8 +104,8 @@ fn check_device(owner: &Owner, (kind, number): (i32, i32)) -> PyResult<()> {
     )))
 }
 
-/// Returns whether an object's `__dlpack__` ignores the stream that it is passed: the buffers of
-/// cuda.core name no stream of their own either.
+/// Returns whether an object's `__dlpack__` ignores the stream argument. Buffers of cuda.core do,
+/// and they name no stream of their own either.
 fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = source.py();
     for class in source.get_type().mro() {
@@ -117,8 +118,8 @@ fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// Calls `__dlpack__`, so that `stream` waits for the library's work. For page-locked memory,
-/// libraries refuse a stream: without one, those that have work on it make the default stream wait.
+/// Calls `__dlpack__` so that `stream` waits for the library's work. For page-locked memory,
+/// libraries refuse a stream. Without one, they make the default stream wait for their work.
 fn capsule_of<'py>(
     source: &Bound<'py, PyAny>,
     stream: Option<&Stream>,
@@ -129,17 +130,17 @@ fn capsule_of<'py>(
     match stream {
         None => arguments.set_item("stream", py.None())?,
         Some(stream) if is_own && stream.raw().0 > 2 => {
-            // The stream itself: its number alone could mean another stream later.
+            // Passes the stream object: a handle alone could name another stream later.
             let stream = Bound::new(py, crate::streams::Stream { inner: stream.clone() })?;
             arguments.set_item("stream", stream)?;
         }
-        // DLPack names the default stream 1.
+        // DLPack's number of the default stream is 1.
         Some(stream) => arguments.set_item("stream", stream.raw().0.max(1))?,
     }
     let old = arguments.copy()?;
     arguments.set_item("max_version", (1, 3))?;
     match source.call_method(intern!(py, "__dlpack__"), (), Some(&arguments)) {
-        // A library of before version 1 does not know the argument.
+        // A library that implements DLPack before version 1 has no such argument.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
             source.call_method(intern!(py, "__dlpack__"), (), Some(&old))
         }
@@ -155,12 +156,12 @@ fn from_capsule<M: Managed>(
     let py = capsule.py();
     let tensor = exchange::peek::<M>(capsule)?;
     let end = tensor.end();
-    // An error up to here leaves the capsule as it was, and its own end frees the memory.
+    // If an error occurs before `consume`, the capsule still owns the tensor and releases it.
     let described = tensor.describe()?;
-    // The object named a device too, but the memory is on this one.
+    // Checks the tensor's device too: it may differ from the device that the object named.
     check_device(owner, tensor.device())?;
     let wrapped = Wrapped::new(py, owner, described, stream, move || end.call())?;
-    // From here on the end of `wrapped` ends the tensor, and the capsule must not.
+    // From here on, `wrapped` releases the tensor, and the capsule must not.
     if let Err(error) = tensor.consume(capsule) {
         std::mem::forget(wrapped);
         return Err(error);
@@ -199,8 +200,8 @@ fn from_interface(
         Some(theirs) => {
             let number = if theirs.is_none() { Some(0) } else { handle_number(&theirs)? };
             let theirs = match number {
-                // The default stream and a thread's own wait for each other. Numba names none if
-                // it works on the default stream.
+                // The legacy and the per-thread default stream wait for each other. Numba names no
+                // stream if it works on the default stream.
                 Some(0..=2) => owner.default.clone(),
                 _ => owner.stream(py, Some(&theirs))?,
             };
@@ -214,7 +215,8 @@ fn from_interface(
     Wrapped::new(py, owner, described, stream, move || drop(kept))?.into_array(py, owner)
 }
 
-/// Returns the handle of a stream that was given as a number; `None` for an object.
+/// Returns the handle of a stream that was passed as a number. `None` if it was passed as an
+/// object.
 fn handle_number(given: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     if given.hasattr(intern!(given.py(), "__cuda_stream__"))? {
         return Ok(None);
@@ -222,14 +224,15 @@ fn handle_number(given: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Ok(index_of(given)?.and_then(|number| number.extract().ok()))
 }
 
-/// A window of another library's memory, before it is an object of Python.
+/// A window of another library's memory, before it becomes a Python object.
 struct Wrapped {
     window: Window,
     is_read_only: bool,
 }
 
 impl Wrapped {
-    /// Wraps the memory. `end` is called after the work on it; not if this fails.
+    /// Wraps the memory. On success, `end` is called after the work on the memory. On failure,
+    /// `end` is never called.
     fn new(
         py: Python<'_>,
         owner: &Arc<Owner>,
@@ -255,9 +258,8 @@ impl Wrapped {
             if bytes > 0 {
                 SHOWN.order(owner, address, bytes as u64, stream)?;
             }
-            // SAFETY: the library that describes the memory says so, as both protocols demand. The
-            // memory is there until `end` is called, and `stream` waits for the work enqueued on
-            // it.
+            // SAFETY: both protocols require that the library describes its memory correctly. The
+            // memory exists until `end` is called, and `stream` waits for the work enqueued on it.
             unsafe {
                 owner.heap.on(stream).wrap_owned::<u8, _>(address, Ix1(bytes), move |_, stream| {
                     finish(stream, end);
@@ -277,7 +279,7 @@ impl Wrapped {
 /// interpreter's lock, because the stream may wait for a function that needs the lock. `end` runs
 /// with the lock, because libraries free their objects there.
 fn finish(stream: &Stream, end: impl FnOnce()) {
-    // A stream that fails has no work left that could use the memory.
+    // If the stream has failed, no work of it can use the memory, so the error is ignored.
     let _ = wait_detached(|| stream.synchronize());
     let mut end = Some(end);
     let mut call_end = || end.take().map_or((), |end| end());

@@ -1,4 +1,4 @@
-//! Heaps of a device, and their figures.
+//! Heaps as Python objects, and their figures.
 
 use std::sync::Arc;
 
@@ -23,15 +23,15 @@ use crate::reserve;
 use crate::scope::{Account, Budget, adopt, charge};
 use crate::streams::Stream;
 
-/// Values of `GPUHEAP_TRACK` by which a heap of Python records lines.
+/// Values of `GPUHEAP_TRACK` that make a Python heap record lines.
 const TRACKS: [&str; 2] = ["counts", "backtraces"];
 
 /// The memory of one device: a caching pool under limits, with an account.
 ///
-/// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, `"80%"` of the device. `pool` is
-/// `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With
-/// `track="lines"` the heap knows the line of Python that made each allocation. Without `track`,
-/// `GPUHEAP_TRACK` set to `counts` or `backtraces` does the same.
+/// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, or `"80%"` of the device's memory.
+/// `pool` is `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`.
+/// With `track="lines"` the heap records the Python line that made each allocation. Without
+/// `track`, setting `GPUHEAP_TRACK` to `counts` or `backtraces` does the same.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB", limit="512MiB")
@@ -43,14 +43,15 @@ const TRACKS: [&str; 2] = ["counts", "backtraces"];
 #[pyclass(frozen, subclass, module = "gpuheap", weakref)]
 pub(crate) struct Heap {
     pub(crate) owner: Arc<Owner>,
-    /// Memory that hooks allocated, by address.
+    /// Memory that hooks allocated, keyed by address.
     pub(crate) addresses: Arc<Addresses>,
 }
 
 #[pymethods]
 impl Heap {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // The collector does not know the heap's other holders; the objects then stay.
+        // The collector does not see the other holders of the heap. If there are any, the objects
+        // stay.
         match Arc::strong_count(&self.owner) {
             1 => self.owner.streams.traverse(&visit),
             _ => Ok(()),
@@ -88,7 +89,7 @@ impl Heap {
             }
         };
         let total = device.total_memory();
-        // The core would record lines of this module, and not of the Python program.
+        // The core would record Rust lines of this module instead of Python lines.
         let builder = gpuheap::Heap::builder(&device).track(Tracking::Off);
         let bytes =
             |given: Option<&Bound<'_, PyAny>>| given.map(|given| size_of(given, total)).transpose();
@@ -106,11 +107,11 @@ impl Heap {
         Ok(Heap { owner: Owner::new(heap, device, default, tracks), addresses })
     }
 
-    /// Allocates device memory for use on `stream`: an object with `__cuda_stream__` (gpuheap,
-    /// cuda.core, CuPy, PyTorch, RMM), a handle as a number, or the default stream. A stream given
-    /// as a number has to live until the memory is freed.
+    /// Allocates device memory for use on `stream`. `stream` is an object with `__cuda_stream__`
+    /// (gpuheap, cuda.core, CuPy, PyTorch, RMM) or a handle as a number. Without `stream`, uses the
+    /// default stream. If a number is passed, its stream has to live until the memory is freed.
     ///
-    /// Raises `gpuheap.OutOfMemory`, a `MemoryError` with the figures.
+    /// If memory runs out, raises `gpuheap.OutOfMemory`, a `MemoryError` with the figures.
     #[pyo3(signature = (nbytes, stream=None))]
     fn alloc<'py>(
         &self,
@@ -129,20 +130,21 @@ impl Heap {
         Ok(buffer)
     }
 
-    /// Allocates pinned memory of the host. Copies between it and the device need no staging
-    /// buffer. NumPy reads and writes it in place:
-    /// `numpy.frombuffer(memoryview(heap.pinned(800)), "f8")`.
+    /// Allocates pinned host memory. Copies between this memory and the device need no staging
+    /// buffer. NumPy reads and writes it in place: `numpy.frombuffer(memoryview(heap.pinned(800)),
+    /// "f8")`.
     fn pinned<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Pinned, nbytes.length())
     }
 
-    /// Allocates managed memory. Host and device both address it.
+    /// Allocates managed memory, which both the host and the device can address.
     fn managed<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Unified, nbytes.length())
     }
 
-    /// Makes an array of numbers, nested lists of them, an object with the buffer protocol (NumPy's
-    /// arrays, `array.array`, `bytes`), or a copy of another array. `dtype` converts the elements.
+    /// Makes an array of numbers, nested lists of numbers, an object with the buffer protocol
+    /// (NumPy's arrays, `array.array`, `bytes`), or a copy of another array. `dtype` converts the
+    /// elements.
     ///
     /// >>> import gpuheap
     /// >>> gpuheap.Heap("emulated:1GiB").array([[1, 2], [3, 4]], "float32").sum()
@@ -157,7 +159,7 @@ impl Heap {
         Array::from_data(&self.owner, source, dtype, stream)
     }
 
-    /// Makes an array of zeros, of float64 if no type is named.
+    /// Makes an array of zeros. Without `dtype`, the elements are float64.
     #[pyo3(signature = (shape, dtype=None, stream=None))]
     fn zeros(
         &self,
@@ -169,7 +171,8 @@ impl Heap {
         Array::filled(py, &self.owner, shape, None, dtype, stream)
     }
 
-    /// Makes an array with every element set to `value`, of the value's type if none is named.
+    /// Makes an array with every element set to `value`. Without `dtype`, the element type follows
+    /// from `value`.
     #[pyo3(signature = (shape, value, dtype=None, stream=None))]
     fn full(
         &self,
@@ -182,12 +185,12 @@ impl Heap {
         Array::filled(py, &self.owner, shape, Some(value), dtype, stream)
     }
 
-    /// Makes a stream of the device that does not wait for the default stream.
+    /// Makes a stream on the heap's device. It does not wait for the default stream.
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
         Ok(Stream { inner: call(py, || self.owner.device.stream())? })
     }
 
-    /// The device.
+    /// The heap's device.
     #[getter]
     fn device(&self) -> Device {
         Device { inner: self.owner.device.clone() }
@@ -199,7 +202,7 @@ impl Heap {
         self.owner.heap.pool().name()
     }
 
-    /// `True` if allocations are recorded by line.
+    /// `True` if the heap records allocations by line.
     #[getter]
     fn tracks(&self) -> bool {
         self.owner.tracks()
@@ -212,8 +215,9 @@ impl Heap {
         (hard, soft)
     }
 
-    /// Sets the limits: a size, or `None` for no limit. One that is left out stays. Cached memory
-    /// above them is returned at once. Returns the bytes given back.
+    /// Sets the limits. Each is a size, or `None` for no limit. A limit that is left out does not
+    /// change. Returns cached memory above the limits to the driver at once. Returns the number of
+    /// bytes.
     #[pyo3(signature = (limit=Given::Nothing, soft_limit=Given::Nothing), text_signature = "($self, limit=..., soft_limit=...)")]
     fn set_limits(&self, py: Python<'_>, limit: Given<'_>, soft_limit: Given<'_>) -> PyResult<u64> {
         let total = self.owner.device.total_memory();
@@ -223,11 +227,11 @@ impl Heap {
         call_detached(py, || self.owner.heap.set_limits(Limits { soft, hard }))
     }
 
-    /// Figures of the device memory. In bytes: `live`, as requested; `live_blocks`, the blocks that
-    /// it takes; `pending` and `cached`; `largest_cached_block`, the largest contiguous one, and
-    /// `largest_stitchable`, the most that the pool can map together for one block; `reserved`; and
-    /// the peaks of live and reserved memory. Counts: `allocations`, `frees` and `driver_calls`.
-    /// Does not wait.
+    /// Figures of the device memory. In bytes: `live`, as requested; `live_blocks`, the size of the
+    /// live blocks; `pending` and `cached`; `largest_cached_block`, the largest contiguous cached
+    /// block; `largest_stitchable`, the most cached bytes that the pool can map together as one
+    /// block; `reserved`; and the peaks of live and reserved memory. Counts: `allocations`, `frees`
+    /// and `driver_calls`. Does not wait.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let usage = call(py, || self.owner.heap.usage())?;
         let stats = PyDict::new(py);
@@ -245,15 +249,15 @@ impl Heap {
         Ok((status.to_json(), status.to_string()))
     }
 
-    /// Returns all cached memory to the driver; the report as JSON and as text.
+    /// Returns all cached memory to the driver. Returns the report as JSON and as text.
     fn _flush(&self, py: Python<'_>) -> PyResult<(String, String)> {
         self.owner.streams.sweep(py, &self.owner.heap)?;
         let report = call_detached(py, || self.owner.heap.flush())?;
         Ok((report.to_json(), report.to_string()))
     }
 
-    /// Returns cached memory to the driver until at least `nbytes` were returned, or all of it.
-    /// Waits for frees in flight. Returns bytes.
+    /// Returns cached memory to the driver until at least `nbytes` were returned. Without `nbytes`,
+    /// returns all of it. Waits for frees in flight. Returns the number of bytes.
     #[pyo3(signature = (nbytes=None))]
     fn reclaim(&self, py: Python<'_>, nbytes: Option<Count>) -> PyResult<u64> {
         call_detached(py, || match nbytes {
@@ -263,7 +267,7 @@ impl Heap {
     }
 
     /// Forecasts whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`,
-    /// with a sentence. The limits of the scopes around it count. Takes nothing.
+    /// with a sentence. Counts the limits of the open scopes around the call. Allocates nothing.
     fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
         let budget = Budget::of_caller(py, &self.owner.scopes)?;
         if let Some((scope, left, limit)) =
@@ -282,22 +286,22 @@ impl Heap {
         Ok((word, in_python(fit.to_string())))
     }
 
-    /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes,
-    /// threads)`. Needs `track="lines"`.
+    /// The lines that hold memory, most bytes first. Each is `(file, line, function, allocations,
+    /// bytes, threads)`. Needs `track="lines"`.
     fn _outstanding<'py>(&self, py: Python<'py>) -> PyResult<Vec<LineMemory<'py>>> {
         self.check_tracks(py)?;
         self.owner.lines.outstanding(py)
     }
 
-    /// Every outstanding allocation, the oldest first, as dictionaries. Needs `track="lines"`.
+    /// All outstanding allocations as dictionaries, the oldest first. Needs `track="lines"`.
     fn _records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.check_tracks(py)?;
         self.owner.lines.records(py)
     }
 
-    /// Allocates for a hook that keeps the address alone; 0 for no bytes. With `below`, the caller
-    /// is a foreign allocator, whose lock this thread may hold: no Python runs, and the
-    /// interpreter's lock is kept.
+    /// Allocates for a hook that keeps only the address. Returns 0 if `nbytes` is 0. With `below`,
+    /// the caller is a foreign allocator whose lock this thread may hold. No Python runs then, and
+    /// the thread keeps the interpreter's lock.
     #[pyo3(signature = (nbytes, stream=None, below=false))]
     fn _allocate_address(
         &self,
@@ -311,8 +315,8 @@ impl Heap {
         }
         let stream = self.owner.named_stream(py, stream)?;
         let on = stream.as_ref().unwrap_or(&self.owner.default);
-        // An exceeded budget would run the collector, and no Python may run below another
-        // allocator.
+        // If a budget is exceeded, `charge` runs the collector. Below a foreign allocator no Python
+        // may run.
         let charge = if below { None } else { charge(py, &self.owner.scopes, nbytes)?.0 };
         let (block, record) = match below {
             false => self.owner.allocate(py, nbytes, on)?,
@@ -324,8 +328,8 @@ impl Heap {
         Ok(address)
     }
 
-    /// Frees memory of `_allocate_address`, in the order of its stream, and after the work of
-    /// `stream` too. Does not wait.
+    /// Frees memory that `_allocate_address` allocated, in the order of its stream. If `stream` is
+    /// given, also after the work of `stream`. Does not wait.
     #[pyo3(signature = (address, stream=None))]
     fn _free_address(
         &self,
@@ -341,7 +345,7 @@ impl Heap {
             .ok_or_else(|| unknown(py, address))
     }
 
-    /// Orders the free of an address after the work of `stream`.
+    /// Orders the free of the memory at an address after the work of `stream`.
     fn _address_used_on(&self, address: u64, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let stream = self.owner.stream(py, Some(stream))?;
@@ -349,8 +353,8 @@ impl Heap {
         if is_known { Ok(()) } else { Err(unknown(py, address)) }
     }
 
-    /// Opens a scope in the calling context. `resumable` are weak references to the generators and
-    /// coroutines on the stack, the innermost first.
+    /// Opens a scope in the calling context. `resumable` contains weak references to the generators
+    /// and coroutines on the stack, the innermost first.
     fn _open_scope(
         &self,
         py: Python<'_>,
@@ -363,7 +367,7 @@ impl Heap {
         Account::open(py, &self.owner.scopes, name, limit, resumable)
     }
 
-    /// Begins to measure device memory.
+    /// Makes a meter of the heap's device memory.
     fn _meter(&self, py: Python<'_>) -> PyResult<Meter> {
         Ok(Meter { inner: call(py, || self.owner.heap.meter())? })
     }
@@ -380,7 +384,7 @@ impl Heap {
         kind: MemoryKind,
         bytes: usize,
     ) -> PyResult<Bound<'py, HostBuffer>> {
-        // A budget is of device memory, so none of it is charged.
+        // Budgets count device memory only, so host memory is charged as 0 bytes.
         let (_, scope) = charge(py, &self.owner.scopes, 0)?;
         let buffer = Bound::new(py, HostBuffer::new(py, &self.owner, kind, bytes)?)?;
         adopt(py, scope, || HostBuffer::holder(&buffer))?;
@@ -405,7 +409,7 @@ fn unknown(py: Python<'_>, address: u64) -> PyErr {
     )
 }
 
-/// A meter of a heap.
+/// A meter of a heap's live bytes.
 #[pyclass(frozen, module = "gpuheap")]
 pub(crate) struct Meter {
     inner: gpuheap::Meter,
@@ -413,8 +417,8 @@ pub(crate) struct Meter {
 
 #[pymethods]
 impl Meter {
-    /// Returns live bytes before, live bytes now and the peak of live bytes since the meter was
-    /// made.
+    /// Returns three byte counts: live when the meter was made, live now, and the peak of live
+    /// bytes since then.
     fn read(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let reading = call(py, || self.inner.read())?;
         Ok((reading.live_before, reading.live, reading.live_peak))
@@ -433,7 +437,7 @@ fn with<T>(
     }
 }
 
-/// Opens the device that a caller names: a `Device`, a name, or nothing.
+/// Opens the device that a caller passed: a `Device`, a name, or `None`.
 fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap::Device> {
     let Some(given) = given.filter(|given| !given.is_none()) else {
         return default_device(py);
@@ -455,7 +459,7 @@ fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap:
     call_detached(py, || gpuheap::Device::open(&name))
 }
 
-/// Reads a size as a heap's limit is read; a share is one of `total`. Returns bytes.
+/// Reads a size as the limits of a heap are read. A percentage is of `total`. Returns bytes.
 #[pyfunction]
 #[pyo3(signature = (size, total=0))]
 pub(crate) fn _size(size: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
@@ -481,14 +485,14 @@ fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
     }
 }
 
-/// An argument that may be left out, or be `None`.
+/// An argument that distinguishes "left out" from `None`.
 enum Given<'py> {
     Nothing,
     Object(Bound<'py, PyAny>),
 }
 
 impl Given<'_> {
-    /// Returns the limit that is meant, if `before` is set now.
+    /// Returns the new limit. If the argument was left out, returns `before`.
     fn resolve(&self, before: Option<u64>, total: u64) -> PyResult<Option<u64>> {
         match self {
             Given::Nothing => Ok(before),

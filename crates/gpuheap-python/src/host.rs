@@ -1,4 +1,4 @@
-//! Memory that the host addresses: pinned, and managed.
+//! Host memory that the device can address: pinned and managed memory.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,12 @@ use crate::owner::Owner;
 use crate::reserve;
 use crate::scope::Holder;
 
-/// Pinned or managed memory of a heap. From `Heap.pinned` and `Heap.managed`. `memoryview`, NumPy
-/// and everything else with the buffer protocol read and write it in place. Filled with zeros.
+/// Pinned or managed memory of a heap, made by `Heap.pinned` and `Heap.managed`. It is filled with
+/// zeros. `memoryview`, NumPy and all other readers of the buffer protocol read and write it in
+/// place.
 ///
-/// It is freed when it is collected, or at `free()`. `free()` is refused while a `memoryview` is
-/// open.
+/// It is freed when it is collected, or at `free()`. While a `memoryview` of it is open, `free()`
+/// is refused.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct HostBuffer {
     owner: Arc<Owner>,
@@ -34,7 +35,7 @@ pub(crate) struct HostBuffer {
 struct Contents {
     array: Option<DeviceArray<u8, Ix1>>,
     record: Option<RecordId>,
-    /// Open views of the buffer protocol.
+    /// Number of open views.
     views: usize,
 }
 
@@ -58,7 +59,7 @@ impl HostBuffer {
         Ok(HostBuffer { owner: owner.clone(), kind, address, bytes, state: Mutex::new(state) })
     }
 
-    /// Counts a view; `false` if the memory was freed.
+    /// Counts a new view. Returns `false` if the memory was freed.
     fn begin_view(&self) -> bool {
         let mut state = self.lock();
         let is_there = state.array.is_some();
@@ -66,7 +67,7 @@ impl HostBuffer {
         is_there
     }
 
-    /// Makes the holder by which a scope knows a buffer.
+    /// Makes the holder through which a scope refers to a buffer.
     pub(crate) fn holder(buffer: &Bound<'_, HostBuffer>) -> PyResult<Holder> {
         Holder::weak(buffer, |object| {
             object.cast::<HostBuffer>().is_ok_and(|buffer| buffer.get().is_freed())
@@ -85,13 +86,13 @@ impl HostBuffer {
 
 #[pymethods]
 impl HostBuffer {
-    /// Address, for host and device.
+    /// Address, valid on both the host and the device.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         if self.lock().array.is_none() { Err(freed(py)) } else { Ok(self.address) }
     }
 
-    /// Bytes, as requested.
+    /// Size in bytes, as requested.
     #[getter]
     fn nbytes(&self) -> usize {
         self.bytes
@@ -109,8 +110,9 @@ impl HostBuffer {
         self.is_freed()
     }
 
-    /// Frees the memory after the work of the default stream, and with `stream` also after that
-    /// stream's. A second call does nothing. Raises `BufferError` while a view of it is open.
+    /// Frees the memory after the work of the default stream. If `stream` is given, also after the
+    /// work of `stream`. A second call does nothing. Raises `BufferError` while a view of the
+    /// memory is open.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = self.owner.stream(py, stream)?;
@@ -148,21 +150,20 @@ impl HostBuffer {
 
     /// # Safety
     ///
-    /// Called by the interpreter alone, with a view to fill.
+    /// Only the interpreter calls it, with a view to fill.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
         let this = slf.get();
-        // The view is counted first, so that it is filled without the lock: no Python code may run
-        // under it.
+        // Counts the view first and fills it after the lock is released: no Python code may run
+        // under the lock.
         if !this.begin_view() {
             return Err(freed(slf.py()));
         }
-        // SAFETY: the interpreter passes a view to fill; the memory stays while the view is open,
-        // for `free` refuses, and the view holds this object. An empty one points to a byte of its
-        // own.
+        // SAFETY: the interpreter passes a view to fill. The memory stays while the view is open:
+        // `free` is refused, and the view holds this object. An empty view points to a static byte.
         let code = unsafe {
             let address = if this.bytes == 0 {
                 std::ptr::dangling_mut()
@@ -180,7 +181,7 @@ impl HostBuffer {
 
     /// # Safety
     ///
-    /// Called by the interpreter alone, once for each view that was filled.
+    /// Only the interpreter calls it, once for each view that was filled.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.lock().views -= 1;
     }
@@ -222,8 +223,8 @@ pub(crate) fn bytes_of(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-/// Makes the `memoryview` of an object; `None` for one without the buffer protocol. An exception of
-/// the object's own code is passed on.
+/// Makes the `memoryview` of an object. Returns `None` if the object has no buffer protocol. An
+/// exception of the object's own code is passed on.
 pub(crate) fn view_of<'py>(source: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = source.py();
     if !has_buffer(source) {
@@ -232,7 +233,7 @@ pub(crate) fn view_of<'py>(source: &Bound<'py, PyAny>) -> PyResult<Option<Bound<
     // SAFETY: the object is alive, the interpreter's lock is held, and the result is a new object
     // or null with an exception.
     let view = unsafe { ffi::PyMemoryView_FromObject(source.as_ptr()) };
-    // SAFETY: as above.
+    // SAFETY: `view` is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, view).map(Some) }
 }
 
@@ -242,7 +243,7 @@ pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
     unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
 }
 
-/// Returns whether an object is a masked array of NumPy, whose buffer has no mask.
+/// Returns whether an object is a NumPy masked array. Its buffer would lose the mask.
 pub(crate) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
     let modules = py.import("sys")?.getattr(intern!(py, "modules"))?;
@@ -253,7 +254,7 @@ pub(crate) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.is_instance(&module.getattr(intern!(py, "MaskedArray"))?)
 }
 
-/// Makes the error of a masked array.
+/// Makes the error for a masked array.
 pub(crate) fn masked(object: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!(
         "{} has a mask, which arrays have not; pass x.filled(0), or x.data and the mask as an array \
@@ -262,7 +263,7 @@ pub(crate) fn masked(object: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// Copies the elements of a `memoryview` in row-major order. Elements without gaps are copied once.
+/// Copies the elements of a `memoryview` in row-major order. A contiguous view is copied only once.
 pub(crate) fn bytes_of_view(view: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let py = view.py();
     let wanted: usize = view.getattr(intern!(py, "nbytes"))?.extract()?;

@@ -1,4 +1,4 @@
-//! Types of elements, and single numbers of them.
+//! Element types, and single numbers.
 
 use gpuheap::Scalar;
 use pyo3::IntoPyObjectExt;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
 use pyo3::{ffi, intern};
 
-/// Most axes of an array.
+/// Maximum number of axes of an array.
 pub(crate) const MOST_AXES: usize = 64;
 
 /// Type of an array's elements.
@@ -26,7 +26,8 @@ pub(crate) enum Kind {
     F64,
 }
 
-/// Runs an expression with `$T` as the Rust type of a kind. The second form takes `bool` as `u8`.
+/// Runs an expression with `$T` as the Rust type of a kind. In the second form, `$T` of `bool` is
+/// `u8`.
 macro_rules! with_kind {
     ($kind:expr, $T:ident => $work:expr) => {
         $crate::kind::with_kind!(@ $kind, bool, $T => $work)
@@ -52,7 +53,8 @@ macro_rules! with_kind {
 }
 pub(crate) use with_kind;
 
-/// Runs an expression with `$T` as an unsigned integer of a kind's size, for copies of elements.
+/// Runs an expression with `$T` as the unsigned integer of a kind's size. It serves copies of
+/// elements.
 macro_rules! with_size {
     ($kind:expr, $T:ident => $work:expr) => {
         match $kind.size() {
@@ -77,7 +79,7 @@ macro_rules! with_size {
 }
 pub(crate) use with_size;
 
-/// Each kind with NumPy's name and class letter, in the order of [`Kind`].
+/// Each kind with NumPy's name and class letter. The order is that of [`Kind`].
 const KINDS: [(Kind, &str, char); 11] = [
     (Kind::Bool, "bool", 'b'),
     (Kind::I8, "int8", 'i'),
@@ -93,7 +95,7 @@ const KINDS: [(Kind, &str, char); 11] = [
 ];
 
 impl Kind {
-    /// Returns NumPy's name of the type.
+    /// Returns NumPy's name of the kind.
     pub(crate) fn name(self) -> &'static str {
         KINDS[self as usize].1
     }
@@ -103,24 +105,24 @@ impl Kind {
         with_kind!(self, T => size_of::<T>())
     }
 
-    /// Returns the class letter of NumPy: `b`, `i`, `u` or `f`.
+    /// Returns NumPy's class letter: `b`, `i`, `u` or `f`.
     pub(crate) fn class(self) -> char {
         KINDS[self as usize].2
     }
 
-    /// Returns the type as the array interface names it.
+    /// Returns the type string of the array interface, such as `<f4`.
     pub(crate) fn typestr(self) -> String {
         let order = if self.size() == 1 { '|' } else { '<' };
         format!("{order}{}{}", self.class(), self.size())
     }
 
-    /// Returns the kind of a class letter and a size in bytes.
+    /// Returns the kind with a class letter and a size in bytes.
     pub(crate) fn from_class(class: char, size: usize) -> Option<Kind> {
         let mut kinds = KINDS.iter().map(|(kind, ..)| *kind);
         kinds.find(|kind| kind.class() == class && kind.size() == size)
     }
 
-    /// Returns the kind of an element in the notation of Python's `struct`, used by buffers.
+    /// Returns the kind of a buffer's elements. `format` has the notation of Python's `struct`.
     pub(crate) fn from_format(format: &str, size: usize) -> Option<Kind> {
         let mut letters = format.chars();
         let mut letter = letters.next()?;
@@ -154,7 +156,7 @@ impl Kind {
         Kind::from_class(class, letters.as_str().parse().ok()?)
     }
 
-    /// Reads a `dtype` argument: a name, a type of Python or NumPy, or a NumPy dtype.
+    /// Reads a `dtype` argument: a name, a Python type, a NumPy type, or a NumPy dtype.
     pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
         let py = given.py();
         let text = if let Ok(text) = given.cast::<PyString>() {
@@ -174,19 +176,19 @@ impl Kind {
     }
 }
 
-/// A number of Python.
+/// A number that Python passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Number {
     Bool(bool),
     Int(i128),
-    /// A whole number beyond 128 bits, rounded as Python's `float` rounds it. Infinite beyond all
-    /// floats.
+    /// A whole number beyond 128 bits, rounded as Python's `float` rounds. Infinite if it is beyond
+    /// the range of floats.
     Wide(f64),
     Float(f64),
 }
 
 impl Number {
-    /// Reads a real number: of Python, or of NumPy. `None` for an object that is no number.
+    /// Reads a real number of Python or NumPy. Returns `None` if the object is not a number.
     pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
         let py = given.py();
         if let Ok(given) = given.cast::<PyBool>() {
@@ -198,7 +200,7 @@ impl Number {
         if given.is_instance_of::<PyInt>() {
             return Number::int(given).map(Some);
         }
-        // NumPy's numbers have no length; its arrays have one, those with no axis too.
+        // NumPy's numbers have no `__len__`. Its arrays have it, even those without axes.
         if given.hasattr(intern!(py, "__len__"))? {
             return Ok(None);
         }
@@ -240,7 +242,7 @@ impl Number {
         }
     }
 
-    /// Refuses a number that is none of a type's.
+    /// Returns an error if the number is out of the range of a type.
     pub(crate) fn check(self, kind: Kind) -> PyResult<Number> {
         if with_kind!(kind, T => T::from_number(self).is_some()) {
             return Ok(self);
@@ -276,8 +278,8 @@ impl Number {
     }
 }
 
-/// Returns the whole number of an object with `__index__`; `None` for one without. An exception of
-/// the object's own code is passed on.
+/// Returns the whole number of an object with `__index__`. Returns `None` if the object has no
+/// `__index__`. An exception of the object's own code is passed on.
 pub(crate) fn index_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = given.py();
     if given.is_instance_of::<PyInt>() {
@@ -291,7 +293,7 @@ pub(crate) fn index_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyNumber_Index(given.as_ptr())).map(Some) }
 }
 
-/// Returns whether an object is a complex number, of Python or of NumPy.
+/// Returns whether an object is a complex number of Python or NumPy.
 fn is_complex(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = given.py();
     if given.is_instance_of::<PyComplex>() {
@@ -304,11 +306,11 @@ fn is_complex(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// A type of elements.
+/// A Rust type of elements.
 pub(crate) trait Native: Scalar + Default {
     const KIND: Kind;
 
-    /// Converts a number, if the type has it.
+    /// Converts a number. Returns `None` if it is out of the type's range.
     fn from_number(number: Number) -> Option<Self>;
 
     /// Reads an element from its bytes.
@@ -317,7 +319,7 @@ pub(crate) trait Native: Scalar + Default {
     /// Appends the bytes of an element.
     fn put(self, bytes: &mut Vec<u8>);
 
-    /// Makes the number of Python.
+    /// Makes a Python number.
     fn item(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 }
 
@@ -341,7 +343,7 @@ macro_rules! natives {
                 }
 
                 fn item(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-                    // Not `into_py_any`: it panics if the host has no memory. SAFETY: the
+                    // `into_py_any` would panic if the host has no memory. SAFETY: the
                     // interpreter's lock is held; the result is a new object or null.
                     unsafe {
                         let item = ffi::$item(self.into());
@@ -411,12 +413,13 @@ impl Native for bool {
     }
 }
 
-/// Appends a number to `bytes` as an element of type `kind`. The caller has checked that it fits.
+/// Appends a number to `bytes` as an element of type `kind`. The caller has checked that the number
+/// is in range.
 pub(crate) fn put(number: Number, kind: Kind, bytes: &mut Vec<u8>) {
     with_kind!(kind, T => T::from_number(number).unwrap_or_default().put(bytes));
 }
 
-/// Makes the number of Python from the bytes of an element.
+/// Makes a Python number from the bytes of an element.
 pub(crate) fn item(py: Python<'_>, kind: Kind, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     with_kind!(kind, T => T::get(bytes).item(py))
 }

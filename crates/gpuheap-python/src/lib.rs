@@ -1,30 +1,33 @@
-//! The extension module `gpuheap._gpuheap`: heaps, buffers and streams for Python, by Rust and not
-//! by the C interface. Parts that need no speed are Python, in `python/gpuheap/`.
+//! The extension module `gpuheap._gpuheap`: heaps, buffers and streams for Python. It calls the
+//! Rust crate directly, and not the C interface. Parts that need no speed are Python, in
+//! `python/gpuheap/`.
 //!
-//! * `heap`: heaps of a device, and their figures.
-//! * `buffer`: device memory, as Python owns it; `host`: pinned and managed memory.
+//! * `heap`: heaps as Python objects, and their figures.
+//! * `buffer`: device memory as a Python object; `host`: pinned and managed memory.
 //! * `array`: arrays, their arithmetic, and their sources; `foreign`: arrays over other libraries'
 //!   memory.
 //! * `owner`: a heap with its streams and lines; `memory`: a block and the order of its free.
-//! * `addresses`: memory by its address, for hooks; `torch`: the functions that PyTorch calls.
+//! * `addresses`: tables of memory for hooks, keyed by address; `torch`: the functions that PyTorch
+//!   calls.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
-//! * `lines`: allocations by line of Python; `scope`: figures and limits of scopes; `scope_memory`:
+//! * `lines`: allocations by Python line; `scope`: figures and limits of scopes; `scope_memory`:
 //!   the objects that a scope frees or keeps.
-//! * `kind`: types of elements; `count`: numbers that a caller passes.
+//! * `kind`: element types; `count`: numbers that a caller passes.
 //! * `exchange`: DLPack and the CUDA array interface.
-//! * `command`: the command `gpuheap`, its explanations and replays.
+//! * `command`: the `gpuheap` command, its explanations and replays.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
-//! * `reserve`: memory of the host that is held back for a shortage.
+//! * `reserve`: host memory that is held back for a shortage.
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
-//! call of the heap releases it, because it may wait for the device. The core never takes the lock
-//! while it holds a lock of its own, so a thread may hold a foreign lock and free memory.
+//! call of the heap releases the lock, because the call may wait for the device. The core never
+//! takes the interpreter's lock while it holds one of its own locks. A thread may therefore hold a
+//! foreign lock and free memory.
 //!
-//! The module makes a free-threaded interpreter turn the lock on. Reference counts show which
-//! streams only the heap holds. Without the lock another thread may change a count between the read
-//! and the decision.
+//! The module makes a free-threaded interpreter turn the lock on. It reads reference counts to find
+//! streams that only the heap holds. Without the lock another thread could change a count between
+//! the read and the decision.
 
-/// Sets entries of a dictionary from fields of the same names.
+/// Sets the entries of a dictionary from fields of the same names.
 macro_rules! set_fields {
     ($dict:expr, $from:ident: $($field:ident),+) => {
         $($dict.set_item(pyo3::intern!($dict.py(), stringify!($field)), &$from.$field)?;)+
@@ -58,10 +61,11 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Entries of the module; `gpuheap` re-exports the public ones.
+/// Defines the module's entries. The package `gpuheap` re-exports the public ones.
 #[pymodule(gil_used = true)]
 fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Before the first class is made: classes belong to the interpreter that makes them.
+    // This check comes before the first class is made: classes belong to the interpreter that makes
+    // them.
     check_interpreter()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     lines::keep_package(module.py())?;
@@ -91,10 +95,10 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch::_torch_serve, module)?)
 }
 
-/// Refuses an interpreter that is not the process's main one. Classes and modules are kept for the
-/// whole process, and would be used after the end of the interpreter that they belong to.
+/// Returns an error unless the interpreter is the process's main one. Classes and modules are kept
+/// for the whole process. They would be used after their interpreter has ended.
 fn check_interpreter() -> PyResult<()> {
-    // SAFETY: the interpreter that imports the module runs, and its lock is held.
+    // SAFETY: the interpreter that imports the module is running, and its lock is held.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
     if number == 0 {
         return Ok(());

@@ -1,8 +1,9 @@
-//! Allocations by the line of Python that made them.
+//! Outstanding allocations, keyed by the Python line that made them.
 //!
-//! A line is a code object and a line number, found in the frames of the calling thread. Skips
-//! frames of libraries that hand memory on: the line is the innermost one of the program. Names are
-//! made when they are read, so an allocation costs a walk and a count.
+//! A line is a code object and a line number, found in the frames of the calling thread. Frames of
+//! libraries that pass memory to the program are skipped. The line is therefore the innermost one
+//! of the program. Names are made only when they are read, so an allocation costs a walk of the
+//! frames and a count.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -17,27 +18,28 @@ use crate::failure::call;
 use crate::locked::locked;
 use crate::scope::{Counts, innermost_frame, thread_serial};
 
-/// Outstanding allocations of one heap, by line.
+/// Outstanding allocations of one heap, keyed by line.
 pub(crate) struct Lines {
     heap: gpuheap::Heap,
     state: Mutex<Table>,
 }
 
-/// Number of an allocation's record, passed to `freed`.
+/// Index of an allocation's record. `Lines::freed` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordId(u32);
 
 #[derive(Default)]
 struct Table {
-    /// Code objects by address. They are kept, so that an address means one of them.
+    /// Code objects, keyed by address. The table holds each object, so that no other object gets
+    /// its address.
     codes: FxHashMap<usize, Code>,
-    /// Number of code objects at which ended ones are dropped.
+    /// Number of code objects at which unused ones are dropped.
     prune_at: usize,
-    /// Indices in `lines` by the address of a code object and a line number.
+    /// Indices into `lines`, keyed by a code object's address and a line number.
     by_place: FxHashMap<(usize, i32), u32>,
     lines: Vec<Option<Line>>,
     vacant_lines: Vec<u32>,
-    /// Indices in `threads` by the interpreter's number of a thread.
+    /// Indices into `threads`, keyed by the interpreter's number of a thread.
     by_ident: FxHashMap<u64, u32>,
     threads: Vec<Thread>,
     records: Vec<Option<Record>>,
@@ -46,16 +48,17 @@ struct Table {
 
 struct Code {
     object: Py<PyAny>,
-    /// `false` for code of a library that hands memory on.
+    /// `false` for code of a library that passes memory to the program.
     is_program: bool,
 }
 
-/// A thread that allocated. The interpreter gives its number to a later thread once it has ended.
+/// A thread that allocated. After a thread has ended, the interpreter gives its number to a later
+/// thread.
 struct Thread {
-    /// Number that no other thread of the process has.
+    /// Number that no other thread of the process ever has.
     serial: u64,
     name: String,
-    /// Outstanding allocations.
+    /// Number of outstanding allocations.
     allocations: u64,
 }
 
@@ -73,12 +76,12 @@ struct Record {
     bytes: u64,
     line: u32,
     thread: u32,
-    /// The innermost scope.
+    /// The innermost scope of the allocation.
     scope: Option<Arc<Counts>>,
     since: Instant,
 }
 
-/// Memory of a line: file, line, function, allocations, bytes, names of threads.
+/// Memory of a line: file, line, function, allocations, bytes, thread names.
 pub(crate) type LineMemory<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
 impl Lines {
@@ -86,7 +89,7 @@ impl Lines {
         Lines { heap, state: Mutex::default() }
     }
 
-    /// Records an allocation of the calling line. `None` if there is no Python frame.
+    /// Records an allocation of the calling line. Returns `None` if the thread has no Python frame.
     pub(crate) fn allocated(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
         let (record, is_full) = self.record(py, address, bytes, |ident| thread_name(py, ident))?;
         if is_full {
@@ -95,8 +98,8 @@ impl Lines {
         Some(record)
     }
 
-    /// Records an allocation as [`allocated`](Lines::allocated) does, without running Python: a
-    /// thread that is new here has its number for a name.
+    /// Records an allocation as [`allocated`](Lines::allocated) does, without running Python. A
+    /// thread that was not seen before is named by its number.
     pub(crate) fn allocated_below(
         &self,
         py: Python<'_>,
@@ -106,7 +109,7 @@ impl Lines {
         self.record(py, address, bytes, |ident| format!("thread {ident}")).map(|(record, _)| record)
     }
 
-    /// Records an allocation. Returns with it whether there are many code objects.
+    /// Records an allocation. Returns the record, and whether the table should be pruned.
     fn record(
         &self,
         py: Python<'_>,
@@ -146,7 +149,7 @@ impl Lines {
         Some((RecordId(id), state.is_full()))
     }
 
-    /// Notes the scope that an allocation was made in.
+    /// Stores the scope that an allocation was made in.
     pub(crate) fn assign(&self, id: RecordId, scope: &Arc<Counts>) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(Some(record)) = state.records.get_mut(id.0 as usize) {
@@ -154,7 +157,8 @@ impl Lines {
         }
     }
 
-    /// Removes a freed allocation. In a forked child it may stay: a child frees nothing.
+    /// Removes the record of a freed allocation. In a forked child the record may stay, because a
+    /// child frees nothing.
     pub(crate) fn freed(&self, id: RecordId) {
         let Ok(mut state) = self.lock() else { return };
         let Some(record) = state.records.get_mut(id.0 as usize).and_then(Option::take) else {
@@ -166,7 +170,7 @@ impl Lines {
             line.bytes -= record.bytes;
         }
         state.threads[record.thread as usize].allocations -= 1;
-        // Outside of the lock: the last record of a scope ends it.
+        // Drops the record after the lock is released: the last record of a scope ends the scope.
         drop(state);
         drop(record);
     }
@@ -207,8 +211,8 @@ impl Lines {
         self.select_records(py, |_| true)
     }
 
-    /// Returns the outstanding allocations of a scope, and of the scopes inside it, for which
-    /// `is_wanted` returns `true` of address and bytes. The oldest comes first.
+    /// Returns outstanding allocations of a scope and of the scopes inside it, the oldest first.
+    /// Includes those for which `is_wanted` returns `true`; its arguments are address and bytes.
     pub(crate) fn records_inside<'py>(
         &self,
         py: Python<'py>,
@@ -221,7 +225,8 @@ impl Lines {
         })
     }
 
-    /// Returns some outstanding allocations as dictionaries, the oldest first.
+    /// Returns as dictionaries the outstanding allocations that a predicate selects, the oldest
+    /// first.
     fn select_records<'py>(
         &self,
         py: Python<'py>,
@@ -255,7 +260,7 @@ impl Lines {
         records.into_iter().map(show).collect()
     }
 
-    /// Returns the innermost frame of the program: its code object and line.
+    /// Returns the code object and line of the program's innermost frame.
     fn calling_line<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyAny>, i32)> {
         let mut frame = innermost_frame(py)?;
         let mut outermost = None;
@@ -272,7 +277,8 @@ impl Lines {
         }
     }
 
-    /// Returns whether a code object is of the program, and not of a library that hands memory on.
+    /// Returns whether a code object belongs to the program. Libraries that pass memory to the
+    /// program do not count.
     fn is_program(&self, code: &Bound<'_, PyAny>) -> bool {
         let address = code.as_ptr() as usize;
         let known = self.lock().ok().and_then(|state| Some(state.codes.get(&address)?.is_program));
@@ -287,10 +293,10 @@ impl Lines {
         is_program
     }
 
-    /// Releases the code objects that nothing else holds: a notebook compiles each cell that it
-    /// runs.
+    /// Releases the code objects that only this table holds. Without it, a notebook would fill the
+    /// table: it compiles each cell that it runs.
     fn prune(&self) {
-        // Outside of the lock: the end of an object may be code of Python.
+        // Drops the objects after the lock is released: dropping an object may run Python code.
         drop(self.lock().map(|mut state| state.prune()));
     }
 
@@ -300,16 +306,16 @@ impl Lines {
 }
 
 impl Table {
-    /// Number of code objects at which ended ones are first dropped.
+    /// Number of code objects at which unused ones are first dropped.
     const PRUNE: usize = 256;
 
-    /// Returns the index of a line.
+    /// Returns the index of a line. Adds the line if it is new.
     fn line(&mut self, code: &Bound<'_, PyAny>, number: i32) -> Option<u32> {
         let address = code.as_ptr() as usize;
         if let Some(known) = self.by_place.get(&(address, number)) {
             return Some(*known);
         }
-        // Another thread may have released it since it was looked at.
+        // Inserts the code object again if another thread removed it after `is_program` read it.
         self.codes.entry(address).or_insert_with(|| Code {
             object: code.clone().unbind(),
             is_program: is_program(code),
@@ -329,13 +335,13 @@ impl Table {
         Some(at)
     }
 
-    /// Returns whether there are so many code objects that some may have ended.
+    /// Returns whether the table has enough code objects to be worth pruning.
     fn is_full(&self) -> bool {
         self.codes.len() >= self.prune_at.max(Table::PRUNE)
     }
 
-    /// Takes out the code objects that only this table holds, with their lines, but for lines that
-    /// hold memory.
+    /// Removes the code objects that only this table holds, with their lines. Keeps a code object
+    /// if one of its lines holds memory.
     fn prune(&mut self) -> Vec<Code> {
         if !self.is_full() {
             return Vec::new();
@@ -361,14 +367,15 @@ impl Table {
         ended.into_values().collect()
     }
 
-    /// Returns the index of the thread, unless another thread had its number before.
+    /// Returns the index of a thread. Returns `None` if the number `ident` belongs to an earlier
+    /// thread or is new.
     fn thread(&self, ident: u64, serial: u64) -> Option<u32> {
         let known = *self.by_ident.get(&ident)?;
         (self.threads[known as usize].serial == serial).then_some(known)
     }
 
-    /// Adds a thread. It takes the place of the one that had its number before, unless records
-    /// still name that one.
+    /// Adds a thread. If an earlier thread had the same number and no record names that thread, the
+    /// new one takes its index.
     fn new_thread(&mut self, ident: u64, thread: Thread) -> u32 {
         let before = self.by_ident.get(&ident).copied();
         if let Some(index) = before.filter(|at| self.threads[*at as usize].allocations == 0) {
@@ -382,11 +389,11 @@ impl Table {
     }
 }
 
-/// Folder of the Python package, with a slash at its end. A program may lie in another folder named
-/// `gpuheap`, such as a clone.
+/// Folder of the Python package, with a trailing slash. A program may be in another folder named
+/// `gpuheap`, such as a clone of the repository.
 static PACKAGE: OnceLock<String> = OnceLock::new();
 
-/// Folders of the libraries whose frames are passed over.
+/// Folders of the libraries whose frames are skipped.
 const LIBRARIES: [&str; 8] = [
     "/site-packages/cupy/",
     "/site-packages/cuda/",
@@ -398,21 +405,21 @@ const LIBRARIES: [&str; 8] = [
     "/contextlib.py",
 ];
 
-/// Keeps the folder of the Python package, whose frames are passed over.
+/// Stores the folder of the Python package. Frames in it are skipped.
 pub(crate) fn keep_package(py: Python<'_>) -> PyResult<()> {
     let folder: String = py.import("gpuheap")?.getattr("__path__")?.get_item(0)?.extract()?;
     PACKAGE.get_or_init(|| format!("{folder}/"));
     Ok(())
 }
 
-/// Returns whether a code object is of no library that hands memory on.
+/// Returns whether a code object's file is outside the libraries that pass memory to the program.
 fn is_program(code: &Bound<'_, PyAny>) -> bool {
     let file = names(code).map(|(file, _)| file).unwrap_or_default();
     let is_package = PACKAGE.get().is_some_and(|package| file.starts_with(package));
     !is_package && !LIBRARIES.iter().any(|library| file.contains(library))
 }
 
-/// Returns the innermost line of the program on the calling thread, for the verdict of a dry run.
+/// Returns the program's innermost line on the calling thread. The verdict of a dry run shows it.
 pub(crate) fn requester() -> Option<gpuheap::Requester> {
     let line = Python::try_attach(|py| {
         let mut frame = innermost_frame(py);
@@ -429,7 +436,7 @@ pub(crate) fn requester() -> Option<gpuheap::Requester> {
     Some(gpuheap::Requester { place: 0, line: line.flatten() })
 }
 
-/// Returns the code object of a frame, and its current line.
+/// Returns the code object and the current line of a frame.
 fn place_of<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {
     let raw = frame.as_ptr().cast::<ffi::PyFrameObject>();
     // SAFETY: the object is a frame; the code object is a new reference and never null.
@@ -446,13 +453,13 @@ fn names(code: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
     Ok((file, function))
 }
 
-/// Returns the number of this thread, as `threading.get_ident` gives it.
+/// Returns the number of the calling thread. `threading.get_ident` returns the same number.
 fn thread_ident() -> u64 {
     // SAFETY: the call has no precondition.
     unsafe { ffi::PyThread_get_thread_ident() as u64 }
 }
 
-/// Returns the name of a thread, as `threading` has it.
+/// Returns the name that `threading` has for a thread.
 fn thread_name(py: Python<'_>, ident: u64) -> String {
     let name = || -> PyResult<String> {
         let thread = py.import("threading")?.call_method0("current_thread")?;

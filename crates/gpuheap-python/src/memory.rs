@@ -1,4 +1,4 @@
-//! A block of a heap, as one holder or several keep it.
+//! A block of a heap, with one or several holders.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,17 +11,17 @@ use crate::owner::Owner;
 use crate::scope::{Charge, Counts};
 use crate::streams::still_means;
 
-/// A block with the streams that its free has to follow. Freed when dropped.
+/// A block, and the streams whose work must precede its free. The block is freed on drop.
 pub(crate) struct Memory {
-    /// `None` once it was returned.
+    /// `None` after the block was freed.
     block: Option<Block>,
     record: Option<RecordId>,
-    /// Charge to the scopes of Python, until the free.
+    /// Charge to the scopes of Python, from allocation to free.
     charge: Option<Charge>,
     pub(crate) owner: Arc<Owner>,
-    /// Other streams on which the memory is in use: the free comes after their work.
+    /// Other streams that use the memory. The free comes after their work.
     used_on: Mutex<Vec<gpuheap::Stream>>,
-    /// `None` for the default stream of the owner.
+    /// `None` for the owner's default stream.
     stream: Option<gpuheap::Stream>,
 }
 
@@ -39,27 +39,27 @@ impl Memory {
         Memory { block: Some(block), record, charge, owner, used_on: Mutex::default(), stream }
     }
 
-    /// Address on the device; zero once it was returned.
+    /// Address on the device; zero after the block was freed.
     pub(crate) fn address(&self) -> u64 {
         self.block.as_ref().map_or(0, Block::address)
     }
 
-    /// Bytes as requested; zero once it was returned.
+    /// Size in bytes, as requested; zero after the block was freed.
     pub(crate) fn bytes(&self) -> u64 {
         self.block.as_ref().map_or(0, Block::bytes)
     }
 
-    /// The innermost scope that it is charged to.
+    /// The innermost scope that the memory is charged to.
     pub(crate) fn scope(&self) -> Option<&Arc<Counts>> {
         self.charge.as_ref().map(Charge::scope)
     }
 
-    /// Returns the stream that it was allocated on.
+    /// Returns the stream that the memory was allocated on.
     pub(crate) fn stream(&self) -> &gpuheap::Stream {
         self.stream.as_ref().unwrap_or(&self.owner.default)
     }
 
-    /// Frees the block, in the order of its stream and of all streams that use it.
+    /// Frees the block, after the work of its stream and of all other streams that use it.
     pub(crate) fn give_back(&mut self) -> Result<(), Error> {
         if let Some(record) = self.record.take() {
             self.owner.lines.freed(record);
@@ -69,7 +69,8 @@ impl Memory {
         let others = self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner);
         for other in std::mem::take(others) {
             if let Err(error) = order(self.stream(), &other) {
-                // The other stream may still use the memory, so nothing may reuse it.
+                // The other stream may still use the memory. Leaks the block, so that no allocation
+                // reuses it.
                 std::mem::forget(block);
                 return Err(error);
             }
@@ -77,12 +78,12 @@ impl Memory {
         block.free()
     }
 
-    /// Returns whether the free may wait on the host: for work on other streams.
+    /// Returns whether the free may wait on the host for the work of other streams.
     pub(crate) fn may_wait(&mut self) -> bool {
         !self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Orders the free after the work that `stream` has by then.
+    /// Orders the free after the work that `stream` has at the time of the free.
     pub(crate) fn use_on(&self, stream: &gpuheap::Stream) {
         let mut used = self.used_on.lock().unwrap_or_else(PoisonError::into_inner);
         if stream.id() != self.stream().id() && !used.iter().any(|known| known.id() == stream.id())
@@ -92,9 +93,9 @@ impl Memory {
     }
 }
 
-/// Orders later work of `stream` after the work of `other`: by an event, or if a capture of a graph
-/// forbids that, by a wait on the host. The work of an ended stream may still run and cannot be
-/// named, so the host waits for the whole device.
+/// Orders later work of `stream` after the work of `other`, with an event. If a graph capture
+/// forbids the event, the host waits for `other`. The work of a destroyed stream may still run, but
+/// no event can be recorded on that stream. The host then waits for the whole device.
 fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error> {
     if has_ended(other) {
         return other.device().synchronize();
@@ -103,7 +104,7 @@ fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error>
     ordered.or_else(|_| other.synchronize())
 }
 
-/// Returns whether a stream has ended, or its handle means another stream by now.
+/// Returns whether a stream was destroyed. Its handle may name another stream since.
 pub(crate) fn has_ended(stream: &gpuheap::Stream) -> bool {
     let is_default = stream.raw().0 <= CUstream::PER_THREAD.0;
     let means = || matches!(still_means(stream), Ok(None | Some(true)));
@@ -126,7 +127,7 @@ impl Lent for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // The heap counts memory that it could not free as pending. A destructor returns no error.
+        // A destructor returns no error. If the free fails, the heap counts the memory as pending.
         let _ = self.give_back();
     }
 }

@@ -1,4 +1,4 @@
-//! A heap with its device, streams, and account by line, shared by its buffers.
+//! A heap with its device, streams and records by line. Buffers and arrays share it.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::reserve;
 use crate::scope::{Budget, OpenScopes};
 use crate::streams::Streams;
 
-/// Device of an address: the number of its emulator, if it is emulated, and its ordinal.
+/// Device of an address: the number of its emulator if the device is emulated, and its ordinal.
 pub(crate) type Place = (Option<u64>, i32);
 
-/// A heap with its device, streams and account, shared by its buffers.
+/// A heap with its device, streams and records by line. Buffers and arrays share it.
 pub(crate) struct Owner {
     pub(crate) heap: gpuheap::Heap,
     pub(crate) device: gpuheap::Device,
-    /// The legacy default stream: the order of memory for which no stream is named.
+    /// The legacy default stream. It orders memory for which no stream is named.
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
     pub(crate) lines: Lines,
     pub(crate) place: Place,
     pub(crate) scopes: Arc<OpenScopes>,
     tracks: bool,
-    /// Runs Python's collector when the heap is short.
+    /// Runs Python's collector when the heap is short of memory.
     _collector: Reclaimer,
 }
 
@@ -37,7 +37,7 @@ impl Owner {
         default: gpuheap::Stream,
         tracks: bool,
     ) -> Arc<Owner> {
-        // Garbage that waits for Python's collector may hold memory.
+        // Objects that Python's collector has not freed yet may hold device memory.
         let collector = heap.register_reclaimer(|_| collect());
         let described = device.describe();
         let place = (described.emulator, described.ordinal);
@@ -60,7 +60,7 @@ impl Owner {
         self.tracks
     }
 
-    /// Returns the stream that `given` means; the default stream for none.
+    /// Returns the stream that `given` names. If it is `None`, returns the default stream.
     pub(crate) fn stream(
         &self,
         py: Python<'_>,
@@ -69,7 +69,7 @@ impl Owner {
         Ok(self.named_stream(py, given)?.unwrap_or_else(|| self.default.clone()))
     }
 
-    /// Returns the stream that `given` means; `None` if it is none.
+    /// Returns the stream that `given` names. If it names no stream, returns `None`.
     pub(crate) fn named_stream(
         &self,
         py: Python<'_>,
@@ -83,7 +83,8 @@ impl Owner {
         }
     }
 
-    /// Allocates for Python: releases the interpreter's lock unless this thread's cache serves it.
+    /// Allocates for Python. Releases the interpreter's lock unless the thread's cache serves the
+    /// request.
     pub(crate) fn allocate(
         &self,
         py: Python<'_>,
@@ -100,8 +101,8 @@ impl Owner {
         Ok((block, record))
     }
 
-    /// Allocates below a foreign allocator, whose lock this thread may hold: no Python runs, and
-    /// the interpreter's lock is kept.
+    /// Allocates for a foreign allocator whose lock this thread may hold. No Python runs, and the
+    /// thread keeps the interpreter's lock.
     pub(crate) fn allocate_below(
         &self,
         py: Python<'_>,
@@ -113,8 +114,8 @@ impl Owner {
         Ok((block, record))
     }
 
-    /// Runs work that may allocate for Python, or wait, without the interpreter's lock. Python's
-    /// collector runs if memory is short.
+    /// Runs work that may allocate for Python, or wait, without the interpreter's lock. If memory
+    /// is short, Python's collector runs.
     pub(crate) fn work<R: Send>(
         &self,
         py: Python<'_>,
@@ -127,8 +128,8 @@ impl Owner {
         })
     }
 
-    /// Makes an array, as [`work`](Owner::work) does. The budgets of the scopes around may refuse
-    /// it before it takes memory.
+    /// Makes an array, as [`work`](Owner::work) does. The budgets of the open scopes may refuse the
+    /// array before any memory is allocated.
     pub(crate) fn make<R: Send>(
         &self,
         py: Python<'_>,
@@ -140,13 +141,13 @@ impl Owner {
         made.map_err(|error| budget.refusal(py).unwrap_or(error))
     }
 
-    /// Records an allocation of the calling line, if the heap tracks.
+    /// Records an allocation of the calling line if the heap records lines.
     pub(crate) fn tracked(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
         if self.tracks { self.lines.allocated(py, address, bytes) } else { None }
     }
 
-    /// Records an allocation as [`tracked`](Owner::tracked) does, without running Python: the
-    /// thread may be below a foreign allocator.
+    /// Records an allocation as [`tracked`](Owner::tracked) does, without running Python. The
+    /// caller may be a foreign allocator.
     pub(crate) fn tracked_below(
         &self,
         py: Python<'_>,
@@ -156,8 +157,8 @@ impl Owner {
         if self.tracks { self.lines.allocated_below(py, address, bytes) } else { None }
     }
 
-    /// Records an allocation as [`tracked_below`](Owner::tracked_below) does, and waits for the
-    /// interpreter's lock.
+    /// Records an allocation as [`tracked_below`](Owner::tracked_below) does. Takes the
+    /// interpreter's lock, and may wait for it.
     pub(crate) fn tracked_detached(&self, address: u64, bytes: u64) -> Option<RecordId> {
         if !self.tracks {
             return None;
@@ -165,7 +166,7 @@ impl Owner {
         Python::try_attach(|py| self.tracked_below(py, address, bytes)).flatten()
     }
 
-    /// Fills device memory of a buffer.
+    /// Fills a range of a buffer's device memory with a byte.
     pub(crate) fn fill(
         &self,
         address: u64,
@@ -176,7 +177,7 @@ impl Owner {
         self.wrap_bytes(address, bytes, stream)?.fill(byte)
     }
 
-    /// Copies to device memory of a buffer, and waits.
+    /// Copies bytes to a buffer's device memory. Waits.
     pub(crate) fn upload(
         &self,
         to: u64,
@@ -186,7 +187,7 @@ impl Owner {
         self.wrap_bytes(to, bytes.len() as u64, stream)?.write_from(bytes)
     }
 
-    /// Copies from device memory of a buffer, and waits.
+    /// Copies bytes from a buffer's device memory. Waits.
     pub(crate) fn download(
         &self,
         from: u64,
@@ -202,8 +203,8 @@ impl Owner {
         bytes: u64,
         stream: &gpuheap::Stream,
     ) -> Result<gpuheap::DeviceArray<u8, gpuheap::ndarray::Ix1>, Error> {
-        // SAFETY: the caller holds the buffer's memory, `bytes` of it from `address` on, and uses
-        // the array before it releases the memory.
+        // SAFETY: the caller holds the buffer's memory, which has at least `bytes` bytes from
+        // `address` on. The caller uses the array before it releases the memory.
         unsafe { self.heap.on(stream).wrap(address, bytes as usize) }
     }
 }

@@ -1,8 +1,9 @@
-//! The module's allocator, with a reserve of the host's memory for a shortage.
+//! The module's allocator, with a reserve of host memory for a shortage.
 //!
-//! Rust ends the process if an allocation fails. Without the reserve, a program that catches
-//! `MemoryError` would end in the small allocations of the core. Once a part of the reserve is
-//! spent, calls that allocate raise `MemoryError` until the host has memory for another one.
+//! Rust ends the process if an allocation fails. A program that catches `MemoryError` would
+//! therefore end in the core's next small allocation. The reserve serves such allocations. After a
+//! part of the reserve is spent, calls that allocate raise `MemoryError` until the host has memory
+//! for a new part.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
@@ -12,12 +13,12 @@ use pyo3::prelude::*;
 
 use crate::failure::refused;
 
-/// Sizes in bytes of the parts of the reserve. The first serves requests of at most [`SMALL`]
-/// bytes. Each of the others serves one larger request, such as the growth of a table. Parts are
-/// never touched, so they take addresses and no pages.
+/// Sizes in bytes of the parts of the reserve. The first part serves requests of at most [`SMALL`]
+/// bytes. Each other part serves one larger request, such as the growth of a table. Parts are never
+/// written, so they occupy addresses but no pages.
 const SIZES: [usize; 6] = [256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
 
-/// Bytes of the largest request that the first part serves.
+/// Size in bytes of the largest request that the first part serves.
 const SMALL: usize = 4 << 10;
 
 #[global_allocator]
@@ -28,15 +29,15 @@ static ALLOCATOR: Reserving = Reserving {
 };
 
 struct Reserving {
-    /// Parts by the index of their size in [`SIZES`]; null for a part that is not held.
+    /// Parts in the order of [`SIZES`]; null for a part that is not held.
     parts: [AtomicPtr<u8>; SIZES.len()],
-    /// Bytes of the largest table so far.
+    /// Size in bytes of the largest table so far.
     largest: AtomicUsize,
     /// `true` until all parts are held.
     is_spent: AtomicBool,
 }
 
-/// Raises `MemoryError` if the reserve was spent and too little can be held back anew.
+/// Raises `MemoryError` if the reserve was spent and the host has too little memory to renew it.
 pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.is_spent.load(Ordering::Relaxed) { renew(py) } else { Ok(()) }
 }
@@ -61,10 +62,10 @@ fn layout(size: usize) -> Layout {
 
 impl Reserving {
     /// Holds back the parts for which the host has memory. Returns whether they suffice for the
-    /// next growth of the largest table: it doubles.
+    /// next growth of the largest table, which doubles it.
     ///
-    /// Larger parts are not required: memory that was freed in pieces may have no 16 MiB in a row,
-    /// however much of it is free.
+    /// Larger parts are not required. Even if much memory is free, it may be fragmented, with no 16
+    /// MiB in a row.
     fn hold_back(&self) -> bool {
         let next_growth = self.largest.load(Ordering::Relaxed) * 2;
         self.is_spent.store(false, Ordering::Relaxed);
@@ -73,27 +74,28 @@ impl Reserving {
         held == SIZES.len() || held > 1 && SIZES[held - 1] >= next_growth
     }
 
-    /// Holds back one part, unless it is held. Returns whether it is held then.
+    /// Holds back one part, if it is missing. Returns `false` if the host has no memory for it.
     fn hold(&self, at: usize) -> bool {
         if self.parts[at].load(Ordering::Relaxed).is_null() {
-            // SAFETY: all sizes of the table are above zero.
+            // SAFETY: every size in `SIZES` is greater than zero.
             let part = unsafe { System.alloc(layout(SIZES[at])) };
             if part.is_null() {
                 return false;
             }
-            // Another thread may have held the same part in the meantime.
+            // Frees the part that another thread may have stored in the meantime.
             free(self.parts[at].swap(part, Ordering::AcqRel), SIZES[at]);
         }
         true
     }
 
-    /// Returns the memory of `request` for `size` bytes, from the reserve if the host has none.
+    /// Calls `request`, an allocation of `size` bytes. If it fails, spends a part of the reserve
+    /// and retries.
     fn served(&self, size: usize, request: impl Fn() -> *mut u8) -> *mut u8 {
         let mut memory = request();
         if memory.is_null() {
             memory = self.retry(size, request);
         }
-        // Larger requests are data: they fail without ending the process.
+        // Requests above the largest part are for data. They fail without ending the process.
         let is_table = size > SMALL && size <= SIZES[SIZES.len() - 1];
         if is_table && !memory.is_null() && size > self.largest.load(Ordering::Relaxed) {
             self.largest.fetch_max(size, Ordering::Relaxed);
@@ -101,7 +103,8 @@ impl Reserving {
         memory
     }
 
-    /// Releases the smallest held part that is large enough for a request, and calls it again.
+    /// Releases the smallest held part that is large enough for a request, and calls `request`
+    /// again.
     #[cold]
     fn retry(&self, size: usize, request: impl FnOnce() -> *mut u8) -> *mut u8 {
         let parts = if size <= SMALL { 0..1 } else { 1..SIZES.len() };
@@ -119,14 +122,14 @@ impl Reserving {
 
 fn free(part: *mut u8, size: usize) {
     if !part.is_null() {
-        // SAFETY: the system allocated the part with this layout, and a swap took it out of the
+        // SAFETY: the system allocator made the part with this layout. A swap removed it from the
         // table, so no other thread frees it.
         unsafe { System.dealloc(part, layout(size)) };
     }
 }
 
-// SAFETY: all memory is the system allocator's, requested and freed with the caller's own layout.
-// Nothing here unwinds.
+// SAFETY: the system allocator makes and frees all memory, with the caller's own layout. No
+// function unwinds.
 unsafe impl GlobalAlloc for Reserving {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the contract of `GlobalAlloc::alloc`: the size of `layout` is not zero.
@@ -139,13 +142,13 @@ unsafe impl GlobalAlloc for Reserving {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: `at` is the system allocator's, with `layout`. A failed call leaves it valid for
-        // the second one.
+        // SAFETY: the system allocator made `at` with `layout`. If the first call fails, `at` stays
+        // valid for the second.
         self.served(size, || unsafe { System.realloc(at, layout, size) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: `at` is the system allocator's, with `layout`.
+        // SAFETY: the system allocator made `at` with `layout`.
         unsafe { System.dealloc(at, layout) };
     }
 }

@@ -1,5 +1,5 @@
-//! Memory of open scopes, by the objects of Python that have it: freed at the end of a scope, kept
-//! beyond it, or leaked.
+//! Python objects that hold memory in open scopes: freed at the end of a scope, kept beyond it, or
+//! leaked.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::heap::Heap;
 use crate::host::HostBuffer;
 use crate::scope::{Account, Counts, Holder, innermost, lock};
 
-/// Makes a scope free the memory of an object at its end.
+/// Makes a scope free the memory of an object when the scope ends.
 #[pyfunction]
 pub(crate) fn _scope_adopt(account: &Account, object: &Bound<'_, PyAny>) -> PyResult<()> {
     account.counts.adopt(object.py(), holder_of(object)?);
@@ -20,8 +20,8 @@ pub(crate) fn _scope_adopt(account: &Account, object: &Bound<'_, PyAny>) -> PyRe
 }
 
 /// Keeps an object beyond a scope, and beyond the open scopes inside it. `place` is the address and
-/// the bytes of its device memory. Memory of gpuheap that one of these scopes would free then
-/// belongs to the scope around.
+/// size of the object's device memory. If one of these scopes would have freed gpuheap's memory,
+/// the next outer scope frees it instead.
 #[pyfunction]
 pub(crate) fn _scope_keep(
     account: &Account,
@@ -36,7 +36,7 @@ pub(crate) fn _scope_keep(
             scopes = inside;
         }
     }
-    // Memory from before the scope belongs to none of these, or to one around them.
+    // If the object was allocated before the scope opened, none of these scopes owns it.
     let number = holder_of(object)?.number;
     let mut was_owned = false;
     for scope in &scopes {
@@ -54,7 +54,7 @@ pub(crate) fn _scope_keep(
             Charged::Unknown => true,
         };
         if is_charged {
-            // Before the lock: the interpreter may run the collector for a new object.
+            // Makes the holder before taking the lock: making an object may run the collector.
             let holder = holder_of(object)?;
             lock(&scope.kept).push(py, holder, address, bytes);
         }
@@ -62,8 +62,8 @@ pub(crate) fn _scope_keep(
     Ok(())
 }
 
-/// Returns the bytes that outlive a scope of a heap, without the memory that was kept. An open
-/// scope inside it may still free its own.
+/// Returns the bytes that outlive a scope of a heap. Does not count kept memory, or memory that
+/// open inner scopes may still free.
 #[pyfunction]
 pub(crate) fn _scope_stayed(py: Python<'_>, heap: &Heap, account: &Account) -> PyResult<u64> {
     let places = lock(&account.counts.kept).places(py);
@@ -71,8 +71,8 @@ pub(crate) fn _scope_stayed(py: Python<'_>, heap: &Heap, account: &Account) -> P
     Ok(account.live().saturating_sub(kept).saturating_sub(account.counts.live_inside()))
 }
 
-/// Returns records of the memory that outlives a scope of a heap, as dictionaries, without the
-/// memory that was kept.
+/// Returns records of the memory that outlives a scope of a heap, as dictionaries. Leaves out kept
+/// memory.
 #[pyfunction]
 pub(crate) fn _scope_leaked<'py>(
     py: Python<'py>,
@@ -97,12 +97,12 @@ fn holder_of(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
     }
 }
 
-/// The scopes that an object's memory is charged to.
+/// The scope that an object's memory is charged to.
 enum Charged {
     /// The innermost scope.
     To(Arc<Counts>),
     Nothing,
-    /// Unknown: the object is another library's.
+    /// Unknown, because the object belongs to another library.
     Unknown,
 }
 
@@ -117,13 +117,14 @@ fn charged_to(object: &Bound<'_, PyAny>) -> Charged {
     scope.map_or(Charged::Nothing, Charged::To)
 }
 
-/// Returns whether one of some sorted places begins inside an allocation.
+/// Returns whether one of the sorted `places` begins inside an allocation.
 fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
     let next = places.partition_point(|(start, _)| *start < address);
     places.get(next).is_some_and(|(start, _)| *start < address + bytes.max(1))
 }
 
-/// Returns the bytes of the places, each of them once. A heap that tracks counts whole allocations.
+/// Returns the total bytes of the places. Counts overlapping bytes once. If the heap records lines,
+/// counts whole allocations.
 fn kept_bytes(
     py: Python<'_>,
     heap: &Heap,

@@ -1,12 +1,13 @@
-//! Streams: the heap's own, and other libraries'.
+//! Streams of gpuheap and of other libraries.
 //!
-//! A handle says nothing about the life of its stream: the driver may give it to another one. An
-//! object (`__cuda_stream__`) says no more, because many are views of a stream that another object
-//! keeps. So each free on a foreign stream records an event, and a heap needs the stream no longer
-//! than there is memory that was allocated on it. For as long, the table holds the objects by which
-//! the memory was allocated: one of them may keep the stream alive.
+//! A handle does not identify a stream for good: after the stream's end, the driver may give the
+//! handle to another stream. An object with `__cuda_stream__` does not either, because many such
+//! objects are views of a stream that another object keeps alive. So each free on a foreign stream
+//! records an event. A heap needs the stream only while memory that was allocated on it exists.
+//! During that time the table holds the objects that were passed for those allocations, because one
+//! of them may keep the stream alive.
 //!
-//! A thread's own default stream (2) needs no object: a heap notices the end of the thread.
+//! The per-thread default stream (handle 2) needs no object: a heap notices the end of the thread.
 
 use std::collections::hash_map;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,9 +25,9 @@ use rustc_hash::FxHashMap;
 use crate::failure::{call, call_detached, conversion};
 use crate::kind::index_of;
 
-/// A stream of a heap's device that does not wait for the default stream. From `Heap.stream()`.
+/// A stream on a heap's device, made by `Heap.stream()`. It does not wait for the default stream.
 ///
-/// Other libraries take it by `__cuda_stream__`.
+/// Other libraries accept it through `__cuda_stream__`.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct Stream {
     pub(crate) inner: gpuheap::Stream,
@@ -40,17 +41,17 @@ impl Stream {
         self.inner.raw().0
     }
 
-    /// Waits until all work of the stream is done.
+    /// Waits until all work of the stream has completed.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         call_detached(py, || self.inner.synchronize())
     }
 
-    /// `True` if all work of the stream is done.
+    /// `True` if all work of the stream has completed.
     fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
         call(py, || self.inner.is_done())
     }
 
-    /// Makes the stream wait for the work that another one has so far. The call does not wait.
+    /// Makes the stream wait for the work that `other` has so far. The call itself does not wait.
     fn wait_for(&self, py: Python<'_>, other: &Stream) -> PyResult<()> {
         call(py, || self.inner.wait(&other.inner.record()?))
     }
@@ -64,7 +65,7 @@ impl Stream {
     }
 }
 
-/// The foreign streams that a heap needs, by handle.
+/// The foreign streams that a heap needs, keyed by handle.
 #[derive(Default)]
 pub(crate) struct Streams {
     known: Mutex<Known>,
@@ -73,35 +74,35 @@ pub(crate) struct Streams {
 #[derive(Default)]
 struct Known {
     by_handle: FxHashMap<usize, Entry>,
-    /// Streams that were first seen in a capture, by the name that they have in it.
+    /// Streams that were first seen in a graph capture, keyed by their id in the capture.
     in_captures: FxHashMap<u64, Entry>,
-    /// Streams entered since the last sweep.
+    /// Number of streams added since the last sweep.
     entered: usize,
 }
 
-/// A stream, with the objects and numbers that the program passed for it.
+/// A stream, with the objects and numbers that the program passed to name it.
 struct Entry {
     stream: gpuheap::Stream,
-    /// By the object's address; 0 for the handle as a number.
+    /// Users, keyed by the object's address. The key is 0 if the handle was passed as a number.
     users: FxHashMap<usize, User>,
-    /// Number of users at which unneeded ones are dropped.
+    /// Number of users at which unneeded users are dropped.
     prune_at: usize,
 }
 
-/// An object or a number that was given as a stream. Memory that was allocated by it has clones of
-/// its stream.
+/// An object or a number that was passed as a stream. Memory that was allocated through the user
+/// holds clones of the user's `stream`.
 struct User {
     stream: gpuheap::Stream,
-    /// Object that may keep the stream alive; `None` for a number.
+    /// The object, which may keep the stream alive. `None` for a number.
     object: Option<Py<PyAny>>,
 }
 
-/// The finding for a handle.
+/// Result of a lookup by handle.
 enum Found {
-    /// The object was given before.
+    /// This object was passed before.
     Object(gpuheap::Stream),
-    /// The stream. An object keeps it alive if the table holds one. Its handle may mean another
-    /// stream by now.
+    /// The stream that the table has for the handle. The handle may name another stream since. If
+    /// `has_objects` is set, the table holds an object that may keep the stream alive.
     Stream { stream: gpuheap::Stream, has_objects: bool },
 }
 
@@ -109,8 +110,8 @@ impl Streams {
     /// Number of new streams after which the table is swept.
     const SWEEP: usize = 10;
 
-    /// Returns the stream that `given` means: a stream of gpuheap, an object with
-    /// `__cuda_stream__`, or a number.
+    /// Returns the stream that `given` names: a gpuheap stream, an object with `__cuda_stream__`,
+    /// or a number.
     pub(crate) fn get(
         &self,
         py: Python<'_>,
@@ -126,15 +127,17 @@ impl Streams {
             return Ok(default.clone());
         }
         if CUstream(handle) == CUstream::PER_THREAD {
-            // In no table, because the handle means another stream on each thread. SAFETY: a thread
-            // has this stream until it ends, and heaps notice the end themselves.
+            // Not stored in the table, because the handle names a different stream on each thread.
+            // SAFETY: the stream lives as long as its thread, and heaps notice the thread's end
+            // themselves.
             return call(py, || unsafe { default.device().foreign_stream(CUstream(handle)) });
         }
         let object = is_object.then_some(given);
         match self.find(handle, object) {
             Some(Found::Object(stream)) => return Ok(stream),
             Some(Found::Stream { stream, has_objects }) => {
-                // The id of a stream that is capturing a graph cannot be read.
+                // The id of a stream that is capturing a graph cannot be read. Trusts the objects
+                // instead.
                 if call(py, || still_means(&stream))?.unwrap_or(has_objects)
                     && let Some(known) = self.join(handle, &stream, object)
                 {
@@ -143,9 +146,9 @@ impl Streams {
             }
             None => {}
         }
-        // SAFETY: the stream is alive in this call, and while there is memory of it, as the
-        // documentation of streams says. The table holds an object for as long. A Python program
-        // that destroys the stream before is wrong about its own memory.
+        // SAFETY: the stream is alive during this call. By the documentation of streams, the
+        // program keeps the stream alive while it has memory allocated on it. The table holds the
+        // passed object for that time.
         let made = call(py, || unsafe { default.device().unannounced_stream(CUstream(handle)) })?;
         if made.is_of_capture() {
             let known = self.join_in_capture(made, object);
@@ -159,7 +162,7 @@ impl Streams {
             if let Some(same) = known.by_handle.get_mut(&handle)
                 && same.stream.id() == stream.id()
             {
-                // Its memory still needs the earlier objects.
+                // Memory of the same stream still needs the earlier objects.
                 let before = std::mem::take(&mut same.users);
                 entry.users.extend(before.into_iter().filter(|(of, _)| *of != address(object)));
             }
@@ -176,7 +179,8 @@ impl Streams {
         Ok(stream)
     }
 
-    /// Enters a stream that is named within a capture. Returns the stream for its memory.
+    /// Adds a stream that was named during a graph capture. Returns the stream for the memory of
+    /// `object`.
     fn join_in_capture(
         &self,
         made: gpuheap::Stream,
@@ -187,8 +191,8 @@ impl Streams {
         entry.or_insert_with(|| Entry::without_users(made)).join(object)
     }
 
-    /// Releases the objects of captures that no memory needs. The heap itself notices the end of
-    /// each capture's graph.
+    /// Releases the objects of captures that no memory needs. The heap itself notices the end of a
+    /// capture's graph.
     fn sweep_captures(&self) {
         let ended: Vec<Entry> = {
             let mut known = self.lock();
@@ -198,11 +202,11 @@ impl Streams {
             let ended = known.in_captures.extract_if(|_, entry| entry.is_unneeded());
             ended.map(|(_, entry)| entry).collect()
         };
-        // Outside of the lock: the end of an object is code of Python.
+        // Drops the entries after the lock is released: dropping an object may run Python code.
         drop(ended);
     }
 
-    /// Finds the stream of a handle.
+    /// Looks up the stream of a handle.
     fn find(&self, handle: usize, object: Option<&Bound<'_, PyAny>>) -> Option<Found> {
         let known = self.lock();
         let entry = known.by_handle.get(&handle).filter(|entry| !entry.stream.is_retired())?;
@@ -215,8 +219,9 @@ impl Streams {
         Some(Found::Stream { stream: entry.stream.clone(), has_objects })
     }
 
-    /// Notes that a stream of the table was passed as `object` too: the object may keep it alive.
-    /// Returns the stream for its memory; `None` if the table has another one by now.
+    /// Notes that `object` was passed for a stream of the table: the object may keep the stream
+    /// alive. Returns the stream for the memory of `object`. Returns `None` if the table has
+    /// another stream for the handle now.
     fn join(
         &self,
         handle: usize,
@@ -232,13 +237,13 @@ impl Streams {
             let unneeded = entry.prune();
             (entry.join(object), unneeded)
         };
-        // Outside of the lock: the end of an object is code of Python.
+        // Drops the users after the lock is released: dropping an object may run Python code.
         drop(unneeded);
         Some(joined)
     }
 
-    /// Releases the streams that no memory needs, and whose objects only the table holds. If the
-    /// heap cannot retire one, it stays. Returns the first such error.
+    /// Retires the streams that no memory needs and whose objects only the table holds. If the heap
+    /// cannot retire a stream, it stays in the table. Returns the first such error.
     pub(crate) fn sweep(&self, py: Python<'_>, heap: &gpuheap::Heap) -> PyResult<()> {
         let unneeded: Vec<Entry>;
         let ended: Vec<Entry> = {
@@ -257,8 +262,8 @@ impl Streams {
         retired
     }
 
-    /// Retires a stream that the heap no longer needs, and then releases its objects. If that
-    /// fails, the entry goes back into the table.
+    /// Retires a stream that the heap no longer needs, and then releases its objects. On failure,
+    /// puts the entry back into the table.
     fn retire(&self, py: Python<'_>, heap: &gpuheap::Heap, entry: Entry) -> PyResult<()> {
         if entry.stream.is_retired() {
             return Ok(());
@@ -266,7 +271,8 @@ impl Streams {
         let retired = call_detached(py, || heap.retire(&entry.stream));
         if retired.is_err() {
             let handle = entry.stream.raw().0;
-            // A newer stream of this handle stays; the objects then live as long as the process.
+            // If a newer stream has this handle, the newer one stays. The old entry is leaked, with
+            // its objects.
             match self.lock().by_handle.entry(handle) {
                 hash_map::Entry::Vacant(place) => drop(place.insert(entry)),
                 hash_map::Entry::Occupied(_) => std::mem::forget(entry),
@@ -277,32 +283,33 @@ impl Streams {
 
     /// Calls `visit` for each object that the table holds.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Another thread may have the lock while the collector runs: nothing is visited then, and
-        // the next collection finds the cycle.
+        // Another thread may hold the lock while the collector runs. Visits nothing then; the next
+        // collection finds the cycle.
         let Ok(known) = self.known.try_lock() else { return Ok(()) };
         let entries = known.by_handle.values().chain(known.in_captures.values());
         let users = entries.flat_map(|entry| entry.users.values());
         users.into_iter().try_for_each(|user| visit.call(&user.object))
     }
 
-    /// Releases all objects: nothing but them holds the heap.
+    /// Releases all objects. Python's collector calls it when only these objects hold the heap.
     pub(crate) fn clear(&self) {
         let known = std::mem::take(&mut *self.lock());
         drop(known);
     }
 
-    /// Locks the table. No Python code may run under the lock: the interpreter may switch to a
-    /// thread that waits for it. To make an exception, or to end an object, is such code.
+    /// Locks the table. Under the lock no Python code may run, no exception may be made, and no
+    /// object may be dropped: the interpreter may switch to a thread that waits for the lock.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Entry {
-    /// Number of users at which a look for unneeded ones begins.
+    /// Minimum number of users at which unneeded users are dropped.
     const PRUNE: usize = 8;
 
-    /// Makes the entry of a stream. Returns with it the stream for memory of its first user.
+    /// Makes the entry of a stream. Returns the entry, and the stream for the memory of its first
+    /// user.
     fn new(stream: gpuheap::Stream, object: Option<&Bound<'_, PyAny>>) -> (Entry, gpuheap::Stream) {
         let mut entry = Entry::without_users(stream);
         let joined = entry.join(object);
@@ -314,7 +321,7 @@ impl Entry {
         Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE }
     }
 
-    /// Adds a user, unless it is there already. Returns the stream for its memory.
+    /// Adds a user if the entry does not have it. Returns the stream for the user's memory.
     fn join(&mut self, object: Option<&Bound<'_, PyAny>>) -> gpuheap::Stream {
         let user = self.users.entry(address(object)).or_insert_with(|| User {
             stream: self.stream.counted_apart(),
@@ -323,8 +330,8 @@ impl Entry {
         user.stream.clone()
     }
 
-    /// Takes out the users that are not needed, if there are many. Libraries that make an object
-    /// for each call (`torch.cuda.current_stream()`) would fill the table while one block is live.
+    /// Removes the unneeded users if there are many users. Libraries that make an object for each
+    /// call (`torch.cuda.current_stream()`) would fill the table while one block is live.
     fn prune(&mut self) -> Vec<User> {
         if self.users.len() < self.prune_at {
             return Vec::new();
@@ -335,15 +342,15 @@ impl Entry {
         unneeded
     }
 
-    /// Returns whether no memory needs the stream, and only the table has its objects.
+    /// Returns whether no memory needs the stream, and only the table holds the stream's objects.
     fn is_unneeded(&self) -> bool {
         self.users.values().all(User::is_unneeded)
     }
 }
 
 impl User {
-    /// Returns whether no memory was allocated by it that is live, and only the table has its
-    /// object.
+    /// Returns whether all memory allocated through the user was freed, and only the table holds
+    /// the user's object.
     fn is_unneeded(&self) -> bool {
         let is_held = match &self.object {
             // SAFETY: the object is alive, and the interpreter's lock is held.
@@ -354,12 +361,12 @@ impl User {
     }
 }
 
-/// Returns the address of an object; 0 for none.
+/// Returns the address of an object; 0 for `None`.
 fn address(object: Option<&Bound<'_, PyAny>>) -> usize {
     object.map_or(0, |object| object.as_ptr() as usize)
 }
 
-/// Returns the handle of a stream, and whether it was given as an object that keeps it alive.
+/// Returns the handle of a stream, and whether it was passed as an object, which may keep it alive.
 pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
     if given.is_instance_of::<PyInt>() {
         let handle = given.extract::<usize>();
@@ -397,15 +404,15 @@ pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
     )))
 }
 
-/// Returns whether the handle of a stream still means that stream; `None` while it is capturing a
-/// graph, because the question would break the capture.
+/// Returns whether a stream's handle still names that stream. `None` while the stream is capturing
+/// a graph, because the query would break the capture.
 pub(crate) fn still_means(stream: &gpuheap::Stream) -> Result<Option<bool>, Error> {
     if stream.is_capturing()? {
         return Ok(None);
     }
     let mut id = 0;
-    // SAFETY: the pointer is valid for the call. A handle whose stream has ended is refused by the
-    // driver, or means another stream.
+    // SAFETY: the pointer is valid for the call. If the stream was destroyed, the driver refuses
+    // the handle or reads it as another stream.
     let asked = stream
         .device()
         .with_current(|driver| unsafe { driver.cuStreamGetId(stream.raw(), &mut id) })?;

@@ -1,14 +1,15 @@
-// The functions that PyTorch calls whose interface is C++: allocation, and the pools of CUDA
+// The functions that PyTorch calls through C++ interfaces: allocation, and the pools of CUDA
 // graphs.
 //
-// Out of memory is a C++ exception there: a null pointer
-// would become a tensor at address 0. The text begins as PyTorch's own, by which Accelerate and
-// Lightning recognise it.
+// Allocation reports out of memory as a C++ exception: PyTorch would make a tensor at address 0
+// from a null pointer. The text begins with the same words as PyTorch's own. Accelerate and
+// Lightning recognise those words.
 //
 // PyTorch turns a `c10::OutOfMemoryError` into torch.OutOfMemoryError, and other exceptions into a
-// RuntimeError. That type is found in PyTorch's libraries when the first error is thrown: to link
-// them would bind the wheel to one version of PyTorch. Its own constructor makes the object, so
-// nothing here depends on the layout. Without the type, the error is a std::runtime_error.
+// RuntimeError. The code looks the type up in PyTorch's libraries when it throws the first error.
+// Linking the libraries would bind the wheel to one version of PyTorch. PyTorch's own constructor
+// makes the object, so this file does not depend on the object's layout. If the type is not found,
+// the error is a std::runtime_error.
 
 #include <atomic>
 #include <cstddef>
@@ -26,8 +27,8 @@
 
 extern "C" {
 
-// In torch.rs. Writes why it failed, with a null at its end, if it returns null for more than no
-// bytes. `pool` is null or has two numbers.
+// Defined in src/torch/mod.rs. On failure, returns null and writes the reason to `text`, with a
+// null at its end. Returns null for 0 bytes too. `pool` is null or has two numbers.
 void *gpuheap_torch_allocate(std::ptrdiff_t bytes, int device, void *stream,
                              const std::uint64_t *pool, char *text, std::size_t room);
 void gpuheap_torch_pool_began(int device, std::uint64_t first, std::uint64_t second);
@@ -46,7 +47,7 @@ struct Place {
   std::uint32_t line;
 };
 
-// PyTorch's type of exception, as its libraries have it.
+// PyTorch's exception type, as found in its libraries.
 struct Type {
   // The constructor c10::Error(c10::SourceLocation, std::string).
   void (*make)(void *, Place, std::string);
@@ -55,11 +56,11 @@ struct Type {
   std::type_info *info;
 };
 
-// Bytes for an exception. PyTorch 2.15's exception takes 128, and another version's has to fit too.
+// Bytes for an exception object. In PyTorch 2.15 it takes 128; other versions have to fit too.
 const std::size_t ROOM = 2048;
 
-// Entries of a table before the first function, and before the destructor of an object that was
-// allocated elsewhere: that is the first function.
+// Index of the first function in a table of virtual functions. That function is the destructor that
+// does not free the object's memory.
 const std::size_t FIRST = 2;
 
 void *symbol(const char *name) {
@@ -85,7 +86,7 @@ Type find() {
   return found;
 }
 
-// Throws PyTorch's exception, if its libraries have it.
+// Throws PyTorch's exception. Returns if PyTorch's libraries do not have the type.
 void throw_pytorchs(const char *text) {
   static const Type type = find();
   if (type.make == nullptr || type.table == nullptr || type.info == nullptr) {
@@ -99,7 +100,7 @@ void throw_pytorchs(const char *text) {
     abi::__cxa_free_exception(error);
     return;
   }
-  // From the constructor's class to its subclass. The subclass adds no data.
+  // Changes the object's class from c10::Error to c10::OutOfMemoryError. The subclass adds no data.
   *static_cast<void **>(error) = type.table + FIRST;
   abi::__cxa_throw(error, type.info, reinterpret_cast<void (*)(void *)>(type.table[FIRST]));
 }
@@ -107,7 +108,7 @@ void throw_pytorchs(const char *text) {
 // c10::MempoolId_t.
 using PoolId = std::pair<unsigned long long, unsigned long long>;
 
-// Which streams' allocations PyTorch wants from a pool.
+// Returns true for a stream whose allocations PyTorch wants from a pool.
 using Filter = std::function<bool(void *)>;
 
 // A capture in progress.
@@ -120,10 +121,10 @@ struct Begun {
 std::mutex begun_lock;
 // Never destroyed: threads may allocate while the process exits.
 std::vector<Begun> &begun = *new std::vector<Begun>;
-// Their number, so that an allocation outside of captures takes no lock.
+// Size of `begun`. An allocation outside of captures reads it without the lock.
 std::atomic<std::size_t> begun_count(0);
 
-// Finds the pool for an allocation. Throws as the filters do.
+// Finds the pool for an allocation. Passes on the exceptions of the filters.
 bool find_pool(int device, void *stream, std::uint64_t (&pool)[2]) {
   if (begun_count.load(std::memory_order_acquire) == 0) {
     return false;

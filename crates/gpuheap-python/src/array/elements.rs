@@ -1,4 +1,5 @@
-//! Iteration over arrays: the elements of one axis by one download, the rows of several one by one.
+//! Iteration over arrays. An array of one axis is downloaded once; an array of several axes yields
+//! its rows.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,11 +15,12 @@ use super::window::length;
 use crate::failure::detached;
 use crate::kind::{self, Kind, Native, Number, with_kind};
 
-/// Elements between two points at which signals are handled and other threads may run. It bounds a
-/// wait for Ctrl-C at about a millisecond. At 2^14 these points take less than 1 % of the time.
+/// Number of elements after which an iteration handles signals and lets other threads run. It
+/// bounds a wait for Ctrl-C at about a millisecond. At 2^14 these pauses take less than 1 % of the
+/// time.
 const TURN: usize = 1 << 14;
 
-/// An iterator over an array. From `iter(array)`.
+/// An iterator over an array, returned by `iter(array)`.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Elements")]
 pub(crate) struct Elements {
     of: Of,
@@ -27,7 +29,7 @@ pub(crate) struct Elements {
 }
 
 enum Of {
-    /// The bytes of the elements as they were when the iteration began.
+    /// The bytes of the elements, downloaded when the iteration began.
     Numbers(Vec<u8>, Kind),
     Rows(Array),
 }
@@ -53,7 +55,7 @@ impl Elements {
             Of::Rows(array) => {
                 let window = array.window(py)?;
                 let inner = window.shape.get(1..).unwrap_or_default().to_vec();
-                // Rows without elements begin anywhere.
+                // Rows without elements have no place in memory. Any offset is valid.
                 let first = at * length(&inner);
                 array.sharing(py, window.part(first, inner))?.into_py_any(py).map(Some)
             }
@@ -82,7 +84,8 @@ impl Array {
         Elements { of, count, next: AtomicUsize::new(0) }.into_py_any(py)
     }
 
-    /// Returns whether an element equals a number, or an element of an array.
+    /// Returns whether any element equals `value`: a number, or an array that is compared
+    /// elementwise.
     pub(super) fn contains(&self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = value.py();
         if value.is_instance_of::<Array>() {
@@ -96,7 +99,7 @@ impl Array {
         }
     }
 
-    /// Returns whether a number is among the elements, by one download.
+    /// Returns whether an element equals `number`. Downloads the elements once.
     fn contains_number(&self, py: Python<'_>, number: Number) -> PyResult<bool> {
         fn run<T: Native + PartialEq>(bytes: &[u8], number: Number) -> bool {
             let wanted = T::from_number(number);
@@ -108,7 +111,7 @@ impl Array {
         detached(py, || with_kind!(kind, T => run::<T>(&bytes, number)))
     }
 
-    /// Makes nested lists of the bytes of elements.
+    /// Makes nested lists from the bytes of elements.
     pub(super) fn nested_lists(
         py: Python<'_>,
         shape: &[usize],
@@ -119,11 +122,12 @@ impl Array {
             return kind::item(py, kind, bytes);
         };
         if first == 0 {
-            // The product of the other lengths may be larger than any number.
+            // Skips the product of the other lengths: it may overflow.
             return PyList::empty(py).into_py_any(py);
         }
         let row = length(inner) * kind.size();
-        // One by one: a list of its whole length at once panics where the host has no memory.
+        // Appends one row at a time: making a list of the whole length panics if the host has no
+        // memory.
         let list = PyList::empty(py);
         for at in 0..first {
             yield_lock(py, at)?;
@@ -133,7 +137,7 @@ impl Array {
     }
 }
 
-/// Handles signals and lets other threads run, once in each [`TURN`] of elements.
+/// Handles signals and lets other threads run, once every [`TURN`] elements.
 fn yield_lock(py: Python<'_>, at: usize) -> PyResult<()> {
     if at % TURN == TURN - 1 {
         py.check_signals()?;

@@ -11,13 +11,13 @@ use crate::kind::{MOST_AXES, index_of};
 
 /// A part of an array.
 pub(crate) enum Part {
-    /// A part without gaps. It shares the memory.
+    /// A contiguous part. It shares the memory.
     Window(Window),
-    /// Another part. It has to be copied.
+    /// A part with gaps. It has to be copied.
     Strided(Vec<SliceInfoElem>),
 }
 
-/// Meaning of an index for one axis.
+/// Meaning of one item of an index.
 enum Axis {
     /// A new axis of length 1.
     New,
@@ -30,7 +30,7 @@ enum Axis {
 }
 
 impl Part {
-    /// Reads the part of `window` that an index means.
+    /// Reads the part of `window` that an index selects.
     pub(crate) fn parse(window: &Window, index: &Bound<'_, PyAny>) -> PyResult<Part> {
         let axes = axes(window, index)?;
         Ok(match without_gaps(window, &axes) {
@@ -41,7 +41,8 @@ impl Part {
 }
 
 impl Axis {
-    /// Returns the slice of `ndarray`: for a negative step, it names the range from its lower end.
+    /// Returns the slice for `ndarray`. For a negative step, `ndarray` takes the range from its
+    /// lower end.
     fn element(&self) -> SliceInfoElem {
         let reach = |step: isize, count: usize| count.saturating_sub(1) as isize * step.abs();
         match *self {
@@ -103,7 +104,7 @@ fn axis(item: &Bound<'_, PyAny>, length: usize, shape: &[usize]) -> PyResult<Axi
         let start = usize::try_from(found.start).unwrap_or_default();
         return Ok(Axis::Range { start, step: found.step, count: found.slicelength });
     }
-    // Arrays of NumPy without axes have `__index__`, and a length.
+    // NumPy's arrays without axes have both `__index__` and `__len__`.
     let is_number = !item.is_instance_of::<PyBool>() && !item.hasattr(intern!(py, "__len__"))?;
     let number = if is_number { index_of(item)? } else { None };
     let Some(number) = number else {
@@ -123,8 +124,8 @@ fn axis(item: &Bound<'_, PyAny>, length: usize, shape: &[usize]) -> PyResult<Axi
     at.map(Axis::At).ok_or_else(outside)
 }
 
-/// Returns the part as a window, if its elements lie without gaps: single indices, then one range,
-/// then whole axes.
+/// Returns the part as a window if it is contiguous: single indices, then one range, then whole
+/// axes.
 fn without_gaps(window: &Window, axes: &[Axis]) -> Option<Window> {
     let mut lengths = window.shape.as_slice();
     let (mut first, mut shape, mut must_be_whole) = (0_usize, Vec::new(), false);
@@ -135,7 +136,7 @@ fn without_gaps(window: &Window, axes: &[Axis]) -> Option<Window> {
         }
         let (&of, inner) = lengths.split_first()?;
         lengths = inner;
-        // An array without elements has no strides, however long its other axes are.
+        // An array without elements has no strides. The product of its other lengths may overflow.
         let stride = if window.len() == 0 { 0 } else { length(inner) };
         match *axis {
             Axis::New => {}
@@ -152,7 +153,8 @@ fn without_gaps(window: &Window, axes: &[Axis]) -> Option<Window> {
             _ => return None,
         }
     }
-    // A part without elements begins anywhere; the end of the memory is no address of it.
+    // A part without elements may begin at any offset. Uses 0, because the end of the memory is not
+    // an address inside it.
     let first = if length(&shape) == 0 { 0 } else { first };
     Some(window.part(first, shape))
 }
@@ -161,7 +163,8 @@ fn is_forward(axis: &Axis) -> bool {
     matches!(axis, Axis::Range { step: 1, .. } | Axis::Range { count: 0 | 1, .. })
 }
 
-/// Returns the shape that `asked` means for an array of `count` elements: one axis may be -1.
+/// Returns the shape that `asked` means for an array of `count` elements. If one length is -1, it
+/// is computed from the others.
 pub(crate) fn reshaped(count: usize, asked: &[isize]) -> PyResult<Vec<usize>> {
     let refused = || {
         PyValueError::new_err(format!(

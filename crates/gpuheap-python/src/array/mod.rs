@@ -1,10 +1,10 @@
 //! Arrays: device memory with a shape and an element type, and the core's arithmetic on it.
 //!
-//! * `window`: a window of memory, and the memory's life.
+//! * `window`: a window of memory, and the lifetime of the memory.
 //! * `source`: host data; `index`: parts; `elements`: iteration.
-//! * `operators`: the rules of types of Python's operators.
-//! * `operations`: the core's operations by element type.
-//! * `shared`: the memory of arrays, as scopes know it.
+//! * `operators`: Python's operators and their type rules.
+//! * `operations`: the core's operations, chosen by element type.
+//! * `shared`: the memory of arrays, for scopes and batches.
 
 mod elements;
 mod index;
@@ -38,16 +38,16 @@ use operations::{Comparison, Op, Reduction, Side};
 use source::Source;
 use window::Export;
 
-/// Most empty lists that `to_list` makes of an array without elements.
+/// Largest number of empty lists that `to_list` makes of an array without elements.
 const MOST_EMPTY_LISTS: usize = 1 << 20;
 
-/// Device memory with a shape and an element type. From `Heap.array`, `Heap.zeros`, `Heap.full` and
-/// `gpuheap.from_dlpack`, and from operations on arrays.
+/// Device memory with a shape and an element type. Made by `Heap.array`, `Heap.zeros`, `Heap.full`,
+/// `gpuheap.from_dlpack` and operations on arrays.
 ///
 /// An operation is enqueued on the stream of the array's last use. Only calls that return numbers
 /// wait. Both sides of an operation have the same element type, or one is a number. `a[1:3]` and
-/// `a[0]` share the memory of `a`; other parts are copies. The memory goes back when the last of
-/// them is collected, or at `free()`.
+/// `a[0]` share the memory of `a`; other parts are copies. The memory is freed at `free()`, or when
+/// the last array that shares it is collected.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -63,7 +63,7 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    /// Makes the array of new memory, charged to the calling context's scopes.
+    /// Makes an array of new memory. The scopes of the calling context are charged for it.
     pub(crate) fn new(py: Python<'_>, owner: &Arc<Owner>, window: Window) -> PyResult<Py<Array>> {
         let (charge, scope) = charge(py, &owner.scopes, window.bytes() as u64)?;
         let record = if owner.tracks() {
@@ -81,7 +81,7 @@ impl Array {
         Ok(array)
     }
 
-    /// Makes an array of host data, or a copy of another array.
+    /// Makes an array from host data, or a copy of another array.
     pub(crate) fn from_data(
         owner: &Arc<Owner>,
         given: &Bound<'_, PyAny>,
@@ -135,7 +135,7 @@ impl Array {
         Array::new(py, owner, window)
     }
 
-    /// Returns the window, unless the memory was freed.
+    /// Returns the window, or an error if the memory was freed.
     fn window(&self, py: Python<'_>) -> PyResult<&Window> {
         if self.held.is_freed() {
             return Err(refused(py, "Freed", FREED));
@@ -153,7 +153,7 @@ impl Array {
         self.window(py)
     }
 
-    /// Runs an operation, and makes the array of its result.
+    /// Runs an operation and returns its result as an array.
     fn make(
         &self,
         py: Python<'_>,
@@ -164,12 +164,12 @@ impl Array {
         Array::new(py, &self.held.owner, made)
     }
 
-    /// Makes an array of the same memory.
+    /// Makes an array that shares this array's memory.
     fn sharing(&self, py: Python<'_>, window: Window) -> PyResult<Py<Array>> {
         Py::new(py, Array { window, held: self.held.clone() })
     }
 
-    /// Makes an array of memory that exists.
+    /// Makes an array of existing memory.
     pub(crate) fn from_parts(
         py: Python<'_>,
         window: Window,
@@ -188,7 +188,7 @@ impl Array {
         self.held.scope()
     }
 
-    /// Makes the holder by which a scope knows the memory.
+    /// Makes the holder through which a scope refers to the memory.
     pub(crate) fn holder(&self, py: Python<'_>) -> PyResult<Holder> {
         let memory = Py::new(py, self._memory())?.into_any();
         Ok(Holder::strong(memory, Arc::as_ptr(&self.held) as usize, |memory| {
@@ -203,7 +203,8 @@ impl Array {
 
 #[pymethods]
 impl Array {
-    /// Makes NumPy leave operations with its own arrays to this class. This class refuses them.
+    /// Set to `None`, so that NumPy leaves operations between its arrays and this class to this
+    /// class. This class refuses them.
     #[classattr]
     fn __array_ufunc__(py: Python<'_>) -> Py<PyAny> {
         py.None()
@@ -215,7 +216,7 @@ impl Array {
         PyTuple::new(py, &self.window.shape)
     }
 
-    /// Name of the element type, as NumPy has it: `"float32"`.
+    /// NumPy's name of the element type, such as `"float32"`.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.window.kind.name()
@@ -233,13 +234,13 @@ impl Array {
         self.window.len()
     }
 
-    /// Bytes of the elements.
+    /// Size of all elements in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.window.bytes()
     }
 
-    /// Bytes of one element.
+    /// Size of one element in bytes.
     #[getter]
     fn itemsize(&self) -> usize {
         self.window.kind.size()
@@ -257,8 +258,8 @@ impl Array {
         self.held.owner.device.name()
     }
 
-    /// Address on the device, for work on `stream`; 0 for no elements. Work on it is enqueued on
-    /// that stream, or on one that `used_on` names.
+    /// Address on the device; 0 for an array without elements. Enqueue work on it on `stream`, or
+    /// on a stream that was passed to `used_on`.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         let window = self.window(py)?;
@@ -283,8 +284,9 @@ impl Array {
         self.make(py, |window| operations::transposed(window, None))
     }
 
-    /// Frees the memory for this array and all that share it, after the work on it. With `stream`,
-    /// also after the work of that one. A second call does nothing. Does not wait.
+    /// Frees the memory for this array and all arrays that share it, after the work enqueued on it.
+    /// If `stream` is given, also after the work of `stream`. A second call does nothing. Does not
+    /// wait.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if let Some(stream) = stream.filter(|_| !self.held.is_freed()) {
@@ -293,8 +295,8 @@ impl Array {
         call(py, || self.held.free())
     }
 
-    /// Names another stream that uses the memory: it waits for the work on the array so far, and
-    /// the free comes after its work.
+    /// Names another stream that uses the memory. That stream waits for the work enqueued on the
+    /// array so far, and the free waits for the work of that stream.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let window = self.window(py)?;
@@ -320,7 +322,7 @@ impl Array {
     /// The bytes of the elements, in row-major order. Waits.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.bytes(py)?;
-        // Not `new`: it panics if the host has no memory.
+        // Uses `new_with`, because `new` panics if the host has no memory.
         PyBytes::new_with(py, bytes.len(), |to| {
             to.copy_from_slice(&bytes);
             Ok(())
@@ -387,13 +389,14 @@ impl Array {
         first.ok_or_else(|| PyTypeError::new_err("an array without axes has no length"))
     }
 
-    /// Iterates the elements of an array of one axis as numbers, by one download, or the rows of an
-    /// array of several axes. The rows share the memory.
+    /// Iterates over the elements of an array of one axis as numbers, after one download. An array
+    /// of several axes yields its rows. The rows share the memory.
     fn __iter__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.elements(py)
     }
 
-    /// Returns whether an element equals a number, or an element of an array. Waits.
+    /// Returns whether any element equals `value`: a number, or an array that is compared
+    /// elementwise. Waits.
     fn __contains__(&self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.contains(value)
     }
@@ -406,8 +409,8 @@ impl Array {
         }
     }
 
-    /// Overwrites a part with a number, an array of the same type, or host data. A smaller shape is
-    /// repeated.
+    /// Overwrites a part with a number, an array of the same type, or host data. A value of a
+    /// smaller shape is repeated.
     fn __setitem__(&self, index: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = index.py();
         let (window, owner) = (self.writable(py)?, &self.held.owner);
@@ -431,13 +434,14 @@ impl Array {
         owner.work(py, || operations::assign(window, &part, side))
     }
 
-    /// A copy with memory of its own.
+    /// A copy in new memory.
     fn copy(&self, py: Python<'_>) -> PyResult<Py<Array>> {
         self.make(py, |window| operations::copied(window, None))
     }
 
-    /// A copy with the elements converted: floats to integers are cut and saturate, NaN becomes 0,
-    /// integers to smaller ones keep the low bits, all but 0 is `True`.
+    /// A copy with the elements converted. Floats become integers by truncation and saturate; NaN
+    /// becomes 0. Integers become smaller integers by their low bits. Every number except 0 becomes
+    /// `True`.
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
         let kind = Kind::read(dtype)?;
         self.make(py, |window| operations::cast(window, kind))
@@ -457,7 +461,8 @@ impl Array {
         self.sharing(py, window.shaped(index::reshaped(window.len(), &asked)?))
     }
 
-    /// A copy with the axes in another order; without `axes`, reversed. -1 is the last axis.
+    /// A copy with the axes in another order. Without `axes`, the order is reversed. -1 is the last
+    /// axis.
     #[pyo3(signature = (*axes))]
     fn transpose(&self, py: Python<'_>, axes: Vec<isize>) -> PyResult<Py<Array>> {
         let axes: Vec<usize> = axes.iter().map(|axis| self.axis(*axis)).collect();
@@ -465,7 +470,7 @@ impl Array {
         self.make(py, |window| operations::transposed(window, axes))
     }
 
-    /// A copy that is repeated to a larger shape.
+    /// A copy whose elements are repeated to fill a larger shape.
     fn broadcast_to(&self, py: Python<'_>, shape: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
         let shape = source::shape_of(shape)?;
         self.make(py, |window| operations::broadcast(window, &shape))
@@ -518,7 +523,7 @@ impl Array {
         self.floored(other, true)
     }
 
-    /// The quotient of integers, cut toward 0; 0 for a divisor of 0.
+    /// The quotient of integers, truncated toward 0. If the divisor is 0, the quotient is 0.
     fn trunc_div(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         if self.window.kind.class() == 'f' {
             return Err(PyTypeError::new_err("trunc_div is of integers; floats have /"));
@@ -569,7 +574,7 @@ impl Array {
         self.make(py, operations::inverted)
     }
 
-    /// Hashes the identity, so that sets and dictionaries can have arrays.
+    /// Hashes the identity, so that sets can contain arrays and dictionaries can have them as keys.
     fn __hash__(slf: &Bound<'_, Array>) -> usize {
         slf.as_ptr() as usize >> 4
     }
@@ -586,9 +591,10 @@ impl Array {
         self.compared(op, other)
     }
 
-    /// The sum: of all elements as a number, after a wait, or along an axis as an array. Sums of
-    /// integers and masks have 64 bits and wrap. `dtype` converts elements and sum. With `keepdims`
-    /// the result is an array in which each summed axis has length 1. `out` is not taken.
+    /// The sum: of all elements as a number, or along `axis` as an array. A number is returned
+    /// after a wait. Sums of integers and masks have 64 bits and wrap. The elements and the sum are
+    /// converted to `dtype`. With `keepdims` the result is an array in which each summed axis has
+    /// length 1. `out` is refused.
     #[pyo3(signature = (axis=None, dtype=None, out=None, *, keepdims=false))]
     fn sum(
         &self,
@@ -614,8 +620,8 @@ impl Array {
         self.reduced(py, Reduction::Mean, axis, dtype, out, keepdims)
     }
 
-    /// The least element, with `axis` and `keepdims` as for `sum`; NaN if one is. An error for no
-    /// elements.
+    /// The smallest element; NaN if any element is NaN. `axis` and `keepdims` work as in `sum`.
+    /// Raises an error if there are no elements.
     #[pyo3(signature = (axis=None, out=None, *, keepdims=false))]
     fn min(
         &self,
@@ -627,7 +633,7 @@ impl Array {
         self.reduced(py, Reduction::Min, axis, None, out, keepdims)
     }
 
-    /// The greatest element, with arguments as for `min`.
+    /// The largest element, with arguments as for `min`.
     #[pyo3(signature = (axis=None, out=None, *, keepdims=false))]
     fn max(
         &self,
@@ -649,9 +655,9 @@ impl Array {
         self.truth(py, false)
     }
 
-    /// The sum of the rows of each group. `keys` has for each row the number of its group, in
-    /// `0..groups`. Without `groups`, rows of equal keys are a group, and the result is the pair of
-    /// the distinct keys in ascending order and the sums. Waits.
+    /// The sum of the rows of each group. `keys` contains the group number of each row, in
+    /// `0..groups`. Without `groups`, rows with equal keys form a group. The result is then a pair:
+    /// the distinct keys in ascending order, and the sums. Waits.
     ///
     /// >>> import gpuheap
     /// >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -669,7 +675,8 @@ impl Array {
         Array::by_key(py, Some((self, false)), keys, groups.map(Count::length))
     }
 
-    /// The mean of the rows of each group, NaN for a group without rows; as `sum_by_key`.
+    /// The mean of the rows of each group; NaN for a group without rows. Arguments and result are
+    /// as for `sum_by_key`.
     #[pyo3(signature = (keys, groups=None))]
     fn mean_by_key(
         &self,
@@ -680,8 +687,9 @@ impl Array {
         Array::by_key(py, Some((self, true)), keys, groups.map(Count::length))
     }
 
-    /// The count of each of `0..groups` among these keys; without `groups`, the distinct keys and
-    /// the count of each, as for `sum_by_key`. Waits.
+    /// The number of keys of each group in `0..groups`; this array contains the keys. Without
+    /// `groups`, the result is a pair: the distinct keys in ascending order, and the count of each.
+    /// Waits.
     #[pyo3(signature = (groups=None))]
     fn count_by_key(&self, py: Python<'_>, groups: Option<Count>) -> PyResult<Py<PyAny>> {
         Array::by_key(py, None, self, groups.map(Count::length))
@@ -713,21 +721,22 @@ impl Array {
         exchange::refuse_emulated(py, &self.held.owner.device)?;
         let window = self.window(py)?;
         call(py, || self.held.expose())?;
-        // The reader names no stream: the free comes after the work of all blocking streams.
+        // The reader names no stream, so the free is ordered after the work of all blocking
+        // streams.
         self.held.use_on(&self.held.owner.default);
         let (address, typestr) = (self.ptr(py)?, window.kind.typestr());
         let (shape, stream) = (&window.shape, &window.stream());
         exchange::array_interface(py, address, shape, &typestr, self.readonly(), stream)
     }
 
-    /// `True` if an array of another library may refer to the memory through this object, or
-    /// through a part of it.
+    /// `True` if another library's array may refer to the memory, through this object or a part of
+    /// it.
     #[getter]
     fn _exposed(&self) -> bool {
         self.held.is_exposed()
     }
 
-    /// The memory that the array shares with its parts.
+    /// The memory that this array shares with its parts.
     #[getter]
     fn _memory(&self) -> SharedMemory {
         SharedMemory::from_held(&self.held)
@@ -750,7 +759,8 @@ impl Array {
 }
 
 impl Array {
-    /// Returns the axis of a number: -1 is the last one. A missing axis stays out of range.
+    /// Returns the index of an axis; -1 is the last one. The index of a missing axis is out of
+    /// range.
     fn axis(&self, axis: isize) -> usize {
         let axis =
             if axis < 0 { axis.saturating_add_unsigned(self.window.shape.len()) } else { axis };
@@ -760,7 +770,7 @@ impl Array {
     fn export(&self, py: Python<'_>) -> PyResult<Export> {
         match Export::new(&self.window, &self.held) {
             Some(export) => Ok(export),
-            // Freed by another thread since.
+            // Another thread freed the memory in the meantime.
             None => self.window(py).and(Err(refused(py, "Freed", FREED))),
         }
     }

@@ -1,7 +1,7 @@
-//! Operations of the core on windows, chosen by element type when the program runs.
+//! Operations of the core on windows. The element type is chosen at run time.
 //!
-//! Each function is compiled once for each element type that it takes; [`cast`] and sums by key
-//! once for each pair.
+//! Each function is compiled once for each element type that it accepts. [`cast`] and the
+//! operations by key are compiled once for each pair of types.
 
 use gpuheap::arithmetic::{Key, Signed};
 use gpuheap::ndarray::{IxDyn, SliceInfoElem};
@@ -13,7 +13,7 @@ use super::window::Window;
 use crate::kind::{Kind, Native, Number, with_kind, with_size};
 use crate::owner::Owner;
 
-/// An elementwise operation on two sides.
+/// An elementwise operation with two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Add,
@@ -33,16 +33,17 @@ pub(crate) enum Comparison {
     GreaterEqual,
 }
 
-/// A comparison of the elements of a type with a number of any value.
+/// A comparison of elements of one type with a number of any type.
 enum Compared {
-    /// A comparison with a number of the type.
+    /// A comparison with a number that the element type can represent.
     With(Comparison, Number),
-    /// The answer for all elements.
+    /// One result for all elements.
     Same(bool),
 }
 
 impl Comparison {
-    /// Returns the comparison of elements of `kind` with `number`, by its value.
+    /// Reduces the comparison of elements of `kind` with `number` to one that the core can run.
+    /// Compares the values, whatever type `number` has.
     fn against(self, kind: Kind, number: Number) -> Compared {
         match (kind, number) {
             (Kind::F32 | Kind::F64, _) => self.with_float(kind, number),
@@ -51,7 +52,8 @@ impl Comparison {
             (_, Number::Wide(float) | Number::Float(float)) if float.is_nan() => {
                 Compared::Same(matches!(self, Comparison::NotEqual))
             }
-            // A float beyond the range of `i128` saturates, and stays beyond every element.
+            // A float beyond the range of `i128` saturates. It stays larger or smaller than every
+            // element.
             (_, Number::Wide(float) | Number::Float(float)) => {
                 let floor = float.floor();
                 match self {
@@ -69,7 +71,8 @@ impl Comparison {
         }
     }
 
-    /// Returns the number of type `kind` that equals `number`, if there is one.
+    /// Returns the number of type `kind` that equals `number`; `None` if no number of that type
+    /// does.
     pub(crate) fn equal_number(kind: Kind, number: Number) -> Option<Number> {
         match Comparison::Equal.against(kind, number) {
             Compared::With(_, number) => Some(number),
@@ -77,7 +80,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the comparison of integers or masks with a whole number.
+    /// Reduces a comparison of integers or masks with a whole number.
     fn with_whole(self, kind: Kind, int: i128) -> Compared {
         let bits = 8 * kind.size() as u32;
         let (low, high) = match kind.class() {
@@ -92,8 +95,8 @@ impl Comparison {
         }
     }
 
-    /// Returns the comparison of floats with a number. One beyond the finite range of the type lies
-    /// between its largest element and infinity.
+    /// Reduces a comparison of floats with a number. A finite number beyond the finite range of the
+    /// type compares as between the type's largest element and infinity.
     fn with_float(self, kind: Kind, number: Number) -> Compared {
         let value = match number {
             Number::Bool(is) => f64::from(u8::from(is)),
@@ -125,18 +128,18 @@ impl Comparison {
         }
     }
 
-    /// Returns whether the comparison is true of an element that is less than the number.
+    /// Returns whether the comparison is true for an element that is less than the number.
     fn is_true_of_less(self) -> bool {
         matches!(self, Comparison::NotEqual | Comparison::Less | Comparison::LessEqual)
     }
 
-    /// Returns whether the comparison is true of an element that is greater than the number.
+    /// Returns whether the comparison is true for an element that is greater than the number.
     fn is_true_of_greater(self) -> bool {
         matches!(self, Comparison::NotEqual | Comparison::Greater | Comparison::GreaterEqual)
     }
 }
 
-/// The other side of an operation. It has the type of the first: a number was checked.
+/// The second side of an operation. Its type is that of the first side: the caller checked it.
 pub(crate) enum Side {
     Number(Number),
     Array(Window),
@@ -156,7 +159,7 @@ impl Side {
     }
 }
 
-/// Returns `left op right` as a new array.
+/// Returns `left op right` as a new window.
 pub(crate) fn arithmetic(op: Op, left: &Window, right: &Side) -> Result<Window, Error> {
     fn run<T: Native + Num>(op: Op, left: &Window, right: &Side) -> Result<Window, Error> {
         let left = &left.typed::<T>()?;
@@ -175,7 +178,7 @@ pub(crate) fn arithmetic(op: Op, left: &Window, right: &Side) -> Result<Window, 
     with_kind!(left.kind, number T => run::<T>(op, left, right))
 }
 
-/// Returns `left op right` as a new array, with a number on the left.
+/// Returns `left op right` as a new window. The left side is a number.
 pub(crate) fn from_number(op: Op, left: Number, right: &Window) -> Result<Window, Error> {
     fn run<T: Native + Num>(op: Op, left: Number, right: &Window) -> Result<Window, Error> {
         let (left, right) = (T::from_number(left).unwrap_or_default(), &right.typed::<T>()?);
@@ -207,8 +210,8 @@ pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error>
     }
     let copy;
     let right = match right {
-        // Windows that overlap without being the same: the source is as it was before the
-        // operation.
+        // The windows overlap and differ. The operation reads a copy of the source, so that its own
+        // writes do not change its input.
         Side::Array(source) if source.shares(left) && !source.is_same(left) => {
             copy = Side::Array(copied(source, None)?);
             &copy
@@ -218,7 +221,7 @@ pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error>
     with_kind!(left.kind, number T => run::<T>(op, left, right))
 }
 
-/// Compares with a number of any type by its value; the result is a mask.
+/// Compares elements with a number of any type, by value. Returns a mask.
 pub(crate) fn compare_number(
     op: Comparison,
     left: &Window,
@@ -233,7 +236,7 @@ pub(crate) fn compare_number(
     }
 }
 
-/// Compares; the result is a mask.
+/// Compares two sides. Returns a mask.
 pub(crate) fn compare(op: Comparison, left: &Window, right: &Side) -> Result<Window, Error> {
     fn with<T: Native + Num, R: gpuheap::Operand<T, IxDyn, Dim = IxDyn>>(
         op: Comparison,
@@ -259,7 +262,7 @@ pub(crate) fn compare(op: Comparison, left: &Window, right: &Side) -> Result<Win
     with_kind!(left.kind, number T => run::<T>(op, left, right))
 }
 
-/// Negates the elements. They have a sign.
+/// Negates the elements, which are signed.
 pub(crate) fn negated(window: &Window) -> Result<Window, Error> {
     fn run<T: Native + Signed>(window: &Window) -> Result<Window, Error> {
         Window::from_array(window.typed::<T>()?.try_neg()?)
@@ -297,7 +300,7 @@ pub(crate) enum Reduction {
     Max,
 }
 
-/// Reduces all elements to a number of Python.
+/// Reduces all elements to a Python number.
 pub(crate) fn reduce(
     py: Python<'_>,
     owner: &Owner,
@@ -371,7 +374,7 @@ pub(crate) fn reduce_axis(op: Reduction, window: &Window, axis: usize) -> Result
     }
 }
 
-/// Returns whether all elements of a mask are true, or any.
+/// Returns whether all elements of a mask are true, or whether any element is true.
 pub(crate) fn reduce_mask(
     py: Python<'_>,
     owner: &Owner,
@@ -384,7 +387,7 @@ pub(crate) fn reduce_mask(
     })
 }
 
-/// Sums or means of groups of rows, or counts of the keys.
+/// An operation on groups of rows: sums, means, or counts of the keys.
 #[derive(Clone, Copy)]
 pub(crate) enum ByKey<'a> {
     Sum(&'a Window),
@@ -425,7 +428,7 @@ pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Wi
             }
         }
     }
-    // A pair of types is compiled for four types of keys; the others are widened first.
+    // Each element type is compiled for four key types only. Keys of other types are widened first.
     match keys.kind {
         Kind::I8 | Kind::I16 => keyed::<i32>(what, &cast(keys, Kind::I32)?, groups),
         Kind::U16 => keyed::<u32>(what, &cast(keys, Kind::U32)?, groups),
@@ -444,7 +447,7 @@ pub(crate) fn are_whole(floats: &Window) -> Result<bool, Error> {
     compare(Comparison::Equal, floats, &Side::Array(back))?.typed::<bool>()?.all()
 }
 
-/// Distinct keys in ascending order, NaN last, and for each row the number of its key among them.
+/// Distinct keys in ascending order with NaN last, and for each row the index of its key in them.
 pub(crate) struct Distinct {
     /// Bytes of the keys.
     pub(crate) keys: Vec<u8>,
@@ -453,8 +456,8 @@ pub(crate) struct Distinct {
     pub(crate) numbers: Vec<u8>,
 }
 
-/// Finds the distinct keys among the bytes of elements; `None` if the host has no memory for it.
-/// All NaN are one key, and so are 0 and -0.
+/// Finds the distinct keys in the bytes of elements. Returns `None` if the host has no memory for
+/// the result. All NaN are one key. 0 and -0 are one key too.
 pub(crate) fn distinct(bytes: &[u8], kind: Kind) -> Option<Distinct> {
     fn run<T: Native + Num>(bytes: &[u8]) -> Option<Distinct> {
         let order = |left: &T, right: &T| {
@@ -503,7 +506,7 @@ pub(crate) fn fill(window: &Window, value: Number) -> Result<(), Error> {
     })
 }
 
-/// Copies a window, on a target or like itself.
+/// Copies a window to `target`. Without a target, the copy has the heap and stream of the window.
 pub(crate) fn copied(window: &Window, target: Option<&Target>) -> Result<Window, Error> {
     let raw = window.raw()?;
     let copy = match target {
@@ -513,7 +516,7 @@ pub(crate) fn copied(window: &Window, target: Option<&Target>) -> Result<Window,
     Ok(Window::from_bytes(copy, window.shape.clone(), window.kind))
 }
 
-/// Copies a part.
+/// Copies a part of a window.
 pub(crate) fn copy_part(window: &Window, part: &[SliceInfoElem]) -> Result<Window, Error> {
     let copy = with_size!(window.kind, T => {
         Window::from_array(window.typed::<T>()?.copy_slice(part)?)
@@ -552,7 +555,7 @@ fn write_part(window: &Window, part: &[SliceInfoElem], source: &Window) -> Resul
     })
 }
 
-/// Copies with the axes in another order; without one, reversed.
+/// Copies a window with its axes in another order. Without `axes`, the order is reversed.
 pub(crate) fn transposed(window: &Window, axes: Option<&[usize]>) -> Result<Window, Error> {
     let copy = with_size!(window.kind, T => {
         let array = window.typed::<T>()?;
@@ -564,7 +567,7 @@ pub(crate) fn transposed(window: &Window, axes: Option<&[usize]>) -> Result<Wind
     Ok(copy.read_as(window.kind))
 }
 
-/// Repeats to a larger shape.
+/// Copies a window, repeated to fill a larger shape.
 pub(crate) fn broadcast(window: &Window, shape: &[usize]) -> Result<Window, Error> {
     let copy = with_size!(window.kind, T => {
         Window::from_array(window.typed::<T>()?.broadcast_to(IxDyn(shape))?)
@@ -572,12 +575,12 @@ pub(crate) fn broadcast(window: &Window, shape: &[usize]) -> Result<Window, Erro
     Ok(copy.read_as(window.kind))
 }
 
-/// Returns the bytes of the elements. Waits.
+/// Downloads the bytes of the elements. Waits.
 pub(crate) fn bytes(py: Python<'_>, owner: &Owner, window: &Window) -> PyResult<Vec<u8>> {
     owner.work(py, || window.raw()?.to_vec())
 }
 
-/// Uploads bytes.
+/// Uploads bytes and returns their window.
 pub(crate) fn upload(
     py: Python<'_>,
     owner: &Owner,

@@ -1,4 +1,4 @@
-//! Operations of an array and another side: the rules of types that Python's operators have.
+//! Python's operators on arrays, and the rules for the types of both sides.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -15,7 +15,7 @@ use crate::host::has_buffer;
 use crate::kind::{self, Kind, Number};
 
 impl Array {
-    /// Reads the other side of an operation; `None` for an object that cannot be one.
+    /// Reads the other side of an operation. Returns `None` for an object that cannot be a side.
     pub(super) fn side(&self, other: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Side>> {
         if let Some(window) = Array::other_array(other, kind)? {
             return Ok(Some(Side::Array(window)));
@@ -24,7 +24,8 @@ impl Array {
         number.map(|number| number.check(kind).map(Side::Number)).transpose()
     }
 
-    /// Reads another array. Its elements have to be of `kind`. `None` for other objects.
+    /// Reads another array, whose elements have to be of `kind`. Returns `None` for an object that
+    /// is not an array.
     pub(super) fn other_array(other: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Window>> {
         let Ok(array) = other.cast::<Array>() else { return Ok(None) };
         let window = array.get().window(other.py())?;
@@ -40,7 +41,7 @@ impl Array {
         Ok(Some(window.clone()))
     }
 
-    /// Compares the elements with another array's, or with a number by its value.
+    /// Compares the elements with the elements of another array, or with the value of a number.
     pub(super) fn compared(&self, op: Comparison, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = other.py();
         let window = self.window(py)?;
@@ -52,8 +53,8 @@ impl Array {
             let compare = |window: &Window| operations::compare_number(op, window, number);
             return self.make(py, compare)?.into_py_any(py);
         }
-        // Python replaces an equality that is not implemented by a comparison of identities:
-        // `False`.
+        // If `==` is not implemented, Python compares identities and returns `False`. Raises an
+        // error instead if the object has elements.
         match op {
             Comparison::Equal | Comparison::NotEqual if has_elements(other)? => {
                 Err(PyTypeError::new_err(format!(
@@ -66,7 +67,7 @@ impl Array {
         }
     }
 
-    /// Returns `self op other`, or with `is_right` `other op self`.
+    /// Returns `self op other`. If `is_right` is set, returns `other op self`.
     pub(super) fn binary(
         &self,
         op: Op,
@@ -76,8 +77,9 @@ impl Array {
         let py = other.py();
         let window = self.window(py)?;
         let Some(side) = self.side(other, window.kind)? else {
-            // Python and NumPy would say that they cannot concatenate. On the right, the class of a
-            // device array may have an operator of its own.
+            // Without this error, Python and NumPy would report that they cannot concatenate. If
+            // `self` is on the right, `other` may be another library's device array whose class has
+            // the operator.
             return match is_on_host(other) || (is_right && has_elements(other)?) {
                 true => Err(no_side(other)),
                 false => Ok(py.NotImplemented()),
@@ -254,7 +256,7 @@ impl Array {
     }
 }
 
-/// Makes the error of an object that is no side of an operation.
+/// Makes the error for an object that cannot be a side of an operation.
 pub(super) fn no_side(other: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!(
         "{} is neither a number nor a gpuheap array; make an array of it: {}",
@@ -263,7 +265,7 @@ pub(super) fn no_side(other: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// Returns the call that makes an array of an object with elements.
+/// Returns the call that makes an array from an object with elements.
 fn remedy(object: &Bound<'_, PyAny>) -> &'static str {
     match is_on_host(object) {
         true => "heap.array(x)",
@@ -271,7 +273,7 @@ fn remedy(object: &Bound<'_, PyAny>) -> &'static str {
     }
 }
 
-/// Returns whether an object has elements in the host's memory.
+/// Returns whether an object has elements in host memory.
 fn is_on_host(object: &Bound<'_, PyAny>) -> bool {
     has_buffer(object) || object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
 }

@@ -1,5 +1,5 @@
-//! The memory of arrays for scopes and batches. They free it, even if only a part of the array is
-//! left.
+//! The memory of arrays, for scopes and batches. They free the whole memory, even if only a part of
+//! the array is still referenced.
 
 use std::sync::{Arc, Weak};
 
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use super::window::Held;
 use crate::failure::call;
 
-/// The memory that an array shares with its parts. It keeps no memory alive.
+/// A weak reference to the memory that an array shares with its parts.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Memory")]
 pub(crate) struct SharedMemory {
     held: Weak<Held>,
@@ -22,7 +22,7 @@ impl SharedMemory {
 
 #[pymethods]
 impl SharedMemory {
-    /// Number that no other memory has while this object lives.
+    /// Number that identifies the memory. No other memory has this number while this object exists.
     #[getter]
     fn id(&self) -> usize {
         self.held.as_ptr() as usize
@@ -37,25 +37,26 @@ impl SharedMemory {
         }
     }
 
-    /// Bytes of the whole memory; 0 if no array of it is left.
+    /// Size of the whole memory in bytes; 0 if no array refers to it.
     #[getter]
     fn nbytes(&self) -> usize {
         self.held.upgrade().map_or(0, |held| held.bytes())
     }
 
-    /// `True` if the memory was freed, or no array of it is left.
+    /// `True` if the memory was freed, or if no array refers to it.
     #[getter]
     pub(super) fn freed(&self) -> bool {
         self.held.upgrade().is_none_or(|held| held.is_freed())
     }
 
-    /// `True` if an array of another library may refer to the memory through an array of it.
+    /// `True` if another library's array may refer to the memory, through one of its gpuheap
+    /// arrays.
     #[getter]
     fn _exposed(&self) -> bool {
         self.held.upgrade().is_some_and(|held| held.is_exposed())
     }
 
-    /// Frees the memory for all arrays that share it, after the work on it. Does not wait.
+    /// Frees the memory for all arrays that share it, after the work enqueued on it. Does not wait.
     fn free(&self, py: Python<'_>) -> PyResult<()> {
         match self.held.upgrade() {
             Some(held) => call(py, || held.free()),

@@ -1,4 +1,4 @@
-//! Data of the host that arrays are made from: objects with the buffer protocol, nested lists,
+//! Host data that arrays are made from: objects with the buffer protocol, nested lists, and
 //! numbers.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -11,7 +11,7 @@ use crate::failure::{refused, reserve};
 use crate::host::{bytes_of_view, is_masked, masked, view_of};
 use crate::kind::{Kind, MOST_AXES, Native, Number, index_of, put};
 
-/// Elements of the host in row-major order, with their shape.
+/// Elements in host memory in row-major order, with their shape.
 pub(crate) struct Source {
     pub(crate) bytes: Vec<u8>,
     pub(crate) shape: Vec<usize>,
@@ -19,9 +19,9 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Reads host data. Numbers of Python become elements of `kind`, or of the type that NumPy
-    /// would choose. Elements of a buffer keep their type, except that float64 becomes float32 here
-    /// if `kind` is that.
+    /// Reads host data. Python numbers become elements of `kind`. If `kind` is `None`, they become
+    /// the type that NumPy would choose. Elements of a buffer keep their type. If a buffer has
+    /// float64 elements and `kind` is float32, they are converted.
     pub(crate) fn read(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Source> {
         if let Some(source) = Source::read_numbers(given, kind)? {
             return Ok(source);
@@ -86,7 +86,7 @@ impl Source {
         Ok(Source { bytes, shape, kind })
     }
 
-    /// Reads a number, or nested lists and tuples of numbers. `None` for other objects.
+    /// Reads a number, or nested lists and tuples of numbers. Returns `None` for other objects.
     fn read_numbers(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Option<Source>> {
         let mut found = NestedNumbers::default();
         if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() {
@@ -106,7 +106,7 @@ impl Source {
     }
 }
 
-/// Converts float64 elements to float32, as bytes.
+/// Converts the bytes of float64 elements to bytes of float32 elements.
 fn narrowed(py: Python<'_>, wide: &[u8]) -> PyResult<Vec<u8>> {
     let mut narrow = Vec::new();
     reserve(py, &mut narrow, wide.len() / 2)?;
@@ -116,12 +116,12 @@ fn narrowed(py: Python<'_>, wide: &[u8]) -> PyResult<Vec<u8>> {
     Ok(narrow)
 }
 
-/// The numbers of nested lists.
+/// The numbers of nested lists, and their shape.
 #[derive(Default)]
 struct NestedNumbers {
     numbers: Vec<Number>,
     shape: Vec<usize>,
-    /// The depth at which numbers lie, once one was seen.
+    /// Nesting depth of the numbers; `None` before the first number.
     depth: Option<usize>,
 }
 
@@ -166,8 +166,8 @@ impl NestedNumbers {
         Ok(())
     }
 
-    /// Returns the type that holds all of the numbers: as NumPy, `bool`, `int64`, `uint64` or
-    /// `float64`.
+    /// Returns the type that can represent all numbers: `bool`, `int64`, `uint64` or `float64`, by
+    /// NumPy's rules.
     fn kind(&self) -> Kind {
         let is = |which: fn(&Number) -> bool| self.numbers.iter().any(which);
         if self.numbers.is_empty() || is(|number| matches!(number, Number::Float(_))) {
@@ -206,7 +206,7 @@ fn too_long_a_shape(py: Python<'_>) -> PyErr {
     refused(py, "WrongShape", &text)
 }
 
-/// Returns the items of a shape that was passed.
+/// Returns the items of `given`, a shape.
 fn items_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let py = given.py();
     if !given.hasattr(intern!(py, "__iter__"))? && !given.hasattr(intern!(py, "__getitem__"))? {
@@ -216,7 +216,7 @@ fn items_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> 
         )));
     }
     let items = given.try_iter()?;
-    // A sequence may report any length: no memory is reserved by it.
+    // Ignores the sequence's reported length: reserving by it could exhaust memory.
     let items: Vec<_> = items.take(MOST_AXES + 1).collect::<PyResult<_>>()?;
     if items.len() > MOST_AXES { Err(too_long_a_shape(py)) } else { Ok(items) }
 }
@@ -237,8 +237,8 @@ pub(crate) fn reshape_lengths(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> 
     items_of(given)?.iter().map(read).collect()
 }
 
-/// Reads at most as many numbers as an array has axes. A sequence may report any length: no memory
-/// is reserved by it.
+/// Reads at most as many numbers as an array can have axes. Ignores the sequence's reported length:
+/// reserving by it could exhaust memory.
 pub(crate) fn numbers_of<T>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>>
 where
     T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>,

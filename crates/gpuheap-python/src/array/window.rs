@@ -1,4 +1,4 @@
-//! A window of device memory with a shape and an element type, and the memory that it is of.
+//! A window of device memory with a shape and an element type, and the shared state of the memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Makes the window of an array that was just made.
+    /// Makes a window of a new array.
     pub(crate) fn from_array<T: Native>(array: DeviceArray<T, IxDyn>) -> Result<Window, Error> {
         let shape = array.shape().to_vec();
         let count = array.len();
@@ -35,7 +35,7 @@ impl Window {
         Ok(Window::from_bytes(bytes, shape, T::KIND))
     }
 
-    /// Makes the window of bytes that were just uploaded: the bytes of the shape's elements.
+    /// Makes a window of uploaded bytes. `bytes` contains the elements of `shape`.
     pub(crate) fn from_bytes(bytes: DeviceArray<u8, Ix1>, shape: Vec<usize>, kind: Kind) -> Window {
         Window { whole: bytes.into_shared(), memory: Arc::default(), offset: 0, shape, kind }
     }
@@ -55,7 +55,7 @@ impl Window {
         self.whole.clone().into_slice(self.offset..self.offset + self.bytes())
     }
 
-    /// Returns the window as an array of `T`. `T` has the size of the elements.
+    /// Returns the window as an array of `T`. The size of `T` must be the element size.
     pub(crate) fn typed<T: Element>(&self) -> Result<SharedArray<T, IxDyn>, Error> {
         self.raw()?.into_reinterpreted::<T>()?.into_shape(IxDyn(&self.shape))
     }
@@ -65,13 +65,14 @@ impl Window {
         self.raw()?.into_reinterpreted::<T>()
     }
 
-    /// Returns the window with another shape of as many elements.
+    /// Returns the window with another shape that has the same number of elements.
     pub(crate) fn shaped(&self, shape: Vec<usize>) -> Window {
         debug_assert_eq!(self.len(), length(&shape));
         Window { shape, ..self.clone() }
     }
 
-    /// Returns a part of the window: `elements` from the first one on, in another shape.
+    /// Returns a part of the window with its own shape. It begins after the first `elements`
+    /// elements.
     pub(crate) fn part(&self, elements: usize, shape: Vec<usize>) -> Window {
         Window { offset: self.offset + elements * self.kind.size(), shape, ..self.clone() }
     }
@@ -82,7 +83,8 @@ impl Window {
         Window { kind, ..self.clone() }
     }
 
-    /// Returns the address for work on `stream`. The stream waits for earlier work on the memory.
+    /// Returns the address, for work on `stream`. Makes `stream` wait for earlier work on the
+    /// memory.
     pub(crate) fn address(&self, stream: &Stream) -> Result<u64, Error> {
         self.raw()?.device_ptr(stream)
     }
@@ -92,30 +94,31 @@ impl Window {
         self.whole.stream()
     }
 
-    /// Returns whether both windows are the same elements of one memory.
+    /// Returns whether both windows have the same elements of the same memory.
     pub(crate) fn is_same(&self, other: &Window) -> bool {
         self.shares(other) && self.offset == other.offset && self.shape == other.shape
     }
 
-    /// Returns whether both windows are of one memory.
+    /// Returns whether both windows are parts of the same memory.
     pub(crate) fn shares(&self, other: &Window) -> bool {
         Arc::ptr_eq(&self.memory, &other.memory)
     }
 }
 
-/// Returns the number of elements of a shape. It does not overflow: the shape's array is in memory,
-/// or an axis has length 0.
+/// Returns the number of elements of a shape. The product does not overflow: either an axis has
+/// length 0, or an array of that shape is in memory.
 pub(crate) fn length(shape: &[usize]) -> usize {
     if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
 
-/// The memory of an array and its windows, freed when the last of them is gone, or early for all.
+/// The memory of an array and its windows. It is freed with the last window, or earlier for all
+/// windows by [`free`](Held::free).
 pub(crate) struct Held {
     whole: SharedArray<u8, Ix1>,
     pub(crate) owner: Arc<Owner>,
     /// `true` if the memory belongs to another library that forbids writes.
     pub(crate) is_read_only: bool,
-    /// `true` once an address of the memory was read by the CUDA array interface.
+    /// `true` after the first read of the memory's address through the CUDA array interface.
     is_exposed: AtomicBool,
     state: Mutex<Holding>,
 }
@@ -123,17 +126,18 @@ pub(crate) struct Held {
 #[derive(Default)]
 struct Holding {
     record: Option<RecordId>,
-    /// Charge to the scopes of Python, until the free.
+    /// Charge to the scopes of Python, from allocation to free.
     charge: Option<Charge>,
-    /// Other streams on which the memory is in use: the free comes after their work.
+    /// Other streams that use the memory. The free comes after their work.
     used_on: Vec<Stream>,
-    /// Number of holders in other libraries. They read the memory until they release it.
+    /// Number of exports to other libraries. A library reads the memory until it releases its
+    /// export.
     exports: usize,
     is_freed: bool,
 }
 
 impl Holding {
-    /// Returns the state, and leaves the state of freed memory.
+    /// Returns the state, and replaces it with the state of freed memory.
     fn take_out(&mut self) -> Holding {
         std::mem::replace(self, Holding { is_freed: true, ..Holding::default() })
     }
@@ -157,14 +161,14 @@ impl Held {
         })
     }
 
-    /// Notes that a reader of the CUDA array interface may refer to the memory. It holds the array
-    /// that it was made from, and does not say when it ends.
+    /// Notes that a reader of the CUDA array interface may refer to the memory. The reader holds
+    /// the `Array` that it read, and reports no end of its use.
     pub(crate) fn expose(self: &Arc<Held>) -> Result<(), Error> {
         self.is_exposed.store(true, Ordering::Relaxed);
         self.show()
     }
 
-    /// Notes that another library was shown the memory.
+    /// Notes that the memory was handed to another library.
     pub(crate) fn show(self: &Arc<Held>) -> Result<(), Error> {
         SHOWN.note(&self.owner, self.address()?, self.bytes() as u64, self);
         Ok(())
@@ -185,7 +189,7 @@ impl Held {
         self.lock().is_freed || self.whole.is_freed()
     }
 
-    /// Returns the address. Work on a stream needs [`Window::address`] instead.
+    /// Returns the address. For work on a stream, use [`Window::address`] instead.
     pub(crate) fn address(&self) -> Result<u64, Error> {
         self.whole.device_ptr(&self.whole.stream())
     }
@@ -195,8 +199,8 @@ impl Held {
         self.whole.len()
     }
 
-    /// Frees the memory for all windows. If another library holds it, the release by that library
-    /// frees it.
+    /// Frees the memory for all windows. If another library holds an export, the memory is freed
+    /// when the last export is released.
     pub(crate) fn free(&self) -> Result<(), Error> {
         let mut state = self.lock();
         if std::mem::replace(&mut state.is_freed, true) || state.exports > 0 {
@@ -207,7 +211,7 @@ impl Held {
         self.give_back(ended)
     }
 
-    /// Orders the free after the work that `stream` has by then.
+    /// Orders the free after the work that `stream` has at the time of the free.
     pub(crate) fn use_on(&self, stream: &Stream) {
         let used = &mut self.lock().used_on;
         if !used.iter().any(|known| known.id() == stream.id()) {
@@ -221,7 +225,8 @@ impl Held {
         }
         drop(state.charge);
         for stream in state.used_on {
-            // The work of a stream that has ended may still run, and cannot be named.
+            // The work of a destroyed stream may still run, and no event can be recorded on that
+            // stream. Waits for the whole device instead.
             match has_ended(&stream) {
                 true => stream.device().synchronize()?,
                 false => self.whole.device_ptr(&stream).map(drop)?,
@@ -239,14 +244,14 @@ impl Drop for Held {
     fn drop(&mut self) {
         let state = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
         if !state.is_freed {
-            // The heap counts memory that it could not free as pending; a destructor returns no
-            // error.
+            // A destructor returns no error. If the free fails, the heap counts the memory as
+            // pending.
             let _ = self.give_back(state);
         }
     }
 }
 
-/// A window that another library reads, until it releases it.
+/// A window that another library reads. The library releases it by dropping this value.
 pub(crate) struct Export {
     window: Window,
     held: Arc<Held>,
@@ -299,8 +304,8 @@ impl Drop for Export {
         if state.exports == 0 && state.is_freed {
             let ended = state.take_out();
             drop(state);
-            // The heap counts memory that it could not free as pending; a destructor returns no
-            // error.
+            // A destructor returns no error. If the free fails, the heap counts the memory as
+            // pending.
             let _ = self.held.give_back(ended);
         }
     }

@@ -1,4 +1,4 @@
-//! Budgets of scopes: charges, and refusals by limits.
+//! Budgets of scopes: charges, and refusals of requests beyond a limit.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use super::{Account, innermost};
 use crate::collector::collect;
 use crate::failure;
 
-/// Modules that request memory for another library, whose objects no scope frees.
+/// Modules that request memory for another library. No scope frees the library's objects.
 const HOOKS: [&str; 6] = [
     "gpuheap.cuda_core",
     "gpuheap.cupy",
@@ -24,8 +24,8 @@ const HOOKS: [&str; 6] = [
     "gpuheap.torch",
 ];
 
-/// Charges `bytes` to the calling code's scopes of a heap. Returns with the charge the scope that
-/// frees the memory. `None` if no scope is open.
+/// Charges `bytes` to the scopes of a heap that govern the caller. Returns the charge, and the
+/// scope that frees the memory. Both are `None` if no scope is open.
 pub(crate) fn charge(
     py: Python<'_>,
     heap: &Arc<OpenScopes>,
@@ -36,7 +36,7 @@ pub(crate) fn charge(
     let charge = match Charge::new(counts, bytes) {
         Ok(charge) => charge,
         Err(_) => {
-            // Garbage that waits for the collector is no reason to refuse.
+            // Frees uncollected garbage before the refusal.
             py.import("gc")?.call_method0("collect")?;
             Charge::new(counts, bytes).map_err(|number| exceeded(py, counts, number, bytes))?
         }
@@ -44,8 +44,8 @@ pub(crate) fn charge(
     Ok((Some(charge), Some(account)))
 }
 
-/// Makes a scope free the memory of a new object at its end, unless a hook requested the memory for
-/// its library.
+/// Makes a scope free the memory of a new object when the scope ends. Does nothing if a hook
+/// requested the memory for its library.
 pub(crate) fn adopt(
     py: Python<'_>,
     scope: Option<Py<Account>>,
@@ -58,17 +58,17 @@ pub(crate) fn adopt(
     Ok(())
 }
 
-/// The budgets that hold for new arrays of the calling code. They are checked before an array takes
+/// The budgets that apply to the caller's new arrays. They are checked before an array allocates
 /// memory.
 #[derive(Clone)]
 pub(crate) struct Budget {
     counts: Arc<Counts>,
-    /// Number of the scope that refused an array, and the array's bytes.
+    /// Number of the scope that refused an array, and the size of the array in bytes.
     refused: Arc<Mutex<Option<(u32, u64)>>>,
 }
 
 impl Budget {
-    /// Returns the budgets of the calling code. `None` if no scope around it has a limit.
+    /// Returns the caller's budgets. `None` if no scope that governs the caller has a limit.
     pub(crate) fn of_caller(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Budget>> {
         let Some(account) = governing(py, heap)? else { return Ok(None) };
         let counts = account.get().counts.clone();
@@ -76,8 +76,8 @@ impl Budget {
         Ok(is_limited.then(|| Budget { counts, refused: Arc::default() }))
     }
 
-    /// Returns whether an array of `bytes` may be made. Runs Python's collector before it refuses
-    /// one, if the thread may take the interpreter's lock.
+    /// Returns whether the budgets allow an array of `bytes`. Before a refusal, runs Python's
+    /// collector if the thread may take the interpreter's lock.
     pub(crate) fn admits(&self, bytes: u64) -> bool {
         let full = || self.counts.of_heap().find(|scope| !scope.allows(bytes));
         if full().is_none() {
@@ -93,14 +93,14 @@ impl Budget {
         }
     }
 
-    /// Returns the error of an array that was refused.
+    /// Returns the error for the array that was refused last, if any.
     pub(crate) fn refusal(&self, py: Python<'_>) -> Option<PyErr> {
         let (number, bytes) = lock(&self.refused).take()?;
         Some(exceeded(py, &self.counts, number, bytes))
     }
 
-    /// Returns the limit that is least able to serve `bytes`, in words: the scope's name, the bytes
-    /// left and the limit. `None` if the budgets allow the request.
+    /// Returns the innermost scope whose limit refuses `bytes`: its name, the bytes left, and the
+    /// limit. `None` if the budgets allow the request.
     pub(crate) fn shortage(&self, bytes: u64) -> Option<(&str, u64, u64)> {
         let full = self.counts.of_heap().find(|scope| !scope.allows(bytes))?;
         let limit = full.limit_now()?;
@@ -108,13 +108,13 @@ impl Budget {
     }
 }
 
-/// Returns the innermost scope of a heap that governs the calling code.
+/// Returns the innermost scope of a heap that governs the caller.
 fn governing(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Py<Account>>> {
     if heap.exist() { innermost(py, Some(heap)) } else { Ok(None) }
 }
 
-/// Returns whether a hook requests memory for its library: whether its frame is the innermost one.
-/// Code that is called by C alone has no frame.
+/// Returns whether the innermost frame belongs to a hook, which requests memory for its library. If
+/// C calls the code without any Python frame, returns `false`.
 fn is_for_hook(py: Python<'_>) -> PyResult<bool> {
     let Some(frame) = innermost_frame(py) else { return Ok(false) };
     let globals = frame.getattr(intern!(py, "f_globals"))?;
@@ -122,7 +122,7 @@ fn is_for_hook(py: Python<'_>) -> PyResult<bool> {
     Ok(name.extract::<&str>().is_ok_and(|name| HOOKS.contains(&name)))
 }
 
-/// Makes the error of a request beyond the budget of a scope, by its number.
+/// Makes the error for a request beyond the budget of scope `number`.
 fn exceeded(py: Python<'_>, counts: &Counts, number: u32, bytes: u64) -> PyErr {
     let scope = counts.of_heap().find(|scope| scope.number == number).unwrap_or(counts);
     let make = || -> PyResult<PyErr> {

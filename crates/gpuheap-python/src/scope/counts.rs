@@ -1,4 +1,4 @@
-//! Figures of scopes, and the charges of live memory to them.
+//! Figures of scopes, and the charges of live memory to the scopes.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,21 +7,22 @@ use rustc_hash::FxHashMap;
 
 use super::owned::{Kept, Owned};
 
-/// Number of the last scope that was opened; 0 is no scope.
+/// Number of the latest scope. 0 means no scope.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// Number of open scopes of one heap, of all contexts.
+/// Number of one heap's open scopes in all contexts.
 #[derive(Default)]
 pub(crate) struct OpenScopes(AtomicUsize);
 
 impl OpenScopes {
-    /// Returns whether a scope of the heap is open.
+    /// Returns whether any scope of the heap is open.
     pub(super) fn exist(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Figures of a scope. Memory that outlives the scope stays charged to it and to those around it.
+/// Figures of a scope. Memory that outlives the scope stays charged to the scope and its outer
+/// scopes.
 pub(crate) struct Counts {
     /// Identity of the scope's heap.
     pub(super) heap: Arc<OpenScopes>,
@@ -31,9 +32,9 @@ pub(crate) struct Counts {
     pub(super) live: AtomicU64,
     pub(super) peak: AtomicU64,
     is_closed: AtomicBool,
-    /// The scope around it, of any heap.
+    /// The next outer scope, of any heap.
     outer: Option<Arc<Counts>>,
-    /// Open scopes of the same heap directly inside, by number.
+    /// Open scopes of the same heap directly inside this one, keyed by number.
     inside: Mutex<FxHashMap<u32, Weak<Counts>>>,
     pub(crate) owned: Mutex<Owned>,
     pub(crate) kept: Mutex<Kept>,
@@ -74,7 +75,8 @@ impl Counts {
         }
         self.heap.0.fetch_sub(1, Ordering::Relaxed);
         if let Some(around) = self.around() {
-            // The open scopes inside this one stay known here too: their memory is no leak.
+            // Moves the open inner scopes to the outer scope: their memory does not count as a
+            // leak.
             let inside = lock(&self.inside).clone();
             let mut of_around = lock(&around.inside);
             of_around.remove(&self.number);
@@ -90,19 +92,19 @@ impl Counts {
         Arc::ptr_eq(&self.heap, heap)
     }
 
-    /// Returns whether the scope is the one of a number, or was opened inside that one.
+    /// Returns whether this is scope `number`, or was opened inside it.
     pub(crate) fn is_inside(self: &Arc<Counts>, number: u32) -> bool {
         self.up_to(number).any(|scope| scope.number == number)
     }
 
-    /// Returns the scope and those around it, up to the one of a number. Scopes inside others have
-    /// greater numbers.
+    /// Returns this scope and its outer scopes, up to and including scope `number`. An inner scope
+    /// has a greater number than its outer scopes.
     pub(crate) fn up_to(self: &Arc<Counts>, number: u32) -> impl Iterator<Item = Arc<Counts>> {
         std::iter::successors(Some(self.clone()), |scope| scope.outer.clone())
             .take_while(move |scope| scope.number >= number)
     }
 
-    /// Returns the innermost open scope of the same heap around this one.
+    /// Returns the next outer scope of the same heap that is open.
     pub(crate) fn around(&self) -> Option<Arc<Counts>> {
         let mut next = self.outer.as_ref();
         while let Some(scope) = next {
@@ -114,25 +116,25 @@ impl Counts {
         None
     }
 
-    /// Returns the live bytes of the open scopes inside this one.
+    /// Returns the live bytes of the open scopes directly inside this one.
     pub(crate) fn live_inside(&self) -> u64 {
         let inside: Vec<_> = lock(&self.inside).values().filter_map(Weak::upgrade).collect();
         let open = inside.iter().filter(|scope| !scope.is_closed());
         open.map(|scope| scope.live.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the scope and those around it that are of its heap.
+    /// Returns this scope and those outer scopes that have the same heap.
     pub(super) fn of_heap(&self) -> impl Iterator<Item = &Counts> {
         std::iter::successors(Some(self), |scope| scope.outer.as_deref())
             .filter(|scope| scope.is_of(&self.heap))
     }
 
-    /// Limit in bytes, while the scope is open.
+    /// Limit in bytes; `None` after the scope ended.
     pub(super) fn limit_now(&self) -> Option<u64> {
         self.limit.filter(|_| !self.is_closed())
     }
 
-    /// Returns whether the budget allows `bytes` more.
+    /// Returns whether the budget allows another `bytes`.
     pub(super) fn allows(&self, bytes: u64) -> bool {
         self.limit_now().is_none_or(|limit| {
             let live = self.live.load(Ordering::Relaxed);
@@ -140,7 +142,8 @@ impl Counts {
         })
     }
 
-    /// Adds `bytes`, unless that exceeds the budget of an open scope.
+    /// Adds `bytes` to the live bytes. Returns `false`, without adding, if that exceeds the budget
+    /// of an open scope.
     fn add(&self, bytes: u64) -> bool {
         let limit = self.limit_now();
         let grown = |live: u64| {
@@ -159,7 +162,8 @@ impl Counts {
 impl Drop for Counts {
     fn drop(&mut self) {
         self.close();
-        // One after the other: a stack as deep as the scopes are nested could overflow.
+        // Drops the outer scopes in a loop: recursion as deep as the scopes are nested could
+        // overflow the stack.
         let mut next = self.outer.take();
         while let Some(mut counts) = next.and_then(Arc::into_inner) {
             counts.close();
@@ -168,15 +172,15 @@ impl Drop for Counts {
     }
 }
 
-/// Bytes that are charged to a scope and those around it, until this is dropped.
+/// Bytes charged to a scope and its outer scopes. Dropping the value ends the charge.
 pub(crate) struct Charge {
     counts: Arc<Counts>,
     bytes: u64,
 }
 
 impl Charge {
-    /// Charges `counts` and all scopes of its heap around it. Fails with the number of the scope
-    /// whose budget is exceeded.
+    /// Charges `bytes` to `counts` and to all of its outer scopes of the same heap. If a budget is
+    /// exceeded, returns that scope's number as the error.
     pub(super) fn new(counts: &Arc<Counts>, bytes: u64) -> Result<Charge, u32> {
         for scope in counts.of_heap() {
             if !scope.add(bytes) {
@@ -189,7 +193,7 @@ impl Charge {
         Ok(Charge { counts: counts.clone(), bytes })
     }
 
-    /// The innermost scope that is charged.
+    /// The innermost charged scope.
     pub(crate) fn scope(&self) -> &Arc<Counts> {
         &self.counts
     }
@@ -203,7 +207,7 @@ impl Drop for Charge {
     }
 }
 
-/// Locks a part of a scope. No Python code may run under the lock.
+/// Locks a field of a scope. No Python code may run under the lock.
 pub(crate) fn lock<T>(part: &Mutex<T>) -> MutexGuard<'_, T> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }

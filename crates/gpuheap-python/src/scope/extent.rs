@@ -1,25 +1,27 @@
-//! Extents of scopes: the code that runs inside a scope's block.
+//! Extents of scopes: the code that a scope governs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
 
-/// Serial of the last thread that was given one.
+/// The last serial that was given to a thread.
 static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Number of this thread that no other of the process has. The interpreter's is used again.
+    /// Serial of this thread. No other thread of the process ever has it. The interpreter's thread
+    /// numbers are reused.
     static SERIAL: u64 = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
 }
 
-/// The code that a scope governs: the code of its thread, while the generator or the coroutine that
-/// opened it runs. An ended generator passes the scope to its caller.
+/// The code that a scope governs. This is the code of one thread, while the generator or coroutine
+/// that opened the scope runs. When the generator ends, its caller inherits the scope.
 pub(super) struct Extent {
     /// Serial of the thread.
     thread: u64,
-    /// Weak references to the generators and coroutines that were on the stack, the innermost
-    /// first. A strong one would keep an abandoned generator, whose end closes the scope.
+    /// Weak references to the generators and coroutines on the stack, the innermost first. Strong
+    /// references would keep an abandoned generator alive, and the generator's end closes the
+    /// scope.
     resumable: Vec<Py<PyAny>>,
 }
 
@@ -35,7 +37,7 @@ impl Extent {
         Extent { thread: thread_serial(), resumable }
     }
 
-    /// Returns whether the calling code is inside.
+    /// Returns whether the calling code is inside the extent.
     pub(super) fn is_running(&self, py: Python<'_>) -> PyResult<bool> {
         if self.thread != thread_serial() {
             return Ok(false);
@@ -46,8 +48,8 @@ impl Extent {
         })
     }
 
-    /// Returns whether another extent that began earlier is inside this one: its generator was not
-    /// on the stack when this one began. Both run.
+    /// Returns whether `other`, an extent that began earlier, may be inside this one. That is so if
+    /// its generator was not on the stack when this extent began. Both extents are running.
     pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
         let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
         for known in &self.resumable {
@@ -58,7 +60,7 @@ impl Extent {
         Ok(true)
     }
 
-    /// Returns the innermost generator or coroutine that has not ended, with its state.
+    /// Returns the innermost generator or coroutine that has not ended, and its state.
     fn opener<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, Progress)>> {
         for reference in &self.resumable {
             let opener = reference.bind(py).call0()?;
@@ -81,7 +83,7 @@ fn read_progress(opener: &Bound<'_, PyAny>) -> PyResult<Progress> {
     let name = kind.name()?;
     let (running, frame) = match name.to_str()? {
         "coroutine" => (Some(intern!(py, "cr_running")), intern!(py, "cr_frame")),
-        // `ag_running` is also true while the generator awaits.
+        // `ag_running` cannot be used: it is also true while the generator awaits.
         "async_generator" => (None, intern!(py, "ag_frame")),
         _ => (Some(intern!(py, "gi_running")), intern!(py, "gi_frame")),
     };
@@ -98,14 +100,15 @@ fn read_progress(opener: &Bound<'_, PyAny>) -> PyResult<Progress> {
     Ok(if is_running { Progress::Running } else { Progress::Suspended })
 }
 
-/// Returns a number of this thread that no other of the process has.
+/// Returns the serial of this thread. No other thread of the process ever has it.
 pub(crate) fn thread_serial() -> u64 {
     SERIAL.with(|serial| *serial)
 }
 
-/// Returns the innermost frame of the calling thread. Code that is called by C alone has no frame.
+/// Returns the innermost frame of the calling thread. Returns `None` if only C code is on the
+/// stack.
 pub(crate) fn innermost_frame(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
+    // SAFETY: the interpreter's lock is held, so the thread has a thread state. The frame is a new
     // reference or null.
     unsafe {
         let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());

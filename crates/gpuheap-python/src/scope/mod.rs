@@ -1,10 +1,10 @@
-//! Scopes of Python as a heap sees them: bytes that were requested inside and are live, a budget,
-//! and the buffers that the end of the scope frees.
+//! Python's scopes of a heap: the live bytes requested inside, a budget, and the buffers that the
+//! end of the scope frees.
 //!
-//! `gpuheap/_scopes.py` opens and closes them. A context variable there has the latest scope of the
-//! calling context. A scope governs its [extent] alone: it passes to no other thread, and rests
-//! while the generator or the coroutine that opened it is suspended. A heap without open scopes
-//! pays one load of an atomic number for each allocation.
+//! `gpuheap/_scopes.py` opens and closes scopes. Its context variable contains the latest scope of
+//! the calling context. A scope governs its [extent] alone. It does not apply to other threads, and
+//! it is inactive ("resting") while the generator or coroutine that opened it is suspended. On a
+//! heap without open scopes, each allocation costs one load of an atomic number.
 //!
 //! [extent]: Extent
 
@@ -26,20 +26,20 @@ use extent::Extent;
 pub(crate) use extent::{innermost_frame, thread_serial};
 pub(crate) use owned::Holder;
 
-/// A scope of one heap. `gpuheap.Scope` is its public face.
+/// A scope of one heap. `gpuheap.Scope` is the public class.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Account")]
 pub(crate) struct Account {
     pub(crate) counts: Arc<Counts>,
     extent: Extent,
-    /// `true` if a resting scope was open in the context when this one was opened. The resting one
-    /// may go on inside this one.
+    /// `true` if the context had a resting scope when this one was opened. That scope may resume
+    /// inside this one.
     has_resting: bool,
-    /// The scope that the context had before.
+    /// The context's latest scope before this one.
     before: Mutex<Option<Py<Account>>>,
 }
 
 impl Account {
-    /// Opens a scope of a heap in the calling context. `resumable` are weak references to the
+    /// Opens a scope of a heap in the calling context. `resumable` contains weak references to the
     /// generators and coroutines on the stack, the innermost first.
     pub(crate) fn open(
         py: Python<'_>,
@@ -58,7 +58,7 @@ impl Account {
                 has_resting = true;
                 break;
             }
-            // The scopes before it were examined when it was opened.
+            // If `this` has no resting scope before it, none was found when it was opened.
             next = if this.has_resting { this.before(py) } else { None };
         }
         let counts = Counts::open(heap, name, limit, around);
@@ -71,7 +71,7 @@ impl Account {
         &self.counts.heap
     }
 
-    /// Returns the scope that the context had before.
+    /// Returns the context's latest scope before this one.
     fn before(&self, py: Python<'_>) -> Option<Py<Account>> {
         lock(&self.before).as_ref().map(|before| before.clone_ref(py))
     }
@@ -79,12 +79,12 @@ impl Account {
 
 #[pymethods]
 impl Account {
-    /// Ends the scope: later requests belong to the one around it. A second call does nothing.
+    /// Ends the scope. Later requests belong to the outer scope. A second call does nothing.
     fn close(&self) {
         self.counts.close();
     }
 
-    /// Number of the scope, as `_records()` has it.
+    /// Number of the scope. `_records()` uses the same number.
     #[getter]
     fn number(&self) -> u32 {
         self.counts.number
@@ -96,37 +96,37 @@ impl Account {
         self.counts.limit
     }
 
-    /// Bytes that were requested inside and are live.
+    /// Live bytes that were requested inside the scope.
     #[getter]
     pub(crate) fn live(&self) -> u64 {
         self.counts.live.load(Ordering::Relaxed)
     }
 
-    /// Most bytes that were requested inside and live at once.
+    /// Peak of the live bytes that were requested inside the scope.
     #[getter]
     fn peak(&self) -> u64 {
         self.counts.peak.load(Ordering::Relaxed)
     }
 
-    /// The latest scope of the context before this one that is open.
+    /// The context's latest scope before this one that is still open.
     #[getter(before)]
     fn open_before(&self, py: Python<'_>) -> Option<Py<Account>> {
         skip_closed(py, self.before(py))
     }
 
-    /// `True` once the scope ended.
+    /// `True` after the scope ended.
     #[getter]
     fn closed(&self) -> bool {
         self.counts.is_closed()
     }
 
-    /// Number of buffers that the scope would free now, some of which may have ended.
+    /// Number of buffers that the scope would free now. Some of them may already be freed.
     #[getter]
     fn owned(&self) -> usize {
         lock(&self.counts.owned).len()
     }
 
-    /// Takes out the objects whose memory the scope frees and that live, the oldest first.
+    /// Removes and returns the live objects whose memory the scope frees, the oldest first.
     fn take_owned(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
         let owned = std::mem::take(&mut *lock(&self.counts.owned));
         owned.into_objects(py)
@@ -135,11 +135,11 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        // Scopes end one after the other. Each inside the one before would take a stack as deep as
-        // the scopes are nested.
+        // Drops the earlier scopes in a loop: recursion as deep as the scopes are nested could
+        // overflow the stack.
         let mut next = lock(&self.before).take();
         while let Some(account) = next {
-            // SAFETY: the object is alive, and the interpreter ends objects with its lock held.
+            // SAFETY: the object is alive, and the interpreter drops objects with its lock held.
             let is_last = unsafe { ffi::Py_REFCNT(account.as_ptr()) } == 1;
             next = if is_last { lock(&account.get().before).take() } else { None };
         }
@@ -147,13 +147,14 @@ impl Drop for Account {
 }
 
 impl Counts {
-    /// Makes the scope free the memory of an object at its end.
+    /// Makes the scope free the memory of an object when the scope ends.
     pub(crate) fn adopt(&self, py: Python<'_>, holder: Holder) {
         lock(&self.owned).insert(py, holder);
     }
 }
 
-/// Returns the innermost scope that governs the caller: of a heap, or of any.
+/// Returns the innermost scope that governs the caller. If `heap` is given, considers only its
+/// scopes.
 pub(crate) fn innermost(
     py: Python<'_>,
     heap: Option<&Arc<OpenScopes>>,
@@ -167,7 +168,8 @@ pub(crate) fn innermost(
         if !is_wanted || this.closed() || !this.extent.is_running(py)? {
             continue;
         }
-        // A generator that was resumed inside a later scope is inside that scope.
+        // If a generator was resumed inside a later scope, the generator's scope is inside the
+        // later one.
         let is_inner = match &found {
             None => true,
             Some(later) => later.get().extent.may_hold(py, &this.extent)?,
@@ -189,7 +191,7 @@ pub(crate) fn _innermost_scope(py: Python<'_>) -> PyResult<Option<Py<Account>>> 
     innermost(py, None)
 }
 
-/// Returns the latest scope of the calling context. It may rest or be closed.
+/// Returns the latest scope of the calling context. It may be resting or closed.
 fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
     static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let current = CURRENT.get_or_try_init(py, || {
@@ -199,7 +201,8 @@ fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
     Ok(found.extract::<Option<Py<Account>>>()?)
 }
 
-/// Passes over scopes that are closed. The first open one forgets those that were closed before it.
+/// Returns the latest open scope, from `from` backwards. Drops the closed scopes directly before
+/// it.
 fn skip_closed(py: Python<'_>, from: Option<Py<Account>>) -> Option<Py<Account>> {
     let mut next = from;
     while let Some(account) = &next {

@@ -1,16 +1,17 @@
-//! Objects whose memory a scope frees at its end, and those whose memory outlives it on purpose.
+//! Objects whose memory a scope frees at its end, and objects whose memory is kept beyond the
+//! scope.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use rustc_hash::FxHashMap;
 
-/// Number of entries at which a table first drops those that ended.
+/// Number of entries at which a table first drops ended objects.
 const PRUNE: usize = 64;
 
-/// An object of Python with device memory, of which it keeps none alive.
+/// A reference to a Python object that has device memory. The reference keeps no memory alive.
 pub(crate) struct Holder {
     object: Reference,
-    /// Number that no other holder has while this one lives.
+    /// Number that no other holder has while this holder exists.
     pub(crate) number: usize,
     /// Returns whether the memory of the object was freed.
     is_freed: fn(&Bound<'_, PyAny>) -> bool,
@@ -22,7 +23,7 @@ enum Reference {
 }
 
 impl Holder {
-    /// Makes a holder of a weak reference to an object.
+    /// Makes a holder with a weak reference to an object.
     pub(crate) fn weak(
         object: &Bound<'_, PyAny>,
         is_freed: fn(&Bound<'_, PyAny>) -> bool,
@@ -32,7 +33,7 @@ impl Holder {
         Ok(Holder { object, number, is_freed })
     }
 
-    /// Makes a holder of an object that keeps no memory alive itself.
+    /// Makes a holder with a strong reference. The object itself must keep no memory alive.
     pub(crate) fn strong(
         object: Py<PyAny>,
         number: usize,
@@ -41,7 +42,7 @@ impl Holder {
         Holder { object: Reference::Strong(object), number, is_freed }
     }
 
-    /// Returns the object, if it is alive and its memory was not freed.
+    /// Returns the object if it is alive and its memory was not freed.
     fn live<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         let object = match &self.object {
             Reference::Weak(reference) => reference.bind(py).upgrade()?,
@@ -51,13 +52,13 @@ impl Holder {
     }
 }
 
-/// Objects whose memory a scope frees at its end, as long as they live.
+/// Live objects whose memory a scope frees at its end.
 #[derive(Default)]
 pub(crate) struct Owned {
-    /// Holders with the order of their coming, by number.
+    /// Holders, keyed by number. Each has a sequence number that orders the objects by age.
     holders: FxHashMap<usize, (u64, Holder)>,
     added: u64,
-    /// Number of holders at which the ended ones are dropped.
+    /// Number of holders at which ended objects are dropped.
     prune_at: usize,
 }
 
@@ -87,12 +88,12 @@ impl Owned {
     }
 }
 
-/// Memory that outlives a scope on purpose: holders with address and bytes.
+/// Memory that the program keeps beyond a scope: holders with address and bytes.
 #[derive(Default)]
 pub(crate) struct Kept(Vec<(Holder, u64, u64)>);
 
 impl Kept {
-    /// Adds memory. Each time that there is twice as much, drops the part that was freed meanwhile.
+    /// Adds memory. Drops freed memory whenever the number of entries has doubled.
     pub(crate) fn push(&mut self, py: Python<'_>, holder: Holder, address: u64, bytes: u64) {
         let Kept(all) = self;
         if all.len() >= PRUNE && all.len() == all.capacity() {
@@ -102,7 +103,7 @@ impl Kept {
         all.push((holder, address, bytes));
     }
 
-    /// Returns address and bytes of the live memory, by address.
+    /// Returns address and bytes of the live memory, sorted by address.
     pub(crate) fn places(&self, py: Python<'_>) -> Vec<(u64, u64)> {
         let live = self.0.iter().filter(|(holder, ..)| holder.live(py).is_some());
         let mut places: Vec<_> = live.map(|(_, address, bytes)| (*address, *bytes)).collect();

@@ -1,9 +1,10 @@
-//! Functions that PyTorch calls by address, and the heaps that they serve.
+//! Functions that PyTorch calls by address, and the heaps that serve them.
 //!
-//! PyTorch calls them on any thread, with or without the interpreter's lock. An allocation that is
-//! tracked by line waits for it, as PyTorch's own history of memory does; no other request takes
-//! it. `torch_entry.cpp` has the functions whose interface is C++: an allocation, because out of
-//! memory is a C++ exception there, and the pools of CUDA graphs.
+//! PyTorch calls these functions on any thread, with or without the interpreter's lock. If the heap
+//! records lines, an allocation waits for the lock, as PyTorch's own memory history does. No other
+//! request takes the lock. `torch_entry.cpp` contains the functions with C++ interfaces: the
+//! allocation, because PyTorch reports out of memory as a C++ exception, and the pools of CUDA
+//! graphs.
 
 mod pools;
 
@@ -25,11 +26,11 @@ use crate::memory::Memory;
 use crate::owner::Owner;
 use pools::{PoolId, Pools};
 
-/// Heaps by the driver's number of their device.
+/// Heaps, indexed by device ordinal.
 static HEAPS: RwLock<Vec<Option<Arc<Served>>>> = RwLock::new(Vec::new());
 
-/// Refusal of a capture without a pool. Memory that it frees would serve other tensors, and a
-/// replay writes to it.
+/// Error text for a capture without a pool. Memory that the capture frees would serve other
+/// tensors, and each replay of the graph would overwrite it.
 const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch has begun no memory pool for it, so \
      gpuheap cannot keep the graph's memory; capture by torch.cuda.graph() with a recent PyTorch, or allocate \
      before the capture";
@@ -38,7 +39,7 @@ const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch ha
 struct Served {
     owner: Arc<Owner>,
     addresses: Arc<Addresses>,
-    /// PyTorch's streams. They live as long as the process.
+    /// PyTorch's streams, keyed by handle. They live as long as the process.
     streams: Mutex<FxHashMap<usize, gpuheap::Stream>>,
     /// Memory of CUDA graphs.
     pools: Pools,
@@ -55,16 +56,18 @@ impl Served {
         if let Some(known) = streams.get(&raw.0).filter(|known| !known.is_retired()) {
             return Ok(Some(known.clone()));
         }
-        // SAFETY: PyTorch's streams are of pools that live as long as the process.
+        // SAFETY: PyTorch takes its streams from pools that live as long as the process.
         let stream = unsafe { self.owner.device.foreign_stream(raw) }?;
-        // The name within a capture ends with it.
+        // The id of a stream within a capture is valid only until the capture ends, so the table
+        // does not store it.
         if !stream.is_of_capture() {
             streams.insert(raw.0, stream.clone());
         }
         Ok(Some(stream))
     }
 
-    /// Allocates. With `finds_line` records the line of Python, and refuses a capture.
+    /// Allocates. If `finds_line` is set, records the Python line, and refuses a stream that is
+    /// capturing.
     fn allocate(&self, bytes: u64, raw: *mut c_void, finds_line: bool) -> Result<u64, String> {
         let stream = self.stream(raw).map_err(|error| text(&error))?;
         if finds_line && let Some(stream) = &stream {
@@ -92,7 +95,8 @@ impl Served {
     }
 }
 
-/// Makes PyTorch's functions serve a device from `heap`. Refused for a device that has one.
+/// Makes PyTorch's functions allocate from `heap` on its device. Returns an error if the device
+/// already has a heap.
 #[pyfunction]
 pub(crate) fn _torch_serve(py: Python<'_>, heap: &Heap) -> PyResult<()> {
     let ordinal = usize::try_from(heap.owner.device.ordinal()).unwrap_or(0);
@@ -119,8 +123,8 @@ pub(crate) fn _torch_leave(ordinal: usize) {
     drop(left);
 }
 
-/// Returns `false` if the device is served already. No Python code may run under the lock: PyTorch
-/// takes it with the interpreter's.
+/// Stores the heap of a device. Returns `false` if the device already has one. No Python code may
+/// run under the lock, because PyTorch takes the lock while it holds the interpreter's lock.
 fn serve(ordinal: usize, served: Arc<Served>) -> bool {
     let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
     if heaps.len() <= ordinal {
@@ -133,8 +137,8 @@ fn serve(ordinal: usize, served: Arc<Served>) -> bool {
     is_free
 }
 
-/// Returns the addresses of the functions, by their names. Those in C++ are missing without the
-/// feature `wheel`.
+/// Returns the addresses of the functions, keyed by name. Without the feature `wheel`, the C++
+/// functions are missing.
 #[pyfunction]
 pub(crate) fn _torch_functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let functions = PyDict::new(py);
@@ -143,7 +147,7 @@ pub(crate) fn _torch_functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         unsafe extern "C" {
             fn gpuheap_torch_entry(bytes: isize, device: c_int, stream: *mut c_void)
             -> *mut c_void;
-            // Their parameters are of C++. PyTorch calls them, and nothing here.
+            // The declarations omit the C++ parameters. Only PyTorch calls these functions.
             fn gpuheap_torch_begin_pool();
             fn gpuheap_torch_end_pool();
             fn gpuheap_torch_release_pool();
@@ -162,8 +166,8 @@ pub(crate) fn _torch_functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(functions)
 }
 
-/// Allocates for PyTorch, in a pool if it names one. Returns null for no bytes, and null with a
-/// text if it fails.
+/// Allocates for PyTorch. If `pool` is not null, allocates in that pool. Returns null for 0 bytes.
+/// On failure, returns null and writes the reason to `text`.
 ///
 /// # Safety
 ///
@@ -178,7 +182,7 @@ unsafe extern "C" fn gpuheap_torch_allocate(
     text: *mut c_char,
     room: usize,
 ) -> *mut c_void {
-    // SAFETY: the caller gives null or a pool.
+    // SAFETY: the caller passes null or a pool.
     let pool = unsafe { pool.as_ref() }.copied();
     let done = allocate_for(bytes, device, |served, bytes| match pool {
         Some(id) => {
@@ -192,7 +196,7 @@ unsafe extern "C" fn gpuheap_torch_allocate(
             let why = why.as_bytes();
             let length = why.len().min(room.saturating_sub(1));
             if room > 0 {
-                // SAFETY: the caller gives `room` bytes, and `length` is less.
+                // SAFETY: `text` has `room` writable bytes, and `length` is less than `room`.
                 unsafe {
                     std::ptr::copy_nonoverlapping(why.as_ptr(), text.cast(), length);
                     text.add(length).write(0);
@@ -203,17 +207,18 @@ unsafe extern "C" fn gpuheap_torch_allocate(
     }
 }
 
-/// Allocates a segment for a `MemPool`. Null means out of memory.
+/// Allocates a segment for a `MemPool`. Returns null if memory runs out.
 unsafe extern "C" fn segment(bytes: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
     allocate_for(bytes, device, |served, bytes| served.allocate(bytes, stream, false))
         .map_or(std::ptr::null_mut(), |address| address as *mut c_void)
 }
 
-/// Frees memory of [`gpuheap_torch_allocate`] or [`segment`], in the order of its stream.
+/// Frees memory that [`gpuheap_torch_allocate`] or [`segment`] allocated, in the order of its
+/// stream.
 unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut c_void) {
     let _ = guarded(|| {
         if let Some(served) = served(device) {
-            // PyTorch takes no error here. The heap counts memory that it could not free.
+            // PyTorch accepts no error here. The heap counts memory that it could not free.
             if served.addresses.free(address as u64, None).is_none() {
                 let _ = served.pools.free(address as u64);
             }
@@ -221,14 +226,15 @@ unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut
     });
 }
 
-/// Orders the free of an address after the work of a stream.
+/// Orders the free of the memory at an address after the work of a stream.
 unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
     let _ = guarded(|| {
         let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
         for served in heaps.iter().flatten() {
             if served.addresses.has(address as u64) {
                 if let Ok(stream) = served.stream(stream) {
-                    // PyTorch takes no error here: a forked child frees nothing.
+                    // PyTorch accepts no error here. An error means a forked child, which frees
+                    // nothing.
                     let on = stream.as_ref().unwrap_or(&served.owner.default);
                     let _ = served.addresses.use_on(address as u64, on);
                 }
@@ -253,13 +259,14 @@ extern "C" fn gpuheap_torch_pool_ended(device: c_int) {
     on_pools(device, Pools::end);
 }
 
-/// Drops one use of a pool: a graph of it is gone.
+/// Ends one use of a pool: a graph that was captured into it was destroyed.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_torch_pool_released(device: c_int, first: u64, second: u64) {
     on_pools(device, |pools| pools.release([first, second]));
 }
 
-/// PyTorch takes no error here: of a forked child, or of the device's work.
+/// Runs `work` on a device's pools. PyTorch accepts no error here, of a forked child or of the
+/// device's work.
 fn on_pools(device: c_int, work: impl FnOnce(&Pools) -> Result<(), Error>) {
     let _ = guarded(|| {
         if let Some(served) = served(device) {
@@ -273,7 +280,7 @@ unsafe extern "C" fn reset() {
     let _ = guarded(|| {
         let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
         for served in heaps.iter().flatten() {
-            // Memory that cannot be given back stays cached, and counts as that.
+            // Memory that cannot be returned stays cached, and is counted as cached.
             let _ = served.pools.return_released();
             let _ = served.owner.heap.reclaim_all();
         }
@@ -286,7 +293,7 @@ unsafe extern "C" fn fraction(fraction: c_double, device: c_int) {
         if let Some(served) = served(device) {
             let heap = &served.owner.heap;
             let hard = (served.owner.device.total_memory() as f64 * fraction) as u64;
-            // A limit that the heap refuses leaves the one before.
+            // If the heap refuses the limit, the earlier limit stays.
             let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
         }
     });
@@ -311,7 +318,7 @@ fn allocate_for(
     done.unwrap_or_else(|| Err("gpuheap failed in a way that is a bug of its own".to_owned()))
 }
 
-/// Returns an error's text. Out of memory begins as PyTorch's own.
+/// Returns an error's text. The text for out of memory begins with the same words as PyTorch's own.
 fn error_text(error: &Error) -> String {
     match error.out_of_memory() {
         Some(_) => format!("CUDA out of memory. {}", text(error)),
@@ -324,7 +331,7 @@ fn served(device: c_int) -> Option<Arc<Served>> {
     heaps.get(usize::try_from(device).ok()?)?.clone()
 }
 
-/// Runs work that must not unwind into PyTorch. `None` if it panicked.
+/// Runs work that must not unwind into PyTorch. Returns `None` if it panicked.
 fn guarded<R>(work: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

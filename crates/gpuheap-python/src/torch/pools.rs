@@ -1,7 +1,8 @@
-//! Pools of CUDA graphs: memory that a capture allocated, and that its graph keeps using.
+//! Pools of CUDA graphs. A graph keeps using the memory that its capture allocated.
 //!
-//! PyTorch begins a pool for each capture, ends it with the capture, and releases it with the
-//! graph. Until then the pool's memory goes to the same pool alone: a replay writes to it again.
+//! PyTorch begins a pool for each capture, ends it with the capture, and releases it when the graph
+//! is destroyed. Until then, only the same pool reuses the pool's memory, because a replay writes
+//! to it again.
 
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,16 +14,16 @@ use crate::locked::locked;
 use crate::memory::Memory;
 use crate::owner::Owner;
 
-/// PyTorch's number of a pool.
+/// PyTorch's identifier of a pool.
 pub(super) type PoolId = [u64; 2];
 
-/// Sizes in a pool are multiples of this, as in PyTorch's own.
+/// Sizes in a pool are multiples of this many bytes, as in PyTorch's own pools.
 const UNIT: u64 = 512;
 
-/// A free block serves a request of at least its size divided by this.
+/// Largest ratio of a free block's size to the request that it serves.
 const LARGEST_EXCESS: u64 = 2;
 
-/// Pools of one device, and the memory in them.
+/// Pools of one device, and their memory.
 pub(super) struct Pools {
     owner: Arc<Owner>,
     state: Mutex<PoolState>,
@@ -31,19 +32,19 @@ pub(super) struct Pools {
 #[derive(Default)]
 struct PoolState {
     pools: FxHashMap<PoolId, Pool>,
-    /// Memory that PyTorch holds, by address.
+    /// Memory that PyTorch holds, keyed by address.
     live: FxHashMap<u64, Pooled>,
-    /// Memory of released pools, for the heap after a wait for the device.
+    /// Memory of released pools. It returns to the heap after a wait for the device.
     returning: Vec<Memory>,
-    /// Captures in progress.
+    /// Number of captures in progress.
     begun: usize,
-    /// Stream of all pools' memory. No work is enqueued on it.
+    /// Stream that the memory of all pools is allocated on. No work is enqueued on it.
     stream: Option<gpuheap::Stream>,
 }
 
 #[derive(Default)]
 struct Pool {
-    /// Captures of the pool whose graphs exist.
+    /// Number of captures into the pool whose graphs exist.
     uses: usize,
     free: Vec<Pooled>,
 }
@@ -52,9 +53,10 @@ struct Pool {
 struct Pooled {
     memory: Memory,
     pool: PoolId,
-    /// PyTorch's stream that it was allocated on.
+    /// PyTorch's stream that the memory was allocated on.
     stream: usize,
-    /// `true` if another stream used it: the free is not ordered after that, so nothing reuses it.
+    /// `true` if another stream used the memory. The free is not ordered after that stream's work,
+    /// so nothing reuses the memory.
     is_shared: bool,
 }
 
@@ -70,7 +72,7 @@ impl Pools {
             state.begun += 1;
             state.pools.entry(id).or_default().uses += 1;
         }
-        // Made before PyTorch's stream captures.
+        // Makes the stream now, because none can be made while PyTorch's stream captures.
         self.stream().map(drop)
     }
 
@@ -81,7 +83,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Drops one use of a pool. With the last one, its free memory returns to the heap.
+    /// Ends one use of a pool. After the last use, the pool's free memory returns to the heap.
     pub(super) fn release(&self, id: PoolId) -> Result<(), Error> {
         let mut state = self.lock()?;
         if let Entry::Occupied(mut pool) = state.pools.entry(id) {
@@ -95,7 +97,8 @@ impl Pools {
         self.return_released()
     }
 
-    /// Takes free memory of a pool, or new memory of the heap once no work uses it.
+    /// Allocates free memory of a pool, or new memory of the heap. Waits until no earlier work uses
+    /// new memory.
     pub(super) fn allocate(&self, id: PoolId, bytes: u64, stream: usize) -> Result<u64, Error> {
         let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
         {
@@ -107,10 +110,11 @@ impl Pools {
                 return Ok(address);
             }
         }
-        // Without the lock: the heap may run Python's collector, and its finalisers free memory.
+        // The lock is not held here: the heap may run Python's collector, and finalisers free
+        // memory.
         let own = self.stream()?;
         let block = self.owner.heap.allocate(bytes, &own)?;
-        // A replay is on any stream, so the memory's earlier work has to have completed.
+        // A replay may run on any stream, so earlier work on the memory must have completed.
         own.record()?.synchronize()?;
         let address = block.address();
         let record = self.owner.tracked_detached(address, bytes);
@@ -120,7 +124,7 @@ impl Pools {
         Ok(address)
     }
 
-    /// Frees memory into its pool. `false` if the address is of no pool.
+    /// Frees memory into its pool. Returns `false` if the address belongs to no pool.
     pub(super) fn free(&self, address: u64) -> Result<bool, Error> {
         let mut state = self.lock()?;
         let Some(pooled) = state.live.remove(&address) else { return Ok(false) };
@@ -134,7 +138,8 @@ impl Pools {
         Ok(true)
     }
 
-    /// Notes that another stream uses memory. `false` if the address is of no pool.
+    /// Notes that another stream uses the memory. Returns `false` if the address belongs to no
+    /// pool.
     pub(super) fn share(&self, address: u64) -> Result<bool, Error> {
         let mut state = self.lock()?;
         let pooled = state.live.get_mut(&address);
@@ -142,7 +147,7 @@ impl Pools {
     }
 
     /// Returns the memory of released pools to the heap, after all work of the device. A capture in
-    /// progress forbids that wait: the memory then stays until the next call.
+    /// progress forbids that wait. In this case the memory stays until the next call.
     pub(super) fn return_released(&self) -> Result<(), Error> {
         let returning = {
             let mut state = self.lock()?;
@@ -174,7 +179,7 @@ impl Pools {
     }
 }
 
-/// Takes the smallest free block of a stream that fits closely.
+/// Removes and returns the smallest free block that fits a request closely and belongs to `stream`.
 fn best_fit(free: &mut Vec<Pooled>, bytes: u64, stream: usize) -> Option<Pooled> {
     let fits = |pooled: &Pooled| {
         let size = pooled.memory.bytes();
