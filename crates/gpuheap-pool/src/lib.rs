@@ -8,14 +8,15 @@
 //! | [`Order`], [`Ticket`], [`Stuck`] | which stream may reuse which block, after which fence |
 //! | [`Moments`], [`Completed`] | work known to be completed, by the program's own waits |
 //! | [`RunningStats`], [`AllocStats`] | bytes and counts handed out, taken and given back |
-//! | [`Limits`] | how much may be taken |
+//! | [`Limits`] | bounds on the bytes taken from the driver |
 //! | [`MemorySource`], [`Pages`] | source of memory: the driver in gpuheap, a model in tests |
 //!
 //! Nothing here calls a driver, starts a thread or reads the environment.
 //!
 //! # Stability
 //!
-//! None: this crate is a part of `gpuheap`. `gpuheap` re-exports the items that its users need.
+//! This crate has no stable interface: it is a part of `gpuheap`. `gpuheap` re-exports the items
+//! that its users need.
 
 mod order;
 mod pool;

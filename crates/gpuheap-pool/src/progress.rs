@@ -1,8 +1,8 @@
-//! Progress of streams, as shown by the program's own waits.
+//! Progress of streams that is known from the program's own waits.
 //!
 //! A context counts *moments*: each wait of the host begins one, and each event marks one. If a
 //! wait completes, a free that was made in an earlier moment is completed too. A wait costs two
-//! additions and a free one load. Neither takes a lock, and heaps check for completed frees only
+//! additions, and a free costs one load. Neither takes a lock. Heaps check for completed frees only
 //! after progress was noted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Moments of one context.
 #[derive(Debug, Default)]
 pub struct Moments {
-    /// Moment that began last.
+    /// Number of the newest moment.
     last: AtomicU64,
     /// Number of times that work became known to be completed.
     changes: AtomicU64,
@@ -23,13 +23,14 @@ pub struct Moments {
 pub struct Completed(AtomicU64);
 
 impl Moments {
-    /// Returns the moment that began last.
+    /// Returns the newest moment.
     #[inline]
     pub fn now(&self) -> u64 {
         self.last.load(Ordering::SeqCst)
     }
 
-    /// Begins a moment. Work enqueued on a stream before this call belongs to an earlier moment.
+    /// Begins a moment and returns its number. Work enqueued on a stream before this call belongs
+    /// to an earlier moment.
     pub fn begin(&self) -> u64 {
         self.last.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -52,8 +53,8 @@ impl Moments {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
-    /// Returns the moment before which the stream's work is completed, as far as progress of the
-    /// stream itself shows it.
+    /// Returns the moment before which the stream's work is completed, counting only waits for the
+    /// stream itself.
     #[inline]
     pub fn completed_by_itself(&self, stream: &Completed) -> u64 {
         stream.0.load(Ordering::SeqCst)

@@ -2,8 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// Statistics of one heap. Exact whenever no other thread is in a call of the heap. A failed call
-/// leaves them as they were.
+/// Statistics of one heap. They are exact if no other thread is in a call of the heap. A failed
+/// call does not change them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AllocStats {
@@ -11,27 +11,28 @@ pub struct AllocStats {
     pub live: u64,
     /// Number of live allocations. An allocation of zero bytes counts here, but adds no bytes.
     pub live_allocations: u64,
-    /// Bytes allocated, each allocation's rounding included.
+    /// Bytes allocated, including the rounding of each allocation.
     pub live_blocks: u64,
-    /// The high-water mark of [`live`](AllocStats::live). Exact if one thread uses the heap, on
-    /// however many streams.
+    /// The high-water mark of [`live`](AllocStats::live). It is exact if one thread uses the heap,
+    /// on any number of streams.
     ///
-    /// With several threads it may be too high or too low, because each thread counts for itself
-    /// between calls that share anything. The error is at most the bytes that all threads together
-    /// may cache: `HeapBuilder::thread_cache` for each thread and stream, and a quarter more.
+    /// If several threads use the heap, the mark may be too high or too low, because each thread
+    /// counts its own calls between updates of the shared counts. The error is at most 1.25 times
+    /// the bytes that all threads together may cache: `HeapBuilder::thread_cache` for each thread
+    /// and stream.
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as requested from the driver.
     pub taken: u64,
-    /// Number of allocations ever made, of zero bytes too.
+    /// Number of allocations ever made, including those of zero bytes.
     pub allocations: u64,
     /// Bytes ever allocated, as requested.
     pub allocated_bytes: u64,
-    /// Number of allocations ever freed, of zero bytes too.
+    /// Number of allocations ever freed, including those of zero bytes.
     pub frees: u64,
     /// Bytes ever given back to the driver.
     pub given_back: u64,
-    /// Number of frees during which a driver call failed. Their blocks are accounted for all the
-    /// same.
+    /// Number of frees during which a driver call failed. The other statistics count their blocks
+    /// as freed.
     pub failed_frees: u64,
 }
 
@@ -42,15 +43,15 @@ impl AllocStats {
     }
 }
 
-/// Running statistics, with two figures that only the heap itself uses.
+/// Running statistics: [`AllocStats`], and two figures that only the heap itself uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunningStats {
     stats: AllocStats,
-    /// The high-water mark of `live` since it was last taken.
+    /// The high-water mark of `live` since the last call of `take_recent_peak`.
     recent_peak: u64,
     /// Largest excess of the driver's free bytes over a request that it refused, in bytes. `None`
-    /// if the driver refused nothing. `None` also after the driver granted memory although no more
-    /// was left free.
+    /// if the driver refused no request. `None` also after the driver granted a later request and
+    /// then reported no more free bytes than this margin.
     pub refused_margin: Option<u64>,
 }
 
@@ -92,7 +93,7 @@ impl RunningStats {
         self.frees += 1;
     }
 
-    /// Returns the high-water mark that an allocation of `bytes` more would give.
+    /// Returns the high-water mark of live bytes after another allocation of `bytes`.
     #[inline]
     pub fn peak_with(&self, bytes: u64) -> u64 {
         self.live_peak.max(self.known_live().saturating_add(bytes))
@@ -119,14 +120,14 @@ impl RunningStats {
         self.recent_peak = self.recent_peak.max(live);
     }
 
-    /// Returns the high-water mark of `live` since the last call, and begins anew.
+    /// Returns the high-water mark of `live` since the last call, and resets it to the live bytes.
     pub fn take_recent_peak(&mut self) -> u64 {
         let live = self.known_live();
         std::mem::replace(&mut self.recent_peak, live).max(live)
     }
 
-    /// Returns the live bytes that threads have added so far. Zero if they added more
-    /// frees than allocations.
+    /// Returns the live bytes that threads have added so far. Returns zero if the threads added
+    /// more frees than allocations.
     #[inline]
     pub fn known_live(&self) -> u64 {
         u64::try_from(self.live as i64).unwrap_or(0)
@@ -144,20 +145,20 @@ impl RunningStats {
     }
 }
 
-/// Counts of a thread's calls without the heap's lock, since they were last added.
+/// Counts of the calls that a thread made without the heap's lock since it last added its counts.
 /// Differences wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// Number of allocations, of zero bytes too.
+    /// Number of allocations, including those of zero bytes.
     pub allocations: u64,
     /// Bytes of these allocations, as requested.
     pub allocated_bytes: u64,
-    /// Number of frees, of zero bytes too.
+    /// Number of frees, including those of zero bytes.
     pub frees: u64,
     /// Increase of live bytes.
     pub live: u64,
-    /// Increase of live bytes, each allocation's rounding included.
+    /// Increase of live bytes, including the rounding of each allocation.
     pub live_blocks: u64,
-    /// Largest increase of live bytes in between.
+    /// Largest increase of live bytes at any time since the counts were last added.
     pub high: u64,
 }

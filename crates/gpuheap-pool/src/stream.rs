@@ -1,22 +1,22 @@
 //! Names of streams and of frees within a heap.
 
-/// Handle of a stream: the driver's, or the number of the thread whose own default stream it is.
+/// Handle of a stream: the driver's handle, or, for a thread's own default stream, the thread's
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StreamHandle(pub usize);
 
 impl StreamHandle {
-    /// Bit that marks the number of a thread. No handle of the driver has it, because handles are
-    /// small numbers or addresses of the process.
+    /// Bit that marks the number of a thread. No handle of the driver has this bit set, because
+    /// handles are small numbers or addresses of the process.
     const THREAD: usize = 1 << (usize::BITS - 1);
 
-    /// Returns the handle of a thread's own default stream. The driver's handle for it is equal on
-    /// every thread, so it does not identify the thread.
+    /// Returns the handle of a thread's own default stream. The driver uses one equal handle for
+    /// these streams on every thread, so the driver's handle does not identify the stream.
     pub fn from_thread(number: u64) -> StreamHandle {
         StreamHandle(number as usize | StreamHandle::THREAD)
     }
 
-    /// Returns the number of the thread whose own default stream this is; `None` for another
-    /// stream.
+    /// If this is a thread's own default stream, returns the thread's number, else `None`.
     pub fn thread(self) -> Option<u64> {
         let marked = self.0 & StreamHandle::THREAD != 0;
         marked.then_some((self.0 & !StreamHandle::THREAD) as u64)
@@ -60,10 +60,10 @@ impl StreamRef {
     }
 }
 
-/// Ticket of one free: the stream of the free, and its number there.
+/// Ticket of one free: the slot of its stream, and the number of the free on that stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// The stream's place in the heap's table of streams.
+    /// Slot of the stream in the heap's table of streams.
     pub(crate) slot: u32,
     /// Number of the free on its stream, from 1.
     pub number: u64,
@@ -76,18 +76,18 @@ impl Ticket {
         Ticket { slot, number }
     }
 
-    /// The stream's place in the heap's table of streams.
+    /// Returns the slot of the stream in the heap's table of streams.
     #[inline]
     pub fn slot(self) -> usize {
         self.slot as usize
     }
 }
 
-/// Unfenced frees on streams that are capturing a graph. No other stream can use their memory
-/// before the capture ends.
+/// Frees that no wait can complete now: unfenced frees on streams that are capturing a graph. No
+/// other stream can use the freed memory before the capture ends.
 #[derive(Debug, Default)]
 pub struct Stuck {
-    /// Slot of each stream, with the last of its frees that can be waited for.
+    /// Slot of each stream, with the number of the stream's last free that can be waited for.
     streams: Vec<(usize, u64)>,
 }
 

@@ -1,5 +1,4 @@
-//! A memory source, policies and random programs for tests, and the number of cases that a test
-//! runs.
+//! Tools for tests: a memory source, policies, random programs, and numbers of test cases.
 
 use std::sync::Arc;
 
@@ -11,7 +10,8 @@ use crate::{
     Segment, Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef,
 };
 
-/// Returns `many`, or an eighth of it under Miri: there the tests are a thousand times slower.
+/// Returns `many`. Under Miri, returns an eighth of it, because tests run a thousand times slower
+/// there.
 pub const fn fewer(many: usize) -> usize {
     if cfg!(miri) { many / 8 } else { many }
 }
@@ -44,8 +44,8 @@ impl Random {
     }
 }
 
-/// Action of a random program over blocks and streams. A test skips the actions that its subject
-/// does not have.
+/// Action of a random program over blocks and streams. A test skips the actions that the tested
+/// type does not support.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     /// Allocates a block for use on a stream.
@@ -55,14 +55,16 @@ pub enum Action {
         /// Index of the stream.
         stream: usize,
     },
-    /// Uses the live block with this index, modulo their number, on a stream, in order.
+    /// Moves a live block to a stream, ordered after its earlier uses. The index is taken modulo
+    /// the number of live blocks.
     Move {
         /// Index of the block.
         index: usize,
         /// Index of the stream.
         stream: usize,
     },
-    /// Frees the live block with this index, modulo their number, after work on a stream.
+    /// Frees a live block after work on a stream. The index is taken modulo the number of live
+    /// blocks.
     Free {
         /// Index of the block.
         index: usize,
@@ -84,15 +86,15 @@ pub enum Action {
         /// Index of the stream.
         stream: usize,
     },
-    /// Fails one of the next driver calls.
+    /// Makes one of the next driver calls fail.
     Fail {
-        /// Number of the call, counted from the next one.
+        /// Number of the call that fails; 1 is the next call.
         ahead: u64,
     },
 }
 
-/// Returns random programs of at most `length` actions. Of two actions on blocks, `frees` in ten
-/// are frees. Blocks have one of the `sizes`.
+/// Returns random programs of at most `length` actions. Of the allocations and frees, `frees` in
+/// ten are frees. The sizes of blocks are drawn from `sizes`.
 pub fn programs(
     sizes: impl Strategy<Value = u64>,
     streams: usize,
@@ -164,7 +166,7 @@ impl StreamGuard for Unannounced {
     }
 }
 
-/// `split` without stream order: a test policy whose blocks all belong to its first stream.
+/// Test policy that ignores stream order: `split`, with all blocks on its first stream.
 pub struct IgnoresStreams(Stitched);
 
 impl Default for IgnoresStreams {

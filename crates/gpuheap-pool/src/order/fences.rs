@@ -4,14 +4,15 @@ use super::slots::Order;
 use crate::source::{Fence, MemorySource, SourceError};
 use crate::stream::{StreamRef, Ticket};
 
-/// Maximum number of fences kept for a stream. Each is an event of the driver.
+/// Maximum number of fences kept for a stream. Each fence is an event of the driver.
 pub(super) const MOST_FENCES: usize = 32;
 
 impl Order {
     /// Notes a free on `stream` and returns its ticket.
     ///
-    /// Makes driver calls only for a transient stream, a few: its handle may be invalid later, so
-    /// its fence is recorded at once. If that fails, the stream's next fence covers this free too.
+    /// Makes driver calls only if the stream is transient: its handle may be invalid later, so the
+    /// fence is recorded at once. If the recording fails, the stream's next fence covers this free
+    /// too.
     ///
     /// The last fence of an ended stream covers this free, because the stream has no work after it.
     /// If a transient stream ended, its last fence may not cover the free, so no fence does.
@@ -43,15 +44,15 @@ impl Order {
         Ticket { slot: stream.slot, number }
     }
 
-    /// Sets whether work before later frees counts as completed. If so, tickets get the number
-    /// zero. Every stream has reached it.
+    /// Sets whether the work before later frees counts as completed. If it does, their tickets get
+    /// the number zero. Every stream counts as past that number.
     #[inline]
     pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
     }
 
-    /// Sets whether [`order_after`](Order::order_after) refuses to make a stream wait, as it does
-    /// for a capturing stream. Used while there is memory to spare.
+    /// Sets whether [`order_after`](Order::order_after) refuses to make any stream wait. It always
+    /// refuses for a capturing stream. Used while the heap has memory to spare.
     #[inline]
     pub fn refuse_waits(&mut self, refuses: bool) {
         self.refuses_waits = refuses;
@@ -71,8 +72,8 @@ impl Order {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
-    /// Returns `true` if another stream can wait for the work before `ticket` now, or need not
-    /// wait.
+    /// Returns `true` if another stream can now wait for the work before `ticket`, or needs no wait
+    /// for it.
     pub fn is_fenced(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].fenced() >= ticket.number
     }
@@ -87,8 +88,8 @@ impl Order {
         self.streams.iter().any(|state| state.is_of_capture() && state.reached < state.freed)
     }
 
-    /// Makes `stream` wait for the work before `ticket`, unless it already does. Does not block the
-    /// host.
+    /// Makes `stream` wait for the work before `ticket`, unless `stream` already waits for that
+    /// work. Does not block the host.
     pub fn order_after(
         &mut self,
         stream: StreamRef,
@@ -106,7 +107,7 @@ impl Order {
             source.order_after(stream, fence).map(|()| number)
         });
         let number = number.map_err(|error| match error {
-            // Other streams can no more wait for a capturing stream than for an ended one.
+            // Other streams cannot wait for a capturing stream, nor for an ended one.
             SourceError::Capturing => SourceError::StreamUnusable,
             error => error,
         })?;
@@ -114,7 +115,8 @@ impl Order {
         Ok(())
     }
 
-    /// Makes `stream` wait for frees that it does not come after yet, once the streams were polled.
+    /// Polls some streams, then makes `stream` wait for those frees that it is not already ordered
+    /// after.
     ///
     /// # Errors
     ///
@@ -162,7 +164,7 @@ impl Order {
     }
 
     /// Returns the newest fence of every stream with frees in flight. A capturing stream may have
-    /// none.
+    /// no fence.
     pub fn pending_fences(
         &mut self,
         source: &mut dyn MemorySource,
@@ -181,8 +183,8 @@ impl Order {
         })
     }
 
-    /// Returns `true` if there are frees on retired streams that no fence covers. Their memory can
-    /// be reused only after a wait for the whole device.
+    /// Returns `true` if no fence covers some frees on retired streams. Their memory can be reused
+    /// only after a wait for the whole device.
     pub fn needs_device(&self) -> bool {
         self.active.iter().chain(&self.detached).any(|&slot| {
             let state = &self.streams[slot];
@@ -190,8 +192,8 @@ impl Order {
         })
     }
 
-    /// Notes that all work of the device, and so every free, is completed. A graph may still be
-    /// launched, so frees in its capture are not.
+    /// Notes that all work of the device, and so every free, is completed. Frees in the capture of
+    /// a graph are not completed, because the graph may still be launched.
     pub fn complete_all(&mut self, source: &mut dyn MemorySource) {
         for state in self.streams.iter_mut().filter(|state| !state.is_of_capture()) {
             state.reached = state.freed;
@@ -205,7 +207,8 @@ impl Order {
         self.streams[waiter.slot()].after.get(&on).copied().unwrap_or(0)
     }
 
-    /// Returns the oldest fence that covers `ticket`, with the last free that it covers.
+    /// Returns the oldest fence that covers `ticket`, with the number of the last free that this
+    /// fence covers.
     fn fence(
         &mut self,
         ticket: Ticket,
@@ -230,7 +233,7 @@ impl Order {
             return Ok(());
         }
         match self.record(slot, source) {
-            // Frees of a capturing stream stay in flight, and are fenced after the capture.
+            // Frees of a capturing stream stay in flight until they are fenced after the capture.
             Err(SourceError::Capturing) => Ok(()),
             recorded => recorded,
         }
@@ -265,7 +268,8 @@ impl Order {
     }
 }
 
-/// Makes driver calls in one group: entering and leaving the driver takes as long as one call.
+/// Makes driver calls in one group, to enter and leave the driver once: that takes as long as one
+/// call.
 pub(super) fn group_calls<R>(
     source: &mut dyn MemorySource,
     calls: impl FnOnce(&mut dyn MemorySource) -> R,

@@ -13,20 +13,20 @@
 //! A fence is recorded when another stream requests a block, not at every free: recording one costs
 //! 140 ns on an H200, and most blocks are reused by their own stream. A wait for the fence may
 //! therefore cover work enqueued after the free. A stream that may end unannounced is fenced at
-//! every free, because the heap cannot name it later.
+//! every free, because its handle may be invalid later.
 //!
-//! A stream keeps few fences. If it has too many, some that are reached are forgotten. If none is
-//! reached, the newest fence is recorded again, and then covers the later frees too. A stream that
-//! already waits for that fence still waits for its earlier point.
+//! A stream keeps few fences. If a stream has too many, some fences that are reached are forgotten.
+//! If no fence is reached, the newest fence is recorded again and then covers later frees too. A
+//! stream that already waits for that fence still waits only for the point recorded before.
 //!
 //! The program's own waits show progress without a fence ([`Moments`](crate::Moments)). Each free
-//! is noted with its moment. Frees before a completed moment are completed.
+//! is noted with its moment. If a moment is completed, so are all frees before it.
 //!
 //! A stream that is capturing a graph is not fenced and does not wait: both would break the
-//! capture. For other streams its frees stay in flight until the capture ends.
+//! capture. For other streams, frees on the capturing stream stay in flight until the capture ends.
 //!
-//! `slots.rs` has the streams, from first use to end; `fences.rs` tickets, fences and waits;
-//! `polling.rs` the queries that show progress.
+//! `slots.rs` contains the streams, from first use to end. `fences.rs` contains tickets, fences and
+//! waits. `polling.rs` contains the queries that show progress.
 
 mod fences;
 mod polling;
@@ -103,7 +103,7 @@ mod tests {
             (ticket, clock)
         };
         (0..100).for_each(|_| drop(free(&mut model, None)));
-        // The query, and the recording.
+        // In the first of these frees the query fails, in the second the recording.
         let late = [free(&mut model, Some(1)), free(&mut model, Some(2))];
         let last = free(&mut model, None);
         for (ticket, clock) in late.iter().chain([&last]) {

@@ -1,4 +1,4 @@
-//! Polling: which frees are known to be completed, and searches that poll before they wait.
+//! Polling: finds out which frees are completed. Searches poll before they make a stream wait.
 
 use super::fences::group_calls;
 use super::slots::Order;
@@ -11,13 +11,13 @@ use crate::stream::{StreamRef, Ticket};
 pub struct Candidates<T> {
     /// Memory that the stream may use now.
     pub usable: Option<T>,
-    /// Memory that the stream may use once it waits for this free.
+    /// Memory that the stream may use after a wait, and the ticket of the free to wait for.
     pub other: Option<(T, Ticket)>,
     /// `true` if a poll may make more of the memory usable.
     pub may_grow: bool,
 }
 
-/// Number of streams that one request polls: a program may have thousands.
+/// Maximum number of streams that one request polls, because a program may have thousands.
 const MOST_POLLED: usize = 16;
 
 impl Order {
@@ -48,8 +48,9 @@ impl Order {
         }
     }
 
-    /// Finds memory for `stream`: memory that it may use now, else memory that a poll makes usable,
-    /// else memory for which it is made to wait. The argument of `search` is `true` after the poll.
+    /// Finds memory for `stream`: memory that the stream may use now, else memory that a poll makes
+    /// usable, else memory for which the stream is made to wait. The argument of `search` is `true`
+    /// after the poll.
     ///
     /// # Errors
     ///
@@ -74,8 +75,8 @@ impl Order {
         }
     }
 
-    /// Polls the progress of every stream with frees in flight. Records a fence for frees that have
-    /// none.
+    /// Polls the progress of every stream with frees in flight. Records a fence for frees without a
+    /// fence.
     pub fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         self.note_progress(source);
         group_calls(source, |source| {
@@ -127,8 +128,8 @@ impl Order {
     fn poll_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         if self.streams[slot].reached < self.streams[slot].freed {
             self.fence_all(slot, source)?;
-            // Usually the newest fence is reached, and so all are. If it is not, the fences are
-            // queried from the oldest on.
+            // Usually the newest fence is reached, and with it all others. If the newest is not
+            // reached, the fences are queried one by one, oldest first.
             let newest = self.streams[slot].fences.back().copied();
             let all = match newest {
                 Some((_, fence)) => source.is_fence_reached(fence)?,
@@ -147,8 +148,8 @@ impl Order {
         Ok(())
     }
 
-    /// Returns `true` if one of the heap's streams is capturing a graph. Waiting for the whole
-    /// device is not possible then.
+    /// Returns `true` if one of the heap's streams is capturing a graph. During a capture, waiting
+    /// for the whole device is not possible.
     pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
         for &slot in &self.active {
             let state = &self.streams[slot];
@@ -179,14 +180,14 @@ impl Order {
         let pending = || self.active.iter().copied().chain(self.detached).filter(is_pending);
         for slot in pending().filter(|slot| !self.streams[*slot].retired) {
             let state = &self.streams[slot];
-            // A transient stream cannot be queried. Its frees without a fence were made during a
-            // capture.
+            // A transient stream cannot be queried. Frees of a transient stream that have no fence
+            // were made during a capture.
             if state.transient || source.is_capturing(self.stream_in(slot)).unwrap_or(true) {
                 stuck.add(slot, state.fenced());
             }
         }
-        // These frees are completed when the device's work is. No wait for the device is possible
-        // during a capture.
+        // Frees on ended streams are completed by a wait for the whole device. That wait is not
+        // possible during a capture.
         let mut ended = pending().filter(|slot| self.streams[*slot].retired).peekable();
         if ended.peek().is_some() && self.is_any_capturing(source).unwrap_or(true) {
             ended.for_each(|slot| stuck.add(slot, self.streams[slot].fenced()));

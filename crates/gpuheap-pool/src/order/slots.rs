@@ -9,7 +9,7 @@ use crate::progress::Moments;
 use crate::source::{Fence, MemorySource, SourceError};
 use crate::stream::{StreamHandle, StreamRef};
 
-/// Guard by which a heap keeps a stream alive.
+/// Guard that keeps a stream alive for a heap.
 pub trait StreamGuard: Send {
     /// Returns `true` if the program has dropped the stream. The legacy default stream is never
     /// abandoned. A thread's own default stream is abandoned once the thread has ended and the
@@ -23,7 +23,7 @@ pub trait StreamGuard: Send {
     /// Returns `true` if the stream will end unannounced.
     fn is_unannounced(&self) -> bool;
 
-    /// Returns `true` if the stream was retired, so its handle may be stale.
+    /// Returns `true` if the stream was retired. Its handle may then be stale.
     fn is_retired(&self) -> bool;
 
     /// Returns the known progress of the work in the stream's context.
@@ -35,11 +35,12 @@ pub trait StreamGuard: Send {
     /// Makes the stream refuse all work from now on, without a driver call on its handle.
     fn refuse_work(&self);
 
-    /// Notes that all work is completed on a stream that refuses more.
+    /// Notes that all work of the stream is completed. The stream already refuses new work.
     fn complete(&self);
 
-    /// Returns `true` if the stream was first seen in a capture of a graph and is identified by it.
-    /// Memory freed on it is kept for the graph, and no wait completes these frees.
+    /// Returns `true` if the stream was first seen in a capture of a graph and is identified by
+    /// that capture. Memory freed on the stream is kept for the graph, and no wait completes these
+    /// frees.
     fn is_of_capture(&self) -> bool;
 
     /// Returns `true` if the stream may be capturing a graph now. Only for a stream that is
@@ -53,38 +54,40 @@ pub struct Order {
     pub(super) streams: Vec<Slot>,
     /// Slot of the stream that was looked up last, because most look-ups are of the same stream.
     pub(super) last: u32,
-    /// Slots of the streams that are polled: all but those that ended and have all frees completed.
+    /// Slots of the streams that are polled. A stream is removed once it has ended and all its
+    /// frees are completed.
     pub(super) active: Vec<usize>,
-    /// Position in `active` of the stream that was polled last, as they are polled in turns.
+    /// Position in `active` of the stream that was polled last. Streams are polled in rotation.
     pub(super) polled: usize,
     /// Number of active streams left after the last poll.
     pub(super) left: usize,
-    /// Slots of ended streams, for new streams. A slot's numbers continue, so old tickets stay
-    /// valid. If a block of the old stream is freed later, the free follows the new stream: later
-    /// than necessary, never too early.
+    /// Slots of ended streams, for reuse by new streams. The numbers of frees in a slot continue,
+    /// so old tickets stay valid. If a block of the old stream is freed later, the free follows the
+    /// new stream: the block may be reused later than necessary, never too early.
     pub(super) spare: Vec<usize>,
-    /// Slot for detached frees: on streams that ended unannounced and whose slot has a new stream.
+    /// Slot for detached frees: frees on a stream that ended unannounced after a new stream has
+    /// taken its slot.
     pub(super) detached: Option<usize>,
     /// Progress shown by the program's own waits.
     pub(super) moments: Option<Arc<Moments>>,
-    /// [`Moments::changes`] when that progress was last noted in `streams`.
+    /// Value of [`Moments::changes`] when the progress in `moments` was last noted in `streams`.
     pub(super) noted_changes: u64,
     /// `true` while all work before a new free counts as completed.
     pub(super) frees_completed: bool,
     /// `true` while no stream may be made to wait for another one.
     pub(super) refuses_waits: bool,
-    /// Slots of the streams that are not retired, by the driver's id.
+    /// Slots of the streams that are not retired, keyed by the driver's id of the stream.
     pub(super) slots: FxHashMap<u64, u32>,
-    /// The driver's ids of retired streams, for callers that keep data by stream.
+    /// The driver's ids of retired streams, for callers that keep data for each stream.
     pub(super) ended: Vec<u64>,
 }
 
 /// Number of active streams from which a new stream triggers a poll for ended ones.
 const MANY_ACTIVE: usize = 32;
 
-/// Maximum number of moments kept apart for one stream. Beyond that, frees of the oldest moment
-/// count as frees of the next one. A stream reaches the maximum only if the program waits often and
-/// calls nothing of the heap in between.
+/// Maximum number of moments kept apart for one stream. If there are more, frees of the oldest
+/// moment count as frees of the next one. A stream reaches the maximum only if the program waits
+/// often without calling the heap between the waits.
 const MOST_MOMENTS: usize = 8;
 
 #[derive(Default)]
@@ -103,13 +106,16 @@ pub(super) struct Slot {
     pub(super) transient: bool,
     /// Number of the last free.
     pub(super) freed: u64,
-    /// Last free that is known to be completed, with all frees before it.
+    /// Number of the last free that is known to be completed. All frees before it are completed
+    /// too.
     pub(super) reached: u64,
-    /// Fences not known to be reached, oldest first, each with the last free that it covers.
+    /// Fences not known to be reached, oldest first. Each has the number of the last free that the
+    /// fence covers.
     pub(super) fences: VecDeque<(u64, Fence)>,
-    /// Moments of frees not known to be completed, oldest first, each with its last free.
+    /// Moments of frees not known to be completed, oldest first. Each has the number of the last
+    /// free in that moment.
     pub(super) moments: VecDeque<(u64, u64)>,
-    /// Frees of other streams, by slot, for which this stream already waits.
+    /// For each other stream, by slot: number of the last free for which this stream already waits.
     pub(super) after: FxHashMap<u32, u64>,
 }
 
@@ -177,8 +183,9 @@ impl Slot {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
 
-    /// Forgets the two oldest fences if they are reached. Two, because one is recorded between two
-    /// calls, so that the number falls. A fence whose query fails counts as not reached.
+    /// Forgets the two oldest fences if they are reached. One fence is recorded between two calls,
+    /// so forgetting two lowers the number of fences. A fence whose query fails counts as not
+    /// reached.
     pub(super) fn forget_reached(&mut self, source: &mut dyn MemorySource) {
         for _ in 0..2 {
             let Some((number, fence)) = self.fences.front().copied() else { return };
@@ -193,7 +200,7 @@ impl Slot {
 }
 
 impl Order {
-    /// Returns the stream with the driver's `id`. At its first use the stream is registered, with
+    /// Returns the stream with the driver's `id`. At the first use of a stream, registers it with
     /// the guard that keeps it alive.
     pub fn stream(
         &mut self,
@@ -212,14 +219,14 @@ impl Order {
                 self.last = slot;
                 return StreamRef { slot, generation: self.streams[slot as usize].generation, raw };
             }
-            // Never fails: it makes no driver call for a transient stream.
+            // Never fails, because retiring a transient stream makes no driver call.
             let _ = self.retire_slot(slot as usize, source);
         }
         // A program that makes streams also ends them.
         self.retire_abandoned(source);
         if self.active.len() >= MANY_ACTIVE.max(2 * self.left) {
-            // This poll only frees slots. If it fails, the streams are polled again when there are
-            // more of them.
+            // This poll only frees slots. If the poll fails, the next poll is made when more
+            // streams are active.
             let _ = self.poll(source);
             self.left = self.active.len();
         }
@@ -230,9 +237,9 @@ impl Order {
             self.moments = Some(guard.moments().clone());
         }
         let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
-        // A transient stream takes only the slot of another transient one. Blocks of an ordinary
-        // stream may be freed later, when the handle of a transient stream in its slot may be
-        // invalid.
+        // A transient stream takes only the slot of another transient stream. In the slot of an
+        // ordinary stream, a late free of that stream's blocks would use the transient stream's
+        // handle, which may be invalid by then.
         let spare =
             self.spare.iter().rposition(|slot| self.streams[*slot].transient == unannounced);
         let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());
@@ -243,8 +250,9 @@ impl Order {
         });
         let Slot { freed, reached, generation, .. } = self.streams[slot];
         let generation = generation.wrapping_add(1);
-        // A stream retired meanwhile may no longer exist, so its handle is not used. Its progress
-        // is unknown: memory freed on it is reused only after a wait for the whole device.
+        // If the stream was retired meanwhile, it may no longer exist, so its handle is not used.
+        // Its progress is unknown: memory freed on the stream is reused only after a wait for the
+        // whole device.
         let retired = is_retired;
         let guard = guard.filter(|_| !retired);
         let transient = unannounced || retired;
@@ -314,9 +322,9 @@ impl Order {
         }
     }
 
-    /// Retires all foreign streams without a driver call on their handles. They refuse more work,
-    /// so a later free on such a stream counts as made now. Unless their work is `completed`, that
-    /// memory is reused only after a wait for the whole device.
+    /// Retires all foreign streams without a driver call on their handles. The streams refuse more
+    /// work, so a later free on such a stream counts as made now. If their work is not `completed`,
+    /// memory freed on them is reused only after a wait for the whole device.
     pub fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
@@ -349,11 +357,13 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> Result<(), SourceError> {
         if let Some(moments) = &self.moments {
-            // Before the guard is dropped, because it has the progress.
+            // Progress is noted before the guard is dropped, because the guard records the
+            // progress.
             self.streams[slot].note_progress(moments, source);
         }
         if !self.streams[slot].transient {
-            // Counted as one more free, so that blocks that are live now come after it.
+            // The end counts as one more free. Frees of blocks that are live now get higher
+            // numbers.
             self.streams[slot].freed += 1;
             self.record(slot, source)?;
         }
@@ -365,16 +375,16 @@ impl Order {
         Ok(())
     }
 
-    /// Returns the stream whose order covers a block's stream: itself, or a newer stream in its
-    /// slot. `None` if neither takes work.
+    /// Returns the stream whose order covers `stream`: `stream` itself, or a newer stream in its
+    /// slot. Returns `None` if neither stream takes work.
     #[inline]
     pub fn current(&self, stream: StreamRef) -> Option<StreamRef> {
         let state = &self.streams[stream.slot()];
         (!state.retired && !self.is_detached(stream)).then(|| self.stream_in(stream.slot()))
     }
 
-    /// Returns [`current`](Order::current) for use after the program's call with the stream.
-    /// `None` also if the stream is transient.
+    /// Returns [`current`](Order::current), for use after the program's call with the stream has
+    /// ended. Returns `None` also if the stream is transient.
     #[inline]
     pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
         self.current(stream).filter(|stream| !self.streams[stream.slot()].transient)
@@ -394,7 +404,8 @@ impl Order {
         state.transient && (state.retired || state.generation != stream.generation)
     }
 
-    /// Returns the stream for detached frees. They are completed once all work of the device is.
+    /// Returns the stream for detached frees. These frees are completed once all work of the device
+    /// is completed.
     pub fn detached_stream(&mut self) -> StreamRef {
         let slot = *self.detached.get_or_insert_with(|| {
             let state = Slot { retired: true, transient: true, ..Default::default() };

@@ -22,7 +22,7 @@ const LARGEST_BIN: u32 = 27;
 pub struct Binned {
     live: SlotMap<Segment>,
     bins: Vec<FreeList>,
-    /// Freed blocks above the largest bin. They are given back once their stream reaches the free.
+    /// Freed blocks above the largest bin. Each is given back once its stream has reached the free.
     unpooled: FreeList,
 }
 
@@ -98,8 +98,8 @@ impl Policy for Binned {
         while released < target {
             let left = target - released;
             let covering = bin(left).min(self.bins.len());
-            // One block of the smallest bin that covers the rest of the target; else blocks of the
-            // largest bin that has any, as many as the rest takes.
+            // Releases one block of the smallest bin that covers the rest of the target. If no
+            // block is that large, releases blocks of the largest bin that contains some.
             let mut next = 0;
             for at in (covering..self.bins.len()).chain((0..covering).rev()) {
                 let most = if at >= covering { 1 } else { left >> at << at };
@@ -163,7 +163,8 @@ impl Policy for Binned {
     }
 }
 
-/// Returns the bin of `bytes`; above [`LARGEST_BIN`] no such bin exists.
+/// Returns the number of the bin for `bytes`. The number exceeds [`LARGEST_BIN`] if `bytes` is too
+/// large for a bin.
 fn bin(bytes: u64) -> usize {
     (u64::BITS - (bytes - 1).leading_zeros()) as usize
 }

@@ -1,9 +1,9 @@
 //! `none` and `driver`: a driver call for every request.
 //!
-//! `driver` uses a stream-ordered pool of the driver: it takes frees in the order of their stream.
-//! `none` uses plain allocations and caches nothing. A free blocks the host until its stream has
-//! reached it, then gives the memory back by `cuMemFree`. That call waits for all work of the
-//! device (H200, driver 580).
+//! `driver` uses a stream-ordered pool of the driver. That pool executes a free in the order of its
+//! stream. `none` uses plain allocations and caches nothing. A free in `none` blocks the host until
+//! the stream has reached the free, then gives back the memory with `cuMemFree`. `cuMemFree` waits
+//! for all work of the device (H200, driver 580).
 
 use rustc_hash::FxHashMap;
 
@@ -17,11 +17,11 @@ use crate::stream::{StreamRef, Ticket};
 #[derive(Debug, Default)]
 pub struct Direct {
     live: SlotMap<Segment>,
-    /// Segments freed but not given back yet: their stream is capturing a graph, or a driver call
-    /// failed.
+    /// Segments that were freed but not given back, because their stream is capturing a graph or a
+    /// driver call failed.
     waiting: Vec<(Ticket, Segment)>,
-    /// Number of the last free on each stream that was passed to a pool of the driver, by the
-    /// stream's slot. Until the stream reaches that free, the pool cannot give its memory back to
+    /// For each stream, keyed by slot: number of the last free that was passed to a pool of the
+    /// driver. Until the stream reaches that free, the pool cannot give back the freed memory to
     /// the device.
     given: FxHashMap<usize, u64>,
 }
@@ -61,16 +61,17 @@ impl Policy for Direct {
                     let last = self.given.entry(ticket.slot()).or_default();
                     *last = ticket.number.max(*last);
                 }
-                // Tried again at the next allocation, so that a failed free loses no memory.
+                // The next allocation tries the free again, so that a failed free loses no memory.
                 Err(_) => self.waiting.push((ticket, segment)),
             }
-            // A free cannot be part of a graph under capture: the segment waits.
+            // A capture cannot contain the free, so the segment waits until the capture ends.
             return if given_back == Err(SourceError::Capturing) { Ok(()) } else { given_back };
         }
         let ticket = env.order.note_free(stream, env.source);
         self.waiting.push((ticket, segment));
         if !env.source.is_stream_ordered() {
-            // A capturing stream has no fence to wait for, so its frees keep waiting.
+            // A capturing stream has no fence to wait for, so segments freed on it stay in
+            // `waiting`.
             for fence in env.order.pending_fences(env.source)? {
                 env.source.wait(fence)?;
             }

@@ -1,4 +1,5 @@
-//! Environment of a policy: the driver's memory within the limits of the heap, and counted.
+//! Environment of a policy: takes memory from the driver within the limits of the heap, and counts
+//! it.
 
 use crate::order::Order;
 use crate::source::Limits;
@@ -41,7 +42,7 @@ pub struct Environment<'a> {
     pub stats: &'a mut RunningStats,
     /// Limits of the heap.
     pub limits: Limits,
-    /// Segments that are out of use, but that the driver failed to take back.
+    /// Unused segments that could not be given back because a driver call failed.
     pub stranded: &'a mut Vec<Segment>,
 }
 
@@ -52,7 +53,7 @@ impl Environment<'_> {
         let ordered = self.source.is_stream_ordered();
         if let Some(limit) = self.limits.hard {
             let reserved = self.reserved()?;
-            // A pool of the driver may have the bytes already.
+            // The bytes that a pool of the driver has free may already cover the request.
             let kept = if ordered { reserved.saturating_sub(self.stats.taken) } else { 0 };
             if reserved.saturating_add(growth) > limit && kept < bytes {
                 return Err(Shortage::Limit(growth));
@@ -66,7 +67,7 @@ impl Environment<'_> {
                     Some(limit) => self.reserved()?.saturating_add(growth) > limit,
                     None => false,
                 };
-                // On a nearly full device a pool of the driver takes less than its step.
+                // On a nearly full device, a pool of the driver grows by less than its usual step.
                 let least = round_up(bytes, GRANULE);
                 return Err(if by_limit {
                     Shortage::Limit(growth)
@@ -79,8 +80,8 @@ impl Environment<'_> {
         self.stats.count_taken(segment.bytes);
         self.note_grant(before);
         if ordered && let Some(limit) = self.limits.hard {
-            // The pool's free memory was in pieces, or is unknown, so the driver took more: it is
-            // given back.
+            // The free memory of the driver's pool was fragmented, or its size is unknown, so the
+            // driver took more than the limit. The segment is given back.
             let reserved = self.reserved();
             if !matches!(reserved, Ok(reserved) if reserved <= limit) {
                 if self.give_back(segment).is_err() {
@@ -107,14 +108,15 @@ impl Environment<'_> {
         Ok(chunk)
     }
 
-    /// Returns the bytes reserved before the next driver call, if the driver refused a request
-    /// before.
+    /// Returns the reserved bytes before a driver call, for
+    /// [`note_grant`](Environment::note_grant). Returns `None` if no refusal of the driver is
+    /// recorded.
     fn before_grant(&mut self) -> Option<u64> {
         self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
-    /// Drops a recorded refusal that is out of date: the driver granted memory since, and reported
-    /// no more free bytes after the grant than after the refusal.
+    /// Drops a recorded refusal if it is out of date: the driver granted memory since the refusal,
+    /// and reported no more free bytes after the grant than after the refusal.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
         // A pool of the driver serves some requests without taking anything.
@@ -124,7 +126,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the memory that the heap could reserve, and the part that is left.
+    /// Returns the bytes that the heap could reserve in all, and the bytes of them that are left.
     pub fn headroom(&mut self) -> Headroom {
         Headroom::from_source(self.source, self.limits)
     }
@@ -136,7 +138,7 @@ impl Environment<'_> {
         if allowed { Ok(()) } else { Err(Shortage::Limit(bytes)) }
     }
 
-    /// Gives physical memory back to the driver. The chunk is mapped nowhere.
+    /// Gives back physical memory to the driver. The chunk is mapped nowhere.
     pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
         self.pages()?.destroy(chunk)?;
         self.stats.count_given_back(bytes);
@@ -153,14 +155,14 @@ impl Environment<'_> {
         self.source.reserved().map_err(Shortage::Failed)
     }
 
-    /// Gives a segment back to the driver. Its last use is known to be completed.
+    /// Gives back a segment to the driver. The segment's last use is known to be completed.
     pub fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
         self.source.give_back(segment)?;
         self.stats.count_given_back(segment.bytes);
         Ok(())
     }
 
-    /// Gives a segment back to the driver in the order of `stream`. Only for stream-ordered
+    /// Gives back a segment to the driver in the order of `stream`. Only for stream-ordered
     /// sources.
     pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
         self.source.give_back_on(segment, stream)?;
@@ -169,8 +171,8 @@ impl Environment<'_> {
     }
 }
 
-/// Memory that a heap could have, and the part of it that is left, in bytes. Nothing is left if the
-/// driver does not report it.
+/// Bytes that a heap could reserve in all, and bytes that are left to reserve. Both are zero if the
+/// driver does not report the device's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headroom {
     /// Most that the heap could reserve: the device's memory, or a limit below it.
@@ -180,8 +182,8 @@ pub struct Headroom {
 }
 
 impl Headroom {
-    /// Returns the headroom of a heap over `source`. Other programs' memory on the device is not
-    /// left.
+    /// Returns the headroom of a heap over `source`. Memory that other programs use on the device
+    /// does not count as left.
     pub fn from_source(source: &mut dyn MemorySource, limits: Limits) -> Headroom {
         let (Ok((free, _)), Ok(reserved)) = (source.device_memory(), source.reserved()) else {
             return Headroom::default();

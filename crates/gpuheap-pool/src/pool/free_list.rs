@@ -16,8 +16,8 @@ impl FreeList {
         self.blocks.push((ticket, segment));
     }
 
-    /// Takes the last freed block that `fits` and may be used on `stream`. If none may be used at
-    /// once, polls the driver, then makes `stream` wait.
+    /// Takes the last freed block that `fits` and may be used on `stream`. If no such block may be
+    /// used at once, polls the driver, then makes `stream` wait for one.
     pub(super) fn find(
         &mut self,
         stream: StreamRef,
@@ -25,8 +25,8 @@ impl FreeList {
         fits: impl Fn(u64) -> bool,
     ) -> Result<Option<Segment>, Shortage> {
         let blocks = &self.blocks;
-        // The oldest block that fits has been waiting longest, so its fence is the likeliest to be
-        // reached.
+        // Of the blocks that fit, the oldest one was freed first, so its fence is the likeliest to
+        // be reached.
         let oldest = blocks.iter().position(|(_, segment)| fits(segment.bytes));
         let found = env.order.find(stream, env.source, |order, _| Candidates {
             usable: blocks.iter().rposition(|(ticket, segment)| {
@@ -37,14 +37,15 @@ impl FreeList {
         });
         match found {
             Ok(found) => Ok(found.map(|at| self.blocks.remove(at).1)),
-            // One of the streams takes no work now, so the block stays where it is.
+            // `stream` or the stream of the block takes no work now, so the block stays in the
+            // list.
             Err(SourceError::StreamUnusable) => Ok(None),
             Err(error) => Err(Shortage::Failed(error)),
         }
     }
 
-    /// Gives blocks back until `target` bytes are given back: the smallest that covers the rest of
-    /// the target, else the largest.
+    /// Gives back blocks until `target` bytes are given back. Each time, takes the smallest block
+    /// that covers the rest of the target, else the largest block.
     pub(super) fn release(
         &mut self,
         target: u64,
@@ -73,7 +74,7 @@ impl FreeList {
         failed.map_or(Ok(released), Err)
     }
 
-    /// Gives the block at `address` back, if it is in this list and out of use.
+    /// Gives back the block at `address`, if the block is in this list and out of use.
     pub(super) fn release_at(
         &mut self,
         address: u64,

@@ -1,4 +1,4 @@
-//! Kinds of pools by name, and which of their blocks threads cache.
+//! Kinds of pools and their names, and rules for the blocks that threads cache.
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ pub(super) const ROUNDING: u64 = 512;
 #[non_exhaustive]
 pub enum PoolKind {
     /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free blocks the host
-    /// until all work of the device is completed, and nothing is cached. Only memory freed on a
-    /// capturing stream is kept, as pending, until the capture ends.
+    /// until all work of the device is completed, and nothing is cached. One exception: memory
+    /// freed on a capturing stream stays pending until the capture ends.
     None,
-    /// One list of whole blocks; simple enough to read.
+    /// One list of whole blocks. Its code is short, as an example of a pool.
     Simple,
     /// Powers of two from one byte to 128 MiB, cached by bin. Larger blocks are not cached.
     Binned,
     /// Best fit over segments that are split and coalesced.
     Split,
     /// Best fit over physical pages. If no free range is large enough, free pages are mapped into
-    /// one range. On a device without virtual memory management this is `split`.
+    /// one range. On a device without virtual memory management, `stitched` works like `split`.
     Stitched,
     /// A stream-ordered pool of the driver. It keeps freed memory up to the release threshold
     /// (`HeapBuilder::release_threshold`), by default all of it.
@@ -33,7 +33,7 @@ pub enum PoolKind {
 }
 
 impl PoolKind {
-    /// All pools, in the order in which they are shown.
+    /// All pools, in the order in which documentation and messages list them.
     pub const ALL: [PoolKind; 6] = [
         PoolKind::None,
         PoolKind::Simple,
@@ -80,23 +80,24 @@ impl PoolKind {
     }
 }
 
-/// Blocks of a policy that each thread caches.
+/// Rules for which blocks of a policy each thread caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptByThreads {
     /// Rounding of sizes.
     pub rounding: Rounding,
-    /// Largest size, in bytes, of which a few blocks each are cached.
+    /// Largest size, in bytes, of small blocks. A thread caches a few blocks of each small size.
     pub small: u64,
-    /// Largest size, in bytes, of which a few blocks each are cached if several threads use the
-    /// pool and would wait for each other.
+    /// Value that replaces `small`, in bytes, if several threads use the pool and would wait for
+    /// each other.
     pub small_shared: u64,
     /// `true` if the last larger block that was freed is cached.
     pub large: bool,
 }
 
 impl KeptByThreads {
-    /// Returns which blocks of `pool` threads cache; `None` if they cache none. `simple` is for
-    /// reading, `none` caches nothing, and with `driver` the driver decides.
+    /// Returns the rules for blocks of `pool` that threads cache. Returns `None` if threads cache
+    /// no block of `pool`: `simple` is kept simple as an example, `none` caches nothing, and with
+    /// `driver` the driver decides.
     pub fn for_pool(pool: PoolKind) -> Option<KeptByThreads> {
         match pool {
             // Blocks of one bin are interchangeable, so caching them costs no utilisation.
@@ -106,8 +107,9 @@ impl KeptByThreads {
                 small_shared: u64::MAX,
                 large: false,
             }),
-            // Reusing larger blocks in place instead of by best fit costs `gpt_train_short` 0.06 to
-            // 0.15 of utilisation and `serve_threads` 0.03 to 0.1.
+            // The limits are small because a thread reuses its blocks without best fit. For larger
+            // blocks that costs `gpt_train_short` 0.06 to 0.15 of utilisation and `serve_threads`
+            // 0.03 to 0.1.
             PoolKind::Split => Some(KeptByThreads {
                 rounding: Rounding::Units,
                 small: 256 << 10,
@@ -135,7 +137,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// Returns the block size for a request of `bytes`, not zero, whose block threads cache.
+    /// Returns the block size for a request of `bytes`, not zero, of a size that threads cache.
     #[inline]
     pub fn round(self, bytes: u64) -> u64 {
         match self {
@@ -163,7 +165,7 @@ impl fmt::Display for PoolKind {
     }
 }
 
-/// Error for a name that no policy has. Its text lists the names of all policies.
+/// Error for an unknown pool name. The text of the error lists the names of all pools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPool(String);
 

@@ -32,7 +32,7 @@ pub use policy::{BlockRef, Cached, Forecast, Held, Outlook, Policy, Request, Ser
 pub use simple::Simple;
 pub use stitched::{Stitched, Tuning};
 
-/// Makes the policy of that kind, with nothing taken.
+/// Makes a policy of the kind `pool` that holds no memory.
 pub fn new_policy(pool: PoolKind, tuning: Tuning) -> Box<dyn Policy> {
     match pool {
         PoolKind::None | PoolKind::Driver => Box::new(Direct::default()),

@@ -7,7 +7,7 @@ use crate::stats::RunningStats;
 use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
 
-/// Block that a policy handed out. The key has a meaning only within the policy.
+/// Block that a policy handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRef {
     /// Key of the block within its policy.
@@ -27,7 +27,8 @@ pub struct Request {
     pub stream: StreamRef,
 }
 
-/// Block that serves a request; `None` if none is cached and the policy may not take memory.
+/// Block that serves a request. `None` if no cached block serves it and the policy may not take
+/// memory.
 pub type Served = Result<Option<BlockRef>, Shortage>;
 
 /// Memory of a policy that is not in use.
@@ -35,13 +36,15 @@ pub type Served = Result<Option<BlockRef>, Shortage>;
 pub struct Cached {
     /// Free bytes, pending ones included.
     pub bytes: u64,
-    /// Pending bytes: free, but their stream is not known to have reached the free.
+    /// Pending bytes: freed, but the freeing stream is not known to have reached the free.
     pub pending: u64,
     /// Largest free block at contiguous addresses, in bytes.
     pub largest: u64,
-    /// Bytes that could be mapped together for one request; zero for policies that map nothing.
+    /// Free bytes that could be mapped together for one request. Zero for policies that map
+    /// nothing.
     pub stitchable: u64,
-    /// Free bytes that only other streams than the requesting one may use at once.
+    /// Free bytes that the requesting stream may use only after a wait, because another stream
+    /// freed them.
     pub on_other_streams: u64,
 }
 
@@ -70,7 +73,7 @@ impl Cached {
     }
 }
 
-/// Memory that live blocks hold: the pieces, segments and chunks, with at least one live block.
+/// Memory that live blocks hold: the pieces (segments or chunks) with at least one live block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes of these pieces. None of them can be given back.
@@ -82,14 +85,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// Counts a piece.
+    /// Counts a piece of `bytes`, of which `free` are free.
     pub(super) fn add(&mut self, bytes: u64, free: u64) {
         self.bytes += bytes;
         self.free += free;
         self.pieces += 1;
     }
 
-    /// Returns the memory of segments that are live as a whole.
+    /// Counts segments that are one live block each.
     pub(super) fn whole<'a>(live: impl Iterator<Item = &'a Segment>) -> Held {
         let mut held = Held::default();
         live.for_each(|segment| held.add(segment.bytes, 0));
@@ -102,49 +105,49 @@ impl Held {
 pub struct Outlook<'a> {
     /// Statistics of the heap.
     pub stats: &'a RunningStats,
-    /// Memory that the heap could have.
+    /// Memory that the heap could still reserve.
     pub headroom: Headroom,
     /// Frees that no wait can complete.
     pub stuck: &'a Stuck,
 }
 
-/// Forecast of a policy for a request, with all frees so far completed.
+/// Forecast of a policy for a request, made as if all frees so far were completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// Memory that the policy would take from the driver with the cache as it is, in the order in
-    /// which it tries. If there is memory for none of these, it gives cached memory back for the
-    /// request.
+    /// Amounts that the policy would try to take from the driver with the present cache, in this
+    /// order. If the driver has memory for none of them, the policy gives back cached memory for
+    /// the request.
     pub takings: Vec<Taking>,
     /// `true` if a cached block holds the request in one piece.
     pub is_cached: bool,
-    /// Least that the policy would take from the driver otherwise, in bytes.
+    /// Least bytes that the policy would take from the driver if the request is not cached.
     pub take: u64,
     /// Bytes that the policy would take if no cached piece became part of the request. Missing
-    /// memory is counted with this figure, because such pieces are given back to the driver with
-    /// the others.
+    /// memory is counted with this figure, because a reclaim gives back such pieces with the
+    /// others.
     pub take_whole: u64,
-    /// Segments without a live block: they could be given back to the driver.
+    /// Segments without a live block. They could be given back to the driver.
     pub spare: Vec<Segment>,
-    /// Largest free piece of the other segments, in bytes.
+    /// Largest free piece in bytes, outside the segments of `spare`.
     pub largest_left: u64,
     /// Bytes that are free but [stuck](Stuck). The other figures count them as in use.
     pub stuck: u64,
-    /// `true` if frees that were passed to a pool of the driver are stuck. The driver does not say
-    /// how much of its pool that is.
+    /// `true` if frees that were passed to a pool of the driver are stuck. The driver does not
+    /// report how many bytes these frees are.
     pub driver_is_stuck: bool,
 }
 
-/// Memory that a policy would take from the driver for a request.
+/// One amount of memory that a policy would try to take from the driver for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
     /// Bytes; zero if a cached block holds the request.
     pub bytes: u64,
-    /// Bytes that the policy gives back first, at least.
+    /// Least bytes that the policy gives back before the taking.
     pub after: u64,
 }
 
 impl Taking {
-    /// Taking of `bytes`, with nothing given back first.
+    /// Makes a taking of `bytes` with nothing given back before it.
     pub fn new(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
@@ -155,7 +158,7 @@ pub trait Policy: Send {
     /// Allocates a block of at least `bytes`, not zero, for use on `stream`, ordered after the work
     /// enqueued there. The block comes from the cache, else from the driver.
     ///
-    /// If the call fails, memory found or taken on the way stays cached and counted.
+    /// If the call fails, memory that it took from the driver stays cached and counted.
     fn allocate(
         &mut self,
         request: Request,
@@ -176,14 +179,14 @@ pub trait Policy: Send {
         env: &mut Environment<'_>,
     ) -> Result<(), SourceError>;
 
-    /// Gives at least `target` bytes of cached memory back to the driver, as far as it is known to
-    /// be out of use. Large segments go before small ones, and no more than necessary. Returns the
-    /// bytes given back.
+    /// Gives back at least `target` bytes of cached memory to the driver, if so many are known to
+    /// be out of use. Gives back large segments before small ones, and no more than necessary.
+    /// Returns the bytes given back.
     fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
 
     /// Gives back at least `target` bytes of the memory freed since the last call, as far as the
-    /// policy notes it. Returns the bytes given back. For callers that call it at every free; only
-    /// with a soft limit.
+    /// policy noted these frees. Returns the bytes given back. A heap with a soft limit calls this
+    /// after every free.
     fn release_freed(
         &mut self,
         target: u64,
@@ -197,8 +200,8 @@ pub trait Policy: Send {
         true
     }
 
-    /// Gives the segment that holds `address` back to the driver if no block of it is in use.
-    /// Returns the bytes given back.
+    /// Gives back the segment that contains `address` to the driver, if no block of the segment is
+    /// in use. Returns the bytes given back.
     fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
 
     /// Forecasts a request of `bytes`, not zero, as if no work were in flight.

@@ -1,8 +1,8 @@
-//! `simple`: one list of whole blocks, first fit. It is the counterpart of CUDA.jl's
-//! `JULIA_CUDA_MEMORY_POOL=simple` (to 3.3), for comparisons with it.
+//! `simple`: one list of whole blocks, first fit. It is the counterpart of
+//! `JULIA_CUDA_MEMORY_POOL=simple` in CUDA.jl (up to 3.3), for comparisons with CUDA.jl.
 //!
-//! A request takes a cached block that exceeds it by at most 1 MiB for requests up to 32 MiB, by at
-//! most 4 MiB above. Blocks are neither split nor merged.
+//! A cached block may exceed the request by at most 1 MiB, or by 4 MiB if the request is larger
+//! than 32 MiB. Blocks are neither split nor merged.
 
 use super::free_list::FreeList;
 use super::slot_map::SlotMap;
@@ -13,7 +13,8 @@ use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stream::StreamRef;
 
-/// Requests up to this size may waste [`SMALL_WASTE`] bytes, larger ones [`LARGE_WASTE`].
+/// Largest request, in bytes, that may waste only [`SMALL_WASTE`] bytes. Larger requests may waste
+/// [`LARGE_WASTE`] bytes.
 const SMALL: u64 = 32 << 20;
 const SMALL_WASTE: u64 = 1 << 20;
 const LARGE_WASTE: u64 = 4 << 20;
@@ -95,7 +96,8 @@ impl Policy for Simple {
     }
 }
 
-/// Returns a predicate: `true` if a cached block is large enough for `bytes` and not too large.
+/// Returns a predicate of block sizes: `true` if the size is large enough for `bytes` and not too
+/// large.
 fn fits(bytes: u64) -> impl Fn(u64) -> bool {
     let most = bytes.saturating_add(if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE });
     move |block| bytes <= block && block <= most

@@ -1,6 +1,6 @@
-//! Values in one vector, each named by its index.
+//! A vector of values in which the index of a value is its key.
 
-/// Vector that reuses the indexes of removed values.
+/// Vector that gives the indexes of removed values to new values.
 #[derive(Debug)]
 pub(super) struct SlotMap<T> {
     entries: Vec<Option<T>>,

@@ -1,5 +1,6 @@
-//! Every policy against a naive model without a driver. Checks for overlap and unordered reuse,
-//! that the statistics are exact, and that everything is returned at the end.
+//! Tests every policy against a naive model without a driver. Checks that blocks do not overlap,
+//! that reuse is ordered, that the statistics are exact, and that all memory is given back at the
+//! end.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +18,9 @@ use crate::testing::{
 
 const STREAMS: usize = 4;
 
-/// Bytes. The model visits each page, and Miri can do so for few.
+/// Largest common size, in bytes. The model visits each page of it, so Miri needs a smaller size.
 const LARGE: u64 = if cfg!(miri) { 8 << 20 } else { 200 << 20 };
-/// A size for which `binned` has no bin.
+/// A size in bytes for which `binned` has no bin.
 const BEYOND_BINS: u64 = if cfg!(miri) { LARGE } else { (128 << 20) + 1 };
 
 fn sizes() -> impl Strategy<Value = u64> {
@@ -54,8 +55,8 @@ struct World {
     live: BTreeMap<u64, Live>,
     /// Number of failed requests.
     refused: u64,
-    /// Used ranges of physical bytes, by start: end, the stream that used the range last, and that
-    /// stream's clock.
+    /// Used ranges of physical bytes, keyed by start. Each has its end, the stream that used the
+    /// range last, and the clock of that stream.
     used: BTreeMap<u64, (u64, usize, Clock)>,
 }
 
@@ -148,7 +149,7 @@ impl World {
         // The program itself must order the freeing stream after the one that used the block.
         let user = live.user;
         let capturing = |slot| self.model.capturing == Some(slot);
-        // Streams have the slots of their numbers.
+        // The number of a stream is its slot.
         let stream = if capturing(user) || capturing(stream) { user } else { stream };
         let stream = self.streams[stream];
         if user != stream.slot() {
@@ -238,15 +239,15 @@ impl World {
         }
         (0..STREAMS).for_each(|slot| self.model.complete(slot));
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
-        // A fence may have failed on a transient stream. Its free then stays pending until that
-        // stream's next free, or until a wait for the whole device, as here.
+        // A fence of a transient stream may have failed. The free then stays pending until that
+        // stream's next free or a wait for the whole device. This is such a wait.
         self.model.all_known();
         self.order.complete_all(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         if self.limits.soft.is_some() {
             let released = self.act(|policy, env| policy.release_freed(u64::MAX, env));
             released.map_err(|error| format!("{error:?}"))?;
-            // Memory that a failed growth left was never freed.
+            // A failed growth leaves memory that no program freed, so it is not noted as freed.
             let grew = |action: &Action| !matches!(action, Action::Fail { .. });
             if self.stats.taken > 0 && self.refused == 0 && actions.iter().all(grew) {
                 return Err(format!("{} bytes were freed and not noted", self.stats.taken));

@@ -31,24 +31,24 @@ pub struct Fence(pub u32);
 pub enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
-    /// The stream takes no work now, so no stream can wait for it and it cannot wait. It is
-    /// capturing a graph, or was retired. Or it is a transient stream (one that may have ended
-    /// unannounced) whose fence could not be recorded while it could be named.
+    /// The stream takes no work now, so it cannot wait and no stream can wait for it. It is
+    /// capturing a graph, or was retired. Or it is a transient stream (one that may end
+    /// unannounced) and no fence could be recorded while its handle was valid.
     StreamUnusable,
     /// The stream is capturing a graph, and the call is not allowed in a capture.
     Capturing,
     /// The context is no longer usable.
     Gone(Gone),
-    /// The host is accessing unified memory, during which the device allows no such call.
+    /// The host is accessing unified memory. The device allows no such call until the access ends.
     HostBorrowed,
     /// Any other failure of the driver.
     Driver(DriverFailure),
 }
 
-/// A failed driver call of a kind that a policy does not handle.
+/// A driver call that failed with an error that no policy handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverFailure {
-    /// Name of the driver function, by its symbol.
+    /// Symbol name of the driver function.
     pub function: &'static str,
     /// The driver's error code.
     pub code: i32,
@@ -79,19 +79,19 @@ impl fmt::Display for Gone {
     }
 }
 
-/// Limits of one heap, in bytes taken from the driver; `None` for no limit.
+/// Limits of one heap on the bytes taken from the driver. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Soft limit: cached memory above it is given back at the heap's next call that finds it out
-    /// of use.
+    /// Soft limit. Cached memory above this limit is given back at the heap's next call that finds
+    /// the memory out of use.
     pub soft: Option<u64>,
     /// Hard limit, never exceeded: an allocation that would exceed it is refused with an error. The
-    /// pool takes at least 2 MiB at a time, or 32 MiB with `driver`; if less than that is left, it
-    /// takes nothing more.
+    /// pool takes at least 2 MiB at a time, or 32 MiB with `driver`. If less than that is left
+    /// below the limit, the pool takes nothing more.
     pub hard: Option<u64>,
 }
 
-/// A wait that can be carried out later.
+/// A function that waits. It is made under the heap's lock and called later.
 pub type Waiter = Box<dyn FnOnce() -> Result<(), SourceError> + Send>;
 
 /// Source of memory and of stream order: the driver, or a model of it.
@@ -102,10 +102,10 @@ pub trait MemorySource: Send {
     /// Takes `bytes`, not zero, for use on `stream`, ordered after the work enqueued there.
     fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError>;
 
-    /// Gives a segment back whose last use is completed.
+    /// Gives back a segment whose last use is completed.
     fn give_back(&mut self, segment: Segment) -> Result<(), SourceError>;
 
-    /// Gives a segment back in the order of `stream`. Only for sources that are
+    /// Gives back a segment in the order of `stream`. Only for sources that are
     /// [stream-ordered](MemorySource::is_stream_ordered).
     fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> Result<(), SourceError> {
         self.give_back(segment)
@@ -116,7 +116,8 @@ pub trait MemorySource: Send {
         false
     }
 
-    /// Returns the bytes that the driver counts for all segments taken, its own rounding included.
+    /// Returns the bytes that the driver counts for all segments taken, including the driver's
+    /// rounding.
     fn reserved(&mut self) -> Result<u64, SourceError>;
 
     /// Returns the high-water mark of [`reserved`](MemorySource::reserved).
@@ -125,12 +126,12 @@ pub trait MemorySource: Send {
     /// Returns the most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
     fn growth(&self, bytes: u64) -> u64;
 
-    /// Returns by how much [`reserved`](MemorySource::reserved) would fall if these segments were
-    /// given back and the driver kept nothing.
+    /// Returns the bytes by which [`reserved`](MemorySource::reserved) would fall if these segments
+    /// were given back and the driver kept none of them.
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError>;
 
     /// Returns how many of the [`regained`](MemorySource::regained) bytes of these segments the
-    /// driver may keep, because other memory may lie in the same piece of the device.
+    /// driver may keep, because other memory may share a granule of the device with them.
     fn may_stay(&mut self, _segments: &[Segment]) -> Result<u64, SourceError> {
         Ok(0)
     }
@@ -161,14 +162,15 @@ pub trait MemorySource: Send {
         stream: Option<StreamRef>,
     ) -> Result<(), SourceError>;
 
-    /// Returns the most that could ever be taken, in bytes.
+    /// Returns the most bytes that could ever be taken.
     fn capacity(&self) -> u64;
 
-    /// Returns the free and the total bytes of the device, all processes counted. For pinned
+    /// Returns the free and the total bytes of the device, counting all processes. For pinned
     /// memory, returns the host's bytes.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
 
-    /// Returns `true` if `stream` is capturing a graph: then it is neither fenced nor made to wait.
+    /// Returns `true` if `stream` is capturing a graph. A capturing stream is neither fenced nor
+    /// made to wait.
     fn is_capturing(&mut self, _stream: StreamRef) -> Result<bool, SourceError> {
         Ok(false)
     }
@@ -193,27 +195,27 @@ pub trait MemorySource: Send {
     }
 
     /// Returns a wait that blocks the host until the fence is reached, to be called without the
-    /// heap's lock. If the fence is forgotten and used again in between, the wait takes longer,
-    /// never shorter.
+    /// heap's lock. If the fence is forgotten and its event is reused before the call, the wait may
+    /// take longer, never shorter.
     fn waiter(&mut self, fence: Fence) -> Waiter;
 
     /// Frees the fence.
     fn forget(&mut self, fence: Fence);
 
-    /// Begins a group of calls, up to [`end_calls`](MemorySource::end_calls), that enters and
-    /// leaves the driver once. Both calls come from one thread, with no call of the program in
-    /// between.
+    /// Begins a group of driver calls that enters and leaves the driver once.
+    /// [`end_calls`](MemorySource::end_calls) ends the group, on the same thread and before control
+    /// returns to the program.
     fn begin_calls(&mut self) {}
 
     /// Ends the group that [`begin_calls`](MemorySource::begin_calls) began.
     fn end_calls(&mut self) {}
 
-    /// Leaves the remaining memory allocated when the source is dropped, because it is unknown
-    /// whether it is in use. The context or the process frees it at its end.
+    /// Keeps the remaining memory allocated when the source is dropped, because the memory may
+    /// still be in use. It is freed when the context or the process ends.
     fn leave(&mut self) {}
 
-    /// Frees all memory that a reset of the context did not free, live or not: it is no longer
-    /// usable.
+    /// Frees all memory that a reset of the context did not free. Live memory is freed too, because
+    /// it is no longer usable.
     fn after_reset(&mut self) {}
 
     /// Returns the calls for physical memory and addresses; `None` if this source has none.
@@ -221,8 +223,8 @@ pub trait MemorySource: Send {
         None
     }
 
-    /// Lets another device, by its ordinal, access all memory that is mapped so far. Peer access is
-    /// enabled.
+    /// Lets the device with the ordinal `reader` access all memory mapped so far. The caller has
+    /// enabled peer access.
     fn open_to(&mut self, _reader: i32) -> Result<(), SourceError> {
         Ok(())
     }
@@ -243,7 +245,8 @@ pub trait MemorySource: Send {
 /// ones are rounded up to whole granules, and `cuMemGetInfo` moves in steps of 2 MiB.
 pub const GRANULE: u64 = 2 << 20;
 
-/// Rounds `bytes` up to a multiple of `to`, a power of two; saturates at the last multiple.
+/// Rounds `bytes` up to a multiple of `to`, a power of two. Saturates at the largest multiple that
+/// `u64` can hold.
 #[inline]
 pub fn round_up(bytes: u64, to: u64) -> u64 {
     bytes.saturating_add(to - 1) & !(to - 1)

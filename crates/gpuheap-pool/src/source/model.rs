@@ -2,11 +2,12 @@
 //! policies.
 //!
 //! Streams are counters. [`Model::work`] notes work. The work is done when the test calls
-//! [`Model::complete`], or at once. A vector clock for each stream says which work of other streams
-//! it comes after.
+//! [`Model::complete`], or at once if [`Model::immediate`] is set. The vector clock of each stream
+//! records the work of other streams that the stream comes after.
 //!
-//! [`Pages`] are strict. Chunks are mapped whole, onto no other mapping, and inside reserved
-//! addresses. A mapping is removed only once the host knows that the work on it is done.
+//! [`Pages`] are checked strictly. Chunks must be mapped whole, inside reserved addresses, and not
+//! over another mapping. A mapping may be removed only after the host knows that the work on the
+//! mapping is done.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,8 +17,8 @@ use super::{
 };
 use crate::stream::StreamRef;
 
-/// Capacity, in bytes, of a device with plenty of memory. Tables have an entry for each page of it,
-/// and Miri fills them one by one.
+/// Capacity, in bytes, of a device with plenty of memory. The tables have an entry for each page of
+/// this memory, and Miri fills the entries one by one.
 pub const LARGE_DEVICE: u64 = if cfg!(miri) { 1 << 30 } else { 1 << 40 };
 
 /// Progress of every stream, by slot.
@@ -28,12 +29,12 @@ pub type Clock = Vec<u64>;
 pub struct Model {
     capacity: u64,
     next_address: u64,
-    /// Segments by address, with the bytes that the driver counts for each.
+    /// Segments that were taken and not given back, keyed by address.
     taken: BTreeMap<u64, Segment>,
     reserved: u64,
     reserved_peak: u64,
-    /// Vector clock of each stream, by slot: the work that the stream comes after. Its own entry
-    /// counts its work.
+    /// Vector clock of each stream, by slot: the work that the stream comes after. In its own
+    /// clock, a stream's entry counts the work of that stream.
     clocks: Vec<Clock>,
     /// Work done on each stream, by slot.
     done: Clock,
@@ -41,9 +42,9 @@ pub struct Model {
     pub immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
-    /// Work on each stream that the host knows to be done, by slot.
+    /// For each stream, by slot: the work that the host knows to be done.
     known: Clock,
-    /// Address and size of each chunk's bytes, by its number.
+    /// Address and size of each chunk's bytes, keyed by the chunk's number.
     chunks: HashMap<u32, Segment>,
     next_chunk: u32,
     /// Reserved ranges of addresses: start and length.
@@ -51,9 +52,9 @@ pub struct Model {
     /// Mappings, by address.
     maps: BTreeMap<u64, Mapping>,
     calls: u64,
-    /// Number of calls that changed memory or mappings.
+    /// Number of calls so far that changed memory or mappings.
     pub changes: u64,
-    /// Number of the call that fails.
+    /// Number of the call that fails, counted like `calls`.
     pub fail_call: Option<u64>,
     /// Slot of a stream that is capturing a graph.
     pub capturing: Option<usize>,
@@ -63,7 +64,7 @@ pub struct Model {
 struct Mapping {
     chunk: u32,
     bytes: u64,
-    /// Last work on the mapping, by slot.
+    /// Last work on the mapping by each stream, keyed by the stream's slot.
     work: HashMap<usize, u64>,
 }
 
@@ -96,7 +97,7 @@ impl Model {
         }
     }
 
-    /// Adds a piece of work to a stream. Returns the stream's clock.
+    /// Enqueues a piece of work on a stream. Returns the stream's clock.
     pub fn work(&mut self, stream: StreamRef) -> Clock {
         self.clock(stream.slot())[stream.slot()] += 1;
         if self.immediate {
@@ -111,8 +112,8 @@ impl Model {
         self.note_done(&clock);
     }
 
-    /// Returns `true` if work that ended at `end` on `owner` comes before the next work of
-    /// `stream`: the stream waits for it, or it is done.
+    /// Returns `true` if the work of `owner` up to `end` comes before the next work of `stream`:
+    /// either `stream` waits for that work, or the work is done.
     pub fn is_ordered(&mut self, owner: usize, end: &Clock, stream: StreamRef) -> bool {
         let position = end[owner];
         self.clock(stream.slot());
@@ -120,7 +121,7 @@ impl Model {
             || self.done.get(owner).copied().unwrap_or(0) >= position
     }
 
-    /// Completes all work, and shows it to the host.
+    /// Completes all work and marks it as known to the host.
     pub fn all_known(&mut self) {
         (0..self.clocks.len()).for_each(|slot| self.complete(slot));
         self.known.clone_from(&self.done);
@@ -148,7 +149,7 @@ impl Model {
     }
 
     /// Returns the physical pieces that are mapped in a range of addresses, in the order of the
-    /// addresses. `None` if an address has no memory.
+    /// addresses. Returns `None` if an address of the range has no memory.
     pub fn physical(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
         let end = address + bytes;
         if let Some((_, segment)) = self.taken.range(..=address).next_back()
@@ -170,7 +171,7 @@ impl Model {
         Some(pieces)
     }
 
-    /// Notes that the work of `slot` so far uses these addresses.
+    /// Notes that the stream in `slot` uses these addresses in its work so far.
     pub fn uses(&mut self, address: u64, bytes: u64, slot: usize) {
         let position = self.clocks[slot][slot];
         for (start, map) in self.maps.range_mut(..address + bytes).rev() {
@@ -310,7 +311,8 @@ impl MemorySource for Model {
         for (mine, theirs) in clock.iter_mut().zip(&after) {
             *mine = (*mine).max(*theirs);
         }
-        // The wait is work of the stream: a fence recorded after it is not reached before it.
+        // The wait counts as work of the stream: a later fence of the stream is not reached before
+        // the wait ends.
         self.work(stream);
         Ok(())
     }

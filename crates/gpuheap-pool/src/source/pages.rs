@@ -1,4 +1,4 @@
-//! Physical memory and addresses apart, through the driver's virtual memory management.
+//! Physical memory and addresses, taken separately through the driver's virtual memory management.
 
 use super::SourceError;
 
@@ -18,19 +18,20 @@ pub trait Pages {
     /// Reserves `bytes` of addresses, without memory.
     fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError>;
 
-    /// Frees addresses as they were reserved, with nothing mapped at them.
+    /// Frees a range of addresses that one call of `reserve` returned. Nothing is mapped at the
+    /// range.
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError>;
 
-    /// Takes physical memory from the device; it counts as reserved from here on.
+    /// Takes physical memory from the device. The memory counts as reserved after this call.
     fn create(&mut self, bytes: u64) -> Result<Chunk, SourceError>;
 
     /// Gives back physical memory that is mapped nowhere.
     fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError>;
 
-    /// Maps chunks one after the other from `address` on, and lets the device read and write the
-    /// range. If the call fails, no chunk is mapped.
+    /// Maps chunks one after the other, starting at `address`, and lets the device read and write
+    /// the range. If the call fails, no chunk is mapped.
     fn map(&mut self, address: u64, chunks: &[Chunk]) -> Result<(), SourceError>;
 
-    /// Unmaps one chunk, of `bytes`, from `address`.
+    /// Unmaps one chunk of `bytes` bytes that is mapped at `address`.
     fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), SourceError>;
 }

@@ -20,7 +20,8 @@ impl Stitched {
         let runs = self.primary.all_free_blocks().filter_map(|key| {
             Some(self.primary.run_from(key, is_completed)? - self.primary.blocks[key].address)
         });
-        // If only a part of a block is stuck, the rest counts as a free block.
+        // If only a part of a block is stuck, the larger part before or after it counts as a free
+        // block.
         let parts = self.primary.all_free_blocks().map(|key| self.primary.blocks[key].stuck(stuck));
         let rests = self.primary.all_free_blocks().filter_map(|key| {
             let block = &self.primary.blocks[key];
@@ -29,7 +30,7 @@ impl Stitched {
         });
         let largest = runs.chain(rests).max().unwrap_or(0);
         let (head, tail, longest) = self.edges(is_completed);
-        // The forecast counts the free chunks as given back.
+        // The forecast counts free chunks as given back, so they add nothing to `edges`.
         let edges = if self.in_segments { 0 } else { head + tail };
         let mut spare: Vec<Segment> = self
             .memory
@@ -54,12 +55,12 @@ impl Stitched {
         }
     }
 
-    /// Returns the bytes that a request would take from the driver with the present cache, once all
-    /// frees but the stuck ones are completed. Then `spare` bytes of chunks could be given back.
-    /// Follows the steps of the module's list in order.
+    /// Returns the bytes that a request would take from the driver with the present cache, as if
+    /// all frees but the stuck ones were completed. `spare` is the bytes of chunks that could be
+    /// given back. Follows the steps that the list of the parent module describes, in that order.
     pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
         let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());
-        // For large requests, empty small runs count as free blocks of large requests.
+        // Empty small runs count as free blocks for large requests.
         let &Outlook { stats, headroom, stuck } = outlook;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
@@ -106,7 +107,7 @@ impl Stitched {
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
             takings.push(Taking::new(more));
         }
-        // Last step before a failure: large requests may use small runs.
+        // In the last step before a failure, large requests may use all free memory of small runs.
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,
@@ -117,7 +118,8 @@ impl Stitched {
         takings
     }
 
-    /// Returns `true` if a stitched range whose blocks are all `usable` holds `bytes`.
+    /// Returns `true` if a stitched range with at least `bytes` exists whose blocks are all
+    /// `usable`.
     fn is_range_free(&self, bytes: u64, stuck: &Stuck, usable: impl Fn(&Block) -> bool) -> bool {
         self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
             let range =

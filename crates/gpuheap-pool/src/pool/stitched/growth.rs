@@ -1,58 +1,62 @@
-//! Growth: how much more than live memory may be taken, and in which pieces.
+//! Growth: bounds on the memory taken beyond live memory, and on the size of its pieces.
 //!
 //! Memory that no other program needs costs nothing, and a mapping costs 25 µs. While the device
 //! and the limits are far from full, the pool therefore takes new memory instead of stitching, and
-//! takes it in large pieces before it is needed. Both shrink to nothing as the device or a limit
-//! fills.
+//! takes it in large pieces before it is needed. As the device or a limit fills, the extra memory
+//! and the pieces shrink to nothing.
 
 use crate::pool::Headroom;
 use crate::source::{GRANULE, round_up};
 
-/// Largest chunk, bytes. Setting access costs 24 µs for each chunk of up to 512 MiB, and giving one
-/// of that size back 136 µs (H200, driver 580). Larger chunks save nothing more.
+/// Largest chunk, in bytes. For each chunk of up to 512 MiB, setting access costs 24 µs. Giving
+/// back a chunk of 512 MiB costs 136 µs (H200, driver 580). Larger chunks save nothing more.
 pub(super) const MOST: u64 = 512 << 20;
 
-/// Divisor of the most that the heap could reserve: 1.4 % of it may be reserved above the
-/// high-water mark of live bytes. None of 20 recorded programs then stitches on an H200. Random
-/// sizes with 8 GiB live are used to 0.81 there; with a divisor of 64, to 0.79.
+/// Divisor of the most bytes that the heap could reserve. The quotient, 1.4 % of them, may be
+/// reserved above the high-water mark of live bytes. With this value, none of 20 recorded programs
+/// stitches on an H200. For random sizes with 8 GiB live, utilisation is 0.81 there; with a divisor
+/// of 64 it is 0.79.
 const SHARE_OF_MOST: u64 = 72;
-/// Divisor of the bytes that are left. The allowance shrinks once three quarters are reserved.
+/// Divisor of the bytes that are left to reserve: a second bound of the allowance. The allowance
+/// shrinks once three quarters of the device are reserved.
 const SHARE_OF_LEFT: u64 = 16;
-/// Divisor of the allowance that bounds a piece: 128 MiB of an H200. The driver takes 80 µs for a
-/// piece of any size from 32 MiB on, and larger pieces leave more unused.
+/// Divisor of the allowance. The quotient bounds the size of a piece: 128 MiB on an H200. The
+/// driver takes 80 µs for a piece of any size from 32 MiB on, and larger pieces leave more memory
+/// unused.
 const PIECES: u64 = 12;
-/// Bound of a piece while less than [`FEW_RESERVED`] bytes are reserved, and divisor of the
-/// reserved bytes that bounds a piece from then on. A flush leaves each piece that holds a live
-/// block. Pieces of up to 128 MiB from the beginning left 264 MiB for 10 MiB live.
+/// Bound of a piece, in bytes. If fewer than [`FEW_RESERVED`] bytes are reserved, the bound is
+/// [`SMALL_PIECE`], else the reserved bytes divided by [`PART_OF_RESERVED`]. A flush cannot give
+/// back a piece that contains a live block. With pieces of up to 128 MiB from the beginning, a
+/// flush left 264 MiB for 10 MiB live.
 const SMALL_PIECE: u64 = 16 << 20;
 const FEW_RESERVED: u64 = 1 << 30;
 const PART_OF_RESERVED: u64 = 8;
-/// Multiple of the reserved bytes that bounds a piece, so that a program that needs little takes
-/// little.
+/// Factor of the reserved bytes. The product bounds the next piece, so that a program that needs
+/// little memory takes little.
 const TIMES: u64 = 4;
 
-/// Bound on the memory that is taken for a request.
+/// Bound on the total memory after a request takes new memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// The total that [growth](super::growth) allows before free memory is stitched.
+    /// Total bytes that [growth](super::growth) allows before free memory is stitched.
     Slack,
-    /// None, because free memory does not serve the request.
+    /// No bound, because free memory cannot serve the request.
     None,
 }
 
 /// Bounds of the memory that is taken for one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
-    /// Total up to which new memory is taken rather than stitched.
+    /// Total bytes up to which new memory is taken. Above it, free memory is stitched.
     pub(super) most: u64,
-    /// Largest piece that the device and the limits allow.
+    /// Largest piece that the device and the limits allow, in bytes.
     pub(super) most_piece: u64,
-    /// Bytes that may be taken at once.
+    /// Bytes left before the device or a limit is full.
     left: u64,
 }
 
-/// Returns the bytes that may be reserved above the high-water mark of live bytes, as far as the
-/// device and the limits are from full.
+/// Returns the bytes that may be reserved above the high-water mark of live bytes. The fuller the
+/// device or a limit, the fewer.
 pub(super) fn allowance(headroom: Headroom) -> u64 {
     (headroom.most / SHARE_OF_MOST).min(headroom.left / SHARE_OF_LEFT)
 }
@@ -64,7 +68,7 @@ pub(super) fn piece(most_piece: u64, memory: u64) -> u64 {
     floor_power(piece).clamp(GRANULE, MOST)
 }
 
-/// Returns the largest power of two that is at most `bytes`; zero for zero.
+/// Returns the largest power of two that is at most `bytes`. Returns zero for zero.
 pub(super) fn floor_power(bytes: u64) -> u64 {
     if bytes == 0 { 0 } else { 1 << bytes.ilog2() }
 }

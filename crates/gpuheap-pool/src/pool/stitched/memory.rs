@@ -6,26 +6,28 @@ use super::growth::{self, MOST, floor_power};
 use crate::pool::{Environment, Shortage};
 use crate::source::{Chunk, Segment, SourceError};
 
-/// Smallest chunk, bytes: the driver's granule.
+/// Size of the smallest chunk, in bytes: the driver's granule.
 pub(super) const LEAST: u64 = crate::source::GRANULE;
-/// Divisor that bounds chunks: a chunk is at most the total memory divided by `SHARE`, but at least
-/// [`LEAST`]. Free parts of a chunk can only begin or end a stitched range, not be inside it.
+/// Divisor of the total memory. The quotient, or [`LEAST`] if that is larger, bounds the size of a
+/// chunk. Free parts of a chunk can only begin or end a stitched range, not be inside it.
 const SHARE: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// `None` for a segment: the driver mapped it.
+    /// Chunk of the piece. `None` if the piece is a segment: the driver mapped it.
     pub(super) chunk: Option<Chunk>,
     pub(super) bytes: u64,
-    /// Stitched ranges in which the chunk is mapped, once for each mapping.
+    /// Numbers of the stitched ranges in which the chunk is mapped. A range is repeated for each
+    /// mapping.
     pub(super) ranges: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Chunks by primary address.
+    /// Chunks and segments, keyed by primary address.
     pieces: BTreeMap<u64, Piece>,
-    /// Chunks that are mapped nowhere, because a call failed in between.
+    /// Chunks that are mapped nowhere, because a driver call failed after their creation or
+    /// unmapping.
     loose: Vec<(Chunk, u64)>,
     bytes: u64,
 }
@@ -70,9 +72,10 @@ impl Memory {
         self.pieces.get_mut(&primary)
     }
 
-    /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps it at its primary
-    /// address. The chunk is at most the [`SHARE`] of the total, or the next [piece](growth::piece)
-    /// of at most `most_piece` if that is larger. Returns the chunk's size.
+    /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps the chunk at its
+    /// primary address. The size is also bounded by the total memory divided by [`SHARE`], or by
+    /// the next [piece](growth::piece) of at most `most_piece` if the piece is larger. Returns the
+    /// chunk's size.
     pub(super) fn add(
         &mut self,
         primary: u64,
@@ -114,7 +117,7 @@ impl Memory {
         self.bytes -= segment.bytes;
     }
 
-    /// Unmaps a chunk from its primary address. It is mapped nowhere else.
+    /// Unmaps a chunk from its primary address. The chunk is mapped at no other address.
     pub(super) fn unmap(
         &mut self,
         primary: u64,
@@ -127,7 +130,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives chunks that are mapped nowhere back to the device, until `target` bytes are given
+    /// Gives back chunks that are mapped nowhere to the device, until `target` bytes are given
     /// back.
     pub(super) fn destroy(
         &mut self,

@@ -7,34 +7,34 @@
 //!                  ├─── a ─┼───── b ─────┼─ c ───┤
 //! ```
 //!
-//! Every byte of memory has one primary address. Free blocks exist at primary addresses alone:
-//! linked by address, coalesced, in bins by size. A request takes the first of these that serves
-//! it:
+//! Every byte of memory has one primary address. Free blocks exist only at primary addresses. They
+//! are linked by address, coalesced, and kept in bins by size. A request takes the first of these
+//! that serves it:
 //!
-//! 1. the place that an equal request had when the program did the same before ([`placement_log`]),
-//!    if that place is free;
-//! 2. the smallest free block at a primary address that fits and that its stream may use;
-//! 3. such a block again, after polling how far other streams got, and after merging the frees of
-//!    several streams;
-//! 4. a block that other streams freed: a part whose last use is completed, else the whole block,
-//!    after a wait of the stream;
-//! 5. a stitched range that is already mapped and all free;
-//! 6. new memory, as long as the total exceeds the high-water mark of live bytes by at most
-//!    `slack`, or by at most a small part of the device while that is far from full ([`growth`]);
+//! 1. the place of the earlier equal request, if the program repeats itself ([`placement_log`]) and
+//!    the place is free;
+//! 2. the smallest free block at a primary address that fits and that the request's stream may use;
+//! 3. such a block, after polling the progress of other streams and merging the frees of several
+//!    streams;
+//! 4. a block that other streams freed: the part whose last use is completed; else the whole block,
+//!    and the request's stream waits for its last use;
+//! 5. a stitched range that is already mapped and whose bytes are all free;
+//! 6. new memory, if the total then exceeds the high-water mark of live bytes by at most `slack`,
+//!    or, while the device is far from full, by at most a small part of the device ([`growth`]);
 //! 7. a new stitched range: free chunks, with free parts of chunks at its ends, mapped one after
 //!    the other without a copy; new memory supplies the missing bytes.
 //!
 //! Steps 1, 2 and 5 make no driver calls except for stream order. Bytes that a live range uses are
 //! marked as mapped at their primary addresses, so two addresses never use one byte at a time.
-//! Stream order is kept by physical byte. A chunk may be used through two addresses at once, at
-//! different bytes.
+//! Stream order is recorded for physical bytes, not for addresses. Different bytes of a chunk may
+//! be used through two addresses at once.
 //!
 //! Small requests are carved from small runs of 2 MiB, so that a long-lived small block does not
 //! split a large range. All but two empty small runs become free blocks for large requests. Before
-//! a request fails, all free memory of small runs does.
+//! a request fails, all free memory of small runs becomes free for large requests.
 //!
-//! The policy `split` is this one over memory in [`segments`]: it takes steps 2 to 4 and then a new
-//! segment.
+//! The policy `split` is `stitched` over memory in [`segments`]. It follows steps 2 to 4 and then
+//! takes a new segment.
 
 mod forecast;
 mod growth;
@@ -77,28 +77,28 @@ const SMALL_RUN: u64 = 2 << 20;
 /// Number of small runs whose addresses are remembered.
 const MOST_SMALL_RUNS: usize = 1024;
 
-/// Key of a free block that serves a request, if there is one.
+/// Key of a free block that serves a request; `None` if no block serves it.
 type FoundKey = Result<Option<u32>, Shortage>;
 
-/// Factor by which the search widens before a stream is made to wait.
+/// Factor by which the search looks at more blocks before a stream is made to wait.
 const WIDE: usize = 8;
 
 /// Trade-off of the policy between packing and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     /// Memory that may be taken above the high-water mark of live bytes before chunks are stitched,
-    /// in thousandths.
+    /// in thousandths of that mark.
     pub slack: u64,
-    /// `true` if more may be taken, and in larger pieces, while the device and the limits are far
-    /// from full.
+    /// `true` if, while the device and the limits are far from full, more memory may be taken than
+    /// `slack` allows, and in larger pieces.
     pub allows_waste: bool,
     /// Number of free blocks searched for one that the stream may use at once.
     pub search_depth: usize,
-    /// Number of mappings of stitched ranges kept for each chunk. The range that is unused for
-    /// longest is unmapped first. If pending ranges cannot be unmapped, up to twice as many are
-    /// kept.
+    /// Number of mappings of stitched ranges that are kept, for each chunk. The least recently used
+    /// range is unmapped first. If pending ranges cannot be unmapped, up to twice as many mappings
+    /// are kept.
     pub maps: usize,
-    /// `true` if requests are placed where equal ones were before.
+    /// `true` if a request gets the place of an earlier equal request.
     pub follows: bool,
     /// Number of mappings of stitched ranges after which slack grows, up to `most_slack`. A program
     /// that does not repeat itself would otherwise map without end. 20,000 mappings take half a
@@ -129,7 +129,7 @@ impl Default for Tuning {
 #[derive(Debug)]
 pub struct Stitched {
     tuning: Tuning,
-    /// `true` if memory is taken in segments, and nothing is mapped: the policy `split`.
+    /// `true` for the policy `split`: memory is taken in segments, and nothing is mapped.
     in_segments: bool,
     /// Largest small request, in bytes.
     small: u64,
@@ -139,7 +139,8 @@ pub struct Stitched {
     placement_log: PlacementLog,
     /// Addresses of small runs, in the order of their first use.
     small_runs: Vec<u64>,
-    /// Primary addresses of chunks that a free left all free. Noted only if there is a soft limit.
+    /// Primary addresses of chunks that became all free by a free. Noted only if the heap has a
+    /// soft limit.
     freed: BTreeSet<u64>,
 }
 
@@ -274,7 +275,7 @@ impl Stitched {
         }
     }
 
-    /// Makes an empty pool over segments of the driver: the policy `split`.
+    /// Makes an empty pool for the policy `split`: its memory is segments of the driver.
     pub fn in_segments() -> Stitched {
         let tuning = Tuning { follows: false, ..Tuning::default() };
         Stitched { in_segments: true, small: SMALL_IN_SEGMENTS, ..Stitched::with(tuning) }
@@ -292,8 +293,9 @@ impl Stitched {
         Ok(grant)
     }
 
-    // The search steps are inlined: their results pass from one to the next. As calls they cost a
-    // third of a request that follows the log, for loads that wait for narrower stores.
+    // The search steps are inlined, because each step uses the results of the step before. Not
+    // inlined, they took a third of the time of a request that follows the log: loads of the
+    // results waited for narrower stores.
     #[inline(always)]
     fn serve_large(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         let Request { bytes, .. } = request;
@@ -302,7 +304,7 @@ impl Stitched {
         let place = if self.tuning.follows { self.placement_log.find_place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.take_place(place, request, env)? {
-                // Empty small runs may be in the way.
+                // Empty small runs may occupy the place.
                 None if self.primary.merge_empty_small_runs(env.order) => {
                     self.take_place(place, request, env)?
                 }
@@ -334,7 +336,7 @@ impl Stitched {
         Ok(Some(grant))
     }
 
-    /// Frees a block at a primary address. `notes` says whether to note the chunks that become all
+    /// Frees a block at a primary address. If `notes` is `true`, notes the chunks that become all
     /// free.
     #[inline]
     fn free_at_primary(&mut self, key: u32, last: LastUse, notes: bool, order: &Order) {
@@ -350,7 +352,7 @@ impl Stitched {
         }
     }
 
-    /// Takes the place that the request had the last time, if it is free.
+    /// Takes the place that the request had in the last round of the program, if the place is free.
     #[inline(always)]
     fn take_place(&mut self, place: Place, request: Request, env: &mut Environment<'_>) -> Served {
         match place {
@@ -366,9 +368,9 @@ impl Stitched {
         }
     }
 
-    /// Returns `true` if small blocks are in the place, and no large one. Threads may cache these
-    /// small blocks, so the caches are flushed before another place is taken. Without this, the
-    /// second pass of `cupy_groupby` took new memory.
+    /// Returns `true` if the place contains small blocks and no live large block. Threads may cache
+    /// these small blocks, so the caches are flushed before another place is taken. Without this,
+    /// the second pass of `cupy_groupby` took new memory.
     #[cold]
     fn is_among_small(&self, place: Place, bytes: u64) -> bool {
         let Place::Primary(address, _) = place else { return false };
@@ -377,8 +379,8 @@ impl Stitched {
         is_blocked && self.primary.run_where(address, bytes, belongs).is_some()
     }
 
-    /// Takes a free block by steps 2 to 4 of the module's list, except that it does not wait for
-    /// several streams.
+    /// Takes a free block by steps 2 to 4 of the module's list, without waits for more than one
+    /// stream.
     #[inline]
     fn find_at_primary(
         &mut self,
@@ -412,8 +414,9 @@ impl Stitched {
         }
     }
 
-    /// Last search, when no new memory can be taken: any free block that fits, however many come
-    /// before it. Then all free memory, for small or large requests, in one piece or in several.
+    /// Searches once more if no new memory can be taken. First searches all free blocks without a
+    /// bound on their number. Then uses all free memory of small and large requests, in one piece
+    /// or stitched.
     #[cold]
     fn serve_before_failure(
         &mut self,
@@ -423,9 +426,9 @@ impl Stitched {
     ) -> Result<BlockRef, Shortage> {
         let Request { bytes, .. } = request;
         env.order.poll(env.source).map_err(Shortage::Failed)?;
-        // Before, only a few of many streams were polled; now the frees of all of them merge.
-        // Without this, sixteen threads with two streams each failed after a minute for 40 KiB with
-        // 44 KiB free.
+        // If many streams exist, earlier steps polled only a few of them. Here the frees of all
+        // streams are merged. Without this, a request for 40 KiB failed with 44 KiB free after a
+        // minute of sixteen threads with two streams each.
         self.merge_all(env.order);
         for small in [false, true] {
             if let Some(key) = self.find_eligible(request, small, usize::MAX, env)? {
@@ -441,8 +444,8 @@ impl Stitched {
         {
             return Ok(grant);
         }
-        // Small requests too: sixteen threads at a limit failed for 40 KiB with 52 KiB free in two
-        // pieces.
+        // Small requests may be stitched too. Without this, a request for 40 KiB failed at a limit
+        // with 52 KiB free in two pieces (sixteen threads).
         if let Some(grant) = self.take_any_range(request, env)? {
             return Ok(grant);
         }
@@ -455,7 +458,7 @@ impl Stitched {
         }
     }
 
-    /// Takes a free block in place of one that cannot be waited for.
+    /// Takes another free block if the block found cannot be waited for.
     #[cold]
     fn find_eligible(
         &mut self,
@@ -483,7 +486,8 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Allocates by steps 4 to 7 of the module's list, if no free block at a primary address fits.
+    /// Allocates by steps 4 to 7 of the module's list. Called if no free block at a primary address
+    /// fits.
     #[cold]
     fn serve_beyond_primary(
         &mut self,
@@ -523,8 +527,8 @@ impl Stitched {
         }
     }
 
-    /// Returns the bounds of growth for a request of `bytes`. Blocks in thread caches are not live:
-    /// the high-water mark is the program's own.
+    /// Returns the bounds of growth for a request of `bytes`. The high-water mark counts only
+    /// memory that the program uses: blocks in thread caches are not live.
     fn growth_bounds(&self, bytes: u64, stats: &RunningStats, headroom: Headroom) -> Growth {
         let peak = stats.peak_with(bytes);
         let share = u128::from(peak) * u128::from(self.slack()) / 1000;
@@ -534,8 +538,8 @@ impl Stitched {
         Growth::new(most, allowance, headroom)
     }
 
-    /// Returns the memory that may be taken above the high-water mark of live bytes, in
-    /// thousandths.
+    /// Returns the memory that may be taken above the high-water mark of live bytes, in thousandths
+    /// of that mark.
     fn slack(&self) -> u64 {
         let Tuning { slack, most_slack, patience, .. } = self.tuning;
         let more = self.ranges.mapped().saturating_sub(patience) / MAPS_A_THOUSANDTH;
@@ -569,8 +573,8 @@ impl Stitched {
     ) -> FoundKey {
         let Request { stream, .. } = request;
         let search_depth = self.tuning.search_depth;
-        // At an earlier address, if possible: requests placed around it then find their places
-        // again.
+        // Prefers an address of an earlier small run. Requests that were placed around that run
+        // then find their places again.
         let mut key = self.small_runs.iter().find_map(|address| {
             let key = self.primary.large_run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
@@ -611,7 +615,7 @@ impl Stitched {
         let mut length = (block.end() - address).min(SMALL_RUN);
         let mut last = block.last_use_in(address, address + length, env.order);
         if length < SMALL_RUN && grown {
-            // The memory was used by several streams, and `stream` comes after all of them.
+            // Several streams used this memory, and `stream` now waits for all these uses.
             length = SMALL_RUN;
             let ticket = env.order.note_free(stream, env.source);
             last = LastUse::from_ticket(ticket, env.order);
@@ -625,9 +629,9 @@ impl Stitched {
         Ok(Some(key))
     }
 
-    /// Returns `true` if a free block may become a small run. A block of a large segment becomes
-    /// one only if no segment can be taken: otherwise the segment could not serve a request of its
-    /// size.
+    /// Returns `true` if a free block may become a small run. With `split`, part of a larger
+    /// segment becomes one only if no segment can be taken: otherwise the larger segment could not
+    /// serve a request of its size.
     fn may_hold_small(&self, key: u32) -> bool {
         !self.in_segments || self.primary.blocks[key].bytes == SMALL_RUN
     }
@@ -637,7 +641,7 @@ impl Stitched {
             return;
         }
         if self.small_runs.len() >= MOST_SMALL_RUNS {
-            // Addresses without memory are removed, to make room.
+            // Addresses without memory are removed first, to make room for the new address.
             let primary = &self.primary;
             self.small_runs.retain(|run| primary.holds_memory(*run));
         }
@@ -646,7 +650,7 @@ impl Stitched {
         }
     }
 
-    /// Takes the beginning of a free block, as much as the request needs.
+    /// Takes the first `bytes` of a free block for a request.
     #[inline]
     fn hand_out(&mut self, key: u32, bytes: u64) -> BlockRef {
         let address = self.primary.blocks[key].address;
@@ -654,7 +658,7 @@ impl Stitched {
         BlockRef { key, address, bytes }
     }
 
-    /// Takes a range of primary addresses, if it is free.
+    /// Takes a range of primary addresses, if the whole range is free.
     #[inline]
     fn take_at_primary(
         &mut self,
@@ -666,8 +670,8 @@ impl Stitched {
         self.take_run(first, address, request, env)
     }
 
-    /// Takes a range of primary addresses, if it is free and the run of free blocks begins with a
-    /// known block.
+    /// Takes a range of primary addresses that a run of free blocks covers. `first` is the first
+    /// block of that run.
     #[inline(always)]
     fn take_run(
         &mut self,
@@ -687,7 +691,8 @@ impl Stitched {
         Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// Takes the beginning of a stitched range that is free, one of the first few that fit.
+    /// Takes the beginning of a stitched range that is all free. Looks only at the first few ranges
+    /// that fit.
     fn take_any_range(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
         let fitting: Vec<u32> = self.ranges.fitting(request.bytes).take(LOOK_RANGES).collect();
         for id in fitting {
@@ -698,7 +703,7 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Takes the beginning of a stitched range, if all of it is free.
+    /// Takes the beginning of a stitched range, if the whole range is free.
     fn take_range(&mut self, id: u32, request: Request, env: &mut Environment<'_>) -> Served {
         let Request { bytes, stream } = request;
         let Some(range) = self.ranges.get(id) else { return Ok(None) };
@@ -727,8 +732,8 @@ impl Stitched {
         Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// Takes free ranges of primary addresses for a stitched range. Returns the keys of their
-    /// blocks.
+    /// Marks free ranges of primary addresses as mapped to a stitched range. Returns the keys of
+    /// their blocks.
     fn take_mapped(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
         let mut held = Vec::with_capacity(runs.len());
         for run in runs {
@@ -742,8 +747,8 @@ impl Stitched {
         held
     }
 
-    /// Makes `stream` wait for the last uses of free primary ranges. Returns `false` if one of them
-    /// cannot be waited for.
+    /// Makes `stream` wait for the last uses of free primary ranges. Returns `false` if one of
+    /// these uses cannot be waited for.
     fn order_after_uses(
         &self,
         runs: &[Segment],

@@ -1,4 +1,4 @@
-//! New memory: its place among the primary addresses, and the bytes that are added at once.
+//! New memory: selects its primary addresses, and the number of bytes to add at once.
 
 use super::Stitched;
 use super::growth::{Bound, Growth};
@@ -10,7 +10,8 @@ use crate::pool::{Environment, Request, Served, Shortage};
 use crate::source::{Segment, round_up};
 use crate::stream::StreamRef;
 
-/// Room for new memory: a part of an unbacked range, and the start of the free piece that results.
+/// Room for new memory: a part of an unbacked range, and the start of the free piece that exists
+/// once the part has memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) start: u64,
@@ -20,8 +21,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Returns the parts of the blocks before and after that range that the first `bytes` of the
-    /// piece take.
+    /// Returns the parts of the neighbouring blocks, before and after the new memory, that the
+    /// first `bytes` of the free piece cover.
     fn neighbour_parts(self, bytes: u64) -> Vec<Segment> {
         let between =
             |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
@@ -34,7 +35,8 @@ impl Room {
 
 impl Stitched {
     /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
-    /// total would exceed the bound, or if new memory is refused and stitching may need none.
+    /// total would exceed the bound. Returns `None` also if the memory is refused, because
+    /// stitching may serve the request without new memory.
     pub(super) fn grow_for_request(
         &mut self,
         request: Request,
@@ -48,8 +50,8 @@ impl Stitched {
         }
     }
 
-    /// Takes new memory for an unbacked range, so that `bytes` lie free in one piece, and orders
-    /// `stream` after all its uses. Returns the piece's address.
+    /// Adds new memory to an unbacked range to make a free piece of the requested bytes. Makes the
+    /// request's stream wait for all uses of the piece. Returns the address of the piece.
     pub(super) fn grow_at_primary(
         &mut self,
         request: Request,
@@ -81,8 +83,8 @@ impl Stitched {
             if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
                 return Ok(None);
             }
-            // The order comes first: new memory would be useless if the blocks next to it cannot be
-            // used.
+            // The stream is ordered before memory is taken: if the neighbouring blocks cannot be
+            // used, the new memory would be useless.
             if self.order_after_uses(&room.neighbour_parts(bytes), stream, env)? {
                 self.add_memory_ahead(room, growth, env)?;
                 return Ok(Some(room.start));
@@ -94,8 +96,8 @@ impl Stitched {
         }
     }
 
-    /// Narrows an eligibility that was too wide, and cuts completed parts from blocks that cannot
-    /// be used. New memory merges with those parts again.
+    /// Returns the next narrower eligibility, and cuts the completed parts from blocks that it does
+    /// not allow. These parts may then merge with new memory.
     pub(super) fn narrow_eligibility(
         &mut self,
         eligibility: Eligibility,
@@ -118,7 +120,7 @@ impl Stitched {
         }
     }
 
-    /// Puts new memory into the room, and more after it if the growth allows it.
+    /// Adds new memory to the room, and more memory after the room if `growth` allows it.
     fn add_memory_ahead(
         &mut self,
         room: Room,
@@ -136,17 +138,18 @@ impl Stitched {
         self.add_memory(address, bytes, growth.most_piece, env)
     }
 
-    /// Returns the bytes of new memory that are put into the room.
+    /// Returns the bytes of new memory to add for the room, including memory after it.
     pub(super) fn bytes_to_add(&self, room: Room, growth: Growth) -> u64 {
         let ahead = growth.ahead(room.memory.bytes, self.memory.bytes());
-        // Memory of failed calls is put to use before more is taken.
+        // If failed calls left chunks that are mapped nowhere, these are used before more memory is
+        // taken.
         let fits = ahead <= room.unbacked && self.memory.loose_bytes() == 0;
         if fits { ahead } else { room.memory.bytes }
     }
 
-    /// Puts new memory into a part of an unbacked range, in [pieces](super::growth::piece) of up to
-    /// `most_piece` bytes or the share of the total. If the memory cannot be taken, nothing
-    /// changes.
+    /// Adds new memory to a part of an unbacked range, in [pieces](super::growth::piece) of up to
+    /// `most_piece` bytes or the share of the total. If the memory cannot be taken, gives back the
+    /// pieces added so far.
     fn add_memory(
         &mut self,
         address: u64,
@@ -177,7 +180,7 @@ impl Stitched {
         Ok(())
     }
 
-    /// Gives back memory that was just put in. If that fails, the memory stays cached.
+    /// Gives back memory that was just added. If that fails, the memory stays cached.
     #[cold]
     pub(super) fn give_back_added(&mut self, from: u64, to: u64, env: &mut Environment<'_>) {
         let primaries: Vec<u64> =
@@ -187,7 +190,7 @@ impl Stitched {
         }
     }
 
-    /// Puts new memory into any unbacked ranges, and notes its addresses.
+    /// Adds new memory to any unbacked ranges, and notes the addresses of the memory.
     pub(super) fn add_memory_anywhere(
         &mut self,
         mut bytes: u64,
@@ -198,7 +201,8 @@ impl Stitched {
         while bytes > 0 {
             let ranges =
                 self.primary.unbacked.iter().map(|unbacked| &self.primary.blocks[*unbacked]);
-            // The first unbacked range that holds the memory, else the largest.
+            // Uses the first unbacked range that is large enough for the memory, else the largest
+            // one.
             let Some((_, _, address, length)) = ranges
                 .map(|unbacked| {
                     (

@@ -1,35 +1,36 @@
-//! Log of placements: a program that repeats itself gets the same places again.
+//! Log of placements, so that a program that repeats its requests gets the same places again.
 //!
-//! Such a program requests equal sizes in equal order. With its blocks at their earlier places, the
-//! existing mappings fit. With best fit alone, each round would need other mappings, because it
-//! begins with other free ranges.
+//! Such a program requests equal sizes in equal order. If blocks get the places of the round
+//! before, the existing mappings fit. With best fit alone, each round would begin with other free
+//! ranges and need other mappings.
 //!
-//! The log is followed from the last position where the last few sizes were equal. A place is taken
-//! only if it is free: a wrong guess costs only the look-up.
+//! The log is followed from the newest position at which the last few sizes occurred before. A
+//! place is taken only if it is free, so a wrong guess costs only the look-up.
 
-/// Number of requests that are remembered.
+/// Number of requests that the log contains.
 const LOG: usize = 1 << 17;
-/// Number of sizes in a row that have to be equal before the log is followed.
+/// Number of sizes in a row that must match an earlier position before the log is followed.
 const CONTEXT: u32 = 4;
-/// Number of entries that may be skipped if an earlier request is not made this time.
+/// Maximum number of log entries that are skipped if the program leaves out earlier requests.
 const AHEAD: usize = 8;
-/// Number of requests in a row without an earlier place after which the log is given up, and only
-/// one size in [`SAMPLED`] is looked up. Each look-up of random sizes misses the cache, a sixth of
-/// the time of such a program.
+/// Number of requests in a row without an earlier place, after which only one size in [`SAMPLED`]
+/// is looked up. For random sizes, each look-up misses the processor's cache. The misses took a
+/// sixth of the time of a program with random sizes.
 const MISSES: u32 = 256;
 const SAMPLED: u64 = 8;
-/// Divisor of the peak of live bytes up to which little is live. A program rarely begins again with
-/// nothing live: a thread's cache may serve its first request. The second pass of `gpt_train` then
-/// found two places in five free, and finds three in four.
+/// Divisor of the peak of live bytes. If at most the quotient is live, a program may be at the
+/// start of a new round. A bound of zero would be too strict: a thread's cache may serve the first
+/// request of the round. With zero, the second pass of `gpt_train` found two of five places free;
+/// with this value, three of four.
 const LITTLE: u64 = 64;
-/// Number of entries in the look-up table. Under Miri a table takes seconds to make, so it is small
-/// there, and is made only when first needed.
+/// Number of entries in the look-up table. Under Miri, filling a large table takes seconds, so the
+/// table is small. It is made when first needed.
 const TABLE: usize = if cfg!(miri) { 1 << 8 } else { 1 << 15 };
 
 /// Place of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A primary address, and the key of the block there, if that block still exists.
+    /// A primary address, and the key of the block that was there. The block may no longer exist.
     Primary(u64, u32),
     /// A stitched range.
     Range(u32),
@@ -38,25 +39,25 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     units: u32,
-    /// Key of the block or number of the range.
+    /// Key of the block, or number of the stitched range.
     name: u32,
     /// Primary address, or [`IN_RANGE`] for a stitched range.
     primary: u64,
 }
 
-/// Position in the log at which a few sizes in a row occurred, and more bits of the sizes' hash.
-/// The log is megabytes large, and reading it misses the cache. If the bits differ, the log is not
-/// read: for random sizes reading it took a fifth of the time.
+/// Position in the log at which a few sizes in a row occurred, and bits of the hash of these sizes.
+/// If the bits differ, the log is not read. The log is megabytes large, so reading it misses the
+/// processor's cache: for random sizes that took a fifth of the time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     check: u32,
     at: u32,
 }
 
-/// Stands for no primary address.
+/// Value of [`Entry::primary`] for a stitched range.
 const IN_RANGE: u64 = u64::MAX;
 
-/// Position up to which the log is followed.
+/// State of following the log, to restore after a failed request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     next: Option<usize>,
@@ -66,29 +67,30 @@ pub(super) struct Position {
 
 #[derive(Debug, Default)]
 pub(super) struct PlacementLog {
-    /// Entries, as a ring.
+    /// Entries, in a ring: request number `n` is at index `n % LOG`.
     log: Vec<Entry>,
     /// Number of requests ever noted.
     count: usize,
-    /// Request that comes next if the program goes on as before.
+    /// Number of the earlier request that matches the next request, if the program repeats itself.
     next: Option<usize>,
-    /// Last request made while nothing else was live, or first one while little was.
+    /// Number of the request that began the current round: the last one made while nothing was
+    /// live, or the first one made while little was live.
     began: Option<usize>,
-    /// `true` if little was live before the last request.
+    /// `true` if at most the peak divided by [`LITTLE`] was live before the last request.
     has_little: bool,
-    /// Last request for each hash of a few sizes in a row.
+    /// For each hash of a few sizes in a row, the last request after such sizes.
     table: Vec<Mark>,
     /// Number of requests in a row that had no earlier place.
     misses: u32,
     /// Hash of the sizes before this request.
     hash: u64,
-    /// `true` if the last request got its earlier place.
+    /// `true` if the last request got the place of the matching earlier request.
     followed: bool,
 }
 
 impl PlacementLog {
-    /// Notes how much is live before a request. If it is nothing, or has become little, the program
-    /// may begin as it did the last time when so little was live.
+    /// Notes the live bytes before a request. If nothing is live, or little has just become live,
+    /// follows the log from the start of the round before.
     #[inline]
     pub(super) fn note_live(&mut self, live: u64, peak: u64) {
         let had_little = std::mem::replace(&mut self.has_little, live <= peak / LITTLE);
@@ -97,7 +99,8 @@ impl PlacementLog {
         }
     }
 
-    /// Returns the current position, to return to if the request is repeated.
+    /// Returns the current position, for [`return_to`](PlacementLog::return_to) if the request
+    /// fails and is repeated.
     #[inline]
     pub(super) fn position(&self) -> Position {
         Position { next: self.next, began: self.began, has_little: self.has_little }
@@ -109,7 +112,7 @@ impl PlacementLog {
         (self.next, self.began, self.has_little) = (next, began, has_little);
     }
 
-    /// Returns the place that this request had when the program did the same before.
+    /// Returns the place of the earlier request that matches this one.
     #[inline]
     pub(super) fn find_place(&mut self, bytes: u64) -> Option<Place> {
         let units = units(bytes);
@@ -137,7 +140,8 @@ impl PlacementLog {
         self.followed
     }
 
-    /// Notes the place of a request, and whether it is its earlier place.
+    /// Notes the place of a request. `followed` is `true` if the matching earlier request had the
+    /// same place.
     #[inline]
     pub(super) fn note(&mut self, bytes: u64, place: Place, followed: bool) {
         self.followed = followed;
@@ -164,7 +168,7 @@ impl PlacementLog {
         at < self.count && at + LOG > self.count && self.log[at % LOG].units == units
     }
 
-    /// Returns the last request that came after the same sizes as this one.
+    /// Returns the number of the last request that had the same size and the same sizes before it.
     fn look_up(&self, units: u32) -> Option<usize> {
         let hash = self.hash_with(units);
         if self.misses >= MISSES && !hash.is_multiple_of(SAMPLED) {
@@ -172,8 +176,8 @@ impl PlacementLog {
         }
         let (slot, check) = slot(hash);
         let mark = self.table.get(slot).filter(|mark| mark.check == check)?;
-        // A mark holds only the low half of the count: enough for the last requests in the
-        // log.
+        // A mark contains only the low 32 bits of the request's number, enough for the requests in
+        // the log.
         let back = (self.count as u32).wrapping_sub(mark.at) as usize;
         let at = self.count.checked_sub(back)?;
         let same = self.has_size(at, units)
@@ -185,7 +189,8 @@ impl PlacementLog {
         same.then_some(at)
     }
 
-    /// Returns the hash of the last few sizes, this one included; older ones are shifted out.
+    /// Returns the hash of the last few sizes, including this one. Older sizes are shifted out of
+    /// the hash.
     fn hash_with(&self, units: u32) -> u64 {
         let mixed = (u64::from(units).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 48;
         self.hash << (64 / CONTEXT) ^ mixed
@@ -196,7 +201,7 @@ fn units(bytes: u64) -> u32 {
     u32::try_from(bytes / crate::pool::kind::ROUNDING).unwrap_or(u32::MAX)
 }
 
-/// Returns the table index of a hash, and the bits that distinguish it from other hashes there.
+/// Returns the table index of a hash, and bits that distinguish hashes with the same index.
 fn slot(hash: u64) -> (usize, u32) {
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let bits = TABLE.ilog2();
@@ -207,8 +212,8 @@ fn slot(hash: u64) -> (usize, u32) {
 mod tests {
     use super::*;
 
-    /// Returns how many requests of a loop are recognised if another program runs between its
-    /// rounds.
+    /// Returns the number of requests of a loop that get an earlier place, if other requests are
+    /// made between the rounds of the loop.
     fn known(placement_log: &mut PlacementLog) -> usize {
         let mut known = 0;
         for _ in 0..10 {
@@ -230,7 +235,8 @@ mod tests {
         (0..LOG).for_each(|_| placement_log.note(512, Place::Primary(1, 0), true));
         let first = known(&mut placement_log);
         assert!(first > 800, "{first} of 1000");
-        // Simulates many more requests: the log is a ring, whose position stays.
+        // Simulates many more requests. The count grows by a multiple of the ring's length, so the
+        // position in the ring stays the same.
         placement_log.count += ((1 << 32) - 50) / LOG * LOG;
         for _ in 0..LOG / 1000 + 1 {
             let later = known(&mut placement_log);

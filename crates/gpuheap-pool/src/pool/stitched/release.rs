@@ -1,4 +1,4 @@
-//! Release of memory to the device, and the forecast of it.
+//! Release of memory to the device, and the chunks that can be released.
 
 use super::Stitched;
 use super::primary::State;
@@ -7,8 +7,8 @@ use crate::pool::{Environment, Held};
 use crate::source::{Segment, SourceError};
 
 impl Stitched {
-    /// Gives whole chunks back until `target` bytes are given back. Of the chunks without live
-    /// bytes, takes the smallest that covers the rest of the target, else the largest.
+    /// Gives back whole chunks until `target` bytes are given back. Each time, takes the smallest
+    /// spare chunk that covers the rest of the target, else the largest one.
     pub(super) fn release_chunks(
         &mut self,
         target: u64,
@@ -18,8 +18,7 @@ impl Stitched {
         self.release_pieces(self.spare_pieces(env.order), target, env)
     }
 
-    /// Returns the chunks that [are spare](Stitched::is_spare), by their bytes and their primary
-    /// addresses.
+    /// Returns the size and the primary address of each chunk that [is spare](Stitched::is_spare).
     pub(super) fn spare_pieces(&self, order: &Order) -> Vec<(u64, u64)> {
         let all = self.memory.all();
         let spare = all.filter(|(primary, piece)| self.is_spare(*primary, piece.bytes, order));
@@ -45,7 +44,7 @@ impl Stitched {
         self.release_pieces(spare, target, env)
     }
 
-    /// Notes the chunks of a range that became all free with the range.
+    /// Notes the chunks that became all free when a range of addresses was freed.
     pub(super) fn note_freed(&mut self, address: u64, end: u64) {
         let touched = self.memory.touching(address, end);
         let freed = touched.filter(|(primary, piece)| self.is_all_free(*primary, piece.bytes));
@@ -53,7 +52,8 @@ impl Stitched {
         self.freed.extend(freed);
     }
 
-    /// Gives chunks back. Each is named by its bytes and its primary address.
+    /// Gives back chunks until `target` bytes are given back. Each entry of `spare` is the size and
+    /// the primary address of a chunk.
     pub(super) fn release_pieces(
         &mut self,
         mut spare: Vec<(u64, u64)>,
@@ -71,8 +71,8 @@ impl Stitched {
         Ok(released)
     }
 
-    /// Gives back the chunks without live bytes, of the run of free blocks at a primary address, or
-    /// of the range that holds the address.
+    /// Gives back spare chunks around an address. If a stitched range contains the address, gives
+    /// back chunks of that range, else chunks of the run of free blocks at the address.
     pub(super) fn release_around(
         &mut self,
         address: u64,
@@ -100,7 +100,7 @@ impl Stitched {
         Ok(released)
     }
 
-    /// Returns the chunks and segments with a live byte.
+    /// Returns the total of the chunks and segments that contain a live byte.
     pub(super) fn held_by_live(&self) -> Held {
         let mut held = Held::default();
         for (primary, piece) in self.memory.all() {
@@ -116,7 +116,7 @@ impl Stitched {
         held
     }
 
-    /// Merges all neighbours that may merge.
+    /// Merges all neighbouring free blocks that may merge.
     pub(super) fn merge_all(&mut self, order: &Order) {
         self.primary.merge_deferred(order);
         self.primary.merge_boundaries(order);

@@ -1,4 +1,4 @@
-//! Stitching: new ranges of free chunks, and how much could be stitched.
+//! Stitching: maps free chunks as new ranges, and computes the bytes that could be stitched.
 
 use super::Stitched;
 use super::growth::Bound;
@@ -8,15 +8,15 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{BlockRef, Environment, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// Least number of chunks that the bound on mappings counts.
+/// Least number of chunks in the bound on mappings: a heap with fewer chunks gets the same bound.
 const CHUNKS: usize = 32;
 
-/// Number of attempts to stitch, with new memory added before each further one.
+/// Number of times that new memory is added before stitching is given up.
 const TRIES: usize = 3;
 
 impl Stitched {
-    /// Returns the first run of primary addresses of at least `bytes` in which several streams have
-    /// parts.
+    /// Returns the address of the shortest run of free blocks of at least `bytes` that several
+    /// streams freed.
     pub(super) fn find_shared_run(&self, bytes: u64) -> Option<u64> {
         let mut best = None;
         for key in self.primary.run_starts_with_boundaries() {
@@ -31,8 +31,8 @@ impl Stitched {
         best.map(|(_, address)| address)
     }
 
-    /// Maps free chunks into one range, with new memory for the missing bytes. If that fails, new
-    /// memory is given back.
+    /// Maps free chunks into one range, with new memory for the missing bytes. If the call fails,
+    /// gives back the new memory.
     pub(super) fn stitch(
         &mut self,
         request: Request,
@@ -59,7 +59,7 @@ impl Stitched {
         let Request { bytes, stream } = request;
         let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         if self.ranges.maps() > most {
-            // A program with one stream polls at no other time.
+            // In a program with one stream, no other call polls.
             env.order.poll(env.source).map_err(Shortage::Failed)?;
         }
         self.ranges.shrink(most, &mut self.memory, env).map_err(Shortage::Failed)?;
@@ -68,12 +68,13 @@ impl Stitched {
         let plan = loop {
             let order = &*env.order;
             let plan = self.plan(bytes, packing, |last| eligibility.allows(last, stream, order));
-            // Stitching fails if no memory is free, too many mappings are in use, or new memory
-            // cannot be used.
+            // If no memory is free, too many mappings are in use, or new memory did not help, the
+            // request is not stitched. It takes new memory in one piece.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
                 match self.grow_at_primary(request, Bound::None, env) {
-                    // Too many mappings are better than a failed request.
+                    // Without memory for one piece, the request is stitched after all: too many
+                    // mappings are better than a failed request.
                     Err(Shortage::Limit(_) | Shortage::Device(_)) if plan.missing == 0 => {}
                     grown => {
                         let address = grown?.ok_or_else(none)?;
@@ -104,9 +105,9 @@ impl Stitched {
         grant.ok_or_else(none)
     }
 
-    /// Returns the most that could be stitched without new memory, with nothing set apart for small
-    /// requests. That is all whole chunks, the longest part before such chunks and the longest part
-    /// after.
+    /// Returns the most bytes that could be stitched without new memory, with nothing set apart for
+    /// small requests. The sum is all whole free chunks, the longest free end of another chunk, and
+    /// the longest free beginning of one.
     pub(super) fn stitchable(&self, allowed: impl Fn(&Block) -> bool) -> u64 {
         if self.in_segments {
             return 0;
@@ -115,8 +116,8 @@ impl Stitched {
         head + tail + self.free_runs(allowed).map(Run::whole).sum::<u64>()
     }
 
-    /// Plans a range of `bytes`, or nearly. With [`Packing::Most`] the plan uses [as
-    /// much](Stitched::stitchable) as is allowed.
+    /// Plans a range of `bytes`. The plan has missing bytes if too few are free. With
+    /// [`Packing::Most`] the plan uses [as much](Stitched::stitchable) as is allowed.
     pub(super) fn plan(
         &self,
         bytes: u64,
@@ -163,14 +164,15 @@ impl Stitched {
         })
     }
 
-    /// Returns the longest parts of free runs that could begin and end a range if no free chunk
-    /// were left. Returns the longest free piece that would be left, too.
+    /// Returns the longest parts of free runs that could begin and end a range, and the longest
+    /// free piece, as if all whole free chunks had been given back.
     pub(super) fn edges(&self, allowed: impl Fn(&Block) -> bool) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
         for run in self.free_runs(allowed) {
             let (before, after) = (run.before(), run.after());
             (head, tail) = (head.max(before), tail.max(after));
-            // A run without a whole chunk stays whole, because nothing of it is given back.
+            // A run without a whole chunk stays in one piece, because no part of the run is given
+            // back.
             let whole = if run.whole() == 0 { run.end - run.start } else { 0 };
             longest = longest.max(before).max(after).max(whole);
         }

@@ -1,4 +1,5 @@
-//! Properties that only `stitched` has, and its forecasts against its requests.
+//! Tests of properties that only `stitched` has, and of its forecasts against the outcome of
+//! requests.
 
 use crate::stream::StreamHandle;
 use proptest::prelude::*;
@@ -17,7 +18,7 @@ const MIB: u64 = 1 << 20;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// A plan for the most that is stitchable succeeds.
+    /// A plan for all stitchable bytes succeeds.
     #[test]
     fn plan_takes_all_stitchable_bytes(
         actions in programs(70_000..9 * MIB, 1, 5, 140),
@@ -42,8 +43,7 @@ proptest! {
         }
     }
 
-    /// A request that the forecast says fits succeeds after the last reclaim step, and no other
-    /// request does.
+    /// After the last reclaim step, a request succeeds exactly if the forecast predicted it.
     #[test]
     fn forecast_matches_request_outcome(
         limit in 4_u64..16,
@@ -79,8 +79,8 @@ proptest! {
     }
 }
 
-/// Returns the bytes of all free chunks with the longest free ends of the others, computed by bytes
-/// and not by runs.
+/// Returns the stitchable bytes, computed byte by byte and not from runs: all free chunks, and the
+/// longest free end and beginning of other chunks.
 fn most_stitched(bench: &Bench) -> u64 {
     let (mut whole, mut before, mut after) = (0, 0, 0);
     for (primary, piece) in bench.policy.memory.all() {
@@ -163,7 +163,7 @@ impl Bench {
         Ok(grant)
     }
 
-    /// Completes all work, and lets the host know.
+    /// Completes all work and marks it as known to the host.
     fn complete_all(&mut self) {
         self.model.all_known();
         self.order.poll(&mut self.model).unwrap();
@@ -200,7 +200,7 @@ fn separate_free_blocks_serve_larger_request() {
     bench.free(large, 0);
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!(cached.largest, 32 * MIB, "what is mapped together is contiguous");
-    // An equal request needs no driver call, nor does a smaller one.
+    // Neither an equal nor a smaller request changes memory or mappings.
     let changes = bench.model.changes;
     for bytes in [32 * MIB, 20 * MIB] {
         let again = bench.allocate(bytes, 0);
@@ -215,7 +215,8 @@ fn stitched_range_waits_for_all_streams() {
     let mut bench = Bench::new(stitches());
     let blocks: Vec<_> = (0..8).map(|_| bench.allocate(8 * MIB, 0)).collect();
     for (at, block) in blocks.iter().enumerate().step_by(2) {
-        // The last two are freed on another stream, whose work is not done.
+        // The blocks from the fifth on are freed on another stream. Work on that stream is not
+        // done.
         bench.free(*block, usize::from(at >= 4));
     }
     let calls = bench.model.calls();
@@ -242,7 +243,8 @@ fn small_request_is_stitched_before_failing() {
     bench.free(across, 0);
     bench.allocate(66 * KIB, 0);
     bench.limits.hard = Some(bench.stats.taken);
-    // 20 KiB at the end of one chunk, 10 at the end of another and 24 at the beginning of the next.
+    // Free are 20 KiB at the end of one chunk, 10 KiB at the end of another, and 24 KiB at the
+    // beginning of the next.
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!((cached.bytes, cached.largest, cached.stitchable), (54 * KIB, 34 * KIB, 44 * KIB));
     assert!(bench.forecast(44 * KIB).is_cached);
@@ -254,8 +256,8 @@ fn small_request_is_stitched_before_failing() {
     assert_eq!(bench.model.changes, changes, "it is mapped already");
 }
 
-/// Frees three or four mebibytes during a capture. No other stream can wait for them. The rest of
-/// the last chunk is free for all streams.
+/// Frees `freed` bytes, 3 or 4 MiB, on a capturing stream, so that no other stream can wait for
+/// these frees. The rest of the last chunk is free for all streams.
 fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
     let mut bench = Bench::new(Tuning { slack, ..stitches() });
     bench.model.capturing = Some(2);
@@ -264,7 +266,7 @@ fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
     (bench, round_up(freed, LEAST) - freed)
 }
 
-/// New memory merges with a block that a capture freed, and does not become the capture's.
+/// New memory that merges with a block freed in a capture is still usable by other streams.
 #[test]
 fn growth_near_capture_takes_missing_bytes() {
     for freed in [3 * MIB, 4 * MIB] {
@@ -296,7 +298,7 @@ fn growth_near_capture_is_usable() {
     assert_eq!(bench.stats.taken - before, 4 * MIB);
 }
 
-/// New memory between two blocks of one capture does not become the capture's either.
+/// New memory between two blocks freed in one capture is still usable by other streams.
 #[test]
 fn growth_between_capture_frees_is_used() {
     for bytes in [1000, 100_000, LEAST] {
@@ -341,8 +343,8 @@ fn release_at_small_block_frees_chunk() {
     }
 }
 
-/// Makes two blocks of 2 MiB for small requests, of which one small block each is live. A free
-/// large block is between them and another one.
+/// Makes two small runs of 2 MiB with one live small block in each. After them follow a free large
+/// block and a live one.
 fn with_small_ones_left() -> (Bench, [BlockRef; 2]) {
     let mut bench = Bench::new(stitches());
     bench.allocate(70_000, 0);
@@ -369,7 +371,7 @@ fn large_request_uses_small_runs_last() {
     assert!(large.bytes > 6 * MIB, "{large:?} and 3 MiB were for large ones");
     assert_eq!(bench.stats.taken, taken);
     bench.policy.primary.check();
-    // The memory left serves small requests as before.
+    // The memory that is left still serves small requests.
     bench.free(large, 0);
     let small: Vec<BlockRef> = (0..40).map(|_| bench.allocate(SMALL, 0)).collect();
     assert_eq!((small.len(), bench.stats.taken), (40, taken));
@@ -440,10 +442,10 @@ fn random_sizes_keep_mappings_bounded() {
     }
     let chunks = bench.policy.memory.count();
     assert!(most > 2 * chunks, "the test reaches the bound: {most} of {chunks}");
-    // Old ranges are unmapped rather than more memory taken.
+    // Old ranges are unmapped, and no more memory is taken.
     let (peak, taken) = (bench.stats.live_peak, bench.policy.memory.bytes());
     assert!(taken <= peak + peak / 8, "{taken} bytes taken for {peak}");
-    // One range may be added at the bound.
+    // The last range may exceed the bound.
     assert!(most <= 3 * chunks, "{most} mappings of {chunks} chunks");
     assert_eq!(bench.model.mappings(), chunks + bench.policy.ranges.maps());
     for block in live {
@@ -493,7 +495,7 @@ fn release_stops_at_its_target() {
     assert_eq!((forecast.is_cached, forecast.take), (false, 100 * MIB));
     assert_eq!(forecast.spare.iter().map(|segment| segment.bytes).sum::<u64>(), 60 * MIB);
     assert!(bench.forecast(60 * MIB).is_cached);
-    // The hole is filled again.
+    // New memory fills the hole that the released chunks left.
     let block = bench.allocate(64 * MIB, 0);
     assert_eq!(bench.stats.taken, 64 * MIB);
     let around = bench.act(|policy, env| policy.release_at(block.address, env)).unwrap();
@@ -518,7 +520,7 @@ fn pending_start_keeps_range_mapped() {
     bench.free(first, 1);
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
-    // The last 12 MiB are out of use at their primary addresses. If the others were unmapped, the
+    // The last 12 MiB are out of use at their primary addresses. If other memory were unmapped, the
     // model would fail.
     assert_eq!(bench.release(), 0);
     bench.model.complete(1);
@@ -532,7 +534,7 @@ fn remainder_merges_with_other_streams_block() {
     let [first, second, _third] = [8, 8, 8].map(|size| bench.allocate(size * MIB, 0));
     bench.free(first, 0);
     bench.free(second, 1);
-    // Most of the first block; the rest becomes a separate block.
+    // The request takes most of the first block. The rest becomes a separate block.
     let part = bench.allocate(6 * MIB, 0);
     assert_eq!(part.address, first.address);
     bench.complete_all();
@@ -548,7 +550,8 @@ fn run_of_many_streams_starts_once() {
     let mut bench = Bench::new(Tuning { follows: false, allows_waste: false, ..Tuning::default() });
     let blocks: Vec<_> = (0..400).map(|_| bench.allocate(128 << 10, 0)).collect();
     for (at, block) in blocks.iter().enumerate() {
-        // Two runs, of two streams in turns.
+        // The blocks before and after number 200 form two free runs, freed on two streams in
+        // alternation.
         if at != 200 {
             bench.free(*block, at % 2);
         }
@@ -574,15 +577,15 @@ fn one_stream_keeps_mappings_bounded() {
             bench.free(block, 0);
         }
         let (maps, chunks) = (bench.policy.ranges.maps(), bench.policy.memory.count());
-        // One range may be added at the bound.
+        // The last range may exceed the bound.
         assert!(maps <= 3 * chunks.max(32), "{maps} mappings of {chunks} chunks");
     }
     let (mapped, chunks) = (bench.policy.ranges.mapped(), bench.policy.memory.count() as u64);
     assert!(mapped > 3 * chunks.max(32), "the test reaches the bound: {mapped} of {chunks}");
 }
 
-/// Work that never ends keeps its ranges mapped. New memory is taken then, while the device has
-/// any.
+/// Ranges used by work that never ends stay mapped. Requests then take new memory until the device
+/// has none left.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
 fn pending_mappings_stay_bounded_with_memory() {
@@ -611,7 +614,8 @@ fn request_polls_few_of_many_streams() {
     }
     for stream in 0..20 {
         let (calls, taken) = (bench.model.calls(), bench.stats.taken);
-        // The free blocks that fit are another stream's, and none is completed.
+        // The free blocks that fit were freed on another stream, and none of these frees is
+        // completed.
         let block = bench.allocate(128 << 10, stream + 20);
         bench.free(block, stream + 20);
         let block = bench.allocate(128 << 10, stream);
@@ -638,7 +642,7 @@ fn released_small_runs_are_forgotten() {
             bench.free(block, 0);
         }
         bench.complete_all();
-        // The addresses are given back too: the next ones differ.
+        // The addresses are given back too, so the next round reserves others.
         bench.release();
         assert_eq!(bench.model.addresses(), 0);
     }
@@ -647,7 +651,7 @@ fn released_small_runs_are_forgotten() {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// Blocks whose merge is deferred while the program repeats itself merge when it does not.
+    /// Blocks whose merge was deferred merge once the program stops repeating itself.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page of a large address range")]
     fn near_repetition_keeps_blocks_tiled(

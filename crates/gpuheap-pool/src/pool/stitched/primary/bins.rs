@@ -1,22 +1,23 @@
-//! Free blocks by size, without a tree. Finds the smallest that fits, or nearly.
+//! Bins of free blocks by size, without a tree. Finds the smallest block that fits, or one up to
+//! 1.6 % larger.
 //!
-//! Sizes up to 64 KiB have a bin each. Larger sizes share a bin with sizes up to 1.6 % larger. Two
-//! levels of bit sets say which bins hold blocks. The blocks of a bin are linked through their
-//! records, the last freed first.
+//! Each size up to 64 KiB has a separate bin. A larger size shares its bin with sizes up to 1.6 %
+//! larger. Two levels of bit sets mark the bins that contain blocks. The blocks of a bin are linked
+//! through their records, last freed first.
 
 use super::blocks::{Blocks, NONE};
 use crate::pool::kind::ROUNDING;
 
 /// Number of bins for each power of two.
 const PER_CLASS: usize = 64;
-/// Number of powers of two; the first one stands for all sizes below [`PER_CLASS`] units.
+/// Number of powers of two. The first class contains all sizes below [`PER_CLASS`] units.
 const CLASSES: usize = 36;
-/// Number of bins that hold one size each.
+/// Number of bins that contain blocks of only one size.
 const EXACT: usize = 2 * PER_CLASS;
 
 #[derive(Debug)]
 pub(crate) struct Bins {
-    /// Bit set of each class's bins that hold blocks, and the bit set of such classes.
+    /// For each class, the bit set of its bins that contain blocks.
     bits: [u64; CLASSES],
     summary: u64,
     heads: Vec<u32>,
@@ -28,7 +29,7 @@ impl Default for Bins {
     }
 }
 
-/// Returns the bin of a size.
+/// Returns the number of the bin for a size.
 fn bin_of(bytes: u64) -> usize {
     let units = bytes.div_ceil(ROUNDING);
     if units < PER_CLASS as u64 {
@@ -82,8 +83,8 @@ impl Bins {
         }
     }
 
-    /// Returns the smallest block of at least `bytes` that is `usable`, of the first few that fit.
-    /// If none is usable, returns the first of them that still `serves`.
+    /// Searches the first `depth` blocks of at least `bytes` for the smallest one that is `usable`.
+    /// If no such block is usable, finds the first one that `serves`.
     #[inline]
     pub(crate) fn best(
         &self,
@@ -104,7 +105,8 @@ impl Bins {
                 let block = &blocks[key];
                 if block.bytes >= bytes {
                     left = left.saturating_sub(1);
-                    // Of equal blocks the lowest, so that long-lived blocks gather at one end.
+                    // Of blocks of equal size, the one at the lowest address is best, so that
+                    // long-lived blocks gather at one end.
                     let rank = (block.bytes, block.address);
                     if usable(key) {
                         if rank < best {
@@ -138,7 +140,7 @@ impl Bins {
         })
     }
 
-    /// Returns the next bin that holds blocks.
+    /// Returns the next bin after `bin` that contains blocks.
     fn after(&self, bin: usize) -> Option<usize> {
         let (class, sub) = (bin / PER_CLASS, bin % PER_CLASS);
         // Shifted in two steps: a shift by all bits would overflow.
@@ -159,6 +161,6 @@ impl Bins {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     pub(crate) usable: Option<u32>,
-    /// A block that fits but is not usable now.
+    /// Key of a block that fits but is not usable now.
     pub(crate) other: Option<u32>,
 }

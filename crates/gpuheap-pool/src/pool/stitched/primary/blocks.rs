@@ -1,4 +1,4 @@
-//! Records of blocks in one vector, named by their index.
+//! Records of blocks in one vector. The index of a record is the key of the block.
 
 use std::ops::{Index, IndexMut};
 
@@ -7,7 +7,7 @@ use crate::pool::kind::ROUNDING;
 use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
 
-/// Key of no block.
+/// Key that stands for no block.
 pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +56,13 @@ impl LastUse {
     }
 }
 
-/// Part of a free block that its last use covered, in steps of [`STEP`]. No other bytes of the
-/// block are in use.
+/// Part of a free block that the block's last use covered, in units of [`STEP`]. No other bytes of
+/// the block are in use.
 ///
-/// When two free blocks merge, the merged block records only one last use. Its part keeps the other
-/// bytes usable, even if that use cannot be waited for.
+/// When two free blocks merge, the merged block records only one last use. Bytes outside the part
+/// stay usable, even if that use cannot be waited for.
 ///
-/// Each end is 40 bits: enough for addresses of 49 bits. Higher addresses count as used.
+/// Each end has 40 bits, enough for addresses of 49 bits. Higher addresses count as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(2))]
 pub(crate) struct UsedPart {
@@ -72,17 +72,18 @@ pub(crate) struct UsedPart {
     to_above: u8,
 }
 
-/// Unit of a part's ends, in bytes. Blocks are multiples of it, so a part is exact. With 64 KiB as
-/// the unit, 5 MiB of free memory next to a block in use counted as 4.96 MiB.
+/// Unit of a part's ends, in bytes. Block sizes are multiples of this unit, so a part is exact.
+/// With 64 KiB as the unit, 5 MiB of free memory next to a block in use counted as 4.96 MiB.
 const STEP: u64 = ROUNDING;
 
-/// Highest end that a part can hold: it stands for the end of the addresses.
+/// Highest end that a part can record. It means the end of the address space.
 const MOST: u64 = (1 << 40) - 1;
 
-/// Distance, in bytes, from which on two uses stay apart, because their blocks do not merge. If two
-/// uses are closer, the bytes between them count as used too. Between two frees of a capture such
-/// bytes cannot be used. A smaller distance is expensive: a block that does not merge is a worse
-/// fit for later requests (0.02 of `serve_threads` with an eighth of it).
+/// Least distance, in bytes, at which two uses prevent the merge of their blocks. If two uses are
+/// closer, the blocks merge and the bytes between the uses count as used too. Between two frees of
+/// a capture, such bytes cannot be used. A smaller distance is expensive: a block that does not
+/// merge is a worse fit for later requests. An eighth of this distance cost 0.02 of the utilisation
+/// of `serve_threads`.
 const BETWEEN: u64 = 256 << 20;
 
 impl UsedPart {
@@ -94,7 +95,7 @@ impl UsedPart {
         UsedPart { from: from as u32, to: to as u32, from_above, to_above }
     }
 
-    /// Returns the part of these addresses.
+    /// Returns the part from address `from` to address `to`.
     #[inline]
     fn from_range((from, to): (u64, u64)) -> UsedPart {
         UsedPart::new((from / STEP).min(MOST - 1), to.div_ceil(STEP).min(MOST))
@@ -117,7 +118,7 @@ impl UsedPart {
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
-    /// Neighbours by address.
+    /// Key of the block at the next lower address; [`NONE`] if no such block exists.
     pub(crate) before: u32,
     pub(crate) after: u32,
     /// Neighbours in the bin.
@@ -125,7 +126,7 @@ pub(crate) struct Block {
     pub(crate) previous: u32,
     pub(crate) last: LastUse,
     pub(crate) part: UsedPart,
-    /// Stitched range that the block is mapped to.
+    /// Number of the stitched range that the block is mapped to.
     pub(crate) range: u32,
     pub(crate) state: State,
     /// `true` if the block is for small requests.
@@ -134,13 +135,14 @@ pub(crate) struct Block {
     pub(crate) boundary: bool,
     /// `true` if the block is in a bin.
     pub(crate) binned: bool,
-    /// `true` if the record is in the list of deferred merges, whatever its state is now.
+    /// `true` if the record is in the list of deferred merges. Its state may have changed since it
+    /// was added.
     pub(crate) listed: bool,
 }
 
 const _: () = assert!(size_of::<Block>() == 64);
 
-/// A part of no bytes.
+/// Start and end of an empty part.
 const NOWHERE: (u64, u64) = (u64::MAX, 0);
 
 impl Block {
@@ -161,8 +163,8 @@ impl Block {
         if from < to { (from, to) } else { NOWHERE }
     }
 
-    /// Returns the start and the end of the bytes whose last use no wait can complete now. If a
-    /// wait can complete it, the start is above the end.
+    /// If no wait can complete the last use now, returns the start and the end of the bytes that it
+    /// covered. Otherwise the start is above the end.
     pub(crate) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
         match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
             Some(_) => self.used(),
@@ -175,14 +177,16 @@ impl Block {
         self.stuck(stuck) != NOWHERE
     }
 
-    /// Returns the last use of a range; completed if that use covers none of the range.
+    /// Returns the last use of a range within the block. If the block's last use covers no byte of
+    /// the range, returns a completed use.
     pub(crate) fn last_use_in(&self, address: u64, end: u64, order: &Order) -> LastUse {
         let (from, to) = self.in_use(order);
         if from < end && address < to { self.last } else { LastUse::COMPLETED }
     }
 
-    /// Returns the last use of two neighbours together, and its part. `None` if they may not merge:
-    /// no single stream's order covers both, or too many bytes between would count as used.
+    /// Returns the last use, and its part, of the block that two neighbours would form. Returns
+    /// `None` if they may not merge: no single stream's order covers both uses, or too many bytes
+    /// between them would count as used.
     #[inline(always)]
     pub(crate) fn merged_use(&self, other: &Block, order: &Order) -> Option<(LastUse, UsedPart)> {
         let (first, second) = (self.last, other.last);
@@ -211,8 +215,8 @@ impl Block {
         if from < to { UsedPart::new(from, to) } else { UsedPart::NOTHING }
     }
 
-    /// Returns the part that two neighbours' last use covers together. `None` if too many bytes
-    /// between would count as used.
+    /// Returns the part that covers the last uses of two neighbours. Returns `None` if too many
+    /// bytes between the uses would count as used.
     #[inline]
     fn merged_part(&self, other: &Block, order: &Order) -> Option<UsedPart> {
         let part = |block: &Block| {
@@ -265,7 +269,8 @@ impl Blocks {
         self.records.get(key as usize).filter(|block| block.state != State::Vacant)
     }
 
-    /// Notes that the record left the list of deferred merges, whatever its state.
+    /// Notes that the record is no longer in the list of deferred merges. Ignores the state of the
+    /// record.
     pub(crate) fn unlist(&mut self, key: u32) {
         if let Some(record) = self.records.get_mut(key as usize) {
             record.listed = false;

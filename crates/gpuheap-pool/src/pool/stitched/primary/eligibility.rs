@@ -1,8 +1,8 @@
 //! Eligibility: the free memory that a stream can use.
 //!
 //! A capturing stream is not fenced and does not wait. A stream that ended unannounced cannot be
-//! fenced. For a time no other stream can use memory freed on them. That memory must not stand in
-//! the way of the rest.
+//! fenced. For some time, no other stream can use memory freed on such streams. That memory must
+//! not keep other free memory from being used.
 
 use super::blocks::LastUse;
 use crate::order::Order;
@@ -10,9 +10,10 @@ use crate::stream::StreamRef;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eligibility {
-    /// All free memory: if it is in use, it can be waited for in most cases.
+    /// All free memory. If it is still in use, the stream can wait for it in most cases.
     All,
-    /// Memory with a fence to wait for. After a poll nothing else can be waited for.
+    /// Memory that needs no wait or has a fence to wait for. After a poll, the stream cannot wait
+    /// for other memory.
     Fenced,
     /// Memory that is usable without a wait, because the requesting stream cannot wait.
     Usable,
@@ -28,8 +29,8 @@ impl Eligibility {
         }
     }
 
-    /// Returns the next narrower eligibility, for when this one was too wide; `None` if this one
-    /// already needs no wait.
+    /// Returns the next narrower eligibility, for a retry if this one allowed memory that cannot be
+    /// waited for. Returns `None` if this one already needs no wait.
     pub(crate) fn narrower(self) -> Option<Eligibility> {
         match self {
             Eligibility::All => Some(Eligibility::Fenced),

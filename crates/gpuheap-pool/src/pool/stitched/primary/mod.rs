@@ -1,14 +1,15 @@
-//! Primary addresses of all physical memory. Every byte has one, and the byte's state is kept there
-//! alone.
+//! Primary addresses of all physical memory. Every byte has one primary address, and only that
+//! address records the byte's state.
 //!
 //! ```text
 //! addresses  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼─────────── unbacked ────────────┤  blocks
 //!            ├ chunk ┼ chunk ┼──── chunk ──────┼ chunk┤                                    memory
 //! ```
 //!
-//! Blocks are linked by address. For each page, a table names the block that covers its first byte,
-//! so that an address leads to its block in a few steps. When blocks merge or split, the larger
-//! part keeps its record. The table then changes only for the pages of the smaller part.
+//! Blocks are linked by address. For each page, a table contains the key of the block that covers
+//! the page's first byte. The search for the block of an address therefore takes a few steps. When
+//! blocks merge or split, the larger part keeps its record, so the table changes only for the pages
+//! of the smaller part.
 
 mod bins;
 mod blocks;
@@ -34,7 +35,7 @@ const PAGE: u64 = crate::source::GRANULE;
 /// Number of empty small runs that are kept for the next small requests.
 const KEPT_EMPTY_RUNS: usize = 2;
 
-/// Number of boundaries that may be noted before stale ones are removed.
+/// Number of noted boundaries above which stale ones are removed.
 const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -42,16 +43,19 @@ pub(crate) struct Primary {
     pub(crate) blocks: Blocks,
     large: Bins,
     small: Bins,
-    /// Ranges of addresses that blocks cover whole, by address.
+    /// Ranges of addresses, sorted by address. Blocks cover each range completely.
     address_ranges: Vec<AddressRange>,
     pub(crate) unbacked: Vec<u32>,
-    /// Free blocks that could not merge with the next one, because another stream freed it.
+    /// Keys of free blocks that could not merge with the next block, because another stream freed
+    /// that block.
     boundaries: Vec<u32>,
-    /// Number of boundaries at which stale ones are removed.
+    /// Number of boundaries above which stale ones are removed, if it exceeds [`BOUNDARIES`].
     crowded: usize,
-    /// Empty small runs: free blocks with no other block of small requests on either side.
+    /// Keys of empty small runs: free blocks of small requests without another such block on either
+    /// side.
     empty_runs: Vec<u32>,
-    /// Freed blocks whose merge is deferred. Some may have become something else since.
+    /// Keys of freed blocks whose merge is deferred. Some of these records may have another state
+    /// now.
     deferred: Vec<u32>,
 }
 
@@ -59,7 +63,7 @@ pub(crate) struct Primary {
 struct AddressRange {
     base: u64,
     bytes: u64,
-    /// Block that covers the first byte of each page.
+    /// For each page, the key of the block that covers the page's first byte.
     cover: Vec<u32>,
 }
 
@@ -76,14 +80,14 @@ impl Primary {
         self.bin(key);
     }
 
-    /// Removes the addresses of a segment that is all free, because it was given back.
+    /// Removes the addresses of a segment that was all free and has been given back.
     pub(crate) fn remove_segment(&mut self, first: u32, base: u64, bytes: u64) {
         let key = self.take(first, base, bytes, State::Unbacked);
         self.blocks.remove(key);
         self.address_ranges.retain(|addresses| addresses.base != base);
     }
 
-    /// Adds addresses that one block covers.
+    /// Adds a range of addresses that one new block covers. Returns the key of the block.
     fn add_block(&mut self, base: u64, bytes: u64, state: State) -> u32 {
         let key = self.blocks.insert(Block {
             address: base,
@@ -107,8 +111,8 @@ impl Primary {
         key
     }
 
-    /// Returns the last address range if it is unbacked as a whole, so that its addresses can be
-    /// given back.
+    /// Returns the last address range if all of it is unbacked. Its addresses can then be given
+    /// back.
     pub(crate) fn last_unused_address_range(&self) -> Option<Segment> {
         let &AddressRange { base, bytes, .. } = self.address_ranges.last()?;
         let is_all = |unbacked: &Block| (unbacked.address, unbacked.bytes) == (base, bytes);
@@ -116,7 +120,7 @@ impl Primary {
         is_unbacked.then_some(Segment { address: base, bytes })
     }
 
-    /// Forgets the last address range, whose addresses were given back.
+    /// Removes the last address range. Its addresses were given back.
     pub(crate) fn remove_last_address_range(&mut self) {
         let Some(addresses) = self.address_ranges.pop() else { return };
         let holds = |unbacked: &u32| self.blocks[*unbacked].address == addresses.base;
@@ -184,8 +188,8 @@ impl Primary {
         bins.keys(&self.blocks).chain(self.deferred.iter().copied().filter(is_deferred))
     }
 
-    /// Returns `key` if it is a free block of large requests at this address with at least this
-    /// size. That saves the search by address.
+    /// Returns `true` if `key` is a free block of large requests at `address` with at least
+    /// `bytes`. This check avoids a search by address.
     #[inline]
     pub(crate) fn is_free_at(&self, key: u32, address: u64, bytes: u64) -> bool {
         self.blocks.get(key).is_some_and(|block| {
@@ -231,8 +235,7 @@ impl Primary {
         self.run_where(address, bytes, |block| block.state == State::Free)
     }
 
-    /// Returns the first block of the run of blocks for which `belong` holds and that covers a
-    /// range.
+    /// Returns the first block of a run that covers a range and whose blocks all pass `belong`.
     #[inline]
     pub(crate) fn run_where(
         &self,
@@ -254,8 +257,8 @@ impl Primary {
         }
     }
 
-    /// Returns the end of the run of `allowed` free blocks that begins with `key`. `None` if no
-    /// such run begins there.
+    /// Returns the end of the run of `allowed` free blocks that begins with `key`. Returns `None`
+    /// if no such run begins with `key`.
     pub(crate) fn run_from(&self, key: u32, allowed: impl Fn(&Block) -> bool) -> Option<u64> {
         let first = &self.blocks[key];
         let belongs = |block: &&Block| block.state == State::Free && allowed(block);
@@ -269,7 +272,7 @@ impl Primary {
         Some(block.end())
     }
 
-    /// Returns the size of the longest free block if no merge were deferred and [nothing set
+    /// Returns the size of the longest free block after all deferred merges, with [nothing set
     /// apart](Primary::merge_all_small) for small requests.
     pub(crate) fn longest_merged(&self, order: &Order) -> u64 {
         let mut longest = 0;
@@ -298,8 +301,8 @@ impl Primary {
         })
     }
 
-    /// Makes one block of a range that the run of free blocks from `first` on covers. The block is
-    /// in no bin.
+    /// Makes one block from a range of addresses. The run of free blocks that begins with `first`
+    /// covers the range. The new block is in no bin.
     pub(crate) fn take(&mut self, first: u32, address: u64, bytes: u64, state: State) -> u32 {
         let end = address + bytes;
         let mut key = first;
@@ -339,10 +342,11 @@ impl Primary {
         self.merge(key, order);
     }
 
-    /// Merges a free block in no bin with its neighbours.
+    /// Merges a free block with its neighbours. The block is in no bin.
     fn merge(&mut self, mut key: u32, order: &Order) {
         let small = self.blocks[key].small;
-        // Several neighbours on one side may merge, if their streams got further since the frees.
+        // Several neighbours on one side may merge, if their frees became completed after an
+        // earlier merge failed.
         loop {
             let after = self.blocks[key].after;
             let Some(merged) = self.merged_use(key, after, order) else { break };
@@ -381,7 +385,8 @@ impl Primary {
         self.bin(key);
     }
 
-    /// Cuts the parts that are out of use from free blocks that are not `allowed`.
+    /// Cuts the unused parts from free blocks whose last use is not `allowed`, so that these parts
+    /// become separate blocks.
     pub(crate) fn cut_completed_parts(&mut self, order: &Order, allowed: impl Fn(LastUse) -> bool) {
         let held = |key: &u32| !allowed(self.blocks[*key].last);
         let held: Vec<u32> = self.all_free_blocks().filter(held).collect();
@@ -390,7 +395,7 @@ impl Primary {
         }
     }
 
-    /// Cuts the parts that are out of use from a free block of which a part is in use.
+    /// Splits a free block around the part that is in use, from address `from` to `to`.
     fn cut_around_use(&mut self, mut key: u32, (from, to): (u64, u64)) {
         let block = &self.blocks[key];
         let (address, end) = (block.address, block.end());
@@ -417,8 +422,8 @@ impl Primary {
     }
 
     /// Frees a block of large requests without merging it, because the program is about to request
-    /// the same size again. Merging and cutting it again is half of the policy's cost. The block
-    /// merges when the program [looks for anything else](Primary::merge_deferred).
+    /// the same size again. Merging the block and cutting it again would be half of the policy's
+    /// cost. The block is [merged](Primary::merge_deferred) when the program requests another size.
     #[inline]
     pub(crate) fn free_deferred(&mut self, key: u32, last: LastUse) {
         let block = &mut self.blocks[key];
@@ -426,8 +431,8 @@ impl Primary {
         self.defer_merge(key);
     }
 
-    /// Handles the rest of a free block of which a part is taken. If the block's merge was
-    /// deferred, the rest still has neighbours to merge with.
+    /// Handles the rest of a free block after a part was taken. If the merge of the block was
+    /// deferred, the merge of the rest is deferred too.
     fn bin_or_defer(&mut self, key: u32, was_binned: bool) {
         if was_binned { self.bin(key) } else { self.defer_merge(key) }
     }
@@ -440,7 +445,7 @@ impl Primary {
         }
     }
 
-    /// Merges the blocks whose merge was deferred, as their frees would have.
+    /// Carries out the deferred merges.
     #[inline]
     pub(crate) fn merge_deferred(&mut self, order: &Order) {
         if !self.deferred.is_empty() {
@@ -461,7 +466,8 @@ impl Primary {
         self.deferred = left;
     }
 
-    /// Makes empty small runs free blocks for large requests. Returns `true` if some were empty.
+    /// Makes empty small runs free blocks for large requests. Returns `true` if some small run was
+    /// empty.
     pub(crate) fn merge_empty_small_runs(&mut self, order: &Order) -> bool {
         let mut any = false;
         for key in std::mem::take(&mut self.empty_runs) {
@@ -476,8 +482,8 @@ impl Primary {
         any
     }
 
-    /// Returns the addresses of the blocks of small requests that would be
-    /// [given](Primary::merge_empty_small_runs) to the large ones, once all frees are completed.
+    /// Returns the addresses of the small runs that would [become](Primary::merge_empty_small_runs)
+    /// free blocks for large requests, once all frees are completed.
     pub(crate) fn empty_small_runs(&self) -> FxHashSet<u64> {
         let is_small = |key: u32| self.blocks.get(key).is_some_and(|block| block.small);
         let mut empty_runs = FxHashSet::default();
@@ -507,14 +513,14 @@ impl Primary {
         }
     }
 
-    /// Merges free neighbours whose streams are now known to be past their frees.
+    /// Merges free neighbours at the noted boundaries, if the frees are now known to be completed.
     pub(crate) fn merge_boundaries(&mut self, order: &Order) {
         let boundaries = std::mem::take(&mut self.boundaries);
         for &key in &boundaries {
             self.blocks[key].boundary = false;
         }
         for key in boundaries {
-            // The record may belong to another block by now. That is harmless, because the merge
+            // The record may now belong to another block. That is harmless, because the merge
             // checks the neighbours.
             if self.blocks.get(key).is_some_and(|block| block.state == State::Free) {
                 self.unbin(key);
@@ -524,15 +530,15 @@ impl Primary {
         self.crowded = (2 * self.boundaries.len()).max(BOUNDARIES);
     }
 
-    /// Returns the first blocks of free runs in which several streams have parts. Each pair of free
-    /// neighbours is noted, and so is the first block of each run.
+    /// Returns the first blocks of free runs of several blocks that different streams freed. Each
+    /// pair of free neighbours is noted as a boundary, so the first block of each run is noted too.
     pub(crate) fn run_starts_with_boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
         self.boundaries.iter().copied().filter(begins)
     }
 
-    /// Makes the first `bytes` of an unbacked block a free block, because they have memory now.
+    /// Makes the first `bytes` of an unbacked block a free block. These addresses have memory now.
     pub(crate) fn back(&mut self, unbacked: u32, bytes: u64, order: &Order) {
         let mut key = unbacked;
         if self.blocks[unbacked].bytes > bytes {
@@ -543,7 +549,8 @@ impl Primary {
         } else {
             self.unbacked.retain(|kept| *kept != unbacked);
         }
-        // With uses in flight on both sides, a merged block would count as in use between them too.
+        // If uses are in flight on both sides, a merged block would count as in use between these
+        // uses too.
         let Block { before, after, .. } = self.blocks[key];
         let is_held = |key: u32| {
             self.blocks
@@ -557,7 +564,7 @@ impl Primary {
         }
     }
 
-    /// Makes a range that is all free unbacked, because its memory was given back.
+    /// Makes an all-free range unbacked. Its memory was given back.
     pub(crate) fn unback(&mut self, first: u32, address: u64, bytes: u64) {
         let mut key = self.take(first, address, bytes, State::Unbacked);
         let (before, after) = (self.blocks[key].before, self.blocks[key].after);
@@ -574,7 +581,8 @@ impl Primary {
         self.unbacked.push(key);
     }
 
-    /// Returns the last use of two neighbours together; `None` if they may not become one block.
+    /// Returns the last use of the block that two neighbours would form; `None` if they may not
+    /// merge.
     #[inline(always)]
     fn merged_use(&self, first: u32, second: u32, order: &Order) -> Option<(LastUse, UsedPart)> {
         let (first, second) = (self.blocks.get(first)?, self.blocks.get(second)?);
@@ -620,7 +628,7 @@ impl Primary {
         bins.insert(key, &mut self.blocks);
     }
 
-    /// Takes a block out of its bin. Returns `true` if it was in one.
+    /// Removes a block from its bin. Returns `true` if the block was in a bin.
     fn unbin(&mut self, key: u32) -> bool {
         let was_binned = std::mem::replace(&mut self.blocks[key].binned, false);
         if was_binned {
@@ -630,7 +638,8 @@ impl Primary {
         was_binned
     }
 
-    /// Splits a block that is in no bin in two. The larger part keeps the record.
+    /// Splits a block in two at the address `at`. The block is in no bin. The larger part keeps the
+    /// record.
     fn split(&mut self, key: u32, at: u64) -> (u32, u32) {
         let old = self.blocks[key].clone();
         let (left, right) = (at - old.address, old.end() - at);
@@ -663,7 +672,7 @@ impl Primary {
         }
     }
 
-    /// Merges two neighbours that are in no bin into one block. The larger one keeps its record.
+    /// Merges two neighbours into one block. Both are in no bin. The larger one keeps its record.
     fn join(&mut self, first: u32, second: u32) -> u32 {
         let (before, after) = (self.blocks[first].before, self.blocks[second].after);
         let (address, end) = (self.blocks[first].address, self.blocks[second].end());
@@ -693,7 +702,7 @@ impl Primary {
         self.note_cover_of(key, from, to);
     }
 
-    /// Notes the block that covers the pages that begin in a range.
+    /// Notes `key` as the covering block of each page that begins from address `from` to `to`.
     #[inline]
     fn note_cover_of(&mut self, key: u32, from: u64, to: u64) {
         let Some(addresses) = self.address_range_at(from).map(|at| &mut self.address_ranges[at])

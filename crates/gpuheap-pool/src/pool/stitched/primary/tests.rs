@@ -1,4 +1,4 @@
-//! The bins and the blocks against naive models.
+//! Tests of the bins and the blocks against naive models.
 
 use std::collections::BTreeMap;
 
@@ -67,11 +67,11 @@ proptest! {
             let found = found.map(|key| blocks[key].bytes);
             prop_assert_eq!(found.is_some(), best.is_some());
             if let (Some(found), Some(best)) = (found, best) {
-                // Sizes of up to 64 KiB have bins of their own. For a larger size, the first few
-                // blocks searched decide.
+                // Each size up to 64 KiB has a separate bin. For a larger size, the result may be
+                // 1/64 larger than the best.
                 prop_assert!(found == best || best > SMALL && found <= best + best / 64, "{found} {best}");
             }
-            // If none is usable, one block is named all the same.
+            // If no block is usable, a block that `serves` is found.
             let other = bins.best(bytes, 1, &blocks, |_| false, |_| true);
             prop_assert!(other.usable.is_none());
             prop_assert_eq!(other.other.is_some(), best.is_some());
@@ -93,7 +93,8 @@ proptest! {
             .collect();
         primary.add_address_range(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
-        // Last free of each 512 bytes. No block records all of them.
+        // Last free of each unit of 512 bytes, keyed by address. A block records only one last use
+        // for all its bytes.
         let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
         for (what, pick, units) in actions {
             let stream = streams[(pick % 3) as usize];
@@ -129,7 +130,8 @@ proptest! {
                     }
                 }
                 4 => {
-                    // A range in the middle of free blocks, perhaps of several streams.
+                    // Takes a range in the middle of free blocks that different streams may have
+                    // freed.
                     let address = (1 << 40) + pick % (64 * LEAST) / ROUNDING * ROUNDING;
                     let bytes = units * ROUNDING;
                     if let Some(first) = primary.large_run_at(address, bytes) {

@@ -1,4 +1,5 @@
-//! Addresses for stitched ranges: reserved in large pieces, handed out first fit, reused.
+//! Addresses for stitched ranges. They are reserved in large pieces, handed out by first fit, and
+//! reused.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +8,13 @@ use crate::source::{Segment, SourceError};
 
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    /// Free ranges: start and length.
+    /// Lengths of the free ranges, keyed by start.
     free: BTreeMap<u64, u64>,
     reserved: Vec<Segment>,
 }
 
 impl Addresses {
-    /// Takes a range of addresses with nothing mapped at them.
+    /// Takes a range of `bytes` addresses. Nothing is mapped at them.
     pub(crate) fn take(&mut self, bytes: u64, env: &mut Environment<'_>) -> Result<u64, Shortage> {
         let fits = |free: &BTreeMap<u64, u64>| {
             free.iter()
@@ -36,7 +37,7 @@ impl Addresses {
         Ok(start)
     }
 
-    /// Takes a range back.
+    /// Returns a range that [`take`](Addresses::take) handed out.
     pub(crate) fn give(&mut self, mut address: u64, mut bytes: u64) {
         let borders = |edge: u64| self.reserved.iter().any(|segment| segment.address == edge);
         if let Some(after) = self.free.get(&(address + bytes)).copied()
@@ -56,7 +57,7 @@ impl Addresses {
         self.free.insert(address, bytes);
     }
 
-    /// Gives all reserved addresses back. None of them is in use.
+    /// Gives back all reserved addresses to the driver. None of them is in use.
     pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         self.free.clear();
         while let Some(segment) = self.reserved.last().copied() {
@@ -67,10 +68,11 @@ impl Addresses {
     }
 }
 
-/// Reserves addresses, a few times the device's memory; fewer if that is refused.
+/// Reserves addresses: four times the bytes of the device's memory, or fewer if the driver refuses
+/// so many.
 pub(crate) fn reserve(bytes: u64, env: &mut Environment<'_>) -> Result<Segment, Shortage> {
     const TIMES: u64 = 4;
-    /// Upper bound of all addresses.
+    /// Most bytes of addresses to reserve at once.
     const SPACE: u64 = 1 << 46;
     let capacity = env.source.capacity();
     let wanted = capacity.saturating_mul(TIMES).max(bytes).min(SPACE).next_power_of_two();

@@ -1,16 +1,18 @@
-//! Stitched ranges: chunks whose primary addresses are apart, mapped one after the other.
+//! Stitched ranges: chunks with separate primary addresses, mapped one after the other at new
+//! addresses.
 //!
 //! ```text
 //! primary     ──┤live├── a ──┤chunk border│   │── b ──│   │border├─ c ─┤live├──
 //! range                ├─ a ─┼── b ──┼─ c ─┤
 //! ```
 //!
-//! The first part may begin inside a chunk, and the last one may end inside one. All parts between
-//! are whole chunks.
+//! The first part may begin inside a chunk, and the last one may end inside one. All parts in
+//! between are whole chunks.
 //!
 //! A free range keeps its mappings. Once all its bytes are free at their primary addresses, it can
 //! be used again from its start, without a driver call. The uses of its bytes are recorded at the
-//! primary addresses. The range itself records only when it may be unmapped.
+//! primary addresses. The range itself records only the uses that must be completed before it is
+//! unmapped.
 
 mod addresses;
 mod plan;
@@ -42,9 +44,9 @@ pub(crate) struct Range {
     pub(crate) bytes: u64,
     /// Mapped chunks, by primary address, with their sizes.
     mapped: Vec<(u64, u64)>,
-    /// Uses that may not be completed, one for each stream.
+    /// Last use on each stream, if it may be incomplete.
     last: Vec<Ticket>,
-    /// Time of the last use, counted in uses.
+    /// Value of [`Ranges::uses`] at the last use of this range.
     used: u64,
     /// Primary blocks that the range holds while it is live.
     pub(crate) held: Vec<u32>,
@@ -59,7 +61,7 @@ impl Range {
         self.mapped_at + self.head
     }
 
-    /// Returns `true` if no wait can complete one of the range's uses now.
+    /// Returns `true` if one of the range's uses cannot be completed by a wait now.
     pub(crate) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.last.iter().any(|ticket| stuck.holds(*ticket))
     }
@@ -74,7 +76,7 @@ pub(crate) struct Ranges {
     ranges: SlotMap<Range>,
     by_size: BTreeSet<(u64, u32)>,
     addresses: Addresses,
-    /// Number of mappings of all ranges, and number of mappings ever made.
+    /// Number of mappings in all ranges now.
     maps: usize,
     mapped: u64,
     uses: u64,
@@ -99,7 +101,7 @@ impl Ranges {
         self.by_size.range((bytes, 0)..).map(|(_, id)| *id)
     }
 
-    /// Maps the chunks of `runs` one after the other, as a new range.
+    /// Maps the chunks of `runs` one after the other as a new range, and returns its number.
     pub(crate) fn add(
         &mut self,
         runs: Vec<Segment>,
@@ -148,7 +150,7 @@ impl Ranges {
         Ok(id)
     }
 
-    /// Hands out a range, with the primary blocks that it holds.
+    /// Marks a range as live, with the primary blocks `held` that it holds.
     pub(crate) fn hold(&mut self, id: u32, held: Vec<u32>) {
         self.uses += 1;
         if let Some(range) = self.ranges.get_mut(id) {
@@ -167,8 +169,8 @@ impl Ranges {
         std::mem::take(&mut range.held)
     }
 
-    /// Unmaps the ranges that are unused for longest until at most `most` mappings are left. Ranges
-    /// whose uses are not known to be completed stay.
+    /// Unmaps the least recently used ranges until at most `most` mappings are left. Skips ranges
+    /// whose uses are not known to be completed.
     pub(crate) fn shrink(
         &mut self,
         most: usize,
@@ -199,8 +201,8 @@ impl Ranges {
         ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_completed(order)))
     }
 
-    /// Unmaps a range whose uses are completed. If that fails, the range is never used again, and
-    /// the next try continues with it.
+    /// Unmaps a range whose uses are completed. If a driver call fails, the range is never used
+    /// again, and the next call for it continues the unmapping.
     pub(crate) fn unmap(
         &mut self,
         id: u32,
@@ -227,14 +229,14 @@ impl Ranges {
         Ok(())
     }
 
-    /// Returns the range whose addresses hold `address`.
+    /// Returns the number of the range that contains `address`.
     pub(crate) fn holding(&self, address: u64) -> Option<u32> {
         let holds =
             |range: &Range| (range.mapped_at..range.mapped_at + range.length).contains(&address);
         self.ranges.iter().find_map(|(id, range)| holds(range).then_some(id))
     }
 
-    /// Gives all addresses back, if no range exists.
+    /// Gives back all addresses to the driver, if no range exists.
     pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
         if self.ranges.iter().next().is_some() {
             return Ok(());

@@ -1,13 +1,13 @@
-//! Plans of stitched ranges: which free runs they are made of.
+//! Plans of stitched ranges: selects the free runs for a range.
 
 use crate::source::Segment;
 
-/// A run of free blocks at primary addresses, as a stitched range could use it.
+/// A run of free blocks at primary addresses that a stitched range could use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Part of the run that is whole chunks.
+    /// Start and end of the whole chunks in the run.
     pub(crate) whole: (u64, u64),
 }
 
@@ -16,55 +16,56 @@ impl Run {
         self.whole.1.saturating_sub(self.whole.0)
     }
 
-    /// Returns the bytes before the whole chunks: the end of a chunk. Zero if the run has no chunk
-    /// border.
+    /// Returns the bytes before the whole chunks: the free end of a chunk. Returns zero if the run
+    /// contains no chunk border.
     pub(crate) fn before(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.whole.0 - self.start } else { 0 }
     }
 
-    /// Returns the bytes after the whole chunks: the beginning of a chunk.
+    /// Returns the bytes after the whole chunks: the free beginning of a chunk. Returns zero if the
+    /// run contains no chunk border.
     pub(crate) fn after(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.end - self.whole.1 } else { 0 }
     }
 
-    /// Returns the bytes that the run can give as the first one of a range: they must end with a
-    /// chunk.
+    /// Returns the bytes that the run can supply as the first run of a range. They must end at the
+    /// end of a chunk.
     pub(crate) fn head(self) -> u64 {
         self.before() + self.whole()
     }
 
-    /// Returns the bytes that the run can give as the last one of a range: they must begin with a
-    /// chunk.
+    /// Returns the bytes that the run can supply as the last run of a range. They must begin at the
+    /// start of a chunk.
     pub(crate) fn tail(self) -> u64 {
         self.whole() + self.after()
     }
 
-    /// Returns the part left if everything up to the end of the whole chunks is taken.
+    /// Returns the part of the run after its whole chunks, if that part is not empty.
     fn remainder(self) -> Option<Run> {
         let left = Run { start: self.whole.1, end: self.end, whole: (self.whole.1, self.whole.1) };
         (self.after() > 0).then_some(left)
     }
 }
 
-/// Packing of a range: how its pieces are chosen.
+/// Packing of a range: rule for choosing its pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// Few pieces, with new memory for the missing bytes. Small parts of runs stay free, and fit
-    /// later requests. With these stitched too, `serve_threads` needed 0.01 more memory.
+    /// Few pieces, with new memory for the missing bytes. Small parts of runs stay free for later
+    /// requests. When these parts were stitched too, `serve_threads` needed 0.01 more memory.
     Few,
     /// As much free memory as possible.
     Most,
 }
 
-/// Plan of a stitched range: its pieces, and the bytes that are missing.
+/// Plan of a stitched range: its pieces, and the bytes that need new memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) runs: Vec<Segment>,
     pub(crate) missing: u64,
 }
 
-/// Plans `bytes` from `runs`, sorted by their whole chunks. The plan begins with one run as its
-/// head. Then come the runs with most whole chunks, and the shortest sufficient tail.
+/// Plans `bytes` from `runs`, sorted by the bytes of their whole chunks. The plan has one run as
+/// its head, then the runs with most whole chunks, then the shortest sufficient tail.
 pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
@@ -78,7 +79,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
             plan.missing -= length;
         }
     };
-    // Parts left of the runs that were taken.
+    // Parts that are left of runs in the plan.
     let mut rests: Vec<Run> = Vec::new();
     let rest = |run: Run| run.remainder().filter(|_| packing == Packing::Most);
     let first = (0..runs.len()).max_by_key(|at| leads(&runs[*at]));
@@ -90,8 +91,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
     let longest = runs.iter().chain(&rests).map(|run| run.tail()).max().unwrap_or(0);
     while plan.missing > 0 {
         let enough = |run: &&Run| run.tail() >= plan.missing;
-        // The search for a tail walks over all runs, so it is skipped if no run has a sufficient
-        // one.
+        // The search for a tail visits all runs, so it is skipped if no run has a sufficient tail.
         if longest >= plan.missing
             && let Some(tail) =
                 runs.iter().chain(&rests).filter(enough).min_by_key(|run| (run.tail(), run.start))
@@ -106,7 +106,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
                 rests.extend(rest(run));
             }
             None => {
-                // If no tail suffices, the best one is added all the same.
+                // If no tail suffices, the longest one is added.
                 let most = runs.iter().chain(&rests).max_by_key(|run| (run.tail(), run.start));
                 if let Some(tail) = most.filter(|run| run.tail() > 0) {
                     take(tail.whole.0, tail.tail(), &mut plan);
