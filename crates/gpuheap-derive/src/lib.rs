@@ -13,9 +13,9 @@ use options::Options;
 /// is adapted, and the type parameters become the types of the adapted fields.
 ///
 /// A field whose type has no type parameter must be of a type that adapting does not change, such
-/// as a number or a `String`. A type parameter stands for a whole array, as `A = Vec<f32>`. If the
-/// parameter is only the element, as in a field `Vec<T>`, the resulting `DeviceArray` has no place
-/// in the type. The compiler then reports a type mismatch in `Adapt::Output`.
+/// as a number or a `String`. A type parameter stands for a whole array, such as `A = Vec<f32>`. If
+/// the parameter is only the element, as in a field of type `Vec<T>`, the resulting `DeviceArray`
+/// has no place in the type. The compiler then reports a type mismatch in `Adapt::Output`.
 ///
 /// | | |
 /// |---|---|

@@ -80,7 +80,7 @@ pub(crate) fn rule(input: &DeriveInput) -> Result<TokenStream> {
 enum How {
     Adapted,
     Cloned,
-    /// The field is `PhantomData` of the adapted parameters.
+    /// `PhantomData` whose type is made of adapted parameters.
     Phantom,
 }
 
@@ -117,7 +117,7 @@ fn adapted_parameters(parameters: &[Ident], fields: &[(&Field, How)]) -> Result<
     Ok(adapted)
 }
 
-/// Returns which of some names occur in a type.
+/// Returns the names, out of `names`, that occur in a type.
 fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
     struct Names<'a> {
         names: &'a [Ident],
@@ -141,7 +141,7 @@ fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
 
 /// Names that the adapted type depends on.
 struct Way<'a> {
-    /// Type parameters that become other types.
+    /// Type parameters that adapting changes to other types.
     adapted: Vec<Ident>,
     /// Name of the structure.
     name: &'a Ident,
@@ -185,7 +185,7 @@ impl Way<'_> {
                 continue;
             }
             bounds.push(parse_quote!(#name: ::gpuheap::Adapt<__To>));
-            // The structure's own bounds hold after adapting too.
+            // The adapted type has to satisfy the structure's own bounds too.
             if !parameter.bounds.is_empty() {
                 let (output, asked) = (output_type(name), &parameter.bounds);
                 let mut predicate: WherePredicate = parse_quote!(#output: #asked);
@@ -204,8 +204,8 @@ impl Way<'_> {
                 How::Phantom => {}
                 How::Cloned => bounds.push(parse_quote!(#of: ::core::clone::Clone)),
                 How::Adapted if mentioned(of, &self.adapted).is_empty() => {
-                    // If a field contains the structure itself, its bound follows from the rule
-                    // being derived.
+                    // If the field's type contains the structure itself, the field needs no bound,
+                    // because the rule being derived provides it.
                     if mentioned(of, std::slice::from_ref(self.name)).is_empty() {
                         bounds.push(parse_quote!(#of: ::gpuheap::adapt::Stays<__To>));
                     }
@@ -227,7 +227,7 @@ fn output_type(parameter: &Ident) -> Type {
     parse_quote!(<#parameter as ::gpuheap::Adapt<__To>>::Output)
 }
 
-/// Returns `true` if a type that mentions a parameter is that parameter alone.
+/// Returns `true` if the type is exactly a parameter, and does not only mention one.
 fn is_parameter(of: &Type) -> bool {
     matches!(of, Type::Path(TypePath { qself: None, path, .. }) if path.get_ident().is_some())
 }
@@ -236,7 +236,7 @@ fn is_parameter(of: &Type) -> bool {
 struct Replace<'a>(&'a Way<'a>);
 
 impl Replace<'_> {
-    /// Replaces in the bounds, not in the bounded type.
+    /// Replaces parameters in the bounds, but not in the type that is bounded.
     fn in_bounds(&mut self, predicate: &mut WherePredicate) {
         if let WherePredicate::Type(predicate) = predicate {
             for bound in &mut predicate.bounds {

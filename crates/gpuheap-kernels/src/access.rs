@@ -6,31 +6,31 @@ use crate::kernel::{Kind, Path, Source};
 use crate::threads::flat_each;
 use crate::{Reduction, Type};
 
-/// Use of some bytes by a launch.
+/// Bytes that a launch reads or writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// True if the launch writes the bytes; if not, it reads them.
+    /// `true` if the launch writes the bytes; `false` if it reads them.
     pub writes: bool,
-    /// Multiple that every run has to start on, bytes.
+    /// Alignment of the start of every run, in bytes.
     pub align: u64,
-    /// Bytes that are used.
+    /// Location of the bytes.
     pub region: Region,
 }
 
-/// Bytes in equal runs.
+/// Bytes in runs of equal length.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Region {
     /// Address of the first run.
     pub address: u64,
-    /// Size of a run, bytes.
+    /// Size of a run in bytes.
     pub run: u64,
-    /// Number of runs along each axis and their distance, bytes; outermost axis first.
+    /// Number of runs along each axis and their distance in bytes, outermost axis first.
     pub axes: Vec<(u64, i64)>,
 }
 
 impl Kernel {
-    /// Returns the bytes that a launch with these words uses. Bytes that it adds to are both read
-    /// and written.
+    /// Returns the bytes that a launch with the words `words` uses. If the launch adds to bytes,
+    /// they are listed as read and as written.
     pub fn accesses(&self, words: &[u64]) -> Vec<Access> {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
         let block = |writes, address: u64, count: u64, of: Type| {
@@ -93,8 +93,9 @@ impl Kernel {
         }
     }
 
-    /// Calls `each` with the target, the source and the length of every run of bytes that a launch
-    /// with these words copies. It is never called for kernels that compute.
+    /// Calls `each` for every run of bytes that a launch with the words `words` copies. `each`
+    /// receives the addresses of the target and the source, and the length. For a kernel that
+    /// computes, `each` is never called.
     pub fn for_each_copied(&self, words: &[u64], mut each: impl FnMut(u64, u64, u64)) {
         let Kind::Copy { unit } = self.0 else { return };
         let axes = axes(words);
@@ -106,8 +107,8 @@ impl Kernel {
 }
 
 impl Region {
-    /// Returns the range from the first byte to the end of the last, as address and length. `None`
-    /// if the region has no bytes, or exceeds the 64-bit addresses.
+    /// Returns the address and the length of the range from the first byte to the end of the last.
+    /// Returns `None` if the region has no bytes, or exceeds 64-bit addresses.
     pub fn bounds(&self) -> Option<(u64, u64)> {
         let (mut first, mut last) = (i128::from(self.address), i128::from(self.address));
         for &(count, stride) in &self.axes {
@@ -134,8 +135,8 @@ impl Region {
         for_each_place(&axes, |[offset, _]| each(self.address.wrapping_add_signed(offset)));
     }
 
-    /// Returns the elements along the axes in one of the two arrays. Each element is there once,
-    /// and adjacent ones are one run.
+    /// Returns the region of the elements of `array`, 0 or 1, along the axes. The region contains
+    /// each element once, and adjacent elements form one run.
     fn along_axes(address: u64, size: usize, axes: &[Axis], array: usize) -> Region {
         let mut region = Region { address, run: size as u64, axes: Vec::new() };
         for axis in axes.iter().rev() {
@@ -143,7 +144,7 @@ impl Region {
             if length == 0 {
                 region.run = 0;
             } else if stride == 0 || length == 1 {
-                // A broadcast uses the same bytes again.
+                // A broadcast axis uses the same bytes repeatedly, so it adds none.
             } else if region.axes.is_empty() && stride.cast_unsigned() == region.run {
                 region.run = region.run.saturating_mul(length);
             } else {
@@ -154,7 +155,7 @@ impl Region {
     }
 }
 
-/// Returns the axes in a strided kernel's words, outermost first.
+/// Returns the axes that the words of a strided kernel contain, outermost first.
 pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     let rank = words.get(1).map_or(0, |rank| *rank as usize).min(MOST_AXES);
     let all = words.get(FIRST_AXIS..).unwrap_or_default().chunks_exact(AXIS_WORDS);
@@ -163,13 +164,14 @@ pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     axes
 }
 
-/// Returns the elements in one unit of a strided kernel's count: a vector's on the vector path,
-/// else 1.
+/// Returns the number of elements in one unit of a strided kernel's count: the length of a vector
+/// on the vector path, otherwise 1.
 pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
     if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
 }
 
-/// Returns the axes counted in elements; `words` counts groups of `each` along the innermost.
+/// Returns the axes that `words` contains, with lengths in elements. In `words`, the length of the
+/// innermost axis counts groups of `each` elements.
 pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
     let mut axes = axes(words);
     if let Some(inner) = axes.last_mut() {
@@ -179,7 +181,8 @@ pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
     axes
 }
 
-/// Calls `each` with the offsets in both arrays of every place, in row-major order.
+/// Calls `each` in row-major order for every place along the axes, with the place's offsets in both
+/// arrays.
 fn for_each_place(axes: &[Axis], mut each: impl FnMut([i64; 2])) {
     for_each_row(axes, |row| {
         let mut at = row.offsets;

@@ -1,25 +1,26 @@
-//! Axes with the strides of two arrays: joined, split, and as words of a strided kernel.
+//! Axes with the strides of two arrays. They are joined, split, and written as words of a strided
+//! kernel.
 
-/// Most axes that a kernel takes.
+/// Maximum number of axes of a kernel.
 pub(crate) const MOST_AXES: usize = 12;
-/// Index of the first axis's words in a strided kernel's arguments.
+/// Index of the first axis's first word in a strided kernel's arguments.
 pub(crate) const FIRST_AXIS: usize = 5;
-/// Words of an axis: its length and the shift of its division; the factor of its division; the two
-/// strides, bytes.
+/// Number of words of an axis. The first word is the axis's length and the shift for dividing by
+/// that length. The second is the factor for the division. The other two are the strides in bytes.
 pub(crate) const AXIS_WORDS: usize = 4;
-/// Most elements of one launch, below 2^31. The division by multiplication is exact only up to
-/// there.
+/// Maximum number of elements of one launch. It is below 2^31, because the division by
+/// multiplication is exact only for smaller numbers.
 const MOST_ELEMENTS: usize = i32::MAX as usize;
 
-/// One axis: its number of elements and their distances in two arrays, bytes.
+/// One axis: its number of elements, and the distance of adjacent elements in two arrays, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Axis {
     pub(crate) length: usize,
     pub(crate) strides: [i64; 2],
 }
 
-/// A part of the elements: the first one's index in row-major order and its offsets in the two
-/// arrays, bytes, and the axes, outermost first.
+/// A part of the elements: the row-major index of its first element, that element's offsets in the
+/// two arrays in bytes, and the axes, outermost first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) first: usize,
@@ -27,8 +28,8 @@ pub(crate) struct Piece {
     pub(crate) axes: Vec<Axis>,
 }
 
-/// Returns the axes of a shape, as few as suffice; `None` if the shape has no elements. Strides are
-/// in units of `unit` bytes, and missing ones are 0.
+/// Returns the axes of a shape, joined into as few as possible; `None` if the shape has no
+/// elements. Strides are in units of `unit` bytes. A missing stride is 0.
 pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> Option<Vec<Axis>> {
     if shape.contains(&0) {
         return None;
@@ -43,7 +44,7 @@ pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> 
             (stride as i64).wrapping_mul(unit as i64)
         };
         let strides = strides.map(bytes);
-        // The outer axis continues where this one ends.
+        // Axes join if, in both arrays, a step of the outer axis spans exactly the inner axis.
         let joins = |outer: &Axis| {
             (0..2).all(|of| outer.strides[of] == strides[of].wrapping_mul(length as i64))
         };
@@ -57,7 +58,7 @@ pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> 
     Some(axes)
 }
 
-/// Splits axes into pieces of one launch each, in row-major order.
+/// Splits axes into pieces in row-major order. One launch handles one piece.
 pub(crate) fn split(axes: &[Axis]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     split_into(&mut pieces, Piece { first: 0, offsets: [0; 2], axes: axes.to_vec() });
@@ -71,7 +72,8 @@ fn split_into(pieces: &mut Vec<Piece>, piece: Piece) {
     }
     let (outer, inner) = (piece.axes[0], &piece.axes[1..]);
     let each = count(inner);
-    // A piece takes `most` of the outermost axis, or drops that axis if there are too many axes.
+    // A piece takes `most` indices of the outermost axis. If there are too many axes, it takes one
+    // index, so that the axis is dropped.
     let most = if inner.len() < MOST_AXES { (MOST_ELEMENTS / each).max(1) } else { 1 };
     let mut at = 0;
     while at < outer.length {
@@ -106,7 +108,8 @@ impl Piece {
         self.axes.iter().map(|axis| axis.length as u64).product()
     }
 
-    /// Returns the arguments of a strided kernel. `addresses` are of the whole arrays.
+    /// Returns the arguments of a strided kernel. `addresses` are the start addresses of the whole
+    /// arrays.
     pub(crate) fn words(&self, linear: (u64, usize), addresses: [u64; 2]) -> Vec<u64> {
         let (out, size) = linear;
         let mut words = vec![
@@ -140,15 +143,16 @@ fn divider(d: u32) -> (u32, u32) {
     (factor as u32, shift)
 }
 
-/// The innermost axis at one place of the outer axes.
+/// A row: all places along the innermost axis for one place of the outer axes.
 pub(crate) struct Row {
     pub(crate) length: usize,
-    /// Offsets of its first element in both arrays, bytes.
+    /// Offsets of the row's first element in both arrays, in bytes.
     pub(crate) offsets: [i64; 2],
     pub(crate) strides: [i64; 2],
 }
 
-/// Calls `each` with every row, in row-major order. Without axes there is one row of one element.
+/// Calls `each` with every row, in row-major order. If there are no axes, there is one row of one
+/// element.
 pub(crate) fn for_each_row<E>(
     axes: &[Axis],
     mut each: impl FnMut(Row) -> Result<(), E>,
@@ -162,8 +166,8 @@ pub(crate) fn for_each_row<E>(
     let mut offsets = [0_i64; 2];
     loop {
         each(Row { length: inner.length, offsets, strides: inner.strides })?;
-        // To reach the next place, the innermost axis with one more place advances, and those
-        // inside it start again.
+        // Moves to the next row: the innermost outer axis with places left advances by one, and the
+        // axes inside it restart.
         let mut moved = false;
         for (axis, at) in outer.iter().zip(&mut at).rev() {
             *at += 1;

@@ -4,7 +4,8 @@ use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::threads::UNITS;
 use crate::{Arithmetic, Comparison, Reduction, Type};
 
-/// A kernel. A GPU runs its PTX, an emulated device its Rust; both know it by its name.
+/// A kernel. A GPU runs the kernel's PTX, and an emulated device its Rust. Both identify the kernel
+/// by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Kernel(pub(crate) Kind);
 
@@ -18,23 +19,23 @@ pub(crate) enum Kind {
     Copy { unit: usize },
     /// A reduction along the last axis, with several threads for each piece of a row.
     Rows { op: Reduction, of: Type },
-    /// A reduction along another axis, or along a short one, with a thread for each piece of a
-    /// column.
+    /// A reduction along an axis other than the last, or along a short last axis, with one thread
+    /// for each piece of a column.
     Columns { op: Reduction, of: Type },
-    /// Sums of values by key, or counts of keys without values. They are formed in each block's own
-    /// memory first if `shared`.
+    /// Sums of values by key, or counts of keys if there are no values. If `shared`, each block
+    /// first forms its sums in its shared memory.
     Groups { shared: bool, of: Option<Type>, key: Type },
 }
 
-/// Way in which elements are found.
+/// How a kernel finds its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Path {
-    /// Adjacent elements in all arrays, taken in order.
+    /// Adjacent elements in all arrays, read in order.
     Flat,
-    /// Elements at coordinates and strides.
+    /// Single elements, located by coordinates and strides.
     Strided,
-    /// Vectors at coordinates and strides. Along the innermost axis, an array's elements are
-    /// adjacent, or one element repeated.
+    /// Vectors of elements, located by coordinates and strides. Along the innermost axis, each
+    /// array either has adjacent elements or repeats one element.
     Vectors,
 }
 
@@ -81,7 +82,7 @@ impl Kernel {
         format!("{PREFIX}_{}", words.join("_"))
     }
 
-    /// Returns the kernel of a name; `None` if it is not the name of a gpuheap kernel.
+    /// Parses the name of a kernel. Returns `None` if the name is not that of a gpuheap kernel.
     pub fn parse(name: &str) -> Option<Kernel> {
         let words: Vec<&str> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').collect();
         let kind = match words[..] {
@@ -119,7 +120,7 @@ impl Kernel {
         Some(Kernel(kind))
     }
 
-    /// Returns the number of words of the kernel's one parameter.
+    /// Returns the number of 64-bit words in the kernel's only parameter.
     pub fn words(&self) -> usize {
         match self.0 {
             Kind::Elementwise { path: Path::Flat, .. } => 4,
@@ -129,7 +130,7 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the kernel copies bytes unchanged and computes nothing.
+    /// Returns `true` if the kernel copies bytes unchanged and computes nothing.
     pub fn only_copies(&self) -> bool {
         matches!(self.0, Kind::Copy { .. })
     }
@@ -168,11 +169,12 @@ impl Kernel {
     }
 }
 
-/// Word in place of the type of values if keys are counted.
+/// Word that replaces the type of values in the names of kernels that count keys.
 const COUNT: &str = "count";
 
 impl Path {
-    /// Returns whether kernels with these operands exist. Scalars alone need no strides.
+    /// Returns `true` if kernels with these operands exist. If both operands are scalars, there is
+    /// no strided kernel.
     fn takes(self, sources: [Source; 2]) -> bool {
         self == Path::Flat || sources.contains(&Source::Array)
     }
@@ -204,7 +206,7 @@ impl Source {
 }
 
 impl Does {
-    /// Returns whether a kernel of this type exists.
+    /// Returns `true` if a kernel of this type exists.
     fn takes(self, of: Type) -> bool {
         of != Type::Bool || matches!(self, Does::Comparison(_))
     }

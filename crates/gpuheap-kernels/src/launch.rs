@@ -3,7 +3,7 @@
 use crate::Kernel;
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
-/// Most words of a kernel: a strided kernel with all its axes has that many.
+/// Maximum number of words of a kernel: the number that a strided kernel with the most axes has.
 pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 
 /// One launch of a kernel, with a grid of one dimension and no dynamic shared memory.
@@ -11,11 +11,11 @@ pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 pub struct Launch {
     /// Kernel that is launched.
     pub kernel: Kernel,
-    /// Words of its one parameter.
+    /// Words of the kernel's only parameter.
     pub words: Words,
     /// Number of blocks, at least one.
     pub grid: u32,
-    /// Threads of a block.
+    /// Number of threads in a block.
     pub block: u32,
 }
 
@@ -34,8 +34,8 @@ impl Words {
         Words { words: all, length }
     }
 
-    /// Returns the words in order. `cuLaunchKernel` takes the address of the first as its one
-    /// parameter.
+    /// Returns the words in order. `cuLaunchKernel` takes the address of the first word as the
+    /// kernel's only parameter.
     pub fn as_slice(&self) -> &[u64] {
         &self.words[..self.length]
     }

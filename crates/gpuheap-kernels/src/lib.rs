@@ -3,13 +3,14 @@
 //!
 //! A function such as [`arithmetic`] plans an operation on arrays: it returns [`Launch`]es, in the
 //! order in which they must be queued on one stream. The caller loads [`Kernel::ptx`] with
-//! `cuModuleLoadData`, once for each kernel and context. An emulated device knows the module by its
-//! entry ([`Kernel::parse`]) and runs [`Kernel::run`]. Its result equals the GPU's to the last bit,
-//! with two exceptions: a NaN is some NaN, and sums by key of floats add in any order.
+//! `cuModuleLoadData`, once for each kernel and context. An emulated device identifies the kernel
+//! by the entry name in the PTX ([`Kernel::parse`]) and runs [`Kernel::run`]. The emulated result
+//! equals the GPU's to the last bit, with two exceptions: the bits of a NaN may differ, and sums of
+//! floats by key are added in any order.
 //!
-//! Addresses are the device's, and elements lie on multiples of their size. Nothing is checked
-//! here. An operation without elements has no launches. Every kernel is launched with [`BLOCK`]
-//! threads in each block.
+//! Addresses are device addresses, and every element's address is a multiple of its size. Nothing
+//! is checked here. An operation without elements has no launches. Every kernel is launched with
+//! [`BLOCK`] threads in each block.
 //!
 //! ```
 //! use gpuheap_kernels::{Arithmetic, Kernel, Operand, Type, arithmetic};

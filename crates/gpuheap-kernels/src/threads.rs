@@ -1,31 +1,35 @@
-//! Work of a thread and of a block, by which launches are planned and PTX is written.
+//! Amounts of work of a thread and of a block. Launches are planned and PTX is written with them.
 
 use crate::Type;
 
-/// Threads of a block of every kernel.
+/// Number of threads in a block, for every kernel.
 pub const BLOCK: u32 = 256;
-/// Bounds the blocks of kernels whose threads loop over elements. So many blocks fill every device
-/// many times over, and the last blocks to end do not matter.
+/// Maximum number of blocks of kernels whose threads loop over elements. This number fills every
+/// device many times over, so waiting for the last blocks to end costs little.
 const MOST_BLOCKS: u64 = 1 << 15;
 
-/// Elements that a thread of a strided kernel takes at a time, a block apart. All their loads are
-/// issued before the first is waited for.
+/// Number of elements that a thread of a strided kernel handles at a time. They are one block of
+/// threads apart. All their loads are issued before the thread waits for the first.
 pub(crate) const STRIDED_EACH: u64 = 4;
-/// Bytes that a lane of a reduction takes at a time. A thread loads them by one instruction.
+/// Number of bytes that a lane of a reduction reads at a time. A thread loads them with one
+/// instruction.
 pub(crate) const VECTOR: usize = 16;
-/// Bytes that a copy moves at a time: as many as alignment and length allow.
+/// Numbers of bytes that a copy can move at a time. A copy uses the largest that alignment and
+/// length allow.
 pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
-/// Bounds the sums that a block keeps in its own memory before it adds them to the result, bytes.
+/// Maximum size in bytes of the sums that a block keeps in its shared memory before it adds them to
+/// the result.
 pub(crate) const SHARED_BYTES: usize = 32 << 10;
 
-/// Returns the elements that a thread of a flat kernel takes at a time: 16 bytes of the wider side,
-/// and at least 4 bytes of the narrower one.
+/// Returns the number of elements that a thread of a flat kernel handles at a time. They take 16
+/// bytes on the wider side, and at least 4 bytes on the narrower one.
 pub(crate) fn flat_each(input: Type, output: Type) -> u64 {
     let (small, large) = (input.size().min(output.size()), input.size().max(output.size()));
     (16 / large).max(4 / small) as u64
 }
 
-/// Returns the blocks for the work of `threads` threads, and the threads of a block.
+/// Returns the number of blocks for the work of `threads` threads, and the number of threads in a
+/// block.
 pub(crate) fn grid(threads: u64) -> (u32, u32) {
     (threads.div_ceil(u64::from(BLOCK)).clamp(1, MOST_BLOCKS) as u32, BLOCK)
 }

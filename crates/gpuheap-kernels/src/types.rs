@@ -1,6 +1,6 @@
 //! Element types and the operations on them.
 
-/// Declares an enum with a word for each variant. Kernels' names are made of these words.
+/// Declares an enum with a word for each variant. The names of kernels are made of these words.
 macro_rules! worded {
     ($(#[$doc:meta])* pub enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -56,7 +56,7 @@ worded! {
 
 worded! {
     /// An operation on two numbers. Integers wrap, and their division by 0 gives 0. Floats are
-    /// rounded to nearest, and subnormals are kept. On `Bool` an operation works on the bytes, as
+    /// rounded to nearest, and subnormals are kept. An operation on `Bool` works on the bytes, as
     /// on `U8`.
     pub enum Arithmetic {
         /// `a + b`.
@@ -65,7 +65,7 @@ worded! {
         Subtract = "subtract",
         /// `a * b`.
         Multiply = "multiply",
-        /// `a / b`, towards zero for integers.
+        /// `a / b`, rounded towards zero for integers.
         Divide = "divide",
     }
 }
@@ -93,17 +93,17 @@ worded! {
 pub enum Unary {
     /// `-a`; integers wrap.
     Negate,
-    /// `a == 0`, with a result of `Bool`. Negates a `Bool`.
+    /// `a == 0`, with a result of type `Bool`. For a `Bool`, this is the negation.
     Not,
 }
 
 worded! {
     /// A reduction of many values to one.
     pub enum Reduction {
-        /// Sum: of integers as `I64` or `U64`, wrapping; of floats as `F64`; of `Bool` as `U64`,
-        /// the count of true values.
+        /// Sum of all values. Integers give `I64` or `U64`, wrapping, and floats give `F64`. `Bool`
+        /// gives the number of true values as `U64`.
         Sum = "sum",
-        /// Sum of the values as `F64`, for means.
+        /// Sum of the values as `F64`, for computing a mean.
         Total = "total",
         /// Smallest value; NaN if a value is NaN; -0.0 is less than 0.0.
         Min = "min",
@@ -117,7 +117,7 @@ worded! {
 }
 
 impl Type {
-    /// Returns the size of an element, bytes.
+    /// Returns the size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             Type::Bool | Type::I8 | Type::U8 => 1,
@@ -127,17 +127,17 @@ impl Type {
         }
     }
 
-    /// Returns whether the type is `F32` or `F64`.
+    /// Returns `true` if the type is `F32` or `F64`.
     pub const fn is_float(self) -> bool {
         matches!(self, Type::F32 | Type::F64)
     }
 
-    /// Returns whether the type is a signed integer.
+    /// Returns `true` if the type is a signed integer.
     pub const fn is_signed(self) -> bool {
         matches!(self, Type::I8 | Type::I16 | Type::I32 | Type::I64)
     }
 
-    /// Returns whether the type is an integer. Keys must be integers.
+    /// Returns `true` if the type is an integer. Keys must be integers.
     pub const fn is_integer(self) -> bool {
         !matches!(self, Type::Bool | Type::F32 | Type::F64)
     }
@@ -145,7 +145,7 @@ impl Type {
 
 impl Reduction {
     /// Returns the type of a reduction's results. [`reduce`](crate::reduce) writes this type, and
-    /// reads it in the passes after the first.
+    /// also reads it in every pass after the first.
     pub const fn output(self, of: Type) -> Type {
         match (self, of) {
             (Reduction::Total, _) => Type::F64,

@@ -13,10 +13,10 @@ pub enum Operand<'a> {
     Scalar(u64),
     /// An array.
     Array {
-        /// Address of its first element.
+        /// Address of the array's first element.
         address: u64,
-        /// Distances of its elements along each axis of the result, in elements; 0 for a broadcast
-        /// axis.
+        /// Distance of the array's elements along each axis of the result, in elements; 0 for a
+        /// broadcast axis.
         strides: &'a [isize],
     },
 }
@@ -66,8 +66,8 @@ pub fn unary(op: Unary, of: Type, count: usize, out: u64, input: u64) -> Vec<Lau
     }
 }
 
-/// Plans `out = input as to` for `count` adjacent elements, like Rust's `as`. A cast to `Bool`
-/// gives whether the value is not 0.
+/// Plans `out = input as to` for `count` adjacent elements, like Rust's `as`. A cast to `Bool` is
+/// true if the value is not 0.
 pub fn cast(from: Type, to: Type, count: usize, out: u64, input: u64) -> Vec<Launch> {
     if count == 0 {
         return Vec::new();
@@ -114,8 +114,9 @@ fn elementwise(
     split(&axes).into_iter().map(launch).collect()
 }
 
-/// Returns the axes with vectors along the innermost one. `None` unless in every array its elements
-/// are one element repeated, or adjacent and aligned for loads of vectors.
+/// Returns the axes with vectors as the unit along the innermost axis. Along that axis, every array
+/// must repeat one element, or have elements that are adjacent and aligned for vector loads.
+/// Otherwise returns `None`.
 fn in_vectors(
     axes: &[Axis],
     (out, out_of): (u64, Type),
@@ -142,7 +143,7 @@ fn in_vectors(
     Some(outer.iter().copied().chain([inner]).collect())
 }
 
-/// Returns whether every array's elements are adjacent.
+/// Returns `true` if the elements of every array are adjacent.
 fn is_flat(axes: &[Axis], sources: [Source; 2], of: Type) -> bool {
     let dense = |axis: &Axis| {
         (0..2).all(|i| sources[i] == Source::Scalar || axis.strides[i] == of.size() as i64)

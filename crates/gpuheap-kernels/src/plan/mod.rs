@@ -1,5 +1,5 @@
-//! Plans: operations on arrays become launches. Axes are joined, work is split so that 32 bits
-//! count a kernel's elements, and the flat way is chosen if it applies.
+//! Plans: operations on arrays become launches. Axes are joined, and work is split so that 32 bits
+//! can count a kernel's elements. If the flat path applies, it is chosen.
 
 mod elementwise;
 mod group;
@@ -14,11 +14,12 @@ use crate::kernel::Kind;
 use crate::threads::{STRIDED_EACH, UNITS, grid};
 use crate::{Kernel, Launch, Words};
 
-/// Plans a copy of units of 1, 2, 4, 8 or 16 bytes between strided arrays. No launches for other
-/// units.
+/// Plans a copy between strided arrays, in units of 1, 2, 4, 8 or 16 bytes. For a unit of another
+/// size, returns no launches.
 ///
 /// Strides are in units and may be negative. `out` and `input` are the addresses of each side's
-/// first unit. The sides must not overlap, and neither may the written units. Nothing is checked.
+/// first unit. The two sides must not overlap, and no two written units may overlap. Nothing is
+/// checked.
 pub fn copy(
     unit: usize,
     shape: &[usize],

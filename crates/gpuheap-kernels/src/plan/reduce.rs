@@ -7,18 +7,18 @@ use crate::kernel::Kind;
 use crate::threads::{BLOCK, grid};
 use crate::{Kernel, Launch, Reduction, Type, Words};
 
-/// Elements of a row that become one in a pass.
+/// Number of elements of a row that one pass reduces to one.
 const ROW_CHUNK: u64 = 8192;
-/// Elements of a column that become one in a pass.
+/// Number of elements of a column that one pass reduces to one.
 const COLUMN_CHUNK: u64 = 256;
-/// Longest row that one thread reduces, elements.
+/// Longest row, in elements, that one thread reduces.
 const SHORT_ROW: u64 = 32;
-/// Longest row that one warp reduces, elements.
+/// Longest row, in elements, that one warp reduces.
 const WARP_ROW: u64 = 1024;
-/// Threads of a warp.
+/// Number of threads in a warp.
 const WARP: u64 = 32;
 
-/// Way in which an axis is reduced.
+/// How an axis is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// Rows, with `lanes` threads for each piece of a row.
@@ -36,18 +36,18 @@ fn way(n: u64, inner: u64) -> (Way, u64) {
     }
 }
 
-/// Returns the length of an axis of `n` elements after one pass. A length of 1 is the end; an empty
-/// axis has it at once.
+/// Returns the length to which one pass reduces an axis of `n` elements. The reduction ends at
+/// length 1. An empty axis has that length after one pass.
 pub fn partials(n: usize, inner: usize) -> usize {
     let (_, chunk) = way(n as u64, inner as u64);
     n.div_ceil(chunk as usize).max(1)
 }
 
-/// Plans one pass of a reduction of the middle axis, from `[outer, n, inner]` to `[outer, partials,
-/// inner]` of the type [`Reduction::output`].
+/// Plans one pass of a reduction of the middle axis. The pass reads shape `[outer, n, inner]` and
+/// writes shape `[outer, partials, inner]`, of the type [`Reduction::output`].
 ///
-/// A further pass takes that type and that length. Passes follow until the length is 1. An empty
-/// axis gives the value that changes nothing: 0 for sums, the largest value for the smallest.
+/// A further pass reads the written type and shape. Passes follow until the length is 1. An empty
+/// axis gives the operation's neutral value: 0 for sums, the largest value of the type for minima.
 pub fn reduce(
     op: Reduction,
     of: Type,

@@ -1,5 +1,5 @@
-//! Flat kernels: adjacent elements in all arrays. They are taken in vectors of up to 16 bytes if
-//! the addresses allow, else one by one.
+//! Flat kernels: elements are adjacent in all arrays. If the addresses allow it, elements are read
+//! in vectors of up to 16 bytes, otherwise one by one.
 
 use crate::kernel::{Does, Source};
 use crate::ptx::value::{
@@ -63,7 +63,7 @@ fn body(
     emit!(w, "mov.u64 {index}, {thread};");
     unless_aligned(w, out, &arrays, out_of, each, singly);
 
-    // Whole vectors come first.
+    // Whole vectors are handled first.
     emit!(w, "shr.u64 {vectors}, {count}, {};", each.ilog2());
     let (again, tail) = (w.label(), w.label());
     w.place(again);
@@ -90,7 +90,7 @@ fn body(
     emit!(w, "add.u64 {index}, {index}, {threads};");
     emit!(w, "bra {again};");
 
-    // The elements that do not fill a vector follow.
+    // Handles the remaining elements, which do not fill a vector.
     w.place(tail);
     emit!(w, "shl.b64 {rest}, {vectors}, {};", each.ilog2());
     emit!(w, "add.u64 {index}, {rest}, {thread};");
@@ -116,7 +116,8 @@ fn body(
     w.place(end);
 }
 
-/// Jumps to `away` unless every array starts on a multiple of its vectors, or of 16 bytes.
+/// Jumps to `away` unless the address of every array is a multiple of its vector size or of 16
+/// bytes.
 fn unless_aligned(
     w: &mut Writer,
     out: Reg,

@@ -1,4 +1,5 @@
-//! Sums by key: additions in memory, first in each block's own if all sums fit.
+//! Sums by key. If all sums fit, each block first adds in its shared memory. Otherwise all
+//! additions are in global memory.
 
 use crate::ptx::value::{cast, load};
 use crate::ptx::writer::{Class, MAXWELL, PASCAL, Reg, Writer, emit};
@@ -30,7 +31,7 @@ pub(super) fn group(kernel: &Kernel, shared: bool, of: Option<Type>, key: Type) 
     let (row, column) = w.divide_unless_one(index, inner);
     let from = w.at(keys, row, key.size());
     let found = load(w, key, from);
-    // A negative key then becomes a large one.
+    // A negative key becomes a large unsigned one, so the comparison below rejects it too.
     let found = cast(w, key, if key.is_signed() { Type::I64 } else { Type::U64 }, found);
     emit!(w, "setp.lt.u64 {known}, {found}, {groups};");
     emit!(w, "@{known} bra {good};");
@@ -89,7 +90,7 @@ pub(super) fn group(kernel: &Kernel, shared: bool, of: Option<Type>, key: Type) 
     w.module(kernel, target, shared.then_some(SHARED_BYTES))
 }
 
-/// Sums of one block.
+/// Sums that one block keeps in shared memory.
 #[derive(Clone, Copy)]
 struct Sums {
     /// Address of the first sum.
@@ -106,7 +107,8 @@ fn own_sums(w: &mut Writer, groups: Reg, inner: Reg) -> Sums {
     Sums { first, count }
 }
 
-/// Divides the block's sums among its threads. `work` gets each sum's address and number.
+/// Divides the block's sums among its threads. `work` receives the address and the index of each
+/// sum.
 fn for_each_own(w: &mut Writer, sums: Sums, work: impl Fn(&mut Writer, Reg, Reg)) {
     let index = w.special("tid.x");
     let place = w.reg(Class::Bits32);

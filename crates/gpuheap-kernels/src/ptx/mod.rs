@@ -1,4 +1,4 @@
-//! PTX of the kernels, generated from code that types and operations share.
+//! PTX of the kernels, generated from code that types and operations have in common.
 
 mod elementwise;
 mod group;
@@ -11,8 +11,8 @@ use crate::Kernel;
 use crate::kernel::{Kind, Path};
 
 impl Kernel {
-    /// Returns the PTX of a module that has this kernel as its only entry. It runs on every device
-    /// from Maxwell on, and from Pascal on if it adds doubles by key.
+    /// Returns the PTX of a module that has this kernel as its only entry. The module runs on every
+    /// device from Maxwell on. If the kernel adds doubles by key, the module needs Pascal or later.
     pub fn ptx(&self) -> String {
         match self.0 {
             Kind::Elementwise { path: Path::Flat, does, of, left, right } => {

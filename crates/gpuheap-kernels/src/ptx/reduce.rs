@@ -1,4 +1,5 @@
-//! Reductions. The operations have the same order as in Rust, whatever the addresses.
+//! Reductions. The operations run in the same order as in the Rust version, whatever the addresses
+//! are.
 
 use crate::ptx::value::{
     cast, class, combine, identity, load, load_if, load_vector, store, store_if,
@@ -7,7 +8,7 @@ use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::threads::{BLOCK, VECTOR};
 use crate::{Kernel, Reduction, Type};
 
-/// Vectors, or elements of a column, that are loaded at a time.
+/// Number of vectors, or of elements of a column, that are loaded at a time.
 const UNROLL: usize = 4;
 
 /// Reduction of values of type `of` into a total of type `to`.
@@ -36,8 +37,8 @@ impl Fold {
     }
 }
 
-/// Writes a kernel with several lanes of a block for each piece of a row. Each lane adds its
-/// vectors up in order, then the lanes are added by halves.
+/// Writes a kernel with several lanes of a block for each piece of a row. Each lane adds up its
+/// vectors in order. Then the lanes' totals are combined by halves.
 pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let mut w = Writer::default();
     let w = &mut w;
@@ -46,7 +47,8 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let lanes = w.word32(4);
     let (out, input) = (w.address(5), w.address(6));
     let [thread, block, blocks] = ["tid.x", "ctaid.x", "nctaid.x"].map(|name| w.special(name));
-    // The lane, and the piece within the block.
+    // `lane` is the index within a piece's lanes, and `within` is the index of the piece within the
+    // block.
     let [each, within, lane] = w.regs(Class::Bits32);
     emit!(w, "div.u32 {within}, {thread}, {lanes};");
     emit!(w, "mul.lo.u32 {lane}, {within}, {lanes};");
@@ -61,7 +63,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let [done, active, leads] = w.regs(Class::Predicate);
     let (again, reduced, end) = (w.label(), w.label(), w.label());
 
-    // The whole block comes here together, because it meets at barriers.
+    // All threads of the block reach this loop together, because the loop contains barriers.
     w.place(again);
     emit!(w, "setp.ge.u64 {done}, {base}, {all};");
     emit!(w, "@{done} bra {end};");
@@ -83,7 +85,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     w.module(kernel, MAXWELL, Some(BLOCK as usize * 8))
 }
 
-/// Writes the length of a piece of a row and its address.
+/// Writes the length and the address of a piece of a row.
 fn piece_of(
     w: &mut Writer,
     (row, piece): (Reg, Reg),
@@ -101,7 +103,8 @@ fn piece_of(
     (length, w.at(input, place, of.size()))
 }
 
-/// Writes the share of one lane in a piece: vectors whose distance is the number of lanes.
+/// Writes the share of one lane in a piece. It consists of vectors at a distance of `lanes` vectors
+/// from each other.
 fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: Reg, from: Reg) {
     let (of, each) = (fold.of, VECTOR / fold.of.size());
     let [at, step, far, last] = w.regs(Class::Bits32);
@@ -139,7 +142,7 @@ fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: 
     emit!(w, "add.u32 {at}, {at}, {step};");
     emit!(w, "bra {one};");
 
-    // The end of the piece follows, or all of it if it cannot be loaded in vectors.
+    // Handles the end of the piece, or the whole piece if it cannot be loaded in vectors.
     w.place(singly);
     emit!(w, "setp.ge.u32 {done}, {at}, {length};");
     emit!(w, "@{done} bra {end};");
@@ -159,7 +162,7 @@ fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: 
     w.place(end);
 }
 
-/// Combines the totals of all lanes into the first one's, by halves.
+/// Combines the totals of all lanes by halves, into the total of the first lane.
 fn by_halves(w: &mut Writer, fold: Fold, (thread, lane, lanes): (Reg, Reg, Reg)) {
     let (total, bits) = (fold.total, fold.total.class.suffix());
     let [own, far, half] = w.regs(Class::Bits32);
@@ -187,7 +190,8 @@ fn by_halves(w: &mut Writer, fold: Fold, (thread, lane, lanes): (Reg, Reg, Reg))
     w.place(end);
 }
 
-/// Writes a kernel with a thread for each piece of a column. It adds the elements up in order.
+/// Writes a kernel with a thread for each piece of a column. Each thread adds up its elements in
+/// order.
 pub(super) fn columns(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let mut w = Writer::default();
     let w = &mut w;

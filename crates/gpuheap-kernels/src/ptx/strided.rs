@@ -1,4 +1,4 @@
-//! Strided kernels: each element's coordinates by division, its addresses by strides.
+//! Strided kernels: a division gives each element's coordinates, and strides give its addresses.
 
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::kernel::{Does, Source};
@@ -8,14 +8,14 @@ use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::threads::{BLOCK, STRIDED_EACH, flat_each};
 use crate::{Kernel, Type};
 
-/// One of the elements that a thread takes at a time.
+/// One of the elements that a thread handles at a time.
 #[derive(Clone, Copy)]
 struct Place {
-    /// True if the element exists.
+    /// `true` if the element exists.
     exists: Reg,
     /// Index in row-major order.
     index: Reg,
-    /// Offsets in both arrays, bytes.
+    /// Offsets in both arrays, in bytes.
     offsets: [Reg; 2],
 }
 
@@ -44,8 +44,8 @@ pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Sourc
     w.module(kernel, MAXWELL, None)
 }
 
-/// Writes a kernel that takes a vector of each operand along the innermost axis: loaded from
-/// memory, or one element repeated.
+/// Writes a kernel that reads a vector of each operand along the innermost axis. The vector is
+/// loaded from memory, or is one element repeated.
 pub(super) fn vectors(kernel: &Kernel, does: Does, of: Type, sources: [Source; 2]) -> String {
     let mut w = Writer::default();
     let (out, inputs) = operands(&mut w, of, sources);
@@ -86,7 +86,8 @@ fn vector_or_one(w: &mut Writer, of: Type, from: Reg, stride: Reg, each: usize) 
     values
 }
 
-/// Returns the address of the result, and both operands: addresses of arrays, values of scalars.
+/// Returns the address of the result, and both operands: an address for an array, a value for a
+/// scalar.
 fn operands(w: &mut Writer, of: Type, sources: [Source; 2]) -> (Reg, [Reg; 2]) {
     let out = w.address(2);
     let inputs = [0, 1].map(|i| match sources[i] {
@@ -128,8 +129,8 @@ pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
     w.module(kernel, MAXWELL, None)
 }
 
-/// Writes a loop over all elements. Their number is below 2^31, and the grid is small enough that
-/// an index beyond the last is below 2^32.
+/// Writes a loop over all elements. The number of elements is below 2^31. The grid is so small that
+/// an index beyond the last element stays below 2^32.
 fn body(w: &mut Writer, each: u64, work: impl Fn(&mut Writer, &[Place])) {
     let count = w.word32(0);
     let rank = w.word32(1);
@@ -169,8 +170,8 @@ fn body(w: &mut Writer, each: u64, work: impl Fn(&mut Writer, &[Place])) {
     w.place(end);
 }
 
-/// Takes the coordinate along one axis out of the rests of the indices. The axis is the innermost
-/// one left.
+/// Divides each remaining index in `rests` by the length of `axis`. The remainder is the coordinate
+/// along the axis, and the quotient stays in `rests`. `axis` is the innermost one not yet handled.
 fn coordinates(w: &mut Writer, axis: usize, places: &[Place], rests: &[Reg]) {
     let at = FIRST_AXIS + AXIS_WORDS * axis;
     let length = w.word32(at);

@@ -1,6 +1,6 @@
-//! Elements in registers. Types of 8 and 16 bits and `Bool` lie in 32 bits, extended by their sign
-//! or by zeros. Results of arithmetic may have other upper bits, because only the lower ones are
-//! stored.
+//! Elements in registers. Types of 8 and 16 bits and `Bool` are in 32-bit registers, sign-extended
+//! or zero-extended. Results of arithmetic may have other upper bits, because only the lower bits
+//! are stored.
 
 use crate::ptx::writer::{Class, Reg, Writer, emit};
 use crate::{Arithmetic, Comparison, Reduction, Type};
@@ -14,7 +14,7 @@ pub(super) fn class(of: Type) -> Class {
     }
 }
 
-/// Returns the type with which elements are loaded and stored.
+/// Returns the PTX type with which elements are loaded and stored.
 fn memory(of: Type) -> &'static str {
     match of {
         Type::Bool | Type::U8 => "u8",
@@ -25,7 +25,7 @@ fn memory(of: Type) -> &'static str {
     }
 }
 
-/// Returns the type with which elements are computed.
+/// Returns the PTX type with which elements are computed.
 fn register(of: Type) -> &'static str {
     match of {
         Type::I8 | Type::I16 | Type::I32 => "s32",
@@ -53,7 +53,7 @@ pub(super) fn load(w: &mut Writer, of: Type, address: Reg) -> Reg {
     value
 }
 
-/// Loads an element if the predicate holds, else gives `otherwise`.
+/// Loads an element if the predicate is true; otherwise the result is `otherwise`.
 pub(super) fn load_if(
     w: &mut Writer,
     of: Type,
@@ -68,7 +68,7 @@ pub(super) fn load_if(
     value
 }
 
-/// Makes any byte but 0 count as 1 in a `Bool`.
+/// Changes any byte of a `Bool` other than 0 to 1.
 fn normalize_bool(w: &mut Writer, of: Type, value: Reg) {
     if of == Type::Bool {
         emit!(w, "min.u32 {value}, {value}, 1;");
@@ -91,7 +91,7 @@ fn unsigned(of: Type) -> &'static str {
     }
 }
 
-/// Loads adjacent elements at an address that is a multiple of their bytes or of 16.
+/// Loads adjacent elements at an address that is a multiple of their total size or of 16 bytes.
 pub(super) fn load_vector(
     w: &mut Writer,
     of: Type,
@@ -123,7 +123,7 @@ pub(super) fn load_vector(
     values
 }
 
-/// Stores adjacent elements at an address that is a multiple of their bytes or of 16.
+/// Stores adjacent elements at an address that is a multiple of their total size or of 16 bytes.
 pub(super) fn store_vector(w: &mut Writer, of: Type, address: Reg, values: &[Reg]) {
     let (class, bytes) = (word_class(of), word_bytes(of));
     let words: Vec<Reg> = if of.size() >= 4 {
@@ -197,8 +197,8 @@ pub(super) fn arithmetic(w: &mut Writer, op: Arithmetic, of: Type, a: Reg, b: Re
     d
 }
 
-/// Writes an integer division of 32 or 64 bits. A division by 0 gives 0. The instruction leaves the
-/// smallest number divided by -1 open, so that case is done by a negation.
+/// Writes an integer division of 32 or 64 bits. A division by 0 gives 0. The instruction does not
+/// define the smallest number divided by -1, so a negation replaces the division by -1.
 fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let (class, name) = (class(of), register(of));
     let [divisor, d, negated] = w.regs(class);
@@ -219,16 +219,16 @@ fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     d
 }
 
-/// Writes an integer division of 8 or 16 bits, by floats.
+/// Writes an integer division of 8 or 16 bits, computed with floats.
 ///
-/// The errors of the reciprocal and the product are together below `2^-21` of the quotient. They
-/// may make a whole quotient a little less than it is, so `2^-18` of the quotient is added first.
-/// That is at most `2^16 / b * 2^-18`, too little to reach the next whole number at a distance of
-/// `1 / b` or more.
+/// The errors of the reciprocal and the product together are below `2^-21` of the quotient. They
+/// may make a quotient that is a whole number slightly too small, so `2^-18` of the quotient is
+/// added first. The addition is at most `2^16 / b * 2^-18`. It is too small to reach the next whole
+/// number, because that is at least `1 / b` away.
 ///
-/// Numbers become floats and back by their place relative to `2^23`, since a device converts four
-/// at a time where it adds sixteen. With the instructions for conversion, i8 reached 0.73 of a copy
-/// (H200).
+/// Conversions between numbers and floats use additions relative to `2^23` instead of conversion
+/// instructions. In the time in which a device converts four numbers, it adds sixteen. With
+/// conversion instructions, i8 reached 0.73 of a copy's speed (H200).
 fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let [d, sign] = w.regs(Class::Bits32);
     let [zero, negative] = w.regs(Class::Predicate);
@@ -236,8 +236,8 @@ fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     emit!(w, "rcp.approx.ftz.f32 {y}, {y};");
     emit!(w, "mul.rn.f32 {x}, {x}, 0f3F800020;");
     emit!(w, "mul.rn.f32 {x}, {x}, {y};");
-    // From 2^23 on, floats have no fraction. The quotient is taken without its sign, so that it is
-    // rounded towards zero.
+    // From 2^23 on, floats have no fraction. The quotient's sign is removed first, so that the
+    // quotient is rounded towards zero.
     emit!(w, "abs.f32 {x}, {x};");
     emit!(w, "add.rz.f32 {x}, {x}, 0f4B000000;");
     emit!(w, "mov.b32 {d}, {x};");
@@ -252,8 +252,8 @@ fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     d
 }
 
-/// Returns an integer of less than 22 bits and its sign as a float: `1.5 * 2^23` plus the integer,
-/// less `1.5 * 2^23`.
+/// Converts a signed integer of less than 22 bits to a float. The float is `1.5 * 2^23` plus the
+/// integer, minus `1.5 * 2^23`.
 fn small_float(w: &mut Writer, value: Reg) -> Reg {
     let (bits, float) = (w.reg(Class::Bits32), w.reg(Class::Float32));
     emit!(w, "add.s32 {bits}, {value}, 0x4B400000;");
@@ -262,12 +262,12 @@ fn small_float(w: &mut Writer, value: Reg) -> Reg {
     float
 }
 
-/// Writes a comparison, with the result 1 or 0.
+/// Writes a comparison, whose result is 1 or 0.
 pub(super) fn comparison(w: &mut Writer, op: Comparison, of: Type, a: Reg, b: Reg) -> Reg {
     let (holds, d) = (w.reg(Class::Predicate), w.reg(Class::Bits32));
     let name = match op {
         Comparison::Equal => "eq",
-        // For floats, the comparison is true with a NaN.
+        // For floats, `neu` is true if an operand is NaN.
         Comparison::NotEqual if of.is_float() => "neu",
         Comparison::NotEqual => "ne",
         Comparison::Less => "lt",
@@ -325,7 +325,7 @@ pub(super) fn cast(w: &mut Writer, from: Type, to: Type, a: Reg) -> Reg {
                 }
                 emit!(w, "min.{target} {d}, {d}, {greatest};");
             }
-            // A NaN becomes 0. The instruction does that for some types only.
+            // A NaN becomes 0. The conversion instruction does that for some types only.
             let nan = w.reg(Class::Predicate);
             emit!(w, "setp.nan.{source} {nan}, {a}, {a};");
             emit!(w, "selp.{} {d}, 0, {d}, {nan};", d.class.suffix());
@@ -334,13 +334,13 @@ pub(super) fn cast(w: &mut Writer, from: Type, to: Type, a: Reg) -> Reg {
     d
 }
 
-/// Returns the value that starts a reduction and changes nothing, of the type of the values or of
+/// Returns the neutral value with which a reduction starts. `of` is the type of the values or of
 /// the result.
 pub(super) fn identity(op: Reduction, of: Type) -> String {
     let least = matches!(op, Reduction::Max | Reduction::Any);
     match op {
         Reduction::Sum | Reduction::Total => zero(of),
-        // The reduction only tests if values are 0, so 1 and 0 of any type serve.
+        // The reduction only tests whether values are 0, so 1 and 0 of any type can be used.
         Reduction::All if of != Type::Bool => one(of),
         Reduction::Any if of != Type::Bool => zero(of),
         Reduction::Min | Reduction::All | Reduction::Max | Reduction::Any => match of {
@@ -374,7 +374,7 @@ fn one(of: Type) -> String {
     }
 }
 
-/// Combines two values of the result's type into the first.
+/// Combines two values of the result's type, and stores the result in `into`.
 pub(super) fn combine(w: &mut Writer, op: Reduction, of: Type, into: Reg, other: Reg) {
     let name = register(of);
     let extreme = match op {
@@ -388,7 +388,7 @@ pub(super) fn combine(w: &mut Writer, op: Reduction, of: Type, into: Reg, other:
     if !of.is_float() {
         return emit!(w, "{extreme}.{name} {into}, {into}, {other};");
     }
-    // The instruction prefers a number to a NaN.
+    // If one operand is a NaN, the instruction returns the other one, so NaN is handled separately.
     let nan = w.reg(Class::Predicate);
     let quiet = if of == Type::F32 { "0f7FC00000" } else { "0d7FF8000000000000" };
     emit!(w, "setp.nan.{name} {nan}, {into}, {other};");

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use crate::Kernel;
 use crate::threads::BLOCK;
 
-/// Oldest device that kernels are for.
+/// Oldest architecture on which kernels run.
 pub(super) const MAXWELL: &str = "sm_50";
-/// Oldest device with additions of doubles in memory.
+/// Oldest architecture that adds doubles in memory.
 pub(super) const PASCAL: &str = "sm_60";
 
 /// Writes one or more instructions of a kernel's body.
@@ -66,7 +66,7 @@ impl fmt::Display for Reg {
     }
 }
 
-/// A target of jumps.
+/// A jump target.
 #[derive(Clone, Copy)]
 pub(super) struct Label(u32);
 
@@ -76,7 +76,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// A kernel's body while it is written.
+/// A kernel's body under construction.
 #[derive(Default)]
 pub(super) struct Writer {
     body: String,
@@ -123,7 +123,7 @@ impl Writer {
         word
     }
 
-    /// Loads an argument that is an address of global memory.
+    /// Loads an argument that is an address in global memory.
     pub(super) fn address(&mut self, index: usize) -> Reg {
         let (word, address) = (self.word(index), self.reg(Class::Bits64));
         emit!(self, "cvta.to.global.u64 {address}, {word};");
@@ -137,7 +137,7 @@ impl Writer {
         value
     }
 
-    /// Returns this thread's number among all threads, and their count.
+    /// Returns this thread's index among all threads of the grid, and the number of threads.
     pub(super) fn thread_of_all(&mut self) -> (Reg, Reg) {
         let [thread, block, blocks] =
             ["tid.x", "ctaid.x", "nctaid.x"].map(|name| self.special(name));
@@ -148,8 +148,8 @@ impl Writer {
         (first, all)
     }
 
-    /// Writes `dividend / divisor` and the rest. Most numbers fit into 32 bits, for which the
-    /// division is much faster.
+    /// Writes `dividend / divisor` and the remainder. If both numbers fit into 32 bits, as most do,
+    /// the division is done in 32 bits, which is much faster.
     pub(super) fn divide(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest, high] = self.regs(Class::Bits64);
         let [a, b, q, r] = self.regs(Class::Bits32);
@@ -175,7 +175,7 @@ impl Writer {
         (quotient, rest)
     }
 
-    /// Writes a division that is skipped if the divisor is 1. Most divisors are.
+    /// Writes a division that is skipped if the divisor is 1, as most divisors are.
     pub(super) fn divide_unless_one(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest] = self.regs(Class::Bits64);
         let one = self.reg(Class::Predicate);
@@ -201,7 +201,7 @@ impl Writer {
         address
     }
 
-    /// Returns the module's text. The kernel ends where its body ends.
+    /// Returns the module's text. A return instruction follows the kernel's body.
     pub(super) fn module(&self, kernel: &Kernel, target: &str, shared: Option<usize>) -> String {
         let mut text = format!(
             ".version 7.0\n.target {target}\n.address_size 64\n\n.visible .entry {}(\n    .param .align 8 .b8 args[{}]\n)\n.reqntid {BLOCK}, 1, 1\n{{\n",

@@ -59,9 +59,9 @@ pub(super) use with_type;
 /// An element of an array.
 pub(super) trait Element: Copy {
     const SIZE: usize;
-    /// Value that no element is greater than, infinity included.
+    /// Greatest value of the type, infinity included.
     const GREATEST: Self;
-    /// Value that no element is less than.
+    /// Least value of the type, infinity included.
     const LEAST: Self;
 
     /// Reads an element from its bytes.
@@ -73,12 +73,12 @@ pub(super) trait Element: Copy {
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
 
-    /// Returns the value, without loss.
+    /// Returns the element as a `Value`, without loss.
     fn value(self) -> Value;
-    /// Converts a value, like Rust's `as` from the value's first type.
+    /// Converts a value, as Rust's `as` does from the value's original type.
     fn from_value(value: Value) -> Self;
 
-    /// Returns the value that starts a reduction and changes nothing.
+    /// Returns the neutral value with which a reduction starts.
     fn identity(op: Reduction) -> Self {
         match op {
             Reduction::Sum | Reduction::Total => Self::from_value(Value::Integer(0)),
@@ -97,10 +97,10 @@ pub(super) trait Element: Copy {
     }
 }
 
-/// Elements of any type that are read as `A`. Their user is compiled for each `A`, and not for each
-/// pair of types.
+/// Elements of any type, read as `A`. Code that uses this type is compiled for each `A`, and not
+/// for each pair of types.
 pub(super) struct Elements<A> {
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub(super) size: usize,
     /// Reads an element from its bytes and converts it.
     pub(super) load: fn(&[u8]) -> A,
@@ -264,7 +264,7 @@ impl Element for Flag {
         u8::from(self.0).store(bytes);
     }
 
-    /// No kernel computes with `Bool`: the bytes are computed with as `u8`.
+    /// No kernel computes with `Bool`. Arithmetic on its bytes uses `u8`.
     fn arithmetic(_: Arithmetic) -> fn(Flag, Flag) -> Flag {
         |_, b| b
     }

@@ -7,10 +7,10 @@ use crate::run::element::{Element, Elements, Flag, with_type};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::run::strided::gather;
 
-/// An operand: where its elements are, and a buffer for them.
+/// An operand: the location of its elements, and a buffer for them.
 struct Buffered {
     source: Source,
-    /// The address, or the bits of the scalar.
+    /// Address of the array, or bits of the scalar.
     word: u64,
     buffer: Vec<u8>,
 }

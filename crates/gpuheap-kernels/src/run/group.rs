@@ -21,7 +21,7 @@ pub(super) fn group(
     }
 }
 
-/// Adds up the values of each group; without values, counts them.
+/// Adds up the values of each group. If there are no values, counts the rows of each group.
 fn add_up<A: Element>(
     words: &[u64],
     values: Option<Elements<A>>,
@@ -33,7 +33,7 @@ fn add_up<A: Element>(
     let combine = A::combine(Reduction::Sum);
     let one = A::from_value(Value::Integer(1));
     let mut sums: BTreeMap<u64, A> = BTreeMap::new();
-    // Without values nothing is read, and a byte stands for each element.
+    // If there are no values, nothing is read, and one byte stands for each element.
     let size = values.as_ref().map_or(1, |values| values.size);
     let mut bytes = vec![0; CHUNK * size];
     let mut key_bytes = vec![0; CHUNK * key.size()];
@@ -79,7 +79,7 @@ fn add_up<A: Element>(
     memory.write(bad, &place)
 }
 
-/// Returns the group that a key names; `None` for a key outside of the groups.
+/// Returns the group that a key names; `None` if the key is outside of `0..groups`.
 fn find_group<K: Element>(key: &[u8], groups: u64) -> Option<u64> {
     match K::load(key).value() {
         Value::Integer(key) => u64::try_from(key).ok().filter(|key| *key < groups),

@@ -5,25 +5,25 @@ pub trait Memory {
     /// Error of a read or write.
     type Error;
 
-    /// Reads the bytes from `address` on into `into`.
+    /// Reads bytes into `into`, starting at `address`.
     ///
     /// # Errors
     ///
-    /// If some of the bytes cannot be read.
+    /// Some of the bytes cannot be read.
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
-    /// Writes `from` to the bytes from `address` on.
+    /// Writes `from` to memory, starting at `address`.
     ///
     /// # Errors
     ///
-    /// If some of the bytes cannot be written.
+    /// Some of the bytes cannot be written.
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Self::Error>;
 }
 
-/// Memory of any type: each kernel is compiled once, and not once for each type of memory.
+/// Memory of any type. With it, each kernel is compiled once, and not once for each type of memory.
 pub(super) type AnyMemory<'m> = dyn Memory<Error = Refused> + 'm;
 
-/// A read or write that failed. [`KeepsError`] has the error.
+/// A read or write that failed. [`KeepsError`] contains the error.
 pub(super) struct Refused;
 
 /// Memory that keeps its first error.
@@ -55,7 +55,7 @@ impl<M: Memory> Memory for KeepsError<'_, M> {
     }
 }
 
-/// Elements worked on at a time.
+/// Number of elements that are processed at a time.
 pub(super) const CHUNK: usize = 4096;
 
 /// Returns an argument; 0 for a missing one.
@@ -63,7 +63,8 @@ pub(super) fn word(words: &[u64], index: usize) -> u64 {
     words.get(index).copied().unwrap_or(0)
 }
 
-/// Splits a count into chunks, as the first element's index and the number of elements.
+/// Splits a count into chunks. Each item is the index of the chunk's first element and the chunk's
+/// number of elements.
 pub(super) fn chunks(count: u64) -> impl Iterator<Item = (u64, usize)> {
     let chunk = CHUNK as u64;
     (0..count.div_ceil(chunk)).map(move |i| (i * chunk, chunk.min(count - i * chunk) as usize))

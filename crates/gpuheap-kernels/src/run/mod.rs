@@ -1,4 +1,5 @@
-//! Kernels in Rust: the operations of the PTX, in its order where the order matters.
+//! Kernels in Rust: the operations of the PTX. Where the order affects results, it is the PTX's
+//! order.
 
 mod element;
 mod elementwise;
@@ -16,12 +17,12 @@ use memory::{AnyMemory, KeepsError, Refused};
 pub use memory::Memory;
 
 impl Kernel {
-    /// Runs a launch of the kernel with these words. The result equals the PTX's to the last bit,
-    /// whatever its grid.
+    /// Runs a launch of the kernel with the words `words`. The result equals the result of the PTX
+    /// to the last bit, for every grid.
     ///
     /// # Errors
     ///
-    /// The memory's first error. Earlier writes stay.
+    /// The first error that the memory returned. Earlier writes stay.
     pub fn run<M: Memory>(&self, words: &[u64], memory: &mut M) -> Result<(), M::Error> {
         let mut memory = KeepsError { memory, error: None };
         let ran = self.run_on(words, &mut memory);

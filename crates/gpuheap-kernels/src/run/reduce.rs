@@ -1,5 +1,5 @@
-//! Reductions, in the order that the plan fixes. Each lane of a piece takes its elements in order,
-//! then the lanes are combined by halves.
+//! Reductions, in the order that the plan fixes. Each lane of a piece combines its elements in
+//! order. Then the lanes' totals are combined by halves.
 
 use crate::run::element::{Element, Elements, with_type};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
@@ -82,7 +82,8 @@ fn reduce_columns<A: Element>(
             let count = chunk.min(n - first);
             for (column, width) in chunks(inner) {
                 let mut totals = vec![A::identity(op); width];
-                // Several whole rows are read at a time if they fit, else one part of a row.
+                // If several whole rows fit into a chunk, they are read together. Otherwise part of
+                // one row is read.
                 let most = if width as u64 == inner { (CHUNK / width) as u64 } else { 1 };
                 let mut at = 0;
                 while at < count {

@@ -4,11 +4,12 @@ use crate::access::axes;
 use crate::axes::for_each_row;
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 
-/// Longest stride at which elements are read together with the bytes between them. Memory is mapped
-/// in much larger pieces, so the bytes between two readable elements can be read too.
+/// Longest stride, in bytes, at which elements are read together with the bytes between them.
+/// Memory is mapped in much larger pieces, so the bytes between two readable elements are readable
+/// too.
 const NEAR: u64 = 64;
 
-/// Reads elements that lie apart into adjacent ones.
+/// Reads elements at a stride into adjacent ones.
 pub(super) fn gather(
     memory: &mut AnyMemory<'_>,
     address: u64,
@@ -45,7 +46,7 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Writes adjacent elements to places apart, and nothing between them.
+/// Writes adjacent elements to places at a stride, without writing the bytes between the places.
 fn scatter(
     memory: &mut AnyMemory<'_>,
     address: u64,
