@@ -1,8 +1,9 @@
-//! C functions that this workspace exports: their arguments, their codes, and one macro.
+//! Support for C functions that this workspace exports: types of arguments, codes to return, and
+//! the macro `export!`.
 //!
-//! Only a C caller makes [`Out`], [`In`] and [`Handle`]. By the contract of the function that it
-//! calls, each is null, or valid for the accesses of that function until it returns. So the methods
-//! check for null, and are safe to call within that function.
+//! Values of [`Out`], [`In`] and [`Handle`] come only from a C caller. The contract of the called
+//! function requires that each is null, or valid for the function's accesses until the function
+//! returns. So the methods check only for null, and are safe to call within that function.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -21,15 +22,15 @@ pub trait Code: Copy {
     const PANICKED: Self;
 }
 
-/// Result of a C function, as the Rust code of the function has it.
+/// Result of a C function's body in Rust, before conversion to the C type.
 pub trait Answer {
     /// Type that the C function returns.
     type C;
 
-    /// Returns the result for C.
+    /// Converts the result to the C type.
     fn into_c(self) -> Self::C;
 
-    /// Returns the result of a call that panicked.
+    /// Returns the C result for a call that panicked.
     fn panicked() -> Self::C;
 }
 
@@ -75,7 +76,7 @@ impl Code for crate::CUresult {
     const PANICKED: Self = Self::ERROR_UNKNOWN;
 }
 
-/// Returns the result of `body` for C. No panic reaches the C caller.
+/// Calls `body` and returns its result as the C type. No panic reaches the C caller.
 pub fn answer<A: Answer>(body: impl FnOnce() -> A) -> A::C {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer.into_c(),
@@ -98,8 +99,8 @@ macro_rules! export {
     };
     (@one $symbol:ident [$($meta:tt)*] ($($arg:ident: $type:ty),*) $answer:ty, $body:block) => {
         $($meta)*
-        // SAFETY: the row has the name and the type of a function of the C library that the
-        // exporting library replaces. No other library of the process has the name.
+        // SAFETY: the row has the name and signature of a function of the library that the
+        // exporting library replaces. No other library of the process exports that name.
         #[allow(non_snake_case, clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         extern "C" fn $symbol($($arg: $type),*) -> <$answer as $crate::abi::Answer>::C {
@@ -108,22 +109,23 @@ macro_rules! export {
     };
 }
 
-/// Place for a result, or for the elements of one. Also read, where C passes a value by it.
+/// Pointer to a result, or to the result's elements. If the C function also takes a value through
+/// the pointer, the value is read.
 #[repr(transparent)]
 pub struct Out<T, E>(*mut T, PhantomData<E>);
 
-/// Place of an argument, or of its elements.
+/// Pointer to an argument, or to the argument's elements.
 #[repr(transparent)]
 pub struct In<T, E>(*const T, PhantomData<E>);
 
 /// C string.
 pub type Text<E> = In<c_char, E>;
 
-/// Object that the library made by [`Handle::new`], and that the program holds.
+/// Pointer, held by the program, to an object that the library made with [`Handle::new`].
 #[repr(transparent)]
 pub struct Handle<T, E>(*mut T, PhantomData<E>);
 
-// Not derived: the derive would also require that the parameters are `Copy`.
+// Implements `Clone` and `Copy` by hand: the derives would require that `T` and `E` are `Copy`.
 macro_rules! copies {
     ($($type:ident)*) => {$(
         impl<T, E> Clone for $type<T, E> {
@@ -152,33 +154,35 @@ macro_rules! copies {
 copies!(Out In Handle);
 
 impl<T, E> Out<T, E> {
-    /// Place that the caller left out.
+    /// Null pointer, for a result that the caller does not take.
     pub const NULL: Self = Self(std::ptr::null_mut(), PhantomData);
 
-    /// Calls `call` with a place that has `value`, and returns the result and the value after it.
+    /// Calls `call` with a pointer to `value`. Returns the result of `call` and the value after the
+    /// call.
     pub fn local<R>(mut value: T, call: impl FnOnce(Self) -> R) -> (R, T) {
         let result = call(Self(&mut value, PhantomData));
         (result, value)
     }
 
-    /// Returns the `index`-th element of an array.
+    /// Returns the pointer to the `index`-th element of an array.
     pub fn at(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index), PhantomData)
     }
 
-    /// Returns the place for a result of another type, as C's attribute or version says.
+    /// Returns the same pointer for a result of another type, as an attribute or version that the C
+    /// caller passed requires.
     pub fn cast<U>(self) -> Out<U, E> {
         Out(self.0.cast(), PhantomData)
     }
 
-    /// Returns the address itself, for host memory that a copy uses.
+    /// Returns the pointer's address, for host memory that a copy uses.
     pub fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
 }
 
 impl<T, E: Code> Out<T, E> {
-    /// Refuses a null pointer.
+    /// Returns an error if the pointer is null.
     pub fn require(self) -> Result<(), E> {
         if self.0.is_null() { Err(E::NULL) } else { Ok(()) }
     }
@@ -186,13 +190,13 @@ impl<T, E: Code> Out<T, E> {
     /// Writes the result.
     pub fn write(self, value: T) -> Result<(), E> {
         self.require()?;
-        // SAFETY: not null, so the caller keeps it valid for a write. C ensures no alignment for
-        // untyped results that are cast to their type.
+        // SAFETY: the pointer is not null, so the caller keeps it valid for a write. Untyped
+        // results that were cast may be unaligned.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
 
-    /// Writes a result that the caller may leave out by a null pointer.
+    /// Writes the result, unless the pointer is null: the caller does not take this result.
     pub fn write_if_wanted(self, value: T) -> Result<(), E> {
         if self.is_null() { Ok(()) } else { self.write(value) }
     }
@@ -202,7 +206,7 @@ impl<T, E: Code> Out<T, E> {
         values.into_iter().enumerate().try_for_each(|(index, value)| self.at(index).write(value))
     }
 
-    /// Returns the value at the place.
+    /// Reads the value that the pointer points to.
     pub fn get(self) -> Result<T, E>
     where
         T: Copy,
@@ -212,24 +216,25 @@ impl<T, E: Code> Out<T, E> {
 }
 
 impl<T, E: Code> Out<*mut T, E> {
-    /// Returns the place that an element of an array of result pointers points to.
+    /// Reads a pointer to a result from an array of such pointers.
     pub fn follow(self) -> Result<Out<T, E>, E> {
         self.get().map(|pointer| Out(pointer, PhantomData))
     }
 }
 
 impl<T, E> In<T, E> {
-    /// Returns the `index`-th element of an array.
+    /// Returns the pointer to the `index`-th element of an array.
     pub fn at(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index), PhantomData)
     }
 
-    /// Returns the place of an argument of another type, as C's attribute or version says.
+    /// Returns the same pointer for an argument of another type, as an attribute or version that
+    /// the C caller passed requires.
     pub fn cast<U>(self) -> In<U, E> {
         In(self.0.cast(), PhantomData)
     }
 
-    /// Returns the address itself, for host memory that a copy uses.
+    /// Returns the pointer's address, for host memory that a copy uses.
     pub fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
@@ -241,11 +246,12 @@ impl<T: Copy, E: Code> In<T, E> {
         if self.0.is_null() {
             return Err(E::NULL);
         }
-        // SAFETY: not null, so the caller keeps it valid for a read, of any alignment.
+        // SAFETY: the pointer is not null, so the caller keeps it valid for a read. The read needs
+        // no alignment.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Reads an array of `count` elements. A null pointer is fine if there are none.
+    /// Reads an array of `count` elements. If `count` is 0, the pointer may be null.
     pub fn get_all(self, count: usize) -> Result<Vec<T>, E> {
         (0..count)
             .map(|index| if self.0.is_null() { self.get() } else { self.at(index).get() })
@@ -259,13 +265,13 @@ impl<E: Code> Text<E> {
         if self.0.is_null() {
             return Err(E::NULL);
         }
-        // SAFETY: not null, so a C string of the caller.
+        // SAFETY: the pointer is not null, so it points to a C string of the caller.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
     }
 }
 
 impl<T, E> Handle<T, E> {
-    /// No object.
+    /// Null pointer, for no object.
     pub const NULL: Self = Self(std::ptr::null_mut(), PhantomData);
 
     /// Makes an object that lives until [`end`](Handle::end).
@@ -301,7 +307,8 @@ impl<T, E: Code> Handle<T, E> {
     }
 }
 
-/// An argument as a function of the driver takes it: places become pointers.
+/// Conversion of an argument to the type that the driver's function takes: [`Out`] and [`In`]
+/// become raw pointers.
 pub trait Raw {
     /// Type of the driver's argument.
     type Argument;
@@ -310,16 +317,17 @@ pub trait Raw {
     fn raw(self) -> Self::Argument;
 }
 
-/// An argument as C passes it, and as Rust code works with it.
+/// Conversion of an argument from the type that C passes to the type that the Rust code uses.
 pub trait Arg {
-    /// Type of the argument in Rust: a place for a pointer.
+    /// Type of the argument in Rust: [`Out`] or [`In`] for a pointer.
     type Typed;
 
-    /// Takes the argument of a C caller.
+    /// Converts the argument of a C caller.
     ///
     /// # Safety
     ///
-    /// A pointer is null, or valid for the accesses of the called function until that returns.
+    /// If the argument is a pointer, it is null, or valid for the called function's accesses until
+    /// that function returns.
     unsafe fn typed(self) -> Self::Typed;
 }
 
@@ -339,10 +347,10 @@ impl<T> Arg for *const T {
     }
 }
 
-/// An argument of a function for programs with a default stream for each thread.
+/// Conversion of an argument for programs in which each thread has a separate default stream.
 pub trait PerThread {
-    /// Returns the argument as the function for one default stream takes it: the null stream
-    /// becomes the thread's own default stream.
+    /// Returns the argument with the null stream replaced by the calling thread's default stream.
+    /// Other arguments stay the same.
     fn per_thread(self) -> Self;
 }
 
@@ -352,7 +360,7 @@ impl PerThread for crate::CUstream {
     }
 }
 
-/// Implements a trait for arguments that stay the same.
+/// Implements a conversion that returns the argument unchanged, or by one given expression.
 macro_rules! unchanged {
     (Raw: $([$($parameter:ident)*] $type:ty => $argument:ty, $value:ident: $raw:expr;)*) => {$(
         impl<$($parameter),*> Raw for $type {

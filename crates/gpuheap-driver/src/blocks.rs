@@ -11,27 +11,28 @@ pub struct BlockNote {
     pub context: CUcontext,
     /// First address.
     pub address: CUdeviceptr,
-    /// Size as requested, bytes: the bytes that its user may use.
+    /// Requested size, bytes: the part of the block that the caller may use.
     pub bytes: u64,
-    /// Size with the heap's rounding, bytes.
+    /// Size after the heap's rounding, bytes.
     pub room: u64,
-    /// Stream in whose order the block is first used, or freed.
+    /// Stream in whose order the block is first used, or in whose order it is freed.
     pub stream: CUstream,
 }
 
-/// An emulated device whose checks judge each block of a heap on its own.
+/// Checks of an emulated device that watch each block of a heap separately.
 ///
 /// No real device implements this. None of the functions blocks on the device or calls back.
 pub trait BlockChecks: Send + Sync {
-    /// Records that a block was handed out. From now on, `bytes` of it may be used.
+    /// Records that a block was handed out. From now on, the first `bytes` of the block may be
+    /// used.
     fn allocated(&self, block: &BlockNote);
 
-    /// Records that `bytes` of the live block may be used from now on, and that parts of it are one
-    /// block again. A heap calls this before it fills a whole block with zeros.
+    /// Records that from now on the first `bytes` of a live block may be used, and that the block
+    /// is no longer divided into parts. A heap calls this before it fills a whole block with zeros.
     fn resized(&self, block: &BlockNote);
 
-    /// Records that a part of a live block, `bytes` at `address`, is used on its own from now on.
-    /// Outside of its parts, the block may not be used.
+    /// Records that from now on `bytes` at `address`, a part of a live block, are checked as a
+    /// separate block. Outside of such parts, the block may not be used.
     fn divided(&self, part: &BlockNote);
 
     /// Records that a block was freed. Its bytes count as never written, unless the heap has just
@@ -39,12 +40,13 @@ pub trait BlockChecks: Send + Sync {
     fn freed(&self, block: &BlockNote, zeroed: bool);
 }
 
-/// Symbol by which an emulated libcuda exports [`BlockChecks`], with a null at its end. Its type is
-/// [`EmulatedBlock`]. It is not part of the driver API.
+/// Symbol, with a final null, of the function that gives access to an emulated libcuda's
+/// [`BlockChecks`]. The function's type is [`EmulatedBlock`]. The symbol is not part of the driver
+/// API.
 pub const EMULATED_BLOCK: &str = "gpuheap_emulated_block\0";
 
-/// Function behind [`EMULATED_BLOCK`]: event, context, address, bytes, room, stream. Returns 1 if
-/// the checks are on, else 0.
+/// Type of the function [`EMULATED_BLOCK`]. Arguments: event, context, address, bytes, room,
+/// stream. Returns 1 if the checks are on, else 0.
 pub type EmulatedBlock =
     unsafe extern "C" fn(c_int, CUcontext, CUdeviceptr, u64, u64, CUstream) -> c_int;
 
@@ -52,7 +54,7 @@ pub type EmulatedBlock =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum BlockEvent {
-    /// No event: a query whether the checks are on.
+    /// No event. Queries whether the checks are on.
     Ask = 0,
     /// A call of [`BlockChecks::allocated`].
     Allocated = 1,
@@ -60,9 +62,9 @@ pub enum BlockEvent {
     Resized = 2,
     /// A call of [`BlockChecks::divided`].
     Divided = 3,
-    /// A call of [`BlockChecks::freed`], not zeroed.
+    /// A call of [`BlockChecks::freed`] with `zeroed` false.
     Freed = 4,
-    /// A call of [`BlockChecks::freed`], zeroed.
+    /// A call of [`BlockChecks::freed`] with `zeroed` true.
     FreedZeroed = 5,
 }
 
@@ -83,7 +85,7 @@ pub(crate) struct LibraryChecks {
 }
 
 impl LibraryChecks {
-    /// Returns the checks behind `function`, if they are on.
+    /// Returns the checks that `function` gives access to; `None` if they are off.
     ///
     /// # Safety
     ///
@@ -103,8 +105,8 @@ impl LibraryChecks {
 
     fn tell(&self, event: BlockEvent, block: &BlockNote) -> c_int {
         let BlockNote { context, address, bytes, room, stream } = *block;
-        // SAFETY: the function takes numbers, and handles that it does not follow. Its library is
-        // loaded by the contract of `new`.
+        // SAFETY: the function takes numbers, and handles that it does not dereference. The
+        // contract of `new` keeps the function's library loaded.
         unsafe { (self.function)(event as c_int, context, address, bytes, room, stream) }
     }
 }

@@ -1,9 +1,9 @@
 //! Checkpoints of other processes: the driver moves a process's device memory to the host and back.
 //!
-//! Drivers of the 570 branch (CUDA 12.8) and newer have these functions, on Linux. A checkpoint
-//! takes three states: a running process is locked, so that its calls of CUDA wait, and a locked
-//! one is checkpointed. A restored process is locked again. The calls are made by the driver in
-//! the target, so the caller needs the right to debug it.
+//! On Linux, drivers of the 570 branch (CUDA 12.8) and newer have these functions. A checkpoint has
+//! two steps. The first locks a running process: its calls to CUDA wait. The second checkpoints the
+//! locked process. After a restore, the process is locked until it is unlocked. The driver works
+//! inside the target process, so the caller needs the right to debug that process.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ use crate::{CUresult, Driver, DriverError, check};
 ///
 /// # Errors
 ///
-/// The error of the driver: it is too old, or the process does not use CUDA.
+/// The driver's error: the driver is too old, or the process does not use CUDA.
 pub fn state(driver: &dyn Driver, pid: u32) -> Result<CUprocessState, DriverError> {
     const NAME: &str = "cuCheckpointProcessGetState";
     let mut state = CUprocessState::RUNNING;
@@ -26,15 +26,16 @@ pub fn state(driver: &dyn Driver, pid: u32) -> Result<CUprocessState, DriverErro
     Ok(state)
 }
 
-/// Locks a running process: its calls of CUDA wait from here on. Blocks until its work is done, for
-/// `limit` at most.
+/// Locks a running process: from here on, its calls to CUDA wait. Blocks until the process's work
+/// has completed, but for `limit` at most.
 ///
 /// # Errors
 ///
-/// The error of the driver: the process does not run, or its work takes longer.
+/// The driver's error: the process is not in the state [`CUprocessState::RUNNING`], or its work
+/// takes longer than `limit`.
 pub fn lock(driver: &dyn Driver, pid: u32, limit: Duration) -> Result<(), DriverError> {
     const NAME: &str = "cuCheckpointProcessLock";
-    // Zero would be no limit.
+    // For the driver, a timeout of 0 means no limit.
     let timeout_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).max(1);
     let mut arguments = CUcheckpointLockArgs { timeoutMs: timeout_ms, ..Default::default() };
     let pid = number(NAME, pid)?;
@@ -46,11 +47,11 @@ pub fn lock(driver: &dyn Driver, pid: u32, limit: Duration) -> Result<(), Driver
 ///
 /// # Errors
 ///
-/// The error of the driver: the process is not locked, or the host's memory does not suffice.
+/// The driver's error: the process is not locked, or host memory is too small.
 pub fn checkpoint(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
     const NAME: &str = "cuCheckpointProcessCheckpoint";
     let pid = number(NAME, pid)?;
-    // SAFETY: null stands for no arguments.
+    // SAFETY: the driver takes null as no arguments.
     check(NAME, unsafe { driver.cuCheckpointProcessCheckpoint(pid, null_mut()) })
 }
 
@@ -59,24 +60,24 @@ pub fn checkpoint(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
 ///
 /// # Errors
 ///
-/// The error of the driver: the process is not checkpointed, or the device lacks memory. Some
-/// drivers leave a process for which memory is lacking in a state that nothing ends.
+/// The driver's error: the process is not checkpointed, or the device lacks memory. If memory is
+/// lacking, some drivers leave the process in a state that it cannot leave again.
 pub fn restore(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
     const NAME: &str = "cuCheckpointProcessRestore";
     let pid = number(NAME, pid)?;
-    // SAFETY: null stands for no arguments.
+    // SAFETY: the driver takes null as no arguments.
     check(NAME, unsafe { driver.cuCheckpointProcessRestore(pid, null_mut()) })
 }
 
-/// Unlocks a locked process: its calls of CUDA go on. Does not block.
+/// Unlocks a locked process: its calls to CUDA continue. Does not block.
 ///
 /// # Errors
 ///
-/// The error of the driver: the process is not locked.
+/// The driver's error: the process is not locked.
 pub fn unlock(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
     const NAME: &str = "cuCheckpointProcessUnlock";
     let pid = number(NAME, pid)?;
-    // SAFETY: null stands for no arguments.
+    // SAFETY: the driver takes null as no arguments.
     check(NAME, unsafe { driver.cuCheckpointProcessUnlock(pid, null_mut()) })
 }
 

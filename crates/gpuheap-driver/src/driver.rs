@@ -1,4 +1,4 @@
-//! The trait that every implementation of the driver API has.
+//! The trait that every implementation of the driver API implements.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -7,24 +7,25 @@ use crate::{BlockChecks, CUresult, RequestReports, cuda_functions};
 
 macro_rules! driver_trait {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// The driver API: one method for each function of [`cuda_functions!`], by its symbol.
+        /// The driver API: one method for each function of [`cuda_functions!`], named by the
+        /// function's symbol.
         ///
-        /// [`LibCuda`](crate::LibCuda) implements it by the machine's driver, and `gpuheap-emu` by
-        /// an emulated device. A stream of zero is the legacy default stream, as in the driver API,
-        /// unless the method says otherwise.
+        /// [`LibCuda`](crate::LibCuda) implements the trait with the machine's driver, and
+        /// `gpuheap-emu` with an emulated device. Stream 0 is the legacy default stream, unless the
+        /// method's doc names another.
         ///
         /// # Safety
         ///
-        /// Every method has the contract of the C function of its name. Pointers for results must
-        /// be valid for writes. Handles must come from the same driver. Host memory must stay valid
-        /// until the work that uses it is done.
+        /// Every method has the contract of the C function with the same name. Pointers for results
+        /// must be valid for writes. Handles must come from the same driver. Host memory must stay
+        /// valid until all work that uses the memory has completed.
         #[allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
         pub trait Driver: Send + Sync {
-            /// Returns the kind and location of this driver, in one line, for people.
+            /// Returns one line of text with the kind and location of this driver.
             fn describe(&self) -> String;
 
-            /// Returns the checks of an emulated device that judge each block of a heap, if they
-            /// are on; `None` on a real device.
+            /// Returns the emulated device's checks of each block of a heap; `None` on a real
+            /// device, or if the checks are off.
             fn block_checks(&self) -> Option<&dyn BlockChecks> {
                 None
             }

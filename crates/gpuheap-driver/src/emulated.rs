@@ -1,13 +1,13 @@
-//! Devices of an emulated driver, for the emulated NVML in the same process.
+//! Descriptions of an emulated driver's devices, for the emulated NVML in the same process.
 
 use std::ffi::{c_char, c_int};
 
-/// Symbol by which an emulated `libcuda.so.1` describes its devices: an [`EmulatedDevices`]. It is
-/// not part of the driver API.
+/// Symbol, with a final null, of the function with which an emulated `libcuda.so.1` describes its
+/// devices. The function's type is [`EmulatedDevices`]. The symbol is not part of the driver API.
 pub const EMULATED_DEVICES: &str = "gpuheap_emulated_device\0";
 
-/// Function behind [`EMULATED_DEVICES`]: ordinal, description. Returns 1 and writes the
-/// description, or 0 if there is no device of that ordinal.
+/// Type of the function [`EMULATED_DEVICES`]. Arguments: ordinal, description to write. Returns 1
+/// if it wrote the description, 0 if no device has that ordinal.
 pub type EmulatedDevices = unsafe extern "C" fn(c_int, *mut EmulatedDevice) -> c_int;
 
 /// Description of an emulated device.
@@ -16,7 +16,7 @@ pub type EmulatedDevices = unsafe extern "C" fn(c_int, *mut EmulatedDevice) -> c
 pub struct EmulatedDevice {
     /// Name, as a C string.
     pub name: [c_char; 96],
-    /// Identity, as `cuDeviceGetUuid` returns it.
+    /// UUID, as `cuDeviceGetUuid` returns it.
     pub uuid: [u8; 16],
     /// Memory of the device, bytes.
     pub memory_bytes: u64,
@@ -24,7 +24,7 @@ pub struct EmulatedDevice {
     pub used_bytes: u64,
     /// Compute capability, major and minor.
     pub compute_capability: [c_int; 2],
-    /// Clock of the multiprocessors and of the memory, kHz.
+    /// Clocks of the multiprocessors and of the memory, kHz.
     pub clocks_khz: [c_int; 2],
     /// Width of the memory bus, bits.
     pub memory_bus_bits: c_int,

@@ -1,25 +1,25 @@
-//! Failed driver calls as values.
+//! Errors of failed driver calls.
 
 use std::fmt;
 
 use crate::{CUresult, function};
 
-/// A failed driver call: its function and its code.
+/// A failed driver call: the function and the code that it returned.
 ///
-/// The text has the failure and, if the cause is known, the remedy.
+/// The text names the failure and, if the cause is known, the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError {
     function: &'static str,
     code: CUresult,
 }
 
-/// Returns `Ok` for success, else an error that names `function`, the symbol that was called.
+/// Returns `Ok` if `code` is success, else an error that names `function`, the called symbol.
 pub fn check(function: &'static str, code: CUresult) -> Result<(), DriverError> {
     if code.is_success() { Ok(()) } else { Err(DriverError { function, code }) }
 }
 
 impl DriverError {
-    /// Creates the error of `function`, the symbol that was called, with a `code` that is not
+    /// Creates the error for `function`, the called symbol, and its `code`. The code is not
     /// success.
     pub fn new(function: &'static str, code: CUresult) -> DriverError {
         DriverError { function, code }
@@ -30,7 +30,7 @@ impl DriverError {
         self.function
     }
 
-    /// Returns the code of the call.
+    /// Returns the code that the call returned.
     pub fn code(&self) -> CUresult {
         self.code
     }

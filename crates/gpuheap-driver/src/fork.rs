@@ -1,28 +1,30 @@
-//! Count of the forks that lead to this process.
+//! Count of the forks between the first call of [`watch`] and this process.
 //!
-//! CUDA does not survive a fork without exec. The child has a copy of the driver's state and none
-//! of its threads. A lock that another thread of the parent held is never released there.
+//! CUDA does not survive a fork without exec. The child has a copy of the driver's state, but only
+//! the thread that forked. In the child, a lock that another thread of the parent held is never
+//! released.
 //!
-//! A library keeps the result of [`watch`] when it opens a device, and compares it with [`count`]
-//! before it takes a lock.
+//! When a library opens a device, it stores the result of [`watch`]. Before it takes a lock, it
+//! compares that result with [`count`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Number of forks between the process in which [`watch`] was first called and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Begins to count forks, once in a process, and returns the count so far. Takes no lock after the
-/// first call.
+/// Registers the fork handler at the first call, and returns the count so far. Later calls take no
+/// lock.
 ///
-/// A process id would serve too, but costs a system call at every question. The count is one load.
+/// Comparing process ids would serve too, but would cost a system call each time. Reading the count
+/// is one load.
 pub fn watch() -> u32 {
     #[cfg(unix)]
     unix::register();
     count()
 }
 
-/// Returns the count so far. In a process that was forked off since [`watch`], it differs from the
-/// result of [`watch`].
+/// Returns the count so far. In a process that was forked off after a call of [`watch`], the count
+/// differs from the result of that call.
 #[inline]
 pub fn count() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -38,7 +40,7 @@ mod unix {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
             // SAFETY: the handler only adds to one atomic. That is allowed in a forked child. If
-            // it cannot be registered, for lack of memory, forks go unnoticed.
+            // memory is too short to register the handler, forks are not counted.
             let _: libc::c_int = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
     }

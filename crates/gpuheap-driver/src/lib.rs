@@ -1,13 +1,15 @@
 //! The CUDA driver API as one table of functions, and the real libcuda found at run time.
 //!
-//! * [`cuda_functions!`] is the table: base name, the version of CUDA that brought each variant of
-//!   its ABI, the symbol exported for it, its signature. The [`Driver`] trait, the loader
-//!   [`LibCuda`] and, in other crates, the emulator's exports are made from it.
+//! * [`cuda_functions!`] is the table. A row has a function's base name and signature, the version
+//!   of CUDA that added this variant of the ABI, and the exported symbol. The [`Driver`] trait, the
+//!   loader [`LibCuda`] and the emulator's exports (in other crates) are generated from the table.
 //! * [`Driver`] has one method for each symbol, under the name that CUDA gives it. [`LibCuda`]
-//!   calls the machine's driver; `gpuheap-emu` implements the trait over host memory.
+//!   implements the trait with the machine's driver; `gpuheap-emu` implements it with host memory.
 //! * [`CUresult`] is an integer, so that a code from a newer driver is an unknown number and not
-//!   undefined behaviour. [`check`] turns one into a [`DriverError`] that names the function.
-//! * [`abi`] has the arguments of C functions that the workspace exports, and [`export!`].
+//!   undefined behaviour. [`check`] converts a failed call's code to a [`DriverError`] that names
+//!   the function.
+//! * [`abi`] has types for the arguments of C functions that the workspace exports. [`export!`]
+//!   exports such functions.
 //!
 //! No CUDA toolkit is needed to build or to run. Drivers 12.x and 13.x are supported.
 //!
@@ -42,17 +44,18 @@ pub use result::CUresult;
 pub use table::{FUNCTIONS, Function, Lookup, function, lookup};
 pub use types::*;
 
-/// Figures of WSL2 that no call of the driver reports.
+/// Limits of WSL2 that no driver call reports.
 pub mod wsl2 {
-    /// Percentage of a device's free memory that programs under WSL2 may plan with. Windows decides
-    /// how much stays on the device, and refuses requests below the free memory that the driver
-    /// reports.
+    /// Percentage of a device's free memory that programs under WSL2 can count on. Windows decides
+    /// how much memory stays on the device. It refuses some requests that are smaller than the free
+    /// memory that the driver reports.
     ///
-    /// One report bounds it: an LLM server failed with "device not ready" at 88 % of two devices,
-    /// and ran at 80 % (microsoft/WSL issue 41176, July 2026). It was not measured here.
+    /// The value is from one report: an LLM server failed with "device not ready" at 88 % of two
+    /// devices, and ran at 80 % (microsoft/WSL issue 41176, July 2026). This project has not
+    /// measured it.
     pub const USABLE_PERCENT: u64 = 80;
 
-    /// Returns the part of `free` bytes that programs under WSL2 may plan with.
+    /// Returns the part of `free` bytes that programs under WSL2 can count on.
     pub const fn usable(free: u64) -> u64 {
         free / 100 * USABLE_PERCENT
     }

@@ -14,9 +14,9 @@ use crate::{
     EmulatedRequest, RequestReports, cuda_functions,
 };
 
-/// Names and paths at which libcuda is looked for, in this order. The first goes through the
-/// system's loader (`LD_LIBRARY_PATH`, the loader's cache). The others are folders of distributions
-/// and WSL2, for libraries that are not in that cache.
+/// Names and paths at which libcuda is looked for, in this order. The first is a name that the
+/// system's loader resolves with `LD_LIBRARY_PATH` and its cache. The others are paths that
+/// distributions and WSL2 use, for libraries that are not in that cache.
 pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
     &["nvcuda.dll"]
 } else {
@@ -31,7 +31,7 @@ pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
     ]
 };
 
-/// Oldest driver that gpuheap works with, 12.0, in the form of `cuDriverGetVersion`.
+/// Oldest version of the driver that gpuheap works with: 12.0, in the form of `cuDriverGetVersion`.
 const OLDEST_DRIVER: c_int = 12_000;
 
 macro_rules! libcuda {
@@ -55,7 +55,7 @@ macro_rules! libcuda {
 
             fn request_reports(&self) -> Option<RequestReports<'_>> {
                 let symbol = EMULATED_REQUEST.as_bytes();
-                // SAFETY: gpuheap's emulated libcuda alone has this symbol, with this type.
+                // SAFETY: only gpuheap's emulated libcuda exports this symbol, with this type.
                 let found = unsafe { self.library.get::<EmulatedRequest>(symbol) }.ok()?;
                 // SAFETY: the symbol is `EMULATED_REQUEST`. The library is unloaded with `self`,
                 // which the result borrows.
@@ -87,7 +87,7 @@ pub struct LibCuda {
     library: Library,
     path: PathBuf,
     version: c_int,
-    /// Checks of an emulated libcuda, if they are on.
+    /// Block checks; `None` if they are off, or libcuda is not emulated.
     block_checks: Option<LibraryChecks>,
 }
 
@@ -98,8 +98,8 @@ impl LibCuda {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] if no library is at any of [`SEARCH_PATHS`], or if the one found is not a CUDA
-    /// driver, is older than 12.0, or does not initialise.
+    /// [`OpenError`] if no library is at any of [`SEARCH_PATHS`], or if the library found is not a
+    /// CUDA driver, is older than 12.0, or does not initialise.
     pub fn open() -> Result<LibCuda, OpenError> {
         let mut tried = Vec::new();
         for path in SEARCH_PATHS {
@@ -112,21 +112,21 @@ impl LibCuda {
         Err(OpenError::NotFound { tried })
     }
 
-    /// Initialises the driver that is the library at `path`, or of that name. Blocks like
-    /// [`open`](LibCuda::open).
+    /// Loads the library at `path`, or with that name, and initialises it as the driver. Blocks
+    /// like [`open`](LibCuda::open).
     ///
     /// # Safety
     ///
-    /// The library is a CUDA driver, or one whose initialisers may run and that exports no symbol
-    /// of a driver. Loading runs its initialisers, and its symbols are called with the signatures
-    /// of `cuda.h`.
+    /// The library is a CUDA driver, or it exports no symbol of a driver and its initialisers are
+    /// safe to run. Loading runs the initialisers. The driver's symbols are called with the
+    /// signatures of `cuda.h`.
     ///
     /// # Errors
     ///
     /// [`OpenError`] if the library cannot be loaded, is not a CUDA driver, is older than 12.0, or
     /// does not initialise.
     pub unsafe fn open_at(path: &Path) -> Result<LibCuda, OpenError> {
-        // SAFETY: the caller promises the kind of library.
+        // SAFETY: the caller guarantees that the library is of an allowed kind.
         match unsafe { Library::new(path) } {
             Ok(library) => LibCuda::initialise(library, path),
             Err(error) => {
@@ -149,7 +149,7 @@ impl LibCuda {
             block_checks: None,
         };
         let path = || path.to_owned();
-        // The version is read first: cuInit of a driver that is too old may not report that.
+        // Reads the version first: if the driver is too old, `cuInit` may return another error.
         let mut version = 0;
         // SAFETY: the pointer is valid for a write.
         match unsafe { driver.cuDriverGetVersion(&mut version) } {
@@ -169,7 +169,7 @@ impl LibCuda {
             return Err(OpenError::TooOld { path: path(), found: version });
         }
         driver.version = version;
-        // SAFETY: no pointers.
+        // SAFETY: the function takes no pointers.
         match unsafe { driver.cuInit(0) } {
             CUresult::SUCCESS => {
                 driver.block_checks = driver.find_block_checks();
@@ -182,12 +182,12 @@ impl LibCuda {
         }
     }
 
-    /// Returns the checks of an emulated libcuda, if they are on.
+    /// Returns the block checks; `None` if they are off, or libcuda is not emulated.
     fn find_block_checks(&self) -> Option<LibraryChecks> {
-        // SAFETY: gpuheap's emulated libcuda alone has this symbol, with this type.
+        // SAFETY: only gpuheap's emulated libcuda exports this symbol, with this type.
         let found = unsafe { self.library.get::<EmulatedBlock>(EMULATED_BLOCK.as_bytes()) }.ok()?;
-        // SAFETY: the symbol is `EMULATED_BLOCK`. The library is unloaded with `self`, after the
-        // result.
+        // SAFETY: the symbol is `EMULATED_BLOCK`. The library stays loaded until `self` is dropped,
+        // and `self` holds the result.
         unsafe { LibraryChecks::new(*found) }
     }
 }
@@ -198,8 +198,8 @@ impl fmt::Debug for LibCuda {
     }
 }
 
-/// Reason why the machine's driver cannot be used. The text has the failed step, its place, and the
-/// do.
+/// Reason why the machine's driver cannot be used. The text names the failed step, the library's
+/// path, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -212,7 +212,7 @@ pub enum OpenError {
     NotADriver {
         /// Path of the library.
         path: PathBuf,
-        /// Symbol that it lacks.
+        /// Symbol that the library lacks.
         symbol: &'static str,
     },
     /// The driver is older than 12.0.
@@ -222,7 +222,7 @@ pub enum OpenError {
         /// Version, as 1000 × major + 10 × minor.
         found: i32,
     },
-    /// The driver was found and does not initialise.
+    /// The driver was found, but does not initialise.
     Initialise {
         /// Path of the library.
         path: PathBuf,
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn wrong_library_names_missing_symbol() {
-        // SAFETY: the C library's mathematics have no symbol of a driver.
+        // SAFETY: libm, the C library's mathematical functions, exports no symbol of a driver.
         let error = unsafe { LibCuda::open_at(Path::new("libm.so.6")) }.unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("libm.so.6 is no CUDA driver"), "{text}");

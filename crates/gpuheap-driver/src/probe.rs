@@ -1,8 +1,8 @@
-//! Probes of a device: a context, and a little of each kind of memory, taken and given back.
+//! Probes of a device: they create a context, allocate a little memory of each kind, and free it.
 //!
-//! They show whether the driver serves a program at all. A probe creates a context. That costs
-//! memory of the device, and may block for as long as the driver does. So it belongs in a process
-//! of its own that ends if this takes too long.
+//! A probe shows whether the driver works for a program at all. The context takes device memory,
+//! and the driver may block for any time. So run probes in a separate process that can be killed
+//! after a time limit.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -11,21 +11,22 @@ use std::ptr::null_mut;
 use crate::types::*;
 use crate::{Driver, DriverError, check};
 
-/// Device memory that a probe takes: the granularity of virtual memory management on every device
-/// so far.
+/// Device memory that a probe allocates, bytes: the granularity of virtual memory management on
+/// every device tested so far.
 const SAMPLE: usize = 2 << 20;
 
-/// Pinned memory of one step. WSL2 was seen to refuse between 512 MiB and 1 GiB, so a step has to
-/// be smaller than that.
+/// Memory that one step of [`Probe::pinned_memory`] pins, bytes. WSL2 began to refuse pinned memory
+/// between 512 MiB and 1 GiB, so a step must be smaller than 512 MiB.
 const PINNED_STEP: u64 = 128 << 20;
 
-/// Addresses that are reserved at once. WSL2 was seen to refuse 32 GiB, and PyTorch's expandable
-/// segments reserve more than that.
+/// Range of addresses that one call reserves, bytes. WSL2 was seen to refuse 32 GiB, and PyTorch's
+/// expandable segments reserve more than 32 GiB.
 const ADDRESSES: usize = 64 << 30;
 
-/// A device with a context, to be probed.
+/// A device to probe, with its context.
 ///
-/// The context is the primary one of this process. It is released by the drop.
+/// The context is the device's primary context in this process. Dropping the probe releases the
+/// context.
 pub struct Probe<'d> {
     driver: &'d dyn Driver,
     device: CUdevice,
@@ -43,18 +44,18 @@ pub enum ProbeError {
 /// Result of [`Probe::virtual_memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualMemory {
-    /// Size of which physical memory is a multiple, bytes.
+    /// Granularity, bytes: sizes of physical memory are multiples of it.
     pub granularity: u64,
-    /// Addresses that could be reserved at once, bytes: 64 GiB, or 0 if that was refused.
+    /// Range of addresses that one call could reserve, bytes: 64 GiB, or 0 if the driver refused.
     pub reserved: u64,
 }
 
 /// Result of [`Probe::pinned_memory`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinnedMemory {
-    /// Memory that was pinned in all, bytes.
+    /// Total of pinned memory, bytes.
     pub bytes: u64,
-    /// Reason why no more was pinned; `None` if the probe stopped by itself.
+    /// Driver's error that ended the probe; `None` if all of the requested memory was pinned.
     pub refused: Option<DriverError>,
 }
 
@@ -75,16 +76,16 @@ impl fmt::Display for ProbeError {
 
 impl std::error::Error for ProbeError {}
 
-/// Calls a function of the driver, and names it in the error.
+/// Calls a function of the driver. The error names the function.
 macro_rules! call {
     ($driver:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: pointers are to locals of the caller's frame or null where that is allowed, and
-        // handles come from the same driver.
+        // SAFETY: each pointer points to a local of the caller's frame, or is null if the function
+        // allows that. Handles come from the same driver.
         check(stringify!($function), unsafe { $driver.$function($($arg),*) })
     };
 }
 
-/// Returns the number of devices that the driver shows. Does not block.
+/// Returns the number of devices that the driver reports. Does not block.
 ///
 /// # Errors
 ///
@@ -95,7 +96,7 @@ pub fn devices(driver: &dyn Driver) -> Result<i32, DriverError> {
     Ok(count)
 }
 
-/// Returns the UUID of a device, as NVML writes it: `GPU-5f1c0f0e-…`. Does not block.
+/// Returns the UUID of a device, in NVML's format: `GPU-5f1c0f0e-…`. Does not block.
 ///
 /// # Errors
 ///
@@ -117,7 +118,7 @@ pub fn uuid(driver: &dyn Driver, ordinal: i32) -> Result<String, DriverError> {
 
 impl<'d> Probe<'d> {
     /// Creates the primary context of a device and makes it current to the calling thread. Blocks
-    /// for some 0.3 s, longer if no process uses the device.
+    /// for some 0.3 s, or longer if no process uses the device.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl<'d> Probe<'d> {
         call!(driver, cuDeviceGet(&mut device, ordinal))?;
         let mut context = CUcontext::NULL;
         call!(driver, cuDevicePrimaryCtxRetain(&mut context, device))?;
-        // From here on the drop releases the context.
+        // From here on, dropping `probe` releases the context.
         let probe = Probe { driver, device };
         call!(driver, cuCtxSetCurrent(context))?;
         Ok(probe)
@@ -144,8 +145,8 @@ impl<'d> Probe<'d> {
         Ok(total.saturating_sub(free) as u64)
     }
 
-    /// Reserves addresses, maps 2 MiB of memory there, writes to it and takes all of it down.
-    /// Blocks until that is done.
+    /// Reserves addresses, maps 2 MiB of memory to them and writes to that memory. Then unmaps and
+    /// frees all of it. Blocks until everything is freed.
     ///
     /// # Errors
     ///
@@ -202,8 +203,8 @@ impl<'d> Probe<'d> {
         used.and(released)
     }
 
-    /// Allocates 2 MiB from the device's own pool, writes to it, frees it, and has the pool return
-    /// its memory. Blocks until that is done.
+    /// Allocates 2 MiB from the device's default pool, writes to the memory and frees it. Then
+    /// makes the pool return its memory to the device. Blocks until the memory is returned.
     ///
     /// # Errors
     ///
@@ -223,7 +224,8 @@ impl<'d> Probe<'d> {
     }
 
     /// Allocates 2 MiB of managed memory, writes to it from the device and frees it. Returns `true`
-    /// if host and device may use it at one time. Blocks until that is done.
+    /// if host and device may use managed memory at the same time. Blocks until the memory is
+    /// freed.
     ///
     /// # Errors
     ///
@@ -270,7 +272,7 @@ impl<'d> Probe<'d> {
         Ok(pinned)
     }
 
-    /// Writes to device memory and waits for it.
+    /// Writes to device memory and waits until the write has completed.
     fn write(&self, address: CUdeviceptr, bytes: usize) -> Result<(), DriverError> {
         call!(self.driver, cuMemsetD8_v2(address, 0, bytes))?;
         call!(self.driver, cuCtxSynchronize())
@@ -289,7 +291,7 @@ impl<'d> Probe<'d> {
 
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
-        // A context that cannot be released ends with the process.
+        // Ignores errors: if the context cannot be released, it ends with the process.
         let _: Result<(), DriverError> = call!(self.driver, cuCtxSetCurrent(CUcontext::NULL));
         let _: Result<(), DriverError> =
             call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device));

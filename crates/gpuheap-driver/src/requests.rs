@@ -3,15 +3,15 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 
-/// Symbol by which an emulated libcuda takes reports of requests, with a null at its end. Its type
-/// is [`EmulatedRequest`]. It is not part of the driver API.
+/// Symbol, with a final null, of the function to which an emulated libcuda takes reports of
+/// requests. The function's type is [`EmulatedRequest`]. The symbol is not part of the driver API.
 pub const EMULATED_REQUEST: &str = "gpuheap_emulated_request\0";
 
-/// Function behind [`EMULATED_REQUEST`]: bytes, place of the result, the requesting line or null,
-/// and 1 if the request was granted, else 0.
+/// Type of the function [`EMULATED_REQUEST`]. Arguments: bytes, number of the variable that gets
+/// the result or 0, requesting line or null, and 1 if the request was granted, else 0.
 pub type EmulatedRequest = unsafe extern "C" fn(u64, u64, *const c_char, c_int);
 
-/// An emulated libcuda that takes reports of requests, while that library is loaded.
+/// The function of a loaded, emulated libcuda that takes reports of requests.
 #[derive(Clone, Copy)]
 pub struct RequestReports<'d> {
     function: EmulatedRequest,
@@ -27,12 +27,13 @@ impl RequestReports<'_> {
         RequestReports { function, driver: PhantomData }
     }
 
-    /// Reports a request for device memory. `place` is a number that requests for the same variable
-    /// share, or 0. Without a line, the emulated driver finds the caller on the stack.
+    /// Reports a request for device memory. `place` is 0, or a number that is equal for all
+    /// requests whose result goes to the same variable. If `line` is `None`, the emulated driver
+    /// finds the caller on the stack.
     pub fn report(&self, bytes: u64, place: u64, line: Option<&CStr>, is_granted: bool) {
         let line = line.map_or(std::ptr::null(), CStr::as_ptr);
-        // SAFETY: the function reads no pointer but the line, a C string. Its library is loaded by
-        // the contract of `new`.
+        // SAFETY: the only pointer that the function reads is the line, a C string or null. The
+        // contract of `new` keeps the function's library loaded.
         unsafe { (self.function)(bytes, place, line, is_granted.into()) };
     }
 }

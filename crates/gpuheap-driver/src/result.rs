@@ -19,7 +19,7 @@ macro_rules! results {
             }
 
             /// Returns the text for `cuGetErrorString`; `None` for a code newer than this table.
-            /// The wording is driver 580's (CUDA 13.0), because programs compare it.
+            /// The wording is that of driver 580 (CUDA 13.0), because programs compare these texts.
             pub fn driver_text(self) -> Option<&'static str> {
                 match self {
                     $($(Self::$name => Some($driver_text),)?)*
@@ -27,7 +27,7 @@ macro_rules! results {
                 }
             }
 
-            /// All codes of the table, in its order.
+            /// All codes, in the order of the table.
             pub const ALL: &[CUresult] = &[$(Self::$name),*];
         }
     };
@@ -40,8 +40,8 @@ macro_rules! results {
 pub struct CUresult(pub i32);
 
 impl CUresult {
-    /// Code for a symbol that the loaded library lacks. It is not CUDA's own:
-    /// [`LibCuda`](crate::LibCuda) returns it instead of a call that cannot be made.
+    /// Code for a symbol that the loaded library lacks. It is not a code of CUDA:
+    /// [`LibCuda`](crate::LibCuda) returns it if the called function does not exist.
     pub const MISSING_SYMBOL: CUresult = CUresult(-1);
 
     /// Returns whether the call succeeded.
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(format!("{:?}", CUresult::ERROR_OUT_OF_MEMORY), "CUDA_ERROR_OUT_OF_MEMORY (2)");
     }
 
-    /// `cuda.h` of CUDA 13.0 has 101 codes.
+    /// Compares the table with `cuda.h` of CUDA 13.0, which has 101 codes.
     #[test]
     fn code_table_matches_cuda_h() {
         let codes: std::collections::BTreeSet<_> = CUresult::ALL.iter().collect();

@@ -1,6 +1,6 @@
 //! The table of driver functions, declared once.
 
-/// Calls `$callback!` with every function of the driver API that gpuheap knows.
+/// Expands `$callback!` with every function of the driver API that gpuheap knows.
 ///
 /// One row is one variant of a function's ABI:
 ///
@@ -9,14 +9,14 @@
 /// ```
 ///
 /// * `base`: the base name, for `cuGetProcAddress`;
-/// * `since`: the version of CUDA that brought the variant, 1000 × major + 10 × minor;
+/// * `since`: the version of CUDA that added the variant, 1000 × major + 10 × minor;
 /// * `symbol`: the symbol that libcuda exports for the variant;
-/// * `per_thread_symbol`: the twin for which the default stream is the calling thread's own, if the
-///   variant has one, with an equal signature;
+/// * `per_thread_symbol`: the symbol of the variant's twin, if it has a twin. The twin has the same
+///   signature, and uses the calling thread's own default stream;
 /// * `arguments`: the arguments. Every function returns a `CUresult`.
 ///
-/// `cuda_functions!(callback, tokens ...)` passes the tokens through, in brackets, before the rows.
-/// The types are from this crate and from `std::ffi`.
+/// `cuda_functions!(callback, tokens ...)` passes the tokens to the callback, in brackets, before
+/// the rows. The argument types are from this crate and from `std::ffi`.
 #[macro_export]
 macro_rules! cuda_functions {
     ($callback:path $(, $($context:tt)*)?) => {
@@ -34,10 +34,10 @@ macro_rules! cuda_functions {
         cuGetErrorString [6000 cuGetErrorString] (error: CUresult, text: *mut *const c_char);
         /// Returns the address of a function by base name and version.
         cuGetProcAddress [11030 cuGetProcAddress] (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64);
-        /// Returns the address of a function by base name and version, with the reason if it is not
-        /// found.
+        /// Returns the address of the function with this base name and version. If no function is
+        /// found, writes the reason.
         cuGetProcAddress [12000 cuGetProcAddress_v2] (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int);
-        /// Returns one of the runtime's private tables.
+        /// Returns one of the driver's private tables of functions, which the CUDA runtime uses.
         cuGetExportTable [3000 cuGetExportTable] (table: *mut *const c_void, id: *const CUuuid);
         /// Starts the collection of a profiler's data.
         cuProfilerStart [4000 cuProfilerStart] ();
@@ -48,18 +48,18 @@ macro_rules! cuda_functions {
 
         /// Returns the state of a process with regard to checkpoints.
         cuCheckpointProcessGetState [12080 cuCheckpointProcessGetState] (pid: c_int, state: *mut CUprocessState);
-        /// Locks a process, so that its calls wait.
+        /// Locks a process: its calls to CUDA wait.
         cuCheckpointProcessLock [12080 cuCheckpointProcessLock] (pid: c_int, arguments: *mut CUcheckpointLockArgs);
         /// Moves the device memory of a locked process to the host.
         cuCheckpointProcessCheckpoint [12080 cuCheckpointProcessCheckpoint] (pid: c_int, arguments: *mut c_void);
         /// Moves the memory of a checkpointed process back to the device.
         cuCheckpointProcessRestore [12080 cuCheckpointProcessRestore] (pid: c_int, arguments: *mut c_void);
-        /// Unlocks a process, so that its calls go on.
+        /// Unlocks a process: its calls to CUDA continue.
         cuCheckpointProcessUnlock [12080 cuCheckpointProcessUnlock] (pid: c_int, arguments: *mut c_void);
 
         // ---- devices ----
 
-        /// Returns a device by ordinal.
+        /// Returns the device with this ordinal.
         cuDeviceGet [2000 cuDeviceGet] (device: *mut CUdevice, ordinal: c_int);
         /// Returns the number of devices.
         cuDeviceGetCount [2000 cuDeviceGetCount] (count: *mut c_int);
@@ -67,7 +67,7 @@ macro_rules! cuda_functions {
         cuDeviceGetName [2000 cuDeviceGetName] (name: *mut c_char, length: c_int, device: CUdevice);
         /// Returns a device's UUID.
         cuDeviceGetUuid [9020 cuDeviceGetUuid] (uuid: *mut CUuuid, device: CUdevice);
-        /// Returns a device's UUID; for a MIG instance, its own.
+        /// Returns a device's UUID. For a MIG instance, returns the instance's UUID.
         cuDeviceGetUuid [11040 cuDeviceGetUuid_v2] (uuid: *mut CUuuid, device: CUdevice);
         /// Returns a device's memory, bytes.
         cuDeviceTotalMem [3020 cuDeviceTotalMem_v2] (bytes: *mut usize, device: CUdevice);
@@ -75,15 +75,15 @@ macro_rules! cuda_functions {
         cuDeviceGetAttribute [2000 cuDeviceGetAttribute] (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
         /// Returns a device's compute capability.
         cuDeviceComputeCapability [2000 cuDeviceComputeCapability] (major: *mut c_int, minor: *mut c_int, device: CUdevice);
-        /// Returns a device's place on the PCI bus, `domain:bus:device.function`.
+        /// Returns a device's address on the PCI bus, `domain:bus:device.function`.
         cuDeviceGetPCIBusId [4010 cuDeviceGetPCIBusId] (id: *mut c_char, length: c_int, device: CUdevice);
-        /// Returns a device by its place on the PCI bus.
+        /// Returns the device with this address on the PCI bus.
         cuDeviceGetByPCIBusId [4010 cuDeviceGetByPCIBusId] (device: *mut CUdevice, id: *const c_char);
-        /// Returns whether one device can use another's memory.
+        /// Returns whether one device can access the memory of another device.
         cuDeviceCanAccessPeer [4000 cuDeviceCanAccessPeer] (can: *mut c_int, device: CUdevice, peer: CUdevice);
         /// Returns a property of the connection between two devices.
         cuDeviceGetP2PAttribute [8000 cuDeviceGetP2PAttribute] (value: *mut c_int, attribute: c_int, source: CUdevice, target: CUdevice);
-        /// Returns the pool that a device has from the start.
+        /// Returns the device's default pool. The driver creates that pool.
         cuDeviceGetDefaultMemPool [11020 cuDeviceGetDefaultMemPool] (pool: *mut CUmemoryPool, device: CUdevice);
         /// Returns the pool that `cuMemAllocAsync` allocates from.
         cuDeviceGetMemPool [11020 cuDeviceGetMemPool] (pool: *mut CUmemoryPool, device: CUdevice);
@@ -92,13 +92,16 @@ macro_rules! cuda_functions {
 
         // ---- contexts ----
 
-        /// Retains the context that the whole process shares, and creates it if necessary.
+        /// Retains a device's primary context: the one that the whole process shares. Creates it if
+        /// necessary.
         cuDevicePrimaryCtxRetain [7000 cuDevicePrimaryCtxRetain] (context: *mut CUcontext, device: CUdevice);
-        /// Releases a reference to the primary context. The last one destroys it.
+        /// Releases a reference to the primary context. Releasing the last reference destroys the
+        /// context.
         cuDevicePrimaryCtxRelease [11000 cuDevicePrimaryCtxRelease_v2] (device: CUdevice);
-        /// Destroys everything that the process has in the primary context.
+        /// Destroys all objects of the process in the primary context.
         cuDevicePrimaryCtxReset [11000 cuDevicePrimaryCtxReset_v2] (device: CUdevice);
-        /// Sets how the primary context waits, and whether it maps host memory.
+        /// Sets how threads wait for the primary context's work, and whether the context can map
+        /// host memory.
         cuDevicePrimaryCtxSetFlags [11000 cuDevicePrimaryCtxSetFlags_v2] (device: CUdevice, flags: c_uint);
         /// Returns whether the primary context exists, and its flags.
         cuDevicePrimaryCtxGetState [7000 cuDevicePrimaryCtxGetState] (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
@@ -112,41 +115,44 @@ macro_rules! cuda_functions {
         cuCtxDestroy [4000 cuCtxDestroy_v2] (context: CUcontext);
         /// Adds a reference to the current context and returns it.
         cuCtxAttach [2000 cuCtxAttach] (context: *mut CUcontext, flags: c_uint);
-        /// Removes a reference to the current context and destroys it with the last one.
+        /// Removes a reference to the current context. Removing the last reference destroys the
+        /// context.
         cuCtxDetach [2000 cuCtxDetach] (context: CUcontext);
-        /// Pushes a context on the thread's stack of contexts.
+        /// Pushes a context onto the calling thread's stack of contexts. The context becomes
+        /// current.
         cuCtxPushCurrent [4000 cuCtxPushCurrent_v2] (context: CUcontext);
-        /// Pops the top context of the thread's stack.
+        /// Pops the top context of the calling thread's stack of contexts.
         cuCtxPopCurrent [4000 cuCtxPopCurrent_v2] (context: *mut CUcontext);
-        /// Replaces the top of the thread's stack.
+        /// Replaces the top context of the calling thread's stack of contexts.
         cuCtxSetCurrent [4000 cuCtxSetCurrent] (context: CUcontext);
-        /// Returns the thread's context, or null.
+        /// Returns the calling thread's current context, or null.
         cuCtxGetCurrent [4000 cuCtxGetCurrent] (context: *mut CUcontext);
-        /// Returns the device of the thread's context.
+        /// Returns the device of the current context.
         cuCtxGetDevice [2000 cuCtxGetDevice] (device: *mut CUdevice);
-        /// Returns the device of a context, null for the thread's.
+        /// Returns the device of a context. Null names the current context.
         cuCtxGetDevice [13000 cuCtxGetDevice_v2] (device: *mut CUdevice, context: CUcontext);
-        /// Returns the flags of the thread's context.
+        /// Returns the flags of the current context.
         cuCtxGetFlags [7000 cuCtxGetFlags] (flags: *mut c_uint);
-        /// Sets how the thread's context waits.
+        /// Sets how threads wait for the current context's work.
         cuCtxSetFlags [12010 cuCtxSetFlags] (flags: c_uint);
-        /// Returns a number that no other context of the process ever has.
+        /// Returns a context's id. The process never reuses the id.
         cuCtxGetId [12000 cuCtxGetId] (context: CUcontext, id: *mut u64);
-        /// Waits for all work of the thread's context.
+        /// Waits for all work of the current context.
         cuCtxSynchronize [2000 cuCtxSynchronize] ();
-        /// Waits for all work of a context, null for the thread's.
+        /// Waits for all work of a context. Null names the current context.
         cuCtxSynchronize [13000 cuCtxSynchronize_v2] (context: CUcontext);
-        /// Sets a limit such as the heap that kernels allocate from.
+        /// Sets a limit of the current context, such as the size of the heap that kernels allocate
+        /// from.
         cuCtxSetLimit [3010 cuCtxSetLimit] (limit: c_int, value: usize);
-        /// Returns a limit.
+        /// Returns a limit of the current context.
         cuCtxGetLimit [3010 cuCtxGetLimit] (value: *mut usize, limit: c_int);
         /// Returns the version of the API with which a context was created.
         cuCtxGetApiVersion [3020 cuCtxGetApiVersion] (context: CUcontext, version: *mut c_uint);
         /// Returns the lowest and the highest priority of streams.
         cuCtxGetStreamPriorityRange [5050 cuCtxGetStreamPriorityRange] (least: *mut c_int, greatest: *mut c_int);
-        /// Lets the thread's context use a peer's memory.
+        /// Allows the current context to access the memory of a peer context.
         cuCtxEnablePeerAccess [4000 cuCtxEnablePeerAccess] (peer: CUcontext, flags: c_uint);
-        /// Ends the access of the thread's context to a peer's memory.
+        /// Ends the current context's access to the memory of a peer context.
         cuCtxDisablePeerAccess [4000 cuCtxDisablePeerAccess] (peer: CUcontext);
 
         // ---- code ----
@@ -161,9 +167,9 @@ macro_rules! cuda_functions {
         cuModuleLoadDataEx [2010 cuModuleLoadDataEx] (module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
         /// Unloads a module.
         cuModuleUnload [2000 cuModuleUnload] (module: CUmodule);
-        /// Returns a kernel of a module by name.
+        /// Returns the kernel with this name from a module.
         cuModuleGetFunction [2000 cuModuleGetFunction] (function: *mut CUfunction, module: CUmodule, name: *const c_char);
-        /// Returns a variable of a module by name.
+        /// Returns the variable with this name from a module.
         cuModuleGetGlobal [3020 cuModuleGetGlobal_v2] (pointer: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
         /// Returns when the driver loads kernels: 1 at once, 2 at their first use.
         cuModuleGetLoadingMode [11070 cuModuleGetLoadingMode] (mode: *mut c_int);
@@ -173,13 +179,13 @@ macro_rules! cuda_functions {
         cuLibraryLoadFromFile [12000 cuLibraryLoadFromFile] (library: *mut CUlibrary, file: *const c_char, jit_options: *mut c_int, jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int, values: *mut *mut c_void, count: c_uint);
         /// Unloads a library of kernels.
         cuLibraryUnload [12000 cuLibraryUnload] (library: CUlibrary);
-        /// Returns a kernel of a library by name.
+        /// Returns the kernel with this name from a library.
         cuLibraryGetKernel [12000 cuLibraryGetKernel] (kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
-        /// Returns the module of a library in the thread's context.
+        /// Returns a library's module in the current context.
         cuLibraryGetModule [12000 cuLibraryGetModule] (module: *mut CUmodule, library: CUlibrary);
-        /// Returns a variable of a library by name.
+        /// Returns the variable with this name from a library.
         cuLibraryGetGlobal [12000 cuLibraryGetGlobal] (pointer: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
-        /// Returns a kernel of a library as a function of the thread's context.
+        /// Returns the function in the current context for a kernel of a library.
         cuKernelGetFunction [12000 cuKernelGetFunction] (function: *mut CUfunction, kernel: CUkernel);
         /// Returns a property of a kernel on a device.
         cuKernelGetAttribute [12000 cuKernelGetAttribute] (value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice);
@@ -195,20 +201,21 @@ macro_rules! cuda_functions {
         cuFuncSetCacheConfig [3000 cuFuncSetCacheConfig] (function: CUfunction, preference: c_int);
         /// Returns the module of a kernel.
         cuFuncGetModule [11000 cuFuncGetModule] (module: *mut CUmodule, function: CUfunction);
-        /// Returns the most blocks of a kernel that run on a multiprocessor at once.
+        /// Returns how many blocks of a kernel can run on a multiprocessor at once.
         cuOccupancyMaxActiveBlocksPerMultiprocessor [6050 cuOccupancyMaxActiveBlocksPerMultiprocessor] (count: *mut c_int, function: CUfunction, block_threads: c_int, shared_bytes: usize);
-        /// Returns the most blocks of a kernel that run on a multiprocessor at once, with flags.
+        /// Returns how many blocks of a kernel can run on a multiprocessor at once. Takes flags.
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags [7000 cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] (count: *mut c_int, function: CUfunction, block_threads: c_int, shared_bytes: usize, flags: c_uint);
         /// Returns the block size with the highest occupancy, and the smallest grid that reaches
         /// it.
         cuOccupancyMaxPotentialBlockSize [6050 cuOccupancyMaxPotentialBlockSize] (blocks: *mut c_int, block_threads: *mut c_int, function: CUfunction, shared_bytes_of: CUoccupancyB2DSize, shared_bytes: usize, limit: c_int);
-        /// Returns the shared memory that a block can have if so many blocks are to run at once.
+        /// Returns the dynamic shared memory that each block can have if `blocks` blocks run on a
+        /// multiprocessor at once.
         cuOccupancyAvailableDynamicSMemPerBlock [10020 cuOccupancyAvailableDynamicSMemPerBlock] (bytes: *mut usize, function: CUfunction, blocks: c_int, block_threads: c_int);
         /// Returns the largest cluster that a launch can have.
         cuOccupancyMaxPotentialClusterSize [11070 cuOccupancyMaxPotentialClusterSize] (blocks: *mut c_int, function: CUfunction, launch: *const CUlaunchConfig);
-        /// Returns the most clusters of a launch that run on the device at once.
+        /// Returns how many clusters of a launch can run on the device at once.
         cuOccupancyMaxActiveClusters [11070 cuOccupancyMaxActiveClusters] (clusters: *mut c_int, function: CUfunction, launch: *const CUlaunchConfig);
-        /// Describes a tiled tensor for a kernel that loads it.
+        /// Encodes a description of a tiled tensor, for a kernel that loads the tensor.
         cuTensorMapEncodeTiled [12000 cuTensorMapEncodeTiled] (map: *mut c_void, data_type: c_int, rank: c_uint, address: *mut c_void, sizes: *const u64, strides: *const u64, box_sizes: *const c_uint, element_strides: *const c_uint, interleave: c_int, swizzle: c_int, promotion: c_int, fill: c_int);
         /// Launches a kernel.
         cuLaunchKernel [4000 cuLaunchKernel, 7000 cuLaunchKernel_ptsz] (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
@@ -219,7 +226,8 @@ macro_rules! cuda_functions {
 
         // ---- memory: plain, pitched, pinned, managed, registered ----
 
-        /// Returns the free and total bytes of the current device, of all processes.
+        /// Returns the free and total bytes of the current device's memory. Free bytes exclude the
+        /// memory of all processes.
         cuMemGetInfo [3020 cuMemGetInfo_v2] (free: *mut usize, total: *mut usize);
         /// Allocates device memory.
         cuMemAlloc [3020 cuMemAlloc_v2] (pointer: *mut CUdeviceptr, bytes: usize);
@@ -227,7 +235,7 @@ macro_rules! cuda_functions {
         cuMemAllocPitch [3020 cuMemAllocPitch_v2] (pointer: *mut CUdeviceptr, pitch: *mut usize, width_bytes: usize, height: usize, element_bytes: c_uint);
         /// Frees device or managed memory. Waits for the device.
         cuMemFree [3020 cuMemFree_v2] (pointer: CUdeviceptr);
-        /// Returns the allocation that a pointer lies in.
+        /// Returns the start and size of the allocation that contains a pointer.
         cuMemGetAddressRange [3020 cuMemGetAddressRange_v2] (base: *mut CUdeviceptr, bytes: *mut usize, pointer: CUdeviceptr);
         /// Allocates pinned host memory.
         cuMemAllocHost [3020 cuMemAllocHost_v2] (pointer: *mut *mut c_void, bytes: usize);
@@ -235,7 +243,7 @@ macro_rules! cuda_functions {
         cuMemHostAlloc [2020 cuMemHostAlloc] (pointer: *mut *mut c_void, bytes: usize, flags: c_uint);
         /// Frees pinned host memory.
         cuMemFreeHost [2000 cuMemFreeHost] (pointer: *mut c_void);
-        /// Returns the address at which the device sees pinned host memory.
+        /// Returns the device address of pinned host memory.
         cuMemHostGetDevicePointer [3020 cuMemHostGetDevicePointer_v2] (device_pointer: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint);
         /// Returns the flags with which pinned host memory was allocated.
         cuMemHostGetFlags [2030 cuMemHostGetFlags] (flags: *mut c_uint, pointer: *mut c_void);
@@ -245,29 +253,32 @@ macro_rules! cuda_functions {
         cuMemHostUnregister [4000 cuMemHostUnregister] (pointer: *mut c_void);
         /// Allocates managed memory. Host and device share it.
         cuMemAllocManaged [6000 cuMemAllocManaged] (pointer: *mut CUdeviceptr, bytes: usize, flags: c_uint);
-        /// Moves managed memory ahead of its use.
+        /// Prefetches managed memory to a device or the host.
         cuMemPrefetchAsync [8000 cuMemPrefetchAsync, 8000 cuMemPrefetchAsync_ptsz] (pointer: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream);
         /// Prefetches managed memory to a location.
         cuMemPrefetchAsync [12020 cuMemPrefetchAsync_v2, 12020 cuMemPrefetchAsync_v2_ptsz] (pointer: CUdeviceptr, bytes: usize, location: CUmemLocation, flags: c_uint, stream: CUstream);
-        /// Moves ranges of managed memory, each group of them to a place of its own.
+        /// Prefetches ranges of managed memory. Each group of ranges has a separate target
+        /// location.
         cuMemPrefetchBatchAsync [13000 cuMemPrefetchBatchAsync, 13000 cuMemPrefetchBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize, locations_count: usize, flags: u64, stream: CUstream);
         /// Discards the content of ranges of managed memory.
         cuMemDiscardBatchAsync [13000 cuMemDiscardBatchAsync, 13000 cuMemDiscardBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: u64, stream: CUstream);
-        /// Discards the content of ranges of managed memory and moves them without it.
+        /// Discards the content of ranges of managed memory, and prefetches the ranges without
+        /// copying content.
         cuMemDiscardAndPrefetchBatchAsync [13000 cuMemDiscardAndPrefetchBatchAsync, 13000 cuMemDiscardAndPrefetchBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize, locations_count: usize, flags: u64, stream: CUstream);
-        /// Sets how managed memory will be used.
+        /// Advises the driver how a range of managed memory will be used.
         cuMemAdvise [8000 cuMemAdvise] (pointer: CUdeviceptr, bytes: usize, advice: c_int, device: CUdevice);
-        /// Sets how a range of managed memory will be used, with a location.
+        /// Advises the driver how a range of managed memory will be used, and at which location.
         cuMemAdvise [12020 cuMemAdvise_v2] (pointer: CUdeviceptr, bytes: usize, advice: c_int, location: CUmemLocation);
-        /// Returns the advice given for a range of managed memory.
+        /// Returns one attribute of a range of managed memory: advice given, or the last prefetch.
         cuMemRangeGetAttribute [8000 cuMemRangeGetAttribute] (data: *mut c_void, data_bytes: usize, attribute: c_int, pointer: CUdeviceptr, bytes: usize);
-        /// Returns several of these attributes for a range of managed memory.
+        /// Returns several attributes of a range of managed memory.
         cuMemRangeGetAttributes [8000 cuMemRangeGetAttributes] (data: *mut *mut c_void, data_bytes: *mut usize, attributes: *mut c_int, count: usize, pointer: CUdeviceptr, bytes: usize);
-        /// Sets which streams use managed memory, from this point of the stream.
+        /// Sets, in stream order, which streams may use a range of managed memory.
         cuStreamAttachMemAsync [6000 cuStreamAttachMemAsync, 7000 cuStreamAttachMemAsync_ptsz] (stream: CUstream, pointer: CUdeviceptr, bytes: usize, flags: c_uint);
         /// Returns a property of the memory that a pointer points to.
         cuPointerGetAttribute [4000 cuPointerGetAttribute] (data: *mut c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
-        /// Returns several properties of a pointer. Those that do not apply are zeroed.
+        /// Returns several properties of the memory that a pointer points to. Properties that do
+        /// not apply are zeroed.
         cuPointerGetAttributes [7000 cuPointerGetAttributes] (count: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, pointer: CUdeviceptr);
         /// Sets a property of an allocation.
         cuPointerSetAttribute [6000 cuPointerSetAttribute] (value: *const c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
@@ -286,7 +297,7 @@ macro_rules! cuda_functions {
         cuMemcpyDtoD [3020 cuMemcpyDtoD_v2, 7000 cuMemcpyDtoD_v2_ptds] (target: CUdeviceptr, source: CUdeviceptr, bytes: usize);
         /// Copies a rectangle.
         cuMemcpy2D [3020 cuMemcpy2D_v2, 7000 cuMemcpy2D_v2_ptds] (copy: *const CUDA_MEMCPY2D);
-        /// Copies a rectangle of any pitch.
+        /// Copies a rectangle. Sets no limit on the pitch.
         cuMemcpy2DUnaligned [3020 cuMemcpy2DUnaligned_v2, 7000 cuMemcpy2DUnaligned_v2_ptds] (copy: *const CUDA_MEMCPY2D);
         /// Copies between any two addresses, in stream order.
         cuMemcpyAsync [4000 cuMemcpyAsync, 7000 cuMemcpyAsync_ptsz] (target: CUdeviceptr, source: CUdeviceptr, bytes: usize, stream: CUstream);
@@ -300,11 +311,11 @@ macro_rules! cuda_functions {
         cuMemcpyDtoDAsync [3020 cuMemcpyDtoDAsync_v2, 7000 cuMemcpyDtoDAsync_v2_ptsz] (target: CUdeviceptr, source: CUdeviceptr, bytes: usize, stream: CUstream);
         /// Copies a rectangle, in stream order.
         cuMemcpy2DAsync [3020 cuMemcpy2DAsync_v2, 7000 cuMemcpy2DAsync_v2_ptsz] (copy: *const CUDA_MEMCPY2D, stream: CUstream);
-        /// Fills bytes.
+        /// Fills memory with copies of a byte.
         cuMemsetD8 [3020 cuMemsetD8_v2, 7000 cuMemsetD8_v2_ptds] (pointer: CUdeviceptr, value: u8, count: usize);
-        /// Fills 16-bit words.
+        /// Fills memory with copies of a 16-bit word.
         cuMemsetD16 [3020 cuMemsetD16_v2, 7000 cuMemsetD16_v2_ptds] (pointer: CUdeviceptr, value: u16, count: usize);
-        /// Fills 32-bit words.
+        /// Fills memory with copies of a 32-bit word.
         cuMemsetD32 [3020 cuMemsetD32_v2, 7000 cuMemsetD32_v2_ptds] (pointer: CUdeviceptr, value: u32, count: usize);
         /// Fills a rectangle of bytes.
         cuMemsetD2D8 [3020 cuMemsetD2D8_v2, 7000 cuMemsetD2D8_v2_ptds] (pointer: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize);
@@ -312,11 +323,11 @@ macro_rules! cuda_functions {
         cuMemsetD2D16 [3020 cuMemsetD2D16_v2, 7000 cuMemsetD2D16_v2_ptds] (pointer: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize);
         /// Fills a rectangle of 32-bit words.
         cuMemsetD2D32 [3020 cuMemsetD2D32_v2, 7000 cuMemsetD2D32_v2_ptds] (pointer: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize);
-        /// Fills bytes, in stream order.
+        /// Fills memory with copies of a byte, in stream order.
         cuMemsetD8Async [3020 cuMemsetD8Async, 7000 cuMemsetD8Async_ptsz] (pointer: CUdeviceptr, value: u8, count: usize, stream: CUstream);
-        /// Fills 16-bit words, in stream order.
+        /// Fills memory with copies of a 16-bit word, in stream order.
         cuMemsetD16Async [3020 cuMemsetD16Async, 7000 cuMemsetD16Async_ptsz] (pointer: CUdeviceptr, value: u16, count: usize, stream: CUstream);
-        /// Fills 32-bit words, in stream order.
+        /// Fills memory with copies of a 32-bit word, in stream order.
         cuMemsetD32Async [3020 cuMemsetD32Async, 7000 cuMemsetD32Async_ptsz] (pointer: CUdeviceptr, value: u32, count: usize, stream: CUstream);
         /// Fills a rectangle of bytes, in stream order.
         cuMemsetD2D8Async [3020 cuMemsetD2D8Async, 7000 cuMemsetD2D8Async_ptsz] (pointer: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
@@ -327,15 +338,16 @@ macro_rules! cuda_functions {
 
         // ---- stream-ordered pools ----
 
-        /// Allocates memory from the device's pool, usable after this point of the stream.
+        /// Allocates memory from the device's current pool, in stream order.
         cuMemAllocAsync [11020 cuMemAllocAsync, 11020 cuMemAllocAsync_ptsz] (pointer: *mut CUdeviceptr, bytes: usize, stream: CUstream);
-        /// Allocates memory from a pool, usable after this point of the stream.
+        /// Allocates memory from a pool, in stream order.
         cuMemAllocFromPoolAsync [11020 cuMemAllocFromPoolAsync, 11020 cuMemAllocFromPoolAsync_ptsz] (pointer: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
-        /// Frees pool memory at this point of the stream.
+        /// Frees memory of a pool, in stream order.
         cuMemFreeAsync [11020 cuMemFreeAsync, 11020 cuMemFreeAsync_ptsz] (pointer: CUdeviceptr, stream: CUstream);
         /// Creates a pool.
         cuMemPoolCreate [11020 cuMemPoolCreate] (pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
-        /// Destroys a pool. Its memory returns to the device with its last allocation.
+        /// Destroys a pool. The pool's memory returns to the device when its last allocation is
+        /// freed.
         cuMemPoolDestroy [11020 cuMemPoolDestroy] (pool: CUmemoryPool);
         /// Returns cached memory to the device until at most `keep` bytes are reserved.
         cuMemPoolTrimTo [11020 cuMemPoolTrimTo] (pool: CUmemoryPool, keep: usize);
@@ -343,15 +355,15 @@ macro_rules! cuda_functions {
         cuMemPoolSetAttribute [11020 cuMemPoolSetAttribute] (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
         /// Returns a property of a pool.
         cuMemPoolGetAttribute [11020 cuMemPoolGetAttribute] (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
-        /// Lets other devices use a pool's memory.
+        /// Sets which devices may access a pool's memory.
         cuMemPoolSetAccess [11020 cuMemPoolSetAccess] (pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
-        /// Returns whether a device may use a pool's memory.
+        /// Returns the access of a location to a pool's memory.
         cuMemPoolGetAccess [11020 cuMemPoolGetAccess] (flags: *mut c_int, pool: CUmemoryPool, location: *mut CUmemLocation);
-        /// Returns the pool that a location has from the start.
+        /// Returns a location's default pool. The driver creates that pool.
         cuMemGetDefaultMemPool [13000 cuMemGetDefaultMemPool] (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_int);
-        /// Returns the pool that a location allocates from.
+        /// Returns the current pool of a location: the pool that allocations there come from.
         cuMemGetMemPool [13000 cuMemGetMemPool] (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_int);
-        /// Sets the pool that a location allocates from.
+        /// Sets the current pool of a location: the pool that allocations there come from.
         cuMemSetMemPool [13000 cuMemSetMemPool] (location: *mut CUmemLocation, kind: c_int, pool: CUmemoryPool);
 
         // ---- virtual memory management ----
@@ -362,25 +374,26 @@ macro_rules! cuda_functions {
         cuMemAddressFree [10020 cuMemAddressFree] (pointer: CUdeviceptr, bytes: usize);
         /// Allocates physical memory.
         cuMemCreate [10020 cuMemCreate] (handle: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: u64);
-        /// Releases a reference to physical memory. It is freed when no mapping is left either.
+        /// Releases a reference to physical memory. The memory is freed once no reference and no
+        /// mapping is left.
         cuMemRelease [10020 cuMemRelease] (handle: CUmemGenericAllocationHandle);
-        /// Maps physical memory behind addresses.
+        /// Maps physical memory to reserved addresses.
         cuMemMap [10020 cuMemMap] (pointer: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64);
-        /// Unmaps whole mappings. Not in stream order; does not wait.
+        /// Unmaps whole mappings at once. Neither follows stream order nor waits for work.
         cuMemUnmap [10020 cuMemUnmap] (pointer: CUdeviceptr, bytes: usize);
         /// Sets which devices may read and write a mapped range.
         cuMemSetAccess [10020 cuMemSetAccess] (pointer: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
         /// Returns the access of a location to an address.
         cuMemGetAccess [10020 cuMemGetAccess] (flags: *mut u64, location: *const CUmemLocation, pointer: CUdeviceptr);
-        /// Returns the size of which physical memory and its mappings are multiples.
+        /// Returns the granularity: sizes of physical memory and of mappings are multiples of it.
         cuMemGetAllocationGranularity [10020 cuMemGetAllocationGranularity] (granularity: *mut usize, properties: *const CUmemAllocationProp, option: c_int);
         /// Returns the properties with which physical memory was created.
         cuMemGetAllocationPropertiesFromHandle [10020 cuMemGetAllocationPropertiesFromHandle] (properties: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
-        /// Returns a handle by which another process can import physical memory.
+        /// Returns a handle with which another process can import physical memory.
         cuMemExportToShareableHandle [10020 cuMemExportToShareableHandle] (shareable: *mut c_void, handle: CUmemGenericAllocationHandle, kind: c_int, flags: u64);
         /// Imports physical memory of another process.
         cuMemImportFromShareableHandle [10020 cuMemImportFromShareableHandle] (handle: *mut CUmemGenericAllocationHandle, shareable: *mut c_void, kind: c_int);
-        /// Returns another reference to the physical memory behind an address.
+        /// Returns another reference to the physical memory that is mapped at an address.
         cuMemRetainAllocationHandle [11000 cuMemRetainAllocationHandle] (handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
 
         // ---- streams ----
@@ -397,13 +410,13 @@ macro_rules! cuda_functions {
         cuStreamQuery [2000 cuStreamQuery, 7000 cuStreamQuery_ptsz] (stream: CUstream);
         /// Makes a stream wait for an event. The host does not wait.
         cuStreamWaitEvent [3020 cuStreamWaitEvent, 7000 cuStreamWaitEvent_ptsz] (stream: CUstream, event: CUevent, flags: c_uint);
-        /// Calls a host function at this point of the stream, with the stream's status.
+        /// Calls a host function, in stream order, with the stream's status.
         cuStreamAddCallback [5000 cuStreamAddCallback, 7000 cuStreamAddCallback_ptsz] (stream: CUstream, callback: CUstreamCallback, data: *mut c_void, flags: c_uint);
-        /// Calls a host function at this point of the stream.
+        /// Calls a host function, in stream order.
         cuLaunchHostFunc [10000 cuLaunchHostFunc, 10000 cuLaunchHostFunc_ptsz] (stream: CUstream, function: CUhostFn, data: *mut c_void);
-        /// Writes a 32-bit word at this point of the stream.
+        /// Writes a 32-bit word to device memory, in stream order.
         cuStreamWriteValue32 [11070 cuStreamWriteValue32_v2, 11070 cuStreamWriteValue32_v2_ptsz] (stream: CUstream, pointer: CUdeviceptr, value: u32, flags: c_uint);
-        /// Returns a number that no other stream of the process ever has.
+        /// Returns a stream's id. The process never reuses the id.
         cuStreamGetId [12000 cuStreamGetId, 12000 cuStreamGetId_ptsz] (stream: CUstream, id: *mut u64);
         /// Returns the flags with which a stream was created.
         cuStreamGetFlags [5050 cuStreamGetFlags, 7000 cuStreamGetFlags_ptsz] (stream: CUstream, flags: *mut c_uint);
@@ -411,53 +424,55 @@ macro_rules! cuda_functions {
         cuStreamGetPriority [5050 cuStreamGetPriority, 7000 cuStreamGetPriority_ptsz] (stream: CUstream, priority: *mut c_int);
         /// Returns a stream's context.
         cuStreamGetCtx [9020 cuStreamGetCtx, 9020 cuStreamGetCtx_ptsz] (stream: CUstream, context: *mut CUcontext);
-        /// Returns a stream's context, and its green context; null if it has no green context.
+        /// Returns a stream's context and its green context. The green context is null if the
+        /// stream has none.
         cuStreamGetCtx [12050 cuStreamGetCtx_v2, 12050 cuStreamGetCtx_v2_ptsz] (stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx);
         /// Returns a stream's device.
         cuStreamGetDevice [12080 cuStreamGetDevice, 12080 cuStreamGetDevice_ptsz] (stream: CUstream, device: *mut CUdevice);
         /// Returns whether a stream is recording a graph instead of running.
         cuStreamIsCapturing [10000 cuStreamIsCapturing, 10000 cuStreamIsCapturing_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus);
-        /// Returns the state of a stream's capture, with its id and its graph while it is active.
+        /// Returns the state of a stream's capture. If the capture is active, also returns the
+        /// capture's id and graph.
         cuStreamGetCaptureInfo [11030 cuStreamGetCaptureInfo_v2, 11030 cuStreamGetCaptureInfo_v2_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
-        /// Returns the state of a stream's capture, with its id, its graph and its edges' data
-        /// while it is active.
+        /// Returns the state of a stream's capture. If the capture is active, also returns the
+        /// capture's id, its graph and the data of its edges.
         cuStreamGetCaptureInfo [12030 cuStreamGetCaptureInfo_v3, 12030 cuStreamGetCaptureInfo_v3_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, edges: *mut *const c_void, count: *mut usize);
         /// Begins a capture: from here on, the stream records a graph instead of running.
         cuStreamBeginCapture [10010 cuStreamBeginCapture_v2, 10010 cuStreamBeginCapture_v2_ptsz] (stream: CUstream, mode: CUstreamCaptureMode);
         /// Ends a capture and returns the graph.
         cuStreamEndCapture [10000 cuStreamEndCapture, 10000 cuStreamEndCapture_ptsz] (stream: CUstream, graph: *mut CUgraph);
-        /// Sets which calls captures forbid the calling thread, and returns the previous setting.
+        /// Sets which calls are forbidden on the calling thread during captures. Returns the
+        /// previous setting.
         cuThreadExchangeStreamCaptureMode [10010 cuThreadExchangeStreamCaptureMode] (mode: *mut CUstreamCaptureMode);
 
         // ---- graphs ----
 
         /// Creates an executable graph from a graph.
         cuGraphInstantiateWithFlags [11040 cuGraphInstantiateWithFlags] (executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
-        /// Creates an executable graph from a graph, and says why it failed if it did.
+        /// Creates an executable graph from a graph. If the creation fails, writes the reason.
         cuGraphInstantiateWithParams [12000 cuGraphInstantiateWithParams, 12000 cuGraphInstantiateWithParams_ptsz] (executable: *mut CUgraphExec, graph: CUgraph, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
-        /// Prepares a device for an executable graph, in the order of a stream.
+        /// Uploads an executable graph to the device without launching it, in stream order.
         cuGraphUpload [11010 cuGraphUpload, 11010 cuGraphUpload_ptsz] (executable: CUgraphExec, stream: CUstream);
-        /// Runs a graph's work in the order of a stream.
+        /// Launches an executable graph, in stream order.
         cuGraphLaunch [10000 cuGraphLaunch, 10000 cuGraphLaunch_ptsz] (executable: CUgraphExec, stream: CUstream);
         /// Returns a graph's nodes, or their number if `nodes` is null.
         cuGraphGetNodes [10000 cuGraphGetNodes] (graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
-        /// Destroys an executable graph. Launches that run continue.
+        /// Destroys an executable graph. Running launches continue.
         cuGraphExecDestroy [10000 cuGraphExecDestroy] (executable: CUgraphExec);
-        /// Destroys a graph. Executable graphs made of it stay.
+        /// Destroys a graph. Executable graphs created from it stay valid.
         cuGraphDestroy [10000 cuGraphDestroy] (graph: CUgraph);
-        /// Creates an object that the driver ends, by a call of `destroy`, once no reference is
-        /// left.
+        /// Creates a user object. Once no reference is left, the driver calls `destroy`.
         cuUserObjectCreate [11030 cuUserObjectCreate] (object: *mut CUuserObject, data: *mut c_void, destroy: CUhostFn, count: c_uint, flags: c_uint);
-        /// Releases references of the program to a user object.
+        /// Releases the program's references to a user object.
         cuUserObjectRelease [11030 cuUserObjectRelease] (object: CUuserObject, count: c_uint);
-        /// Makes a graph keep a user object, until the graph, its executable graphs and their
-        /// launches have ended.
+        /// Makes a graph hold references to a user object. They last until the graph, its
+        /// executable graphs and all launches of them have ended.
         cuGraphRetainUserObject [11030 cuGraphRetainUserObject] (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
         /// Returns a figure of the memory that graphs allocate on a device.
         cuDeviceGetGraphMemAttribute [11040 cuDeviceGetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
         /// Resets a high-water mark of the memory that graphs allocate on a device.
         cuDeviceSetGraphMemAttribute [11040 cuDeviceSetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
-        /// Returns memory that graphs allocated and do not use to the device.
+        /// Returns to the device the unused memory that graphs allocated.
         cuDeviceGraphMemTrim [11040 cuDeviceGraphMemTrim] (device: CUdevice);
 
         // ---- events ----
@@ -466,39 +481,40 @@ macro_rules! cuda_functions {
         cuEventCreate [2000 cuEventCreate] (event: *mut CUevent, flags: c_uint);
         /// Destroys an event.
         cuEventDestroy [4000 cuEventDestroy_v2] (event: CUevent);
-        /// Records an event at this point of a stream.
+        /// Records an event, in stream order.
         cuEventRecord [2000 cuEventRecord, 7000 cuEventRecord_ptsz] (event: CUevent, stream: CUstream);
-        /// Records an event with flags.
+        /// Records an event, in stream order, with flags.
         cuEventRecordWithFlags [11010 cuEventRecordWithFlags, 11010 cuEventRecordWithFlags_ptsz] (event: CUevent, stream: CUstream, flags: c_uint);
-        /// Returns whether the stream has passed the event's record.
+        /// Returns whether the work that was captured by the event's last record has completed.
         cuEventQuery [2000 cuEventQuery] (event: CUevent);
-        /// Waits until the stream has passed the event's record.
+        /// Waits until the work that was captured by the event's last record has completed.
         cuEventSynchronize [2000 cuEventSynchronize] (event: CUevent);
         /// Returns the milliseconds between two events.
         cuEventElapsedTime [2000 cuEventElapsedTime] (milliseconds: *mut f32, start: CUevent, end: CUevent);
-        /// Returns the milliseconds between two events, also of events that were not recorded with
-        /// timing on the same device.
+        /// Returns the milliseconds between two events. Also accepts events that were not recorded
+        /// with timing on the same device.
         cuEventElapsedTime [12080 cuEventElapsedTime_v2] (milliseconds: *mut f32, start: CUevent, end: CUevent);
         }
     };
 }
 
-/// One row of the table: a variant of a function's ABI.
+/// A row of the table: one variant of a function's ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Base name, for `cuGetProcAddress`.
     pub base: &'static str,
     /// Symbol that libcuda exports.
     pub symbol: &'static str,
-    /// Version of CUDA that brought the variant, 1000 × major + 10 × minor.
+    /// Version of CUDA that added the variant, 1000 × major + 10 × minor.
     pub since: i32,
-    /// Per-thread twin with the version that brought it, if the function has one.
+    /// Symbol of the per-thread twin, and the version of CUDA that added the twin; `None` if the
+    /// variant has no twin.
     pub per_thread: Option<(&'static str, i32)>,
 }
 
 macro_rules! rows {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// Rows of the table, in its order.
+        /// All rows, in the order of the table.
         pub const FUNCTIONS: &[Function] = &[$(Function {
             base: stringify!($base),
             symbol: stringify!($symbol),
@@ -512,14 +528,15 @@ macro_rules! rows {
 
 cuda_functions!(rows);
 
-/// Returns the row of a symbol, also by its per-thread twin.
+/// Returns the row that contains `symbol`, as the variant's symbol or as that of its per-thread
+/// twin.
 pub fn function(symbol: &str) -> Option<&'static Function> {
     FUNCTIONS
         .iter()
         .find(|row| row.symbol == symbol || row.per_thread.is_some_and(|(name, _)| name == symbol))
 }
 
-/// Answer of `cuGetProcAddress` for a base name.
+/// Result of `cuGetProcAddress` for a base name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// Symbol of the function.
@@ -530,9 +547,9 @@ pub enum Lookup {
     VersionTooOld,
 }
 
-/// Returns the symbol of `base` in the newest variant that is not newer than `version`, as
-/// `cuGetProcAddress` finds it. With `per_thread`, it is the twin with a default stream for each
-/// thread, if the function has one.
+/// Returns the symbol that `cuGetProcAddress` finds for `base`: that of the newest variant that is
+/// not newer than `version`. If `per_thread` is `true` and the function has a per-thread twin,
+/// returns the twin's symbol.
 pub fn lookup(base: &str, version: i32, per_thread: bool) -> Lookup {
     let mut known = false;
     let mut best: Option<(&str, i32)> = None;
@@ -578,7 +595,7 @@ mod tests {
         assert_eq!(lookup("cuMemAdvise", 12_020, false), Lookup::Found("cuMemAdvise_v2"));
         assert_eq!(lookup("cuMemcpyHtoD", 12_000, true), Lookup::Found("cuMemcpyHtoD_v2_ptds"));
         assert_eq!(lookup("cuMemcpyHtoD", 12_000, false), Lookup::Found("cuMemcpyHtoD_v2"));
-        // If its twin is too new, a function is not found, as with a real driver.
+        // If only the per-thread twin is too new, the lookup fails, like a real driver's.
         assert_eq!(lookup("cuMemcpyHtoD", 4000, true), Lookup::VersionTooOld);
         assert_eq!(lookup("cuMemcpyHtoD", 4000, false), Lookup::Found("cuMemcpyHtoD_v2"));
         assert_eq!(lookup("cuMemAlloc", 2000, false), Lookup::VersionTooOld);

@@ -1,25 +1,26 @@
 //! Types of the driver API, with the layout and names of `cuda.h`.
 //!
-//! Handles are integers of a pointer's size. They are opaque: compared and passed on, never
-//! followed. Enumerations are integer newtypes, so that a value from a newer driver is a number and
-//! not undefined behaviour.
+//! Handles are integers of a pointer's size. They are opaque: code compares them and passes them
+//! on, and never dereferences them. Enumerations are integer newtypes, so that a value from a newer
+//! driver is a number and not undefined behaviour.
 #![allow(non_camel_case_types, non_snake_case)]
 
 use std::ffi::{c_int, c_uint, c_void};
 
-/// A device's number in the driver's order.
+/// Ordinal of a device, in the driver's order.
 pub type CUdevice = c_int;
 /// An address that the device sees.
 pub type CUdeviceptr = u64;
 /// Physical memory of the virtual memory management.
 pub type CUmemGenericAllocationHandle = u64;
-/// A function that the driver calls at a point of a stream.
+/// A host function that the driver calls when a stream reaches it.
 pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
-/// A function of the program that a stream calls on the host, with the stream and its status.
+/// A host function that the driver calls with the stream that reached it and the stream's status.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, data: *mut c_void)>;
 
-/// A function that returns the shared memory that a block of so many threads needs.
+/// A function that returns the bytes of shared memory that a block of `block_threads` threads
+/// needs.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(block_threads: c_int) -> usize>;
 
 macro_rules! handles {
@@ -44,7 +45,7 @@ macro_rules! handles {
 handles! {
     /// A context.
     CUcontext;
-    /// A context for a part of a device.
+    /// A green context: a context for a part of a device.
     CUgreenCtx;
     /// A stream. Null is the default stream.
     CUstream;
@@ -66,12 +67,12 @@ handles! {
     CUgraphExec;
     /// A node of a graph.
     CUgraphNode;
-    /// An object of the program that graphs keep, with the function that ends it.
+    /// An object of the program that graphs keep alive, with the function that destroys the object.
     CUuserObject;
 }
 
 impl CUstream {
-    /// Explicit handle of the default stream that waits for all blocking streams.
+    /// Explicit handle of the legacy default stream. That stream waits for all blocking streams.
     pub const LEGACY: CUstream = CUstream(1);
     /// Explicit handle of the calling thread's own default stream.
     pub const PER_THREAD: CUstream = CUstream(2);
@@ -93,7 +94,7 @@ integers! {
     CUprocessState {
         /// The process runs.
         RUNNING = 0,
-        /// Calls of the process wait.
+        /// The process's calls to the driver wait.
         LOCKED = 1,
         /// The memory of the process is on the host.
         CHECKPOINTED = 2,
@@ -105,17 +106,17 @@ integers! {
     CUdevice_attribute {
         /// Most threads in a block.
         MAX_THREADS_PER_BLOCK = 1,
-        /// Most threads in a block, first dimension.
+        /// Most threads in a block's first dimension.
         MAX_BLOCK_DIM_X = 2,
-        /// Most threads in a block, second dimension.
+        /// Most threads in a block's second dimension.
         MAX_BLOCK_DIM_Y = 3,
-        /// Most threads in a block, third dimension.
+        /// Most threads in a block's third dimension.
         MAX_BLOCK_DIM_Z = 4,
-        /// Most blocks in a grid, first dimension.
+        /// Most blocks in a grid's first dimension.
         MAX_GRID_DIM_X = 5,
-        /// Most blocks in a grid, second dimension.
+        /// Most blocks in a grid's second dimension.
         MAX_GRID_DIM_Y = 6,
-        /// Most blocks in a grid, third dimension.
+        /// Most blocks in a grid's third dimension.
         MAX_GRID_DIM_Z = 7,
         /// Shared memory of a block, bytes.
         MAX_SHARED_MEMORY_PER_BLOCK = 8,
@@ -127,23 +128,23 @@ integers! {
         CLOCK_RATE = 13,
         /// Number of multiprocessors.
         MULTIPROCESSOR_COUNT = 16,
-        /// 1 if the device uses the host's memory as its own.
+        /// 1 if the device is integrated: it uses the host's memory as device memory.
         INTEGRATED = 18,
-        /// 1 if host memory can be mapped for the device.
+        /// 1 if host memory can be mapped into the device's address space.
         CAN_MAP_HOST_MEMORY = 19,
         /// Compute mode; 0 allows any number of contexts.
         COMPUTE_MODE = 20,
         /// 1 if kernels can run at the same time.
         CONCURRENT_KERNELS = 31,
-        /// Place on the PCI bus: bus.
+        /// PCI bus number.
         PCI_BUS_ID = 33,
-        /// Width of the memory bus, bits.
+        /// PCI device number.
         PCI_DEVICE_ID = 34,
-        /// Size of the L2 cache, bytes.
+        /// Clock of the memory, kHz.
         MEMORY_CLOCK_RATE = 36,
-        /// Memory bus, bits.
+        /// Width of the memory bus, bits.
         GLOBAL_MEMORY_BUS_WIDTH = 37,
-        /// L2 cache, bytes.
+        /// Size of the L2 cache, bytes.
         L2_CACHE_SIZE = 38,
         /// Most threads on a multiprocessor.
         MAX_THREADS_PER_MULTIPROCESSOR = 39,
@@ -151,11 +152,11 @@ integers! {
         ASYNC_ENGINE_COUNT = 40,
         /// 1 if host and device share one address space.
         UNIFIED_ADDRESSING = 41,
-        /// Place on the PCI bus: domain.
+        /// PCI domain number.
         PCI_DOMAIN_ID = 50,
-        /// Compute capability, major.
+        /// Major number of the compute capability.
         COMPUTE_CAPABILITY_MAJOR = 75,
-        /// Compute capability, minor.
+        /// Minor number of the compute capability.
         COMPUTE_CAPABILITY_MINOR = 76,
         /// 1 if streams have priorities.
         STREAM_PRIORITIES_SUPPORTED = 78,
@@ -163,7 +164,7 @@ integers! {
         MANAGED_MEMORY = 83,
         /// 1 if the device is one of several on a board.
         MULTI_GPU_BOARD = 84,
-        /// 1 if the device reads pageable host memory.
+        /// 1 if the device can access pageable host memory.
         PAGEABLE_MEMORY_ACCESS = 88,
         /// 1 if host and device may use managed memory at the same time.
         CONCURRENT_MANAGED_ACCESS = 89,
@@ -171,31 +172,31 @@ integers! {
         CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
         /// 1 if host memory can be registered.
         HOST_REGISTER_SUPPORTED = 99,
-        /// 1 if pageable access goes through the host's page tables.
+        /// 1 if the device accesses pageable memory through the host's page tables.
         PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
-        /// 1 if the host reads managed memory in place.
+        /// 1 if the host accesses managed memory on the device without migrating it.
         DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
-        /// 1 if the device has virtual memory management.
+        /// 1 if the device supports virtual memory management.
         VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
         /// 1 if physical memory can be shared by file descriptor.
         HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
-        /// 1 if memory can be compressed.
+        /// 1 if the device supports compressible memory.
         GENERIC_COMPRESSION_SUPPORTED = 107,
-        /// 1 if physical memory can be made for GPUDirect RDMA.
+        /// 1 if physical memory that GPUDirect RDMA can use can be created.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
-        /// 1 if the device has stream-ordered pools.
+        /// 1 if the device supports stream-ordered pools.
         MEMORY_POOLS_SUPPORTED = 115,
-        /// 1 if GPUDirect RDMA works.
+        /// 1 if the device supports GPUDirect RDMA.
         GPU_DIRECT_RDMA_SUPPORTED = 116,
         /// Ways in which pools can be shared, as bits.
         MEMPOOL_SUPPORTED_HANDLE_TYPES = 119,
-        /// 1 if physical memory can be made on NUMA nodes of the host.
+        /// 1 if physical memory can be created on NUMA nodes of the host.
         HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,
-        /// 1 if pools can be made on NUMA nodes of the host.
+        /// 1 if pools can be created on NUMA nodes of the host.
         HOST_NUMA_MEMORY_POOLS_SUPPORTED = 142,
-        /// 1 if pools can be made on the host.
+        /// 1 if pools can be created on the host.
         HOST_MEMORY_POOLS_SUPPORTED = 144,
-        /// 1 if physical memory can be made on the host.
+        /// 1 if physical memory can be created on the host.
         HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145,
     }
     /// A property of the memory that a pointer points to.
@@ -208,9 +209,9 @@ integers! {
         DEVICE_POINTER = 3,
         /// Address at which the host sees the memory.
         HOST_POINTER = 4,
-        /// `c_uint`: 1 if synchronous copies always wait.
+        /// `c_uint`: 1 if synchronous copies of this memory always block the host.
         SYNC_MEMOPS = 6,
-        /// `u64`: a number that no other allocation ever has.
+        /// `u64`: id of the allocation, never reused.
         BUFFER_ID = 7,
         /// `c_uint`: 1 for managed memory.
         IS_MANAGED = 8,
@@ -228,9 +229,9 @@ integers! {
         ALLOWED_HANDLE_TYPES = 14,
         /// `c_int`: 1 if GPUDirect RDMA can use the memory.
         IS_GPU_DIRECT_RDMA_CAPABLE = 15,
-        /// `c_int`: access of the device, `CU_MEM_ACCESS_FLAGS_PROT_*`.
+        /// `c_int`: access that the device has, `CU_MEM_ACCESS_FLAGS_PROT_*`.
         ACCESS_FLAGS = 16,
-        /// `CUmemoryPool` of the allocation, or null.
+        /// `CUmemoryPool` that the memory was allocated from, or null.
         MEMPOOL_HANDLE = 17,
     }
     /// A property of a kernel.
@@ -239,7 +240,7 @@ integers! {
         MAX_THREADS_PER_BLOCK = 0,
         /// Shared memory that the kernel declares, bytes.
         SHARED_SIZE_BYTES = 1,
-        /// Constant memory, bytes.
+        /// Constant memory that the kernel declares, bytes.
         CONST_SIZE_BYTES = 2,
         /// Local memory of a thread, bytes.
         LOCAL_SIZE_BYTES = 3,
@@ -253,20 +254,21 @@ integers! {
         CACHE_MODE_CA = 7,
         /// Largest dynamic shared memory of a block, bytes.
         MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
-        /// Preferred part of the cache for shared memory, percent; -1 for the driver's choice.
+        /// Preferred percentage of the cache to use as shared memory; -1 for the driver's choice.
         PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
         /// 1 if a launch must give the size of a cluster.
         CLUSTER_SIZE_MUST_BE_SET = 10,
     }
     /// A property of a pool.
     CUmemPool_attribute {
-        /// `c_int`: 1 if a block may be reused on a stream that waits for its free.
+        /// `c_int`: 1 if a stream may reuse a block once the stream depends on the block's free.
         REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
-        /// `c_int`: 1 if a block whose free is done may be reused on any stream.
+        /// `c_int`: 1 if any stream may reuse a block once the block's free has completed.
         REUSE_ALLOW_OPPORTUNISTIC = 2,
-        /// `c_int`: 1 if the driver may make a stream wait in order to reuse a block.
+        /// `c_int`: 1 if the driver may make a stream wait so that the stream can reuse a block.
         REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
-        /// `u64`: bytes that may stay reserved when the host waits for a stream, event or context.
+        /// `u64`: bytes that stay reserved. When the host waits for a stream, event or context, the
+        /// driver releases free memory above this.
         RELEASE_THRESHOLD = 4,
         /// `u64`: bytes reserved from the device.
         RESERVED_MEM_CURRENT = 5,
@@ -277,7 +279,7 @@ integers! {
         /// `u64`: high-water mark of the bytes handed out.
         USED_MEM_HIGH = 8,
     }
-    /// A figure of the memory that graphs allocate on a device, `u64` bytes.
+    /// A `u64` figure, in bytes, of the memory that graphs allocate on a device.
     CUgraphMem_attribute {
         /// Bytes in use by graphs.
         USED_MEM_CURRENT = 0,
@@ -288,29 +290,29 @@ integers! {
         /// High-water mark of the bytes reserved.
         RESERVED_MEM_HIGH = 3,
     }
-    /// Calls that a capture forbids threads.
+    /// Calls that are forbidden while a stream captures, and on which threads.
     CUstreamCaptureMode {
-        /// Forbids calls that may disturb the capture, on every thread.
+        /// Forbids, on every thread, calls that may disturb the capture.
         GLOBAL = 0,
-        /// Forbids calls that may disturb the capture, on the thread that began it.
+        /// Forbids, on the thread that began the capture, calls that may disturb it.
         THREAD_LOCAL = 1,
         /// Forbids no calls.
         RELAXED = 2,
     }
-    /// Recording state of a stream.
+    /// Capture state of a stream.
     CUstreamCaptureStatus {
         /// The stream runs its work.
         NONE = 0,
         /// The stream records a graph.
         ACTIVE = 1,
-        /// The stream's capture was invalidated by an error and not ended yet.
+        /// An error invalidated the stream's capture, and the program has not ended the capture.
         INVALIDATED = 2,
     }
     /// Kind of location of a [`CUmemLocation`].
     CUmemLocationType {
         /// No location.
         INVALID = 0,
-        /// A device by ordinal.
+        /// A device. The location's id is the device's ordinal.
         DEVICE = 1,
         /// The host.
         HOST = 2,
@@ -327,18 +329,18 @@ integers! {
         DEVICE = 2,
         /// A CUDA array.
         ARRAY = 3,
-        /// Either kind, as the address shows.
+        /// Host or device memory. The driver determines the kind from the address.
         UNIFIED = 4,
     }
 }
 
-/// Device that stands for the host in the first form of advice and prefetch.
+/// Number that stands for the host in `cuMemAdvise` and `cuMemPrefetchAsync`.
 pub const CU_DEVICE_CPU: CUdevice = -1;
-/// Kind of allocation that stays where it is. Physical memory has no other kind.
+/// Kind of allocation whose memory does not migrate. Physical memory is always of this kind.
 pub const CU_MEM_ALLOCATION_TYPE_PINNED: c_int = 1;
-/// Kind of allocation of a pool of managed memory.
+/// Kind of allocation in pools of managed memory.
 pub const CU_MEM_ALLOCATION_TYPE_MANAGED: c_int = 2;
-/// Way to share physical memory: by a file descriptor.
+/// Handle type for physical memory: a file descriptor.
 pub const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 1;
 /// No access.
 pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: c_int = 0;
@@ -348,36 +350,38 @@ pub const CU_MEM_ACCESS_FLAGS_PROT_READ: c_int = 1;
 pub const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
 /// Smallest granularity of physical memory.
 pub const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
-/// Granularity that the driver maps best.
+/// Granularity of physical memory with which the device is fastest.
 pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 /// Flag of a stream that neither waits for the legacy default stream nor is waited for by it.
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
-/// Flag of an event that keeps no time and is cheaper for it.
+/// Flag of an event that records no time. Such an event costs less.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
-/// Flag of a user object whose end nothing waits for. It is required.
+/// Flag of a user object that no call waits for when the object is destroyed. CUDA requires this
+/// flag.
 pub const CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
-/// Flag by which a graph takes over references of the program to a user object.
+/// Flag of `cuGraphRetainUserObject`: the program's references to the user object move to the
+/// graph.
 pub const CU_GRAPH_USER_OBJECT_MOVE: c_uint = 1;
 /// Flag of managed memory that any stream may use.
 pub const CU_MEM_ATTACH_GLOBAL: c_uint = 1;
-/// Flag of managed memory that the host uses until a stream attaches it.
+/// Flag of managed memory that only the host uses until the memory is attached to a stream.
 pub const CU_MEM_ATTACH_HOST: c_uint = 2;
 /// Flag of managed memory that only one stream uses.
 pub const CU_MEM_ATTACH_SINGLE: c_uint = 4;
 /// Flag of pinned memory that counts as pinned in all contexts.
 pub const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
-/// Flag of pinned memory that the device sees.
+/// Flag of pinned memory that is mapped into the device's address space.
 pub const CU_MEMHOSTALLOC_DEVICEMAP: c_uint = 2;
-/// Flag of pinned memory that the host writes and does not read.
+/// Flag of pinned memory that the host only writes: it is mapped as write-combined.
 pub const CU_MEMHOSTALLOC_WRITECOMBINED: c_uint = 4;
-/// Flag of `cuGetProcAddress` for the twins with a default stream for each thread.
+/// Flag of `cuGetProcAddress`: find the twin that has a default stream for each thread.
 pub const CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
 /// Arguments of `cuCheckpointProcessLock`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct CUcheckpointLockArgs {
-    /// Limit of the wait, ms; 0 for none.
+    /// Limit of the wait, ms; 0 for no limit.
     pub timeoutMs: c_uint,
     /// Must be 0.
     pub reserved0: c_uint,
@@ -426,7 +430,7 @@ pub struct CUmemAccessDesc {
 pub struct CUmemAllocationProp {
     /// [`CU_MEM_ALLOCATION_TYPE_PINNED`].
     pub kind: c_int,
-    /// Ways in which the memory can be shared, as bits; 0 for none.
+    /// Bits for the ways in which the memory can be shared; 0 if it cannot.
     pub requested_handle_types: c_int,
     /// Location of the memory.
     pub location: CUmemLocation,
@@ -443,7 +447,7 @@ pub struct CUmemAllocationProp {
 }
 
 impl CUmemAllocationProp {
-    /// Returns the properties of plain memory of a device.
+    /// Returns properties for device memory that is neither shared nor compressible.
     pub fn device(ordinal: CUdevice) -> CUmemAllocationProp {
         CUmemAllocationProp {
             kind: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -464,7 +468,7 @@ impl CUmemAllocationProp {
 pub struct CUmemPoolProps {
     /// [`CU_MEM_ALLOCATION_TYPE_PINNED`].
     pub kind: c_int,
-    /// Ways in which the pool can be shared, as bits; 0 for none.
+    /// Bits for the ways in which the pool can be shared; 0 if it cannot.
     pub handle_types: c_int,
     /// Location of the pool's memory.
     pub location: CUmemLocation,
@@ -479,7 +483,7 @@ pub struct CUmemPoolProps {
 }
 
 impl CUmemPoolProps {
-    /// Returns the properties of a device's pool that is not shared and has no limit of its own.
+    /// Returns properties for a pool of a device that is not shared and has no limit.
     pub fn device(ordinal: CUdevice) -> CUmemPoolProps {
         CUmemPoolProps {
             kind: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -493,18 +497,18 @@ impl CUmemPoolProps {
     }
 }
 
-/// Parameters of an executable graph, and the outcome of making it.
+/// Parameters for the creation of an executable graph, and the outcome of that creation.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
-    /// Flags of the graph: 1 frees its memory at a launch, 2 uploads it, 4 lets a device launch it,
-    /// 8 uses its nodes' priorities.
+    /// Bits. 1 frees the graph's memory at a launch, 2 uploads the graph, 4 lets a device launch
+    /// the graph, and 8 uses the nodes' priorities.
     pub flags: u64,
-    /// Stream of the upload.
+    /// Stream on which the graph is uploaded.
     pub hUploadStream: CUstream,
     /// Node that failed, or null.
     pub hErrNode_out: CUgraphNode,
-    /// 0 for success, 1 for an error of the code.
+    /// Outcome: 0 for success, 1 for the error that the call returned.
     pub result_out: c_int,
 }
 
@@ -512,17 +516,17 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUlaunchConfig {
-    /// Blocks of the grid, first dimension.
+    /// Number of blocks in the grid's first dimension.
     pub gridDimX: c_uint,
-    /// Blocks of the grid, second dimension.
+    /// Number of blocks in the grid's second dimension.
     pub gridDimY: c_uint,
-    /// Blocks of the grid, third dimension.
+    /// Number of blocks in the grid's third dimension.
     pub gridDimZ: c_uint,
-    /// Threads of a block, first dimension.
+    /// Number of threads in a block's first dimension.
     pub blockDimX: c_uint,
-    /// Threads of a block, second dimension.
+    /// Number of threads in a block's second dimension.
     pub blockDimY: c_uint,
-    /// Threads of a block, third dimension.
+    /// Number of threads in a block's third dimension.
     pub blockDimZ: c_uint,
     /// Dynamic shared memory of a block, bytes.
     pub sharedMemBytes: c_uint,
@@ -538,41 +542,41 @@ pub struct CUlaunchConfig {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_MEMCPY2D {
-    /// Offset of the source in its row, bytes.
+    /// Offset of the source rectangle from the start of the row, bytes.
     pub srcXInBytes: usize,
-    /// Row in which the source starts.
+    /// Index of the row in which the source rectangle starts.
     pub srcY: usize,
-    /// Kind of the source's memory.
+    /// Kind of memory that contains the source.
     pub srcMemoryType: CUmemorytype,
-    /// Address of a source in host memory.
+    /// Address of the source, if it is host memory.
     pub srcHost: *const c_void,
-    /// Address of a source in device memory or of unified kind.
+    /// Address of the source, if its kind is device or unified memory.
     pub srcDevice: CUdeviceptr,
-    /// Handle of a source that is an array.
+    /// Handle of the source, if it is a CUDA array.
     pub srcArray: *mut c_void,
-    /// Distance of the source's rows, bytes.
+    /// Bytes from the start of one source row to the start of the next.
     pub srcPitch: usize,
-    /// Offset of the target in its row, bytes.
+    /// Offset of the target rectangle from the start of the row, bytes.
     pub dstXInBytes: usize,
-    /// Row in which the target starts.
+    /// Index of the row in which the target rectangle starts.
     pub dstY: usize,
-    /// Kind of the target's memory.
+    /// Kind of memory that contains the target.
     pub dstMemoryType: CUmemorytype,
-    /// Address of a target in host memory.
+    /// Address of the target, if it is host memory.
     pub dstHost: *mut c_void,
-    /// Address of a target in device memory or of unified kind.
+    /// Address of the target, if its kind is device or unified memory.
     pub dstDevice: CUdeviceptr,
-    /// Handle of a target that is an array.
+    /// Handle of the target, if it is a CUDA array.
     pub dstArray: *mut c_void,
-    /// Distance of the target's rows, bytes.
+    /// Bytes from the start of one target row to the start of the next.
     pub dstPitch: usize,
-    /// Bytes of each row.
+    /// Bytes to copy from each row.
     pub WidthInBytes: usize,
-    /// Number of rows.
+    /// Number of rows to copy.
     pub Height: usize,
 }
 
-// Sizes of the structures of cuda.h on 64-bit machines.
+// Checks the structures' sizes against `cuda.h` on 64-bit machines.
 const _: () = {
     assert!(size_of::<CUcheckpointLockArgs>() == 64);
     assert!(size_of::<CUmemLocation>() == 8);

@@ -1,9 +1,9 @@
-//! The largest value with which a program fits.
+//! Search for the largest value of a variable with which a program fits.
 
-/// Variable, and the range of its values.
+/// A variable, and the range of values to search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindBatch {
-    /// Name of the variable of the environment. `{NAME}` in arguments is replaced too.
+    /// Name of the environment variable. `{NAME}` in arguments is replaced too.
     pub variable: String,
     /// Smallest value.
     pub least: u64,
@@ -16,7 +16,7 @@ impl FindBatch {
     ///
     /// # Errors
     ///
-    /// Returns a text that names the part that is wrong.
+    /// Returns a text that names the wrong part of `text`.
     pub fn parse(text: &str) -> Result<FindBatch, String> {
         let wrong = |reason: &str| {
             Err(format!("'{text}' is not a variable and a range: {reason}; write BATCH=8..64"))
@@ -40,8 +40,9 @@ impl FindBatch {
         }
     }
 
-    /// Bisects for the largest value that `fits`, and calls it once for each value tried. Returns
-    /// `None` if the smallest does not fit. A value that fits is taken as a proof for all below.
+    /// Bisects for the largest value for which `fits` returns `true`. Calls `fits` once for each
+    /// value that it tries. Returns `None` if the smallest value does not fit. Assumes that all
+    /// values below a fitting one fit.
     pub(crate) fn search<E>(
         &self,
         mut fits: impl FnMut(u64) -> Result<bool, E>,

@@ -1,4 +1,4 @@
-//! A program on the emulated device, without a verdict: `gpuheap emulate`.
+//! Runs a program on the emulated device without a verdict: the library of `gpuheap emulate`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,18 +13,19 @@ use crate::{Error, environment};
 /// A program to run on the emulated device.
 #[derive(Debug, Clone)]
 pub struct Emulation {
-    /// The program: a path, or a name that `PATH` has.
+    /// The program: a path, or a name to search in `PATH`.
     pub program: OsString,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Variables of the emulated libraries to set, as docs/emulator.md lists them.
+    /// Environment variables to set for the emulated libraries. docs/emulator.md lists such
+    /// variables.
     pub variables: Vec<(&'static str, String)>,
-    /// Folder of the emulated libraries; `None` to look for them.
+    /// Folder of the emulated libraries; `None` to search for the folder.
     pub stand_ins: Option<PathBuf>,
 }
 
 /// Runs the program with the emulated driver and NVML in place of NVIDIA's, and waits for its end.
-/// Signals to this process are passed on.
+/// Passes signals that this process gets to the program.
 ///
 /// # Errors
 ///

@@ -9,7 +9,8 @@ use crate::Options;
 use crate::card::Device;
 use crate::folder::Folder;
 
-/// Returns the variables to set for a program. Lists that the user has set follow at the end.
+/// Returns the environment variables to set for a program. Entries are put before those of the
+/// user's own lists, such as `LD_PRELOAD`.
 pub(crate) fn variables(
     options: &Options,
     device: &Device,
@@ -36,7 +37,8 @@ pub(crate) fn variables(
     set
 }
 
-/// Variables that are not passed on: they change the emulated device, or hide it.
+/// Variables to remove from the program's environment: they would change or hide the emulated
+/// device.
 pub(crate) const REMOVED: [&str; 5] = [
     "CUDA_VISIBLE_DEVICES",
     "GPUHEAP_EMULATED_CHECKS",
@@ -49,7 +51,7 @@ fn text(path: &Path) -> OsString {
     path.as_os_str().to_owned()
 }
 
-/// Returns the list `first`, followed by the user's value of the variable.
+/// Returns a list, joined by colons, of `first` and the variable's current value.
 pub(crate) fn prepend<'p>(variable: &str, first: impl IntoIterator<Item = &'p OsStr>) -> OsString {
     let users = env::var_os(variable).filter(|value| !value.is_empty());
     let first = first.into_iter().map(OsStr::to_owned);

@@ -1,4 +1,4 @@
-//! Memory at the peak, and remedies, from the trace of a run.
+//! Finds memory at the peak, memory needs and remedies in the trace of a run.
 
 use gpuheap_replay::Program;
 use gpuheap_replay::cards::Class;
@@ -13,28 +13,28 @@ use crate::program::Run;
 use crate::reports::Process;
 use crate::verdict::{CardResult, Held, Needs, Peak, Remedy};
 
-/// Number of holders that are reported.
+/// Most holders of memory in a report.
 const HOLDERS: usize = 5;
-/// Number of smallest cards that are reported.
+/// Most cards in a report, the smallest first.
 const CARDS: usize = 3;
-/// Number of remedies that are reported.
+/// Most remedies in a report.
 const REMEDIES: usize = 3;
 
-/// Trace of the device that had the most memory of a run.
+/// Trace of the device with the highest peak of a run.
 pub(crate) struct Recording {
     pub(crate) trace: Trace,
-    /// Number of the device.
+    /// Ordinal of the device.
     pub(crate) device: u32,
-    /// Step of the peak, counted from one.
+    /// Optimiser step of the peak, counted from one; `None` if no step was done.
     step: Option<u64>,
-    /// Most memory in use beside the allocator's: context, kernels and libraries.
+    /// Peak of device memory outside PyTorch's allocator, bytes: context, kernels and libraries.
     pub(crate) beside: u64,
-    /// Snapshot that has the trace.
+    /// Snapshot file that contains the trace.
     pub(crate) file: std::path::PathBuf,
 }
 
-/// Finds the trace of the device with the highest peak. Returns `None` if nothing was recording, or
-/// the recording cannot be read.
+/// Finds the trace of the device with the highest peak. Returns `None` if no process recorded a
+/// snapshot, or the snapshot cannot be read.
 pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
     let peaks = run.processes.iter().filter(|process| process.snapshot.is_some());
     let peaks = peaks.flat_map(|process| {
@@ -62,7 +62,7 @@ fn memory_beside(process: &Process, device: u32, reserved: u64, run: &Run) -> u6
     beside.max(run.device.context_bytes)
 }
 
-/// Returns the memory at the peak.
+/// Returns the holders of memory at the peak.
 pub(crate) fn find_peak(run: &Run, recording: &Recording) -> Option<Peak> {
     let trace = &recording.trace;
     let summary = trace.summary();
@@ -100,11 +100,12 @@ pub(crate) fn replay_on(recording: &Recording, device: &Device) -> Option<TraceR
     replay(std::slice::from_ref(&recording.trace), &options, &Silent).ok()?.pop()
 }
 
-/// Returns the memory that the program needs; `None` if no device is large enough. Names cards of
-/// the run's compute capability: on others, other kernels run, with other memory.
+/// Returns the memory that the program needs; `None` if no device is large enough. Names only cards
+/// of the run's compute capability. On other cards, other kernels run and take other amounts of
+/// memory.
 pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run) -> Option<Needs> {
     let needs = report.verdict.needs?;
-    // Cards differ in the context's memory; kernels and libraries take as much as in this run.
+    // The context's memory depends on the card. Kernels and libraries take as much as in this run.
     let code = recording.beside.saturating_sub(run.device.context_bytes);
     let mut cards: Vec<_> = gpuheap_replay::cards::all()
         .iter()
@@ -125,14 +126,14 @@ pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run)
     })
 }
 
-/// Removes the cards on which a run did not fit.
+/// Removes from `needs` the cards on which the program ran and did not fit.
 pub(crate) fn remove_failing_cards(needs: &mut Needs, tried: &[CardResult]) {
     needs.cards.retain(|name| {
         tried.iter().find(|card| card.card == *name).is_none_or(|card| card.outcome.is_fit())
     });
 }
 
-/// Returns the settings of PyTorch that help.
+/// Returns settings of PyTorch's allocator with which the program fits, or takes less memory.
 pub(crate) fn find_remedies(report: &TraceReport) -> Vec<Remedy> {
     let fits = report.verdict.gets_through;
     let settings = report.verdict.remedies.iter().filter(|remedy| {

@@ -1,5 +1,5 @@
-//! The temporary folder of a run: the libraries under the names that programs load, the Python
-//! hook, and the reports.
+//! The temporary folder of a run: it contains the libraries under the names that programs load, the
+//! Python hook, and the reports.
 
 use std::fs;
 use std::io;
@@ -13,26 +13,26 @@ use crate::error::no_folder;
 use crate::shell;
 use crate::stand_ins::StandIns;
 
-/// Names and texts of the Python modules that a program's interpreter loads at its start.
+/// Names and texts of the Python modules that the program's interpreter loads when it starts.
 const HOOK_FILES: [(&str, &str); 2] = [
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("gpuheap_dry_run_hook.py", include_str!("hook/gpuheap_dry_run_hook.py")),
 ];
 
-/// Folder of one run, removed when it is dropped.
+/// Folder of one run. Dropping this value removes the folder.
 pub(crate) struct Folder {
     folder: TempDir,
-    /// Files to preload, in order.
+    /// Libraries to preload, in order.
     preloaded: Vec<PathBuf>,
 }
 
 impl Folder {
-    /// Makes the folder.
+    /// Creates and fills the folder.
     pub(crate) fn new(stand_ins: &StandIns) -> Result<Folder, Error> {
         let folder = tempfile::Builder::new().prefix("gpuheap-dry-run-").tempdir();
         let folder = folder.map_err(|error| no_folder(&error))?;
         let text = folder.path().to_string_lossy();
-        // The loader splits its lists there.
+        // The loader splits lists of paths at these characters.
         if text.contains([':', ' ', ';']) {
             return Err(Error::Environment(format!(
                 "{text}: the loader cannot take a path with a blank, a colon or a semicolon; set \
@@ -49,7 +49,7 @@ impl Folder {
         self.folder.path().join("lib")
     }
 
-    /// Returns the files to preload, in order.
+    /// Returns the libraries to preload, in order.
     pub(crate) fn preloaded(&self) -> &[PathBuf] {
         &self.preloaded
     }
@@ -64,16 +64,16 @@ impl Folder {
         self.folder.path().join("reports")
     }
 
-    /// Returns the file in which the run's processes share the devices' memory.
+    /// Returns the path of the file in which the run's processes account for the devices' memory.
     pub(crate) fn account(&self) -> PathBuf {
         self.folder.path().join("account")
     }
 }
 
-/// Puts the emulated driver and NVML into a folder, under the names that programs load.
+/// Links the emulated driver and NVML into a folder, under the names that programs load.
 pub(crate) fn link_driver(folder: &Path, stand_ins: &StandIns) -> io::Result<()> {
     symlink(&stand_ins.driver, folder.join("libcuda.so.1"))?;
-    // Some programs load the driver by its name for linking.
+    // Some programs load the driver by the name that linkers use.
     symlink("libcuda.so.1", folder.join("libcuda.so"))?;
     match &stand_ins.nvml {
         Some(nvml) => symlink(nvml, folder.join("libnvidia-ml.so.1")),
@@ -81,7 +81,7 @@ pub(crate) fn link_driver(folder: &Path, stand_ins: &StandIns) -> io::Result<()>
     }
 }
 
-/// Fills the folder, and returns the files to preload.
+/// Fills the folder, and returns the libraries to preload.
 fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
     let libraries = folder.join("lib");
     for made in [&libraries, &folder.join("python"), &folder.join("reports")] {

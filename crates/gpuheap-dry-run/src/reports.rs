@@ -1,4 +1,4 @@
-//! Reports that the processes of a run have written: the emulated libraries' and the Python hook's.
+//! Reads the reports that emulated libraries and the Python hook write in each process of a run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) struct Process {
     pub(crate) python: Option<Python>,
     /// PyTorch's memory snapshot.
     pub(crate) snapshot: Option<PathBuf>,
-    /// Text of the watchdog: a count, and the line that reads.
+    /// Text of the hook's watchdog: a count of reads, and the line of the program that reads.
     pub(crate) many_reads: Option<String>,
 }
 
@@ -32,12 +32,12 @@ pub(crate) struct Driver {
     pub(crate) asked_for_free_memory: u64,
     pub(crate) copies_to_host: u64,
     pub(crate) launches_dropped: u64,
-    /// Allocations that were refused because the memory was not enough, of the device or the host.
+    /// Number of allocations that were refused because device or host memory was too small.
     pub(crate) out_of_memory: u64,
-    /// Requests for device memory that were refused, the first of each place.
+    /// Refused requests for device memory: the first of each place in the program.
     pub(crate) requests: Vec<Refusal>,
     pub(crate) refused: Vec<Refused>,
-    /// `true` if a statically linked runtime looked for the driver's private tables.
+    /// `true` if a statically linked CUDA runtime requested the driver's private tables.
     pub(crate) export_table_asked: bool,
 }
 
@@ -52,11 +52,11 @@ pub(crate) struct DriverDevice {
     pub(crate) largest_refused_bytes: u64,
     /// Peak of managed memory.
     pub(crate) peak_managed: u64,
-    /// Peak of memory in use and managed memory together.
+    /// Peak of the sum of memory in use and managed memory.
     pub(crate) peak_demand: u64,
 }
 
-/// Function that returned that it is not supported.
+/// A function that the program called and that returned "not supported".
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refused {
@@ -64,14 +64,14 @@ pub(crate) struct Refused {
     pub(crate) times: u64,
 }
 
-/// Report of the CUDA runtime.
+/// Report of the emulated CUDA runtime.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Cudart {
     pub(crate) not_modelled: Vec<Refused>,
 }
 
-/// Report of the libraries over the runtime.
+/// Report of the emulated libraries that are built on the CUDA runtime, such as cuBLAS.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Libraries {
@@ -86,46 +86,46 @@ pub(crate) struct Library {
     pub(crate) notes: Vec<String>,
 }
 
-/// Report of the Python hook.
+/// Report of the Python hook about PyTorch.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Torch {
     pub(crate) torch: String,
-    /// CUDA's version of this PyTorch; `None` if it has no CUDA.
+    /// Version of CUDA that this PyTorch was built for; `None` if it was built without CUDA.
     pub(crate) cuda: Option<String>,
     pub(crate) rank: Option<String>,
-    /// Optimiser steps that were done.
+    /// Number of completed optimiser steps.
     pub(crate) steps: u64,
     /// Reason why the hook ended the program: `steps` or `time`.
     pub(crate) ended: Option<String>,
     pub(crate) devices: Vec<TorchDevice>,
-    /// First requests that failed with `torch.OutOfMemoryError`.
+    /// The first requests that failed with `torch.OutOfMemoryError`.
     pub(crate) failures: Vec<Failure>,
     /// Number of requests that failed.
     pub(crate) failed: u64,
-    /// `true` if an optimiser step was done after the last failure.
+    /// `true` if an optimiser step completed after the last failure.
     pub(crate) went_on: bool,
-    /// `true` if the hook sees each request of PyTorch's allocator that fails.
+    /// `true` if the hook sees each failed request of PyTorch's allocator.
     pub(crate) failures_watched: bool,
-    /// Copies to the host.
+    /// Number of copies from a device to the host.
     pub(crate) reads: u64,
     pub(crate) reads_watched: bool,
-    /// Lines that read most often.
+    /// Lines of the program that copied to the host most often.
     pub(crate) lines: Vec<Read>,
-    /// Reads that decided a size.
+    /// Copies to the host whose value decided the size of a tensor.
     pub(crate) sizes: Vec<SizeRead>,
     pub(crate) notes: Vec<String>,
 }
 
-/// Report of the Python hook on any program.
+/// Report of the Python hook about a program's modules.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Python {
-    /// Modules that the program imported, and that do not run on the emulated driver.
+    /// Modules that the program imported, but that do not run on the emulated driver.
     pub(crate) not_served: Vec<String>,
 }
 
-/// Peaks of PyTorch's allocator on one device, bytes.
+/// Peaks of PyTorch's allocator on one device. Memory is in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct TorchDevice {
@@ -134,13 +134,13 @@ pub(crate) struct TorchDevice {
     pub(crate) allocated: u64,
     pub(crate) reserved: u64,
     pub(crate) allocations: u64,
-    /// Step of the peak, counted from one.
+    /// Optimiser step of the peak, counted from one.
     pub(crate) step: u64,
 }
 
-/// Reads the reports of all processes, in the order of their ids. A process that ran several
-/// programs, one after another by `exec`, has an entry for each: files of the earlier ones are
-/// named `KIND.PID-N.ENDING`. A file that cannot be read as a report counts as missing.
+/// Reads the reports of all processes, ordered by process id. If a process ran several programs
+/// through `exec`, returns one entry for each program. Reports of all but the last program are
+/// named `KIND.PID-N.ENDING`. Ignores files that cannot be parsed as a report.
 pub(crate) fn read(folder: &Path) -> Vec<Process> {
     let mut processes = BTreeMap::<(u32, u32), Process>::new();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -169,7 +169,7 @@ pub(crate) fn read(folder: &Path) -> Vec<Process> {
     processes.into_values().collect()
 }
 
-/// Returns whether a process has done a step of its optimiser.
+/// Returns whether any process has completed an optimiser step.
 pub(crate) fn has_steps(folder: &Path) -> bool {
     let mut torch = read(folder).into_iter().filter_map(|process| process.torch);
     torch.any(|torch| torch.steps > 0)
@@ -179,8 +179,8 @@ fn parse<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Returns the watchdog's text for people: `10000 a.py:3 in wait` as `10,000 times at a.py:3 in
-/// wait`.
+/// Rewrites the watchdog's text for the report: `10000 a.py:3 in wait` becomes `10,000 times at
+/// a.py:3 in wait`.
 pub(crate) fn describe_many_reads(text: &str) -> Option<String> {
     let (times, line) = text.trim().split_once(' ')?;
     let thousands = times.strip_suffix("000").map(|rest| format!("{rest},000"));

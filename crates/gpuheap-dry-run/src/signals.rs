@@ -1,4 +1,4 @@
-//! Signals to the command, passed on to the programs that it runs.
+//! Passes signals that the command gets to the programs that it runs.
 
 use std::io::{self, IsTerminal, stdin};
 use std::process::{Child, Command};
@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals as Incoming};
 use signal_hook::low_level::emulate_default_handler;
 
-/// Passes signals on for as long as it lives.
+/// Handler that passes signals to the running programs until it is dropped.
 pub(crate) struct Signals {
     shared: Arc<Shared>,
     handle: Option<Handle>,
@@ -19,20 +19,20 @@ pub(crate) struct Signals {
 
 #[derive(Default)]
 struct Shared {
-    /// Programs that run.
+    /// Process ids of the running programs.
     programs: Mutex<Vec<Pid>>,
     is_interrupted: AtomicBool,
     /// `true` after a signal that ends programs. Ctrl-C is no such signal: an interpreter may
-    /// handle it and go on.
+    /// handle it and continue.
     is_ending: AtomicBool,
-    /// `true` once a program ended: its verdict is still to be reported.
+    /// `true` once a program has ended: the command still has to report the program's verdict.
     has_results: AtomicBool,
 }
 
 impl Signals {
     pub(crate) fn new() -> Signals {
         let shared = Arc::new(Shared::default());
-        // Without handlers, a signal ends the command as it would any other.
+        // If no handler can be registered, signals end the command as they end any program.
         let Ok(mut incoming) = Incoming::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]) else {
             return Signals { shared, handle: None };
         };
@@ -42,9 +42,9 @@ impl Signals {
         Signals { shared, handle: Some(handle) }
     }
 
-    /// Starts a program. The second result, when it is dropped, takes it out again.
+    /// Starts a program, and passes signals to it until the returned [`Running`] is dropped.
     ///
-    /// A signal that comes while it starts waits until it can be passed on.
+    /// A signal that arrives during the start is passed on after the start.
     pub(crate) fn start(&self, command: &mut Command) -> io::Result<(Child, Running<'_>)> {
         let mut programs = self.shared.programs();
         let child = command.spawn()?;
@@ -79,7 +79,7 @@ impl Running<'_> {
         self.signals.shared.is_ending.load(Ordering::Relaxed)
     }
 
-    /// Sends SIGTERM, or SIGKILL.
+    /// Sends SIGTERM to the program, or SIGKILL if `is_forced`.
     pub(crate) fn end(&self, is_forced: bool) {
         let signal = if is_forced { Signal::KILL } else { Signal::TERM };
         if let Some(program) = self.program {
@@ -107,12 +107,13 @@ impl Shared {
             self.is_ending.store(true, Ordering::Relaxed);
         }
         let programs = self.programs();
-        // The first signal after a run leaves time for its verdict.
+        // If runs have ended, the first signal does not end the command, so that it can report the
+        // verdict.
         if programs.is_empty() && !(is_first && self.has_results.load(Ordering::Relaxed)) {
             let _ = emulate_default_handler(signal);
         }
         let signal = match signal {
-            // A terminal sends these to the program too.
+            // A terminal sends these signals to the program too.
             SIGINT | SIGQUIT if stdin().is_terminal() => return,
             SIGINT => Signal::INT,
             SIGQUIT => Signal::QUIT,

@@ -1,17 +1,17 @@
-//! A shared object of one segment: a name, a version, a library that it needs, and no
-//! symbol.
+//! Builds a shared object that has a name, a version, a needed library, and no symbol.
 
 /// Alignment of the segment: the largest page of the machines that run CUDA.
 const PAGE: u64 = 0x1_0000;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
-/// Segments: the one that is loaded, the dynamic section in it, and the stack's flags.
+/// Number of program headers: the loaded segment, the dynamic section in that segment, and the
+/// stack's flags.
 const SEGMENTS: usize = 3;
 const DYNAMIC_ENTRY: usize = 16;
 const SYMBOL: usize = 24;
 
-/// Returns the file of a shared object with the name `soname`. It defines the version `version` and
-/// needs the library `needed`.
+/// Returns the bytes of a shared object named `soname` that defines the version `version` and needs
+/// the library `needed`.
 pub(crate) fn bytes(soname: &str, version: &str, needed: &str) -> Vec<u8> {
     let texts = [soname, version, needed].map(str::as_bytes);
     let strings = [b"\0", texts[0], b"\0", texts[1], b"\0", texts[2], b"\0"].concat();
@@ -48,14 +48,14 @@ pub(crate) fn bytes(soname: &str, version: &str, needed: &str) -> Vec<u8> {
 
     let mut file = Writer::default();
     file.header();
-    // Writable: the loader puts addresses into the dynamic section.
+    // The segment is writable, because the loader writes addresses into the dynamic section.
     file.program_header(SegmentKind::Load, 0, end, PAGE);
     file.program_header(SegmentKind::Dynamic, dynamic_at, dynamic_bytes as u64, 8);
-    // Without this one the loader makes stacks executable.
+    // Without this header, the loader makes stacks executable.
     file.program_header(SegmentKind::Stack, 0, 0, 16);
-    // The null symbol. Every table has one.
+    // The null symbol, with which every symbol table begins.
     file.pad_to(symbols_at + SYMBOL as u64);
-    // A hash table of one symbol and one empty bucket.
+    // A hash table with one empty bucket, for the one symbol.
     file.pad_to(hash_at);
     file.words(&[1, 1, 0, 0]);
     file.pad_to(versions_at);
@@ -84,8 +84,8 @@ mod tag {
     pub(super) const VERSION_DEFINITION_COUNT: u64 = 0x6fff_fffd;
 }
 
-/// Returns the two definitions of versions. Number 1 is the file's own name, marked as the base,
-/// and number 2 is the version.
+/// Returns two version definitions. Number 1 is the file's own name, marked as the base. Number 2
+/// is `version`.
 fn version_definitions(soname: &str, version: &str) -> Vec<u8> {
     const DEFINITION: u32 = 20;
     const NAME: u32 = 8;
@@ -97,13 +97,13 @@ fn version_definitions(soname: &str, version: &str) -> Vec<u8> {
     {
         made.halves(&[1, flags, number, 1]);
         made.words(&[hash(name), DEFINITION, next]);
-        // The name's place in the strings, and the end of the list of names.
+        // Offset of the name in the string table, and 0 for the end of the list of names.
         made.words(&[name_at, 0]);
     }
     made.0
 }
 
-/// Returns the hash of a name by the rule of the System V ABI.
+/// Returns the hash of a name, as the System V ABI defines it.
 fn hash(name: &str) -> u32 {
     name.bytes().fold(0_u32, |hash, byte| {
         let hash = (hash << 4).wrapping_add(u32::from(byte));
@@ -119,7 +119,7 @@ enum SegmentKind {
     Stack = 0x6474_e551,
 }
 
-/// The bytes of a file, in the machine's order.
+/// Writer of a file's bytes, in the machine's byte order.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 
@@ -132,7 +132,7 @@ impl Writer {
         self.pad_to(16);
         self.halves(&[SHARED_OBJECT, machine]);
         self.words(&[1]);
-        // No entry; the program headers follow; no sections.
+        // No entry point, the program headers directly after this header, and no section headers.
         for value in [0, HEADER as u64, 0] {
             self.long(value);
         }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn hash_matches_system_v_abi() {
-        // The example that linkers' documentation gives for a version of glibc.
+        // A known hash: linkers' documentation shows it for this version of glibc.
         assert_eq!(hash("GLIBC_2.2.5"), 0x0969_1a75);
         assert_eq!(hash(""), 0);
     }

@@ -1,23 +1,24 @@
-//! Shells: shared objects without code that bear the name of a vendor's library.
+//! Shells: shared objects without code that have the name of a vendor's library.
 //!
-//! PyTorch's libraries find their CUDA libraries by a path of their own (`DT_RPATH`), before
-//! `LD_LIBRARY_PATH`. The loader takes a library that is already loaded if its name (`DT_SONAME`)
-//! matches. So a shell is preloaded for each library that has a stand-in, and the vendor's file is
-//! not opened.
+//! PyTorch's libraries contain a path (`DT_RPATH`) on which the loader finds CUDA libraries before
+//! it reads `LD_LIBRARY_PATH`. But if a library with the needed name (`DT_SONAME`) is already
+//! loaded, the loader uses that library. So a shell is preloaded for each library that has a
+//! stand-in, and the loader does not open the vendor's file.
 //!
-//! A shell defines no function. It defines the version of the vendor's library, because the loader
-//! checks that. The stand-ins have the functions. They are preloaded too, and export the functions
-//! without a version: the loader accepts that for any version. A shell needs its stand-in, so that
-//! `dlsym` finds the functions by the shell's handle, as JAX does.
+//! A shell defines no function. It defines the symbol version of the vendor's library, because the
+//! loader checks that version. The stand-ins export the functions, and are preloaded too. They
+//! export without a symbol version: the loader accepts such functions for any version. Each shell
+//! names its stand-in as needed (`DT_NEEDED`). So `dlsym` with the shell's handle finds the
+//! functions; JAX looks them up that way.
 
 mod elf;
 
 use std::path::Path;
 
-/// CUDA runtimes that `libgpuheap_emu_cudart.so` stands in for.
+/// Names of the CUDA runtimes that `libgpuheap_emu_cudart.so` replaces.
 pub(crate) const CUDART: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
-/// Libraries that `libgpuheap_emu_libraries.so` stands in for.
+/// Names of the libraries that `libgpuheap_emu_libraries.so` replaces.
 pub(crate) const LIBRARIES: [&str; 18] = [
     "libcublas.so.12",
     "libcublas.so.13",
@@ -41,8 +42,8 @@ pub(crate) const LIBRARIES: [&str; 18] = [
 
 const NVSHMEM: &str = "libnvshmem_host.so.3";
 
-/// Returns the version that the vendor's library defines, and that PyTorch's libraries need. The
-/// vendor names most versions as the file.
+/// Returns the symbol version that the vendor's library defines, and that PyTorch's libraries need.
+/// In most libraries, the version is the file's name.
 fn version(soname: &'static str) -> &'static str {
     match soname {
         NVSHMEM => "NVSHMEM",
@@ -50,7 +51,8 @@ fn version(soname: &'static str) -> &'static str {
     }
 }
 
-/// Returns the file of the shell of a library whose functions `stand_in` has.
+/// Returns the bytes of the shell for the library `soname`. `stand_in` exports that library's
+/// functions.
 pub(crate) fn build(soname: &'static str, stand_in: &Path) -> Vec<u8> {
     elf::bytes(soname, version(soname), &stand_in.to_string_lossy())
 }

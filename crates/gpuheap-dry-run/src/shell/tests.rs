@@ -1,4 +1,4 @@
-//! Shells in the hands of the machine's loader.
+//! Tests that load shells with the machine's loader.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -15,7 +15,7 @@ fn preloaded(program: &Path, files: &[PathBuf]) -> Output {
     Command::new(program).env("LD_PRELOAD", list.join(":")).output().unwrap()
 }
 
-/// Compiles C with further arguments.
+/// Compiles C code, with further arguments for the compiler.
 fn compile(folder: &Path, output: &str, code: &str, arguments: &[&str]) -> PathBuf {
     let source = folder.join(format!("{output}.c"));
     fs::write(&source, code).unwrap();
@@ -39,14 +39,15 @@ fn loader_takes_every_shell() {
         .collect();
     let output = preloaded(Path::new("/bin/true"), &files);
     assert!(output.status.success());
-    // The loader names each file that it cannot preload.
+    // If the loader could not preload a file, standard error would name the file.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     fs::write(&files[0], &build(CUDART[0], &stand_in)[..100]).unwrap();
     let output = preloaded(Path::new("/bin/true"), &files);
     assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
 }
 
-/// The vendor's library has a path of the program's own and a version, as PyTorch's have.
+/// Like PyTorch's libraries, the program finds the vendor's library by its own `DT_RPATH`, and
+/// needs a symbol version.
 #[test]
 fn shell_keeps_the_vendors_library_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -68,11 +69,11 @@ fn shell_keeps_the_vendors_library_out() {
     let output = preloaded(&program, &[own.clone(), shell.clone()]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert_eq!(output.status.code(), Some(2));
-    // The vendor's file is not opened: the program runs without it.
+    // The loader does not open the vendor's file: the program also runs after the file is removed.
     fs::remove_file(folder.join(soname)).unwrap();
     assert_eq!(preloaded(&program, &[own.clone(), shell]).status.code(), Some(2));
     assert_eq!(preloaded(&program, std::slice::from_ref(&own)).status.code(), Some(127));
-    // Another name or another version is not enough.
+    // A shell with another name or another version does not replace the vendor's library.
     for (name, version) in [("libvendor.so.8", "VENDOR_7"), (soname, soname)] {
         let other = folder.join("other");
         fs::write(&other, bytes(name, version, own.to_str().unwrap())).unwrap();
