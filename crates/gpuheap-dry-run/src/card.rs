@@ -1,22 +1,22 @@
-//! The emulated device of a card.
+//! Emulated devices with the figures of a card.
 
 use gpuheap_replay::cards::{Card, Source};
 
-/// Card that a program runs on, or an H200 with other memory. Sizes are bytes.
+/// Emulated device: a card of the catalogue, perhaps with another size of memory. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
     /// The card.
     pub card: &'static Card,
-    /// Memory as the driver reports it.
+    /// Total memory that the driver reports.
     pub total_bytes: u64,
     /// Memory that CUDA's context takes.
     pub context_bytes: u64,
-    /// `true` if the options gave the memory.
+    /// `true` if the options set the size of memory.
     pub is_resized: bool,
 }
 
 impl Device {
-    /// Returns the device of a card, with other memory if it is given.
+    /// Returns the device of a card. If `memory` is given, it replaces the card's size of memory.
     pub fn new(card: &'static Card, memory: Option<u64>) -> Device {
         Device {
             card,
@@ -26,28 +26,30 @@ impl Device {
         }
     }
 
-    /// Returns the memory that programs can take: all but the context's.
+    /// Returns the memory that programs can take: the total without the context's.
     pub fn usable_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.context_bytes)
     }
 
-    /// Returns `true` if one of the figures is an estimate, and was not read from a device.
+    /// Returns `true` if the total or the usable memory is an estimate, and not read from a device.
     pub fn is_estimated(&self) -> bool {
         !self.card.usable_is_measured
             && (self.is_resized || self.card.total_source != Source::Measured)
     }
 
-    /// Returns `true` if the device is Windows', where managed memory cannot exceed it.
+    /// Returns `true` if Windows manages the device, as under WSL2. Managed memory then cannot
+    /// exceed the device's memory.
     pub(crate) fn is_of_windows(&self) -> bool {
         self.card.name.ends_with(" WSL2")
     }
 
-    /// Returns `true` if programs run the same kernels on both: of one compute capability.
+    /// Returns `true` if both devices have the same compute capability, so that programs run the
+    /// same kernels on both.
     pub(crate) fn is_alike(&self, other: &Device) -> bool {
         self.card.capability == other.card.capability
     }
 
-    /// Returns `count` such devices as `GPUHEAP_EMULATED_DEVICE` describes them.
+    /// Returns the value of `GPUHEAP_EMULATED_DEVICE` for `count` devices like this one.
     pub(crate) fn describe(&self, count: u32) -> String {
         let Card { capability: (major, minor), sms, vmm, pools, .. } = self.card;
         let one = format!(

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::path::Path;
 
-/// Reason why a program was not run. Each is one line, with what to do.
+/// Reason why a program was not run. The text is one line that includes the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The request is wrong: no such program, a value that is not possible.
+    /// The request is wrong: the program does not exist, or a value is not possible.
     WrongUse(String),
-    /// Something that the run needs is missing or cannot be written.
+    /// A file or folder that the run needs is missing or cannot be written.
     Environment(String),
 }
 

@@ -1,4 +1,4 @@
-//! The verdict on all runs.
+//! Makes the verdict from the results of all runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +19,14 @@ pub(crate) struct Results {
     pub(crate) cards: Vec<CardResult>,
     pub(crate) runs: Vec<Run>,
     pub(crate) batch: Option<Batch>,
-    /// Run on a device with memory to spare, if the program fits on no card.
+    /// Run on a device with more memory than any card; `None` if the program fits on a card.
     pub(crate) with_room: Option<Run>,
 }
 
-/// Number of lines that are reported with their reads.
+/// Most lines of the program that are reported with their number of reads.
 const LINES: usize = 3;
 
-/// Judges the runs, and writes their trace to the file of the options.
+/// Judges the runs, and writes the trace to the file that the options name.
 pub(crate) fn judge(
     options: &Options,
     stand_ins: &StandIns,
@@ -58,20 +58,22 @@ pub(crate) fn judge(
     if let Some(recording) = &recording {
         verdict.peak = explain::find_peak(run, recording);
     }
-    // A replay of a run that proves nothing takes time for figures of no use.
+    // Skips the replay if the run proves nothing: a replay takes time, and its figures would be
+    // useless.
     let is_of_use = match outcome::from_run(run).outcome {
         Outcome::NoVerdict(reason) => reason == Reason::Failed,
         _ => !is_interrupted,
     };
     if let Some(recording) = recording.as_ref().filter(|_| is_of_use) {
-        // On a card of another compute capability, other kernels would run.
+        // Cards of another compute capability would run other kernels, so the trace does not apply
+        // to them.
         let judged =
             first_failing_run(results).filter(|judged| judged.device.is_alike(&run.device));
         let device = Device::new(judged.unwrap_or(run).device.card, options.memory);
         if let Some(report) = explain::replay_on(recording, &device) {
             verdict.remedies = explain::find_remedies(&report);
             verdict.needs = explain::find_needs(&report, recording, run).or_else(|| {
-                // A replay on a device that is too small does not know.
+                // A replay on a device that is too small does not determine the needed memory.
                 let report = explain::replay_on(recording, &run.device)?;
                 explain::find_needs(&report, recording, run)
             });
@@ -79,7 +81,8 @@ pub(crate) fn judge(
         if let (Outcome::NoVerdict(_) | Outcome::FitsAsFarAsKnown, Some(needs)) =
             (outcome::from_run(run).outcome, &mut verdict.needs)
         {
-            // A program that failed early, or whose results decide sizes, would need more.
+            // The program may need more than its trace shows: it failed early, or results decide
+            // sizes.
             needs.cards.clear();
         }
         if let Some(needs) = &mut verdict.needs {
@@ -91,7 +94,7 @@ pub(crate) fn judge(
             fs::copy(&recording.file, file).map_err(|error| not_written(file, &error))?;
         }
         (Some(file), None) => {
-            // The file was made before the run, to see that it can be written.
+            // Removes the empty file that the check before the run created.
             if fs::metadata(file).is_ok_and(|about| about.len() == 0) {
                 let _ = fs::remove_file(file);
             }
@@ -108,7 +111,7 @@ pub(crate) fn judge(
     Ok(verdict)
 }
 
-/// Returns the run that shows most of the program: one that completed.
+/// Returns the run that shows the most of the program: preferably a run that fits.
 fn most_complete_run(results: &Results) -> Option<&Run> {
     let fits = |run: &&Run| {
         let result = results.cards.iter().find(|card| card.card == run.device.card.name);
@@ -117,13 +120,13 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
 }
 
-/// Returns the highest peak of memory in use on a device.
+/// Returns the highest peak, over all devices, of memory in use.
 fn most_in_use(run: &Run) -> Option<u64> {
     let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
     drivers.flat_map(|driver| &driver.devices).map(|device| device.peak_in_use).max()
 }
 
-/// Returns the run on the card that remedies are for: the first that is too small.
+/// Returns the run on the first card that is too small. Remedies are for this card.
 fn first_failing_run(results: &Results) -> Option<&Run> {
     let failing = results.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
     results.runs.iter().find(|run| failing.is_some_and(|card| card.card == run.device.card.name))
@@ -137,7 +140,8 @@ fn count_unknown(run: &Run) -> Unknown {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
             unknown.launches += driver.launches_dropped;
-            // PyTorch reads the free memory for the text of its error.
+            // Does not count PyTorch's own reads: for each error, it reads the free memory for the
+            // text.
             let failed = process.torch.as_ref().map_or(0, |torch| torch.failed);
             unknown.asked_for_free_memory += driver.asked_for_free_memory.saturating_sub(failed);
         }
@@ -183,7 +187,7 @@ fn list_not_modelled(process: &Process) -> Vec<String> {
     functions.chain(notes).collect()
 }
 
-/// Returns a line for each thing that was missing or unexpected in a run, once each.
+/// Returns notes on everything that was missing or unexpected in the runs, without duplicates.
 fn collect_notes(
     options: &Options,
     stand_ins: &StandIns,
@@ -269,7 +273,7 @@ fn collect_notes(
     notes
 }
 
-/// Returns the note on a module that does not run on the emulated driver.
+/// Returns the note for a module that does not run on the emulated driver.
 fn not_served(module: &str) -> String {
     let reason = match module {
         "jax" => {
@@ -283,7 +287,7 @@ fn not_served(module: &str) -> String {
     )
 }
 
-/// Returns the command to type next; `None` if no other run would say more.
+/// Returns the command to type next; `None` if no other run would add information.
 fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option<String> {
     let on = |card: &str, memory: Option<u64>| {
         let memory = memory.map(|bytes| format!(" --memory {bytes}")).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Runs a program on an emulated GPU whose kernels do nothing, and reports the memory that it would
-//! take of a real one.
+//! Runs a program on an emulated GPU whose kernels do nothing, and reports the memory that the
+//! program would take on a real GPU.
 //!
 //! The program loads an emulated driver, CUDA runtime and libraries in place of the vendor's. No
-//! GPU is needed, and a real one is not touched. The program keeps its own allocator, so it
-//! requests the memory that it would request of a real device. Results are 0, so sizes that depend
-//! on results are unknown.
+//! GPU is needed, and no real GPU is used. The program keeps its own allocator, so it makes the
+//! requests that it would make on a real device. Kernels' results are 0, so sizes that depend on
+//! results are unknown.
 //!
 //! [`dry_run`] runs the program on each card of the options, and returns a [`Verdict`]. This crate
 //! prints nothing.
@@ -46,35 +46,37 @@ pub use crate::verdict::{
 /// Options of a dry run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The program: a path, or a name that `PATH` has.
+    /// The program: a path, or a name to search in `PATH`.
     pub program: OsString,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Cards to run on, one after another.
     pub cards: Vec<&'static Card>,
-    /// Number of devices, all alike.
+    /// Number of identical devices.
     pub devices: u32,
-    /// Memory of each device as the driver reports it, bytes; `None` for the card's own.
+    /// Total memory that the driver reports for each device, bytes; `None` for the card's.
     pub memory: Option<u64>,
-    /// Optimiser steps after which a Python program is ended; `None` for no end.
+    /// Number of optimiser steps after which a Python program is ended; `None` for no limit.
     pub steps: Option<u64>,
-    /// Time after which the program is ended, at the end of a step if it has steps.
+    /// Time after which the program is ended. A program with optimiser steps is ended at the end of
+    /// a step.
     pub time_limit: Option<Duration>,
-    /// Search for the largest value of a variable with which the program fits.
+    /// Search for the largest value of a variable with which the program fits; `None` for no
+    /// search.
     pub find_batch: Option<FindBatch>,
-    /// `true` to run on the first card of each compute capability, and to replay its trace for the
-    /// others.
+    /// `true` to run the program only on the first card of each compute capability, and to replay
+    /// that run's trace for the other cards.
     pub quick: bool,
-    /// `true` if a program fits whose managed memory is more than the device has.
+    /// `true` to count a program as fitting if its managed memory exceeds the device's memory.
     pub allow_oversubscription: bool,
-    /// File for the recorded trace.
+    /// File to write the recorded trace to; `None` to write no trace.
     pub trace: Option<PathBuf>,
-    /// Folder of the emulated libraries; `None` to look for them.
+    /// Folder of the emulated libraries; `None` to search for the folder.
     pub stand_ins: Option<PathBuf>,
 }
 
-/// Receiver of messages while a dry run is under way.
+/// Receiver of messages during a dry run.
 pub trait Progress: Sync {
-    /// Takes a line that the user should see at once.
+    /// Receives a line that the user should see at once.
     fn note(&self, line: &str);
 }

@@ -1,4 +1,4 @@
-//! Results of a run, from the reports of its processes.
+//! Derives the result of a run from the reports of the run's processes.
 
 use crate::card::Device;
 use crate::program::Run;
@@ -7,15 +7,15 @@ use crate::verdict::{
     CardResult, DeviceResult, Ended, Outcome, ProcessResult, Reason, Refusal, Then,
 };
 
-/// Library that has PyTorch's allocator.
+/// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
-/// Libraries that serve a program's requests from memory of the driver. They answer a refusal by
-/// other sizes or other memory, and raise an error of their own if none is left. `gpuheap` is a
-/// heap within a program in Rust or Python.
+/// Libraries with an allocator between the program and the driver. If the driver refuses a request,
+/// they try other sizes or other memory. If that fails too, they return an error to the program.
+/// `gpuheap` stands for a heap that is linked into a program in Rust or Python.
 const ALLOCATORS: [&str; 4] =
     ["gpuheap", "libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];
 
-/// Returns the result of a run on its card.
+/// Returns the result on the card of `run`.
 pub(crate) fn from_run(run: &Run) -> CardResult {
     let outcome = match outcome(run.ended, &run.processes) {
         outcome if !outcome.is_fit() || !is_oversubscribed(run) => outcome,
@@ -35,7 +35,7 @@ pub(crate) fn from_run(run: &Run) -> CardResult {
     }
 }
 
-/// Returns the result of a card on which the program was not run.
+/// Returns a result for a card on which the program was not run.
 pub(crate) fn without_run(device: &Device, outcome: Outcome) -> CardResult {
     CardResult {
         card: device.card.name.to_owned(),
@@ -81,8 +81,8 @@ fn is_oversubscribed(run: &Run) -> bool {
     devices.any(|one| one.peak_managed > 0 && one.peak_demand > one.total)
 }
 
-/// Returns whether memory ran out. A program that caught its failure fits only if it did another
-/// step of its optimiser: such a program tries smaller sizes until one fits.
+/// Returns whether memory ran out. Some programs catch the failure, and try smaller sizes until one
+/// fits. Such a program counts as fitting only if it completed another optimiser step.
 fn ran_out(ended: Ended, processes: &[Process]) -> bool {
     let mut torch = processes.iter().filter_map(|process| process.torch.as_ref());
     let gave_up = torch.any(|torch| torch.failed > 0 && !torch.went_on);
@@ -93,9 +93,9 @@ fn ran_out(ended: Ended, processes: &[Process]) -> bool {
     gave_up || processes.iter().any(is_decisive)
 }
 
-/// Returns whether memory ran out by a request that the driver refused: nothing made it good. The
-/// hook sees whether PyTorch's allocator served its program by other memory. A request of another
-/// allocator counts if the program failed.
+/// Returns whether a refused request means that memory ran out. If a later request replaced it, it
+/// does not. For PyTorch's allocator, the hook reports failures, so a refusal counts only if the
+/// hook cannot. A refusal of another allocator's request counts only if the program failed.
 fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {
     let failed = match ended {
         Ended::Exit(code) => code != 0,
@@ -111,8 +111,8 @@ fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {
         }
 }
 
-/// Returns whether the process's figures lack the memory of a runtime that is linked statically.
-/// PyTorch's own runtime is shared, so its figures hold if it has any.
+/// Returns whether a statically linked CUDA runtime may make the process's figures incomplete.
+/// PyTorch links its runtime dynamically, so figures that PyTorch reported are complete.
 fn is_static(process: &Process) -> bool {
     let asked = process.driver.as_ref().is_some_and(|driver| driver.export_table_asked);
     asked && process.torch.as_ref().is_none_or(|torch| torch.devices.is_empty())
@@ -164,12 +164,12 @@ fn devices(process: &Process) -> Vec<DeviceResult> {
             ..found[at].clone()
         };
     }
-    // A device that the process did not open has nothing in use.
+    // Drops the devices that the process did not open: they have no memory in use.
     found.retain(|one| one.in_use.is_some_and(|bytes| bytes > 0) || one.reserved.is_some());
     found
 }
 
-/// Returns the refused requests, each with the answer whether it was decisive.
+/// Returns the refused requests, with `is_decisive` set for each.
 fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
     let judged = |refusal: &Refusal| Refusal {
         is_decisive: is_decisive(refusal, process, ended),
@@ -183,7 +183,8 @@ mod tests {
     use super::*;
     use crate::reports::{Driver, Torch, TorchDevice};
 
-    /// A process whose allocator failed and perhaps went on, and whose requests were refused.
+    /// Returns reports of a PyTorch process with this number of failures and of refused requests.
+    /// `went_on` is `true` if a step followed the last failure.
     fn with(failed: u64, went_on: bool, refused: usize) -> Vec<Process> {
         let request = Refusal { library: PYTORCH.to_owned(), ..Refusal::default() };
         vec![Process {
@@ -206,11 +207,12 @@ mod tests {
         assert_eq!(exits(0, &with(0, false, 0)), Outcome::Fits);
         assert_eq!(exits(1, &with(0, false, 0)), failed);
         assert_eq!(outcome(Ended::Signal(11), &[]), failed);
-        // It ran out of memory, with and without an answer of its own.
+        // A request of PyTorch's allocator failed. Then the program exits with an error, exits
+        // normally, or completes more steps.
         assert_eq!(exits(1, &with(1, false, 1)), Outcome::DoesNotFit);
         assert_eq!(exits(0, &with(1, false, 1)), Outcome::DoesNotFit);
         assert_eq!(exits(0, &with(2, true, 2)), Outcome::Fits);
-        // PyTorch freed its cache and tried again.
+        // After each refusal, PyTorch freed its cache and repeated the request.
         assert_eq!(exits(0, &with(0, false, 3)), Outcome::Fits);
         assert_eq!(exits(1, &with(0, false, 3)), failed);
     }
@@ -221,7 +223,7 @@ mod tests {
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
         let failed = Outcome::NoVerdict(Reason::Failed);
-        // Of PyTorch's allocator, with and without the hook's account of its failures.
+        // PyTorch's allocator, first with the hook's count of failures, then without it.
         assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
         processes[0].torch.as_mut().unwrap().failures_watched = false;
         assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);

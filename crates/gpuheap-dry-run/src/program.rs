@@ -17,11 +17,11 @@ use crate::stand_ins::StandIns;
 use crate::verdict::Ended;
 use crate::{Error, Options, Progress, environment};
 
-/// Time that a step may take to its end after the time limit. A program without steps gets SIGTERM
-/// at the limit.
+/// Time after the time limit in which a program with optimiser steps may end its step. A program
+/// without steps gets SIGTERM at the time limit.
 const STEP: Duration = Duration::from_secs(5);
-/// Time from SIGTERM to SIGKILL, for the reports. A recording of 400,000 events takes 5 s on a busy
-/// machine.
+/// Time from SIGTERM to SIGKILL, in which the program writes its reports. Writing a recording of
+/// 400,000 events takes 5 s on a busy machine.
 const GRACE: Duration = Duration::from_secs(10);
 /// Longest pause between two checks of the program.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -31,27 +31,28 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum Output {
     /// The program inherits standard input, output and error.
     Passed,
-    /// Standard input is empty. Output is dropped, and errors are kept.
+    /// Standard input is empty. Standard output is dropped, and standard error is kept.
     Dropped,
 }
 
-/// A run that ended.
+/// A completed run.
 pub(crate) struct Run {
     pub(crate) device: Device,
     pub(crate) ended: Ended,
     pub(crate) processes: Vec<Process>,
     pub(crate) seconds: f64,
-    /// Most host memory of the program's first process, bytes.
+    /// Peak of the host memory of the program's first process, bytes.
     pub(crate) host_bytes: u64,
     /// Last lines of standard error, if the output was dropped.
     pub(crate) errors: String,
-    /// `true` if a program fits whose managed memory is more than the device has.
+    /// `true` to count a program as fitting if its managed memory exceeds the device's memory.
     pub(crate) allows_oversubscription: bool,
-    /// Holds the snapshots.
+    /// Keeps the folder, which contains the snapshots, until the run is dropped.
     _folder: Folder,
 }
 
-/// A value for a variable of the environment, and for `{VARIABLE}` in arguments.
+/// Name and value of an environment variable. The value also replaces `{NAME}` in arguments. `None`
+/// sets no variable.
 pub(crate) type Value<'v> = Option<(&'v str, u64)>;
 
 /// Runs the program once, and waits for its end.
@@ -109,7 +110,7 @@ pub(crate) fn run(
     })
 }
 
-/// Replaces `{VARIABLE}` in the arguments.
+/// Returns the arguments with `{NAME}` replaced by the value of the variable `NAME`.
 fn arguments(given: &[OsString], value: Value<'_>) -> Vec<OsString> {
     let Some((variable, value)) = value else { return given.to_vec() };
     let place = format!("{{{variable}}}");
@@ -135,8 +136,8 @@ fn not_started(options: &Options, error: &std::io::Error) -> Error {
     })
 }
 
-/// Waits for the end. Returns the status, whether the time limit ended the program, and the most
-/// host memory.
+/// Waits for the end of the program. Returns the status, whether the time limit ended the program,
+/// and the peak of host memory in bytes.
 fn wait(
     mut child: Child,
     running: &Running<'_>,
@@ -165,11 +166,10 @@ fn wait(
     }
 }
 
-/// The end of a program that does not end by itself: at the time limit, or after a signal to the
-/// command.
+/// Ends a program that does not end by itself: at the time limit, or after a signal to the command.
 struct End {
     limit: Option<Duration>,
-    /// Time of SIGTERM.
+    /// Time since the start at which SIGTERM was sent; `None` before.
     asked: Option<Duration>,
 }
 
@@ -178,7 +178,7 @@ impl End {
         let is_late =
             |limit| elapsed >= limit && (elapsed >= limit + STEP || !reports::has_steps(reports));
         match self.asked {
-            // The signal was passed on.
+            // The command got a signal, and has already sent it to the program.
             None if program.is_ending() => self.asked = Some(elapsed),
             None if self.limit.is_some_and(is_late) => {
                 program.end(false);
@@ -190,7 +190,7 @@ impl End {
     }
 }
 
-/// Check of the watchdog's files, once a second.
+/// Checks the hook's watchdog files once a second.
 #[derive(Default)]
 struct Watch {
     last: Option<Instant>,
@@ -215,7 +215,7 @@ impl Watch {
     }
 }
 
-/// Returns the most host memory that a process had; 0 if it ended.
+/// Returns the peak of a process's host memory, bytes; 0 if the process has ended.
 fn resident_bytes(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -230,7 +230,7 @@ fn ended(status: ExitStatus) -> Ended {
     }
 }
 
-/// Returns the last lines of a file; empty if there is no file.
+/// Returns the last lines of a file; an empty text if the file does not exist.
 fn last_lines(file: &Path) -> String {
     const LINES: usize = 20;
     let text = fs::read(file).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Runs of a program, as many as the question takes.
+//! Runs a program on each card, as often as the options require.
 
 use std::fs;
 use std::num::NonZero;
@@ -18,14 +18,14 @@ use crate::stand_ins::StandIns;
 use crate::verdict::{Batch, CardResult, Found, Outcome, Verdict};
 use crate::{Error, Options, Progress, explain, outcome};
 
-/// Memory of the device on which a program is run once more if it fits on no card of the options:
-/// more than any card has.
+/// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
+/// It is more than any card has.
 const ROOM: u64 = 2 << 40;
 
-/// Runs the program as the options say, and judges the memory that it took.
+/// Runs the program as `options` specify, and judges the memory that the program took.
 ///
-/// The output of the first run passes, and the output of further runs is dropped. Blocks until all
-/// runs have ended.
+/// Only the first run shows the program's output; the output of further runs is dropped. Blocks
+/// until all runs have ended.
 ///
 /// # Errors
 ///
@@ -50,7 +50,8 @@ pub fn dry_run(options: &Options, progress: &dyn Progress) -> Result<Verdict, Er
     judge(options, &stand_ins, &results, signals.is_interrupted())
 }
 
-/// Fails if the file cannot be written, before the program is run for it.
+/// Returns an error if the file cannot be written. Checked before the first run, so that no run is
+/// wasted.
 fn check_writable(file: &Path) -> Result<(), Error> {
     let opened = fs::OpenOptions::new().create(true).append(true).open(file);
     opened.map(drop).map_err(|error| not_written(file, &error))
@@ -69,8 +70,8 @@ impl Runner<'_> {
         program::run(options, stand_ins, device, value, output, signals, progress)
     }
 
-    /// Runs the program on each card. The first run shows its output, and how much host memory each
-    /// run takes; the others run side by side.
+    /// Runs the program on each card. The first run shows the program's output, and gives the host
+    /// memory that a run takes. The other runs are parallel.
     fn run_cards(&self, devices: &[Device]) -> Result<Results, Error> {
         let mut results = Results::default();
         let Some((first, others)) = devices.split_first() else { return Ok(results) };
@@ -95,8 +96,8 @@ impl Runner<'_> {
         Ok(results)
     }
 
-    /// Runs the program on each device, as many at a time as cores and host memory allow. Each run
-    /// takes `host_bytes`.
+    /// Runs the program on each device. As many runs are parallel as cores and host memory allow.
+    /// `host_bytes` is the host memory that each run takes.
     fn run_side_by_side(&self, devices: &[&Device], host_bytes: u64) -> Result<Vec<Run>, Error> {
         let workers = parallel_runs(host_bytes).min(devices.len());
         let next = AtomicUsize::new(0);
@@ -128,7 +129,7 @@ impl Runner<'_> {
         results.into_iter().flatten().collect()
     }
 
-    /// Searches the largest value for each card.
+    /// Searches for the largest fitting value on each card.
     fn search(&self, devices: &[Device], range: &FindBatch) -> Result<Results, Error> {
         let mut results = Results::default();
         let mut batch = Batch::new(range);
@@ -140,7 +141,7 @@ impl Runner<'_> {
                 let run = self.run(device, Some((&range.variable, value)), output);
                 let run = run.map_err(Stop::Error)?;
                 let outcome = outcome::from_run(&run).outcome;
-                // Of the runs that fit, the last one has the largest value.
+                // The last run that fits has the largest fitting value.
                 let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
                 if kept.is_none() || !is_too_large {
                     kept = Some(run);
@@ -170,7 +171,7 @@ impl Runner<'_> {
         Ok(results)
     }
 
-    /// Runs the program once more, on the first device with memory to spare.
+    /// Runs the program once more, on the first card with its memory raised to [`ROOM`].
     fn run_with_room(&self, devices: &[Device]) -> Result<Option<Run>, Error> {
         let Some(first) = devices.first() else { return Ok(None) };
         let device = Device::new(first.card, Some(ROOM));
@@ -179,8 +180,8 @@ impl Runner<'_> {
     }
 }
 
-/// Returns the result of a card by a replay of `run`'s trace. Returns `None` if that proves
-/// nothing: the program failed, runs other kernels on this card, read the free memory, or has
+/// Returns the result of a card from a replay of `run`'s trace. Returns `None` if a replay proves
+/// nothing: the program failed, runs other kernels on this card, read the free memory, or allocated
 /// managed memory.
 fn replay_result(run: &Run, recording: Option<&Recording>, device: &Device) -> Option<CardResult> {
     let recording = recording?;
@@ -207,13 +208,14 @@ enum Stop {
     Error(Error),
 }
 
-/// Returns the number of runs that the machine has room for at a time.
+/// Returns how many runs can be parallel on this machine. `host_bytes` is the host memory that a
+/// run takes.
 fn parallel_runs(host_bytes: u64) -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = available.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    // A program may need more on a larger card.
+    // Plans with twice the memory: a program may need more host memory on a larger card.
     let room = kib.unwrap_or(0).saturating_mul(1024) / host_bytes.saturating_mul(2).max(1);
     cores.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
 }

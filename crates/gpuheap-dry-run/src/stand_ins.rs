@@ -1,14 +1,14 @@
-//! The emulated libraries that take the places of the vendor's, and where they are.
+//! The emulated libraries that replace the vendor's libraries, and where their files are.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Variable that names the folder of the libraries.
+/// Environment variable that names the folder of the emulated libraries.
 pub const FOLDER: &str = "GPUHEAP_STAND_INS";
 
-/// Library of the emulated driver: cargo's name, and that in the Python package.
+/// File names of the emulated driver: cargo's, then the Python package's.
 const DRIVER: [&str; 2] = ["libcuda_emulated.so", "libcuda.so.1"];
 const NVML: [&str; 2] = ["libnvml_emulated.so", "libnvidia-ml.so.1"];
 const CUDART: [&str; 1] = ["libgpuheap_emu_cudart.so"];
@@ -28,8 +28,8 @@ pub struct StandIns {
 }
 
 impl StandIns {
-    /// Finds the libraries: in `folder`, else in the folder that `GPUHEAP_STAND_INS` names, else
-    /// beside the executable, as cargo builds them, else in the Python package's `emulated/`.
+    /// Finds the libraries: in `folder`, else in the folder that `GPUHEAP_STAND_INS` names, else in
+    /// the executable's folder, where cargo builds them, else in the Python package's `emulated/`.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl StandIns {
         }
         let executable = env::current_exe().and_then(|path| path.canonicalize());
         let beside = executable.ok().and_then(|path| path.parent().map(Path::to_owned));
-        // Cargo puts tests one folder below its libraries.
+        // Cargo builds tests in a subfolder of the folder of its libraries.
         let above = beside.as_deref().and_then(Path::parent).map(Path::to_owned);
         [beside, above].iter().flatten().find_map(|folder| StandIns::within(folder)).ok_or_else(
             || {
@@ -63,9 +63,9 @@ impl StandIns {
         )
     }
 
-    /// Returns the libraries of a folder; `None` if it has no driver.
+    /// Returns the libraries in a folder; `None` if the folder contains no driver.
     fn within(folder: &Path) -> Option<StandIns> {
-        // The program may change its folder.
+        // Makes the path absolute, because the program may change its working directory.
         let folder = folder.canonicalize().ok()?;
         let one_of =
             |names: &[&str]| names.iter().map(|name| folder.join(name)).find(|path| path.is_file());

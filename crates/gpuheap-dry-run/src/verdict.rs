@@ -17,23 +17,24 @@ pub struct Verdict {
     pub batch: Option<Batch>,
     /// Memory at the peak; `None` if nothing was recorded.
     pub peak: Option<Peak>,
-    /// Memory that the program needs, by a replay of its trace; `None` if nothing was recorded.
+    /// Memory that the program needs, computed by a replay of its trace; `None` if nothing was
+    /// recorded.
     pub needs: Option<Needs>,
-    /// Peak of memory in use on a device with memory to spare; `None` if a card fits, or the
-    /// program does not get through there either.
+    /// Peak of memory in use on a device with more memory than any card. `None` if the program fits
+    /// on a card, or does not complete on that device either.
     pub with_room: Option<u64>,
-    /// `true` if peaks, needs and remedies are lower bounds: the trace ends where memory ran out,
-    /// or results decided sizes.
+    /// `true` if peaks, needs and remedies are lower bounds: the trace ends when memory ran out, or
+    /// kernels' results decided sizes.
     pub is_lower_bound: bool,
     /// Settings of the allocator with which the program fits, or takes less.
     pub remedies: Vec<Remedy>,
-    /// Figures that a dry run cannot know, and the number of times that the program read them.
+    /// Counts of reads and calls whose results a dry run cannot know.
     pub unknown: Unknown,
-    /// Lines on things that were missing or unexpected.
+    /// Lines about anything that was missing or unexpected.
     pub notes: Vec<String>,
-    /// Command to type next.
+    /// Command to type next; `None` if no other run would add information.
     pub next: Option<String>,
-    /// `true` if a signal ended the command before all was run.
+    /// `true` if a signal ended the command before all runs had ended.
     pub is_interrupted: bool,
 }
 
@@ -42,16 +43,16 @@ pub struct Verdict {
 pub struct CardResult {
     /// Name of the card.
     pub card: String,
-    /// Memory as the driver reports it.
+    /// Total memory that the driver reports.
     pub total: u64,
-    /// Memory that a program can take: all but the context's.
+    /// Memory that a program can take: the total without the context's.
     pub usable: u64,
     /// `true` if a figure of the card is an estimate.
     pub is_estimated: bool,
     /// Outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// `true` if the outcome comes from a replay of another card's trace.
+    /// `true` if the outcome is computed by a replay of another card's trace.
     pub is_replayed: bool,
     /// End of the program; `None` if it was not run.
     pub ended: Option<Ended>,
@@ -59,7 +60,7 @@ pub struct CardResult {
     pub processes: Vec<ProcessResult>,
     /// Seconds that the run took.
     pub seconds: f64,
-    /// Last lines of standard error, if the program failed and its output was dropped.
+    /// Last lines of standard error if the program failed and its output was dropped, else empty.
     pub errors: String,
 }
 
@@ -67,13 +68,13 @@ pub struct CardResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// It ended by itself, with this status.
+    /// The program exited with this status.
     Exit(i32),
-    /// A signal ended it.
+    /// The signal with this number ended the program.
     Signal(i32),
-    /// It was ended at the time limit.
+    /// The command ended the program at the time limit.
     TimeLimit,
-    /// It was ended because a signal ended the command.
+    /// The command ended the program, because a signal ended the command.
     Interrupted,
 }
 
@@ -81,42 +82,43 @@ pub enum Ended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The program got through, as far as it was run.
+    /// The program did not run out of memory, as far as it was run.
     Fits,
-    /// The program got through, but results that a dry run does not have decided sizes.
+    /// The program did not run out of memory, but kernels' results decided sizes. A dry run does
+    /// not have these results.
     FitsAsFarAsKnown,
-    /// Device memory and managed memory together are more than the device has. The program runs on
-    /// Linux, and pages move between host and device; under WSL2 and on Windows it fails.
+    /// Device memory and managed memory together are more than the device has. On Linux, the
+    /// program runs, and pages move between host and device. Under WSL2 and on Windows, it fails.
     Oversubscribed,
     /// Memory ran out.
     DoesNotFit,
-    /// Nothing can be said.
+    /// The run does not show whether the program fits.
     NoVerdict(Reason),
 }
 
-/// Reason why nothing can be said.
+/// Reason why a run has no verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The program was ended at the time limit, and had done no optimiser step.
+    /// The program was ended at the time limit, before it completed an optimiser step.
     NoStep,
     /// A signal ended the command.
     Interrupted,
-    /// No process took memory of a GPU.
+    /// No process allocated device memory.
     NoGpuUsed,
-    /// The program's CUDA runtime is linked statically, so that no stand-in can take its place.
+    /// The CUDA runtime is linked statically into the program, so no stand-in can replace it.
     StaticRuntime,
     /// The program failed for another reason than memory.
     Failed,
 }
 
 impl Outcome {
-    /// Returns `true` if the program got through, as far as is known.
+    /// Returns `true` if the program fits, as far as a dry run can know.
     pub fn is_fit(self) -> bool {
         matches!(self, Outcome::Fits | Outcome::FitsAsFarAsKnown)
     }
 
-    /// Returns the name that the JSON has.
+    /// Returns the name of the outcome in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Fits => "fits",
@@ -133,26 +135,27 @@ impl Outcome {
 pub struct ProcessResult {
     /// Id of the process.
     pub pid: u32,
-    /// Rank in a group of processes; `None` if it has none.
+    /// Rank of the process in its group; `None` if the process has no rank.
     pub rank: Option<String>,
-    /// Version of PyTorch; `None` if the process has none.
+    /// Version of PyTorch; `None` if the process has not loaded PyTorch.
     pub torch: Option<String>,
-    /// Optimiser steps that were done.
+    /// Number of completed optimiser steps.
     pub steps: u64,
-    /// Devices that it used.
+    /// Figures for each device that the process used.
     pub devices: Vec<DeviceResult>,
-    /// First requests of PyTorch that failed.
+    /// The first failed requests of PyTorch.
     pub failures: Vec<Failure>,
-    /// Requests for device memory that the driver refused, the first of each place.
+    /// Requests for device memory that the driver refused: the first of each place in the program.
     pub refused: Vec<Refusal>,
-    /// Number of requests that failed, of PyTorch's or else of the driver's.
+    /// Number of failed requests of PyTorch; without PyTorch, number of requests that the driver
+    /// refused.
     pub failed: u64,
 }
 
-/// Figures of a process on a device.
+/// Figures of a process on one device. Memory is in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DeviceResult {
-    /// Number of the device.
+    /// Ordinal of the device.
     pub device: u32,
     /// Peak of requested bytes; `None` without PyTorch.
     pub requested: Option<u64>,
@@ -160,75 +163,76 @@ pub struct DeviceResult {
     pub allocated: Option<u64>,
     /// Peak of reserved bytes; `None` without PyTorch.
     pub reserved: Option<u64>,
-    /// Number of PyTorch's allocations.
+    /// Number of allocations by PyTorch; `None` without PyTorch.
     pub allocations: Option<u64>,
     /// Step of the peak, counted from one.
     pub step: Option<u64>,
-    /// Peak of memory in use on the device, with the context; `None` if the driver has not
-    /// reported.
+    /// Peak of memory in use on the device, including the context's; `None` if the driver wrote no
+    /// report.
     pub in_use: Option<u64>,
-    /// Peak of managed memory; `None` if the driver has not reported.
+    /// Peak of managed memory; `None` if the driver wrote no report.
     pub managed: Option<u64>,
-    /// Peak of memory in use and managed memory together; `None` if the driver has not reported.
+    /// Peak of the sum of memory in use and managed memory; `None` if the driver wrote no report.
     pub demand: Option<u64>,
 }
 
-/// Request that failed.
+/// A failed request of PyTorch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Failure {
-    /// Number of the device.
+    /// Ordinal of the device.
     pub device: u32,
     /// Requested bytes.
     pub requested: u64,
-    /// Allocated bytes at that time.
+    /// Bytes that PyTorch had allocated when the request failed.
     pub allocated: u64,
-    /// Reserved bytes at that time.
+    /// Bytes that PyTorch had reserved when the request failed.
     pub reserved: u64,
-    /// Step, counted from one.
+    /// Optimiser step of the failure, counted from one.
     pub step: u64,
-    /// Lines of the program, innermost first.
+    /// Lines of the program on the stack, innermost first.
     pub lines: Vec<String>,
 }
 
-/// Request for device memory that the driver or a heap refused.
+/// A request for device memory that the driver or a heap refused.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refusal {
     /// Function that the program called, such as `cudaMalloc`.
     pub function: String,
-    /// Number of the device.
+    /// Ordinal of the device.
     pub device: u32,
     /// Requested bytes.
     pub requested: u64,
-    /// Free memory of the device at that time.
+    /// Free memory of the device when the request was refused.
     pub free: u64,
-    /// Number of times that the place made the request.
+    /// Number of times that this place in the program made the request.
     pub times: u64,
-    /// File of the library or program that made the call.
+    /// File name of the library or program that called the function.
     pub library: String,
-    /// Lines of the program, innermost first; functions and offsets without debug information.
+    /// Lines of the program on the stack, innermost first. Without debug information, functions and
+    /// offsets.
     pub lines: Vec<String>,
-    /// Request that followed.
+    /// Request or step that followed this request.
     pub then: Then,
-    /// Bytes of the smaller request that followed; `None` for another one.
+    /// Bytes of the smaller request, if [`then`](Refusal::then) is [`Then::Less`]; else `None`.
     pub granted: Option<u64>,
-    /// `true` if memory ran out by it.
+    /// `true` if this refusal means that memory ran out.
     pub is_decisive: bool,
 }
 
-/// Request that followed a refused one.
+/// Request or step that followed a refused request, and made up for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// None that makes it good.
+    /// Nothing followed that made up for the refusal.
     #[default]
     Nothing,
-    /// One of the same place for as many bytes. It was granted.
+    /// The place requested as many bytes again. That request was granted.
     Repeated,
-    /// A smaller one at once. It was granted.
+    /// A smaller request followed at once. That request was granted.
     Less,
-    /// None, but the program did another step of its optimiser.
+    /// No such request followed, but the program completed another optimiser step.
     Step,
 }
 
@@ -247,42 +251,42 @@ pub struct Batch {
     pub runs: u64,
 }
 
-/// Largest value with which the program fits on a card.
+/// Result of a search on one card.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Found {
     /// Name of the card.
     pub card: String,
-    /// The value; `None` if the smallest does not fit.
+    /// Largest value with which the program fits; `None` if the smallest value does not fit.
     pub largest: Option<u64>,
 }
 
-/// Memory at the peak of allocated bytes, as requested.
+/// Memory at the peak of allocated bytes. Sizes are as requested.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Peak {
-    /// Card of the run.
+    /// Name of the card of the run.
     pub card: String,
-    /// Number of the device.
+    /// Ordinal of the device.
     pub device: u32,
-    /// Number of the event in the trace.
+    /// Index of the peak's event in the trace.
     pub event: u64,
     /// Number of events in the trace.
     pub events: u64,
-    /// Step, counted from one; `None` if the program has no optimiser.
+    /// Optimiser step of the peak, counted from one; `None` if no step was done.
     pub step: Option<u64>,
-    /// Live bytes.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// Holders of the most memory.
+    /// The lines of the program that hold the most memory.
     pub holders: Vec<Held>,
 }
 
-/// Line of the program, and the memory that it allocated.
+/// Line of the program, and the live memory that this line allocated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Held {
-    /// Line and function.
+    /// File, line and function.
     pub line: String,
-    /// Live bytes.
+    /// Bytes in live blocks.
     pub bytes: u64,
-    /// Number of blocks.
+    /// Number of live blocks.
     pub blocks: u64,
 }
 
@@ -291,45 +295,46 @@ pub struct Held {
 pub struct Needs {
     /// Least memory for PyTorch's allocator on a device.
     pub least: u64,
-    /// Memory that the allocator takes if there is room.
+    /// Memory that PyTorch's allocator takes if the device has room for it.
     pub most: u64,
-    /// Memory beside: context, kernels and libraries.
+    /// Device memory outside PyTorch's allocator: context, kernels and libraries.
     pub beside: u64,
     /// Compute capability of the cards: major and minor.
     pub capability: (u32, u32),
-    /// Smallest cards of the catalogue on which it fits as it is, of the run's compute capability.
+    /// Smallest cards of the catalogue on which the program fits unchanged. They have the run's
+    /// compute capability.
     pub cards: Vec<String>,
 }
 
-/// Setting that helps.
+/// A setting of PyTorch's allocator that reduces the memory that a program takes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Remedy {
-    /// Line to type before the program.
+    /// Text to type in front of the program's command line.
     pub line: String,
-    /// Memory that the allocator takes with it.
+    /// Memory that the allocator takes with this setting.
     pub reserved: Option<u64>,
-    /// `true` if the program fits with it and not without.
+    /// `true` if the program fits only with this setting.
     pub makes_it_fit: bool,
 }
 
-/// Gaps of a dry run.
+/// Counts of reads and calls whose results a dry run cannot know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Unknown {
-    /// Copies of results to the host, all of them 0.
+    /// Number of copies of results to the host. All results are 0.
     pub reads: u64,
-    /// Lines with the most reads; empty if they were not watched.
+    /// Lines with the most reads; empty if the hook did not watch reads.
     pub lines: Vec<Read>,
-    /// Reads that decided a size, with the most frequent first.
+    /// Reads that decided a size, the most frequent first.
     pub sizes: Vec<SizeRead>,
-    /// Launches of kernels that were not run.
+    /// Number of kernel launches that were dropped.
     pub launches: u64,
-    /// Questions for the device's free memory, after which a program may choose its sizes.
+    /// Number of reads of the device's free memory. The program may choose sizes by that figure.
     pub asked_for_free_memory: u64,
-    /// Lines of libraries on functions and features that they did not model.
+    /// Lines about functions and features that the emulated libraries did not model.
     pub libraries: Vec<String>,
 }
 
-/// Line that reads from the device.
+/// A line of the program that reads from the device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Read {
@@ -339,7 +344,7 @@ pub struct Read {
     pub times: u64,
 }
 
-/// Read of a result by which an operator chose a size.
+/// A line at which an operator read a result and chose a size by it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SizeRead {
@@ -352,7 +357,7 @@ pub struct SizeRead {
 }
 
 impl Batch {
-    /// Returns the result of a search before its first run.
+    /// Returns an empty result, for the start of a search.
     pub(crate) fn new(range: &FindBatch) -> Batch {
         let FindBatch { variable, least, most } = range.clone();
         Batch { variable, least, most, found: Vec::new(), runs: 0 }
@@ -360,9 +365,9 @@ impl Batch {
 }
 
 impl Verdict {
-    /// Returns the worst outcome of all cards. With a search, returns the worst of the cards for
-    /// which a value was found, if there is such a card. A command that was interrupted found no
-    /// fit.
+    /// Returns the worst outcome of all cards. If a search found values for some cards, returns the
+    /// worst outcome of those cards. If the command was interrupted, never returns that the program
+    /// fits.
     pub fn outcome(&self) -> Outcome {
         let interrupted = Outcome::NoVerdict(Reason::Interrupted);
         let of_all = || self.cards.iter().map(|card| card.outcome);

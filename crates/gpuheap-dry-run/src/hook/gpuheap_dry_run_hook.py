@@ -14,15 +14,18 @@ import sys
 import threading
 import time
 
-# Bounds the host memory of the history, at a few hundred bytes each.
+# Most events in PyTorch's recorded history. Bounds its host memory: an event takes a few hundred
+# bytes.
 MOST_EVENTS = 400_000
-# Bounds the report.
+# Most lines with reads in a report.
 MOST_LINES = 200
-# Bounds the failures in a report: a program that tries smaller sizes may have many.
+# Most failures in a report: a program that tries smaller sizes may have many failures.
 MOST_FAILURES = 20
-# Reads at one line after which the command warns that the program may wait for a value for ever.
+# Number of reads at one line after which the command warns: the program may wait forever for a
+# value.
 MANY_READS = 10_000
-# Bounds the time of a read: frames of native code that are examined, from the copy outwards.
+# Most frames of native code that are examined at a read, from the copy outwards. Bounds the time
+# that a read takes.
 MOST_FRAMES = 160
 
 
@@ -34,9 +37,9 @@ PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "")
 
 
 def guarded(function):
-    """Returns `function` with its errors noted in the report and not raised.
+    """Returns `function` with its errors noted in the report instead of raised.
 
-    An exception that a signal handler of the program raises in the meantime passes on.
+    If a signal handler of the program raises an exception meanwhile, that exception is raised.
     """
 
     def call(*arguments):
@@ -51,7 +54,7 @@ def guarded(function):
 
 
 def is_of_program(error):
-    """True if code of the program raised an exception."""
+    """Returns True if the program's code, and not the hook's, raised `error`."""
     trace = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
@@ -59,10 +62,11 @@ def is_of_program(error):
 
 
 def called_by_native_code(function):
-    """Returns `function` for calls by native code, to which no exception may return: it is printed.
+    """Returns `function` in a form that native code may call: no exception leaves it.
 
-    Python runs the program's signal handlers in the callback too. The exception of a handler is
-    raised in the main thread when the callback has returned.
+    Python would print an exception that leaves a callback. During the callback, Python also runs
+    the program's signal handlers. If a handler raises an exception, that exception is raised again
+    in the main thread after the callback has returned.
     """
     function = guarded(function)
 
@@ -83,10 +87,10 @@ def called_by_native_code(function):
 
 
 def raise_later(error):
-    """Raises an exception of a signal handler in the main thread, outside of callbacks."""
+    """Raises `error`, from a signal handler in a callback, in the main thread after callbacks."""
     kind = type(error)
     if error.args:
-        # The interpreter makes the exception, without arguments.
+        # The interpreter will create the exception without arguments, so a subclass supplies them.
         kind = type(
             kind.__name__,
             (kind,),
@@ -110,15 +114,17 @@ class State:
         self.began = time.monotonic()
         self.written = 0.0
         self.torch = None
-        # None while the hook records no lines.
+        # Number of reads for each line; None while the hook records no lines.
         self.lines = {}
         self.callback = None
-        # Callbacks of native code that the main thread is in.
+        # Number of callbacks from native code that the main thread is executing.
         self.callbacks = 0
-        # The C library, if it shows native stacks, and the places on such stacks by address.
+        # The C library, if it has functions for native stacks. `places` caches the places on such
+        # stacks, keyed by address.
         self.libc = None
         self.places = {}
-        # Function of the driver that takes note of a step, if a heap may refuse memory.
+        # Function of the emulated driver to call after each optimiser step; None if no heap watches
+        # steps.
         self.heap_step_done = None
         # False if the program replaced PyTorch's allocator.
         self.has_stats = True
@@ -143,7 +149,7 @@ class State:
             self.notes.append(text)
 
     def step(self):
-        """Optimiser steps done: the most of any optimiser, as programs may have several."""
+        """Number of optimiser steps. If there are several optimisers, the highest number of one."""
         return max(self.steps.values(), default=0)
 
 
@@ -188,7 +194,7 @@ def lines_of(frame):
 
 
 def update_peaks():
-    """Reads the peaks of all devices. A peak that rose belongs to the step that is under way."""
+    """Reads the peaks of all devices. If a peak rose, assigns it to the current step."""
     torch = state.torch
     if not (state.has_stats and torch.cuda.is_initialized()):
         return
@@ -237,7 +243,7 @@ def after_step():
         update_peaks()
     finally:
         state.in_hook = False
-    # A process that is killed has written its figures.
+    # Writes at most once a second, so that a killed process leaves recent figures.
     if time.monotonic() - state.written > 1.0:
         write()
 
@@ -281,7 +287,7 @@ def read_from_device(bytes_read):
     if state.lines is None:
         return
     state.reads += 1
-    # A thread of native code has no frame but this one.
+    # On a thread of native code, this function is the only Python frame.
     frame = next(own_frames(sys._getframe()), None)
     operator = guarded(operator_that_reads)()
     if operator is not None:
@@ -301,7 +307,7 @@ def read_from_device(bytes_read):
 
 
 def many_reads(line):
-    """Warns the command at once: the program may never end."""
+    """Warns the command at once that the program may never end."""
     path = os.path.join(state.folder, f"reads.{os.getpid()}.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{MANY_READS} {line}\n")
@@ -321,33 +327,38 @@ def watch_reads():
 
 
 def watch_heap():
-    """Finds the driver's note of a step: a program that caught a heap's refusal may go on."""
+    """Finds the driver's function to call after a step.
+
+    A step after a refusal shows that the program caught a heap's error and continued.
+    """
     state.heap_step_done = getattr(ctypes.CDLL("libcuda.so.1"), "gpuheap_emulated_step_done", None)
 
 
 def stop_watching():
-    """Ends callbacks before the interpreter ends: they would wait for its lock for ever."""
+    """Ends callbacks before the interpreter ends. Later ones would wait forever for its lock."""
     if state.callback is not None:
         state.register(READ())
 
 
 # ---- operators that read ------------------------------------------------------------------------
 
-# Operators that return a value to their caller, whose name decides.
+# Operators that return a value to their caller. For these, the caller's name decides whether a size
+# depends on the value.
 PASS_ON = {
     "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
     "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
 }  # fmt: skip
-# Beginnings of the names of operators that read a value and give every result the same size.
+# Prefixes of the names of operators that read a value but do not choose a size by it.
 KEEP_SIZES = (
     "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_is_a", "_linalg", "allclose",
     "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "histc", "index_fill", "inverse", "isclose",
     "linalg_", "linspace", "logdet", "logspace", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "segment_reduce",
     "slogdet", "svd", "triangular_solve",
 )  # fmt: skip
-# C functions of Python that take a whole number from an object: a length, a bound or an index.
+# Python's C functions that convert an object to an integer for a length, a bound or an index.
 INDEX = {b"PyNumber_Index", b"_PyNumber_Index", b"PyNumber_AsSsize_t", b"_PyEval_SliceIndex"}
-# Symbol of an operator: the length of its name, the name and more.
+# Mangled symbol of an operator: the length of the operator's name, the name, and further
+# characters.
 OPERATOR = re.compile(rb"_ZN2at4_ops(\d+)(\w+)")
 
 
@@ -384,7 +395,7 @@ def operator_that_reads():
     """Returns the operator that reads a result and may choose a size by it.
 
     Returns None if the program itself reads, or if the operator does not choose a size. The stack
-    has the hook, the driver, operators of PyTorch and then the interpreter that called them.
+    contains, from the innermost frame: hook, driver, operators of PyTorch, and interpreter.
     """
     if state.libc is None:
         return None
@@ -419,7 +430,8 @@ def operator_that_reads():
 
 def native_place(address):
     """Returns the kind and the name of a place on a native stack."""
-    # The return address may belong to the next function.
+    # Looks up the byte before the return address: that address may already belong to the next
+    # function.
     found = symbol(state.libc, address - 1)
     name, file = found.name or b"", os.fsdecode(found.file or b"")
     if found.base == state.driver:
@@ -429,7 +441,8 @@ def native_place(address):
     operator = OPERATOR.match(name)
     if operator:
         return "operator", operator[2][: int(operator[1])].decode()
-    # An extension of PyTorch, such as torchvision's, and not PyTorch or CUDA's libraries.
+    # True for an extension of PyTorch, such as torchvision's, but not for PyTorch's or CUDA's
+    # libraries.
     is_extension = f"{os.sep}site-packages{os.sep}" in file and not file.startswith(
         state.folder_of_torch
     )
@@ -441,8 +454,8 @@ def native_place(address):
 
 # ---- memory that PyTorch reports -----------------------------------------------------------------
 
-# Functions of PyTorch that the emulated runtime replaces or calls, and the note on a PyTorch
-# without them.
+# Functions of PyTorch that the emulated runtime replaces or calls, and the note if a PyTorch lacks
+# them.
 REPORTS = (
     (
         "libc10.so",
@@ -508,7 +521,7 @@ def write():
 
 @guarded
 def write_modules():
-    """Writes which modules the program imported that cannot be dry-run."""
+    """Writes the names of the imported modules that do not run on the emulated driver."""
     found = [name for name in NOT_SERVED if name in sys.modules]
     if found:
         replace(
@@ -528,7 +541,7 @@ def write_snapshot():
 
 
 def replace(name, put):
-    """Writes a file whole: a reader finds the old one or the new one."""
+    """Replaces a file atomically: a reader finds either the old content or the new content."""
     path = os.path.join(state.folder, name)
     with open(path + ".part", "wb") as file:
         put(file)
@@ -539,16 +552,17 @@ def end():
     if state.torch.version.cuda is not None:
         guarded(stop_watching)()
         guarded(update_peaks)()
-        # First, because a process with a long history may be killed while it writes that.
+        # Writes the report before the snapshot: a process may be killed while it writes a long
+        # history.
         guarded(write)()
-        # A failure has written the memory at that time. The verdict explains that memory.
+        # If the last request failed, the snapshot from that moment stays: the verdict explains it.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
     guarded(write)()
 
 
 def end_without_atexit(code):
-    """`os._exit`, with the report of a process that opened a device: some trainers end so."""
+    """Replaces `os._exit`, with which some trainers end: first writes the process's reports."""
     if state.is_recording:
         guarded(end)()
     write_modules()
@@ -611,7 +625,7 @@ def device_opened():
 
 
 class TorchWaiter:
-    """Finds `torch` as the other finders do, and calls the hook when it has been imported."""
+    """Finder that calls the hook after `torch` is imported. Other finders locate the module."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
@@ -633,10 +647,9 @@ class TorchWaiter:
 
 
 def end_program(number, frame):
-    """Handles SIGTERM, of the command's time limit or of a user.
+    """Handles SIGTERM, sent by the command at its time limit or by a user.
 
-    Ends the program as `sys.exit` does, so that reports are written. A second signal does not
-    disturb that.
+    Ends the program as `sys.exit` does, so that reports are written. Ignores further signals.
     """
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
@@ -651,7 +664,7 @@ def end_by_signal():
 
 
 def load_stand_ins_by_name():
-    """Makes `ctypes` load a library with a stand-in by its name, also if the program gives a path.
+    """Makes `ctypes` load each library that has a stand-in by name, even if given a path.
 
     PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The
     loader would then load both the vendor's files and the stand-ins.

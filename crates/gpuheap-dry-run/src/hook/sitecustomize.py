@@ -6,8 +6,9 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [_path for _path in sys.path if os.path.abspath(_path or ".") != _here]
 
-# A function of CUDA that no stand-in has is an error when it is called, and not when PyTorch is
-# loaded: the interpreter binds all functions at once.
+# Makes the loader bind functions at their first call; by default, the interpreter binds all at
+# load. So a CUDA function that no stand-in has fails when it is called, and not when PyTorch is
+# loaded.
 sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
 
 
@@ -27,7 +28,7 @@ try:
 except Exception:
     pass
 
-# The program's module takes the place of this one, if there is such a module.
+# Loads the program's own `sitecustomize` in place of this module, if it exists.
 _this = sys.modules.pop("sitecustomize")
 try:
     import sitecustomize  # noqa: F401
