@@ -3,8 +3,9 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libgpuheap_malloc.so");
-    // The C interface is linked in and not offered: a program may have another version of it.
+    // Hides the symbols of the C interface, which is linked in: a program may contain another
+    // version of it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
-    // Fork and exit handlers may run its code: unmapped by dlclose, they would crash.
+    // Keeps the library mapped after `dlclose`: fork and exit handlers may still run its code.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,5 +1,5 @@
-/* Nanoseconds of an allocation and its free through the CUDA runtime. Compile it with a shared
- * runtime (nvcc -cudart shared), and run it with and without libgpuheap_malloc.so. */
+/* Measures the nanoseconds of an allocation and its free through the CUDA runtime. Compile it
+ * with a shared runtime (nvcc -cudart shared), and run it with and without libgpuheap_malloc.so. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -42,7 +42,7 @@ static void ordered(size_t bytes, cudaStream_t stream) {
   CHECK(cudaFreeAsync(memory, stream));
 }
 
-/* As a step of a program: the memory is written, on the stream that it is for. */
+/* Allocates, writes and frees memory on one stream, like a step of a program. */
 static void written(size_t bytes, cudaStream_t stream) {
   void *memory;
   CHECK(cudaMallocAsync(&memory, bytes, stream));
@@ -50,7 +50,7 @@ static void written(size_t bytes, cudaStream_t stream) {
   CHECK(cudaFreeAsync(memory, stream));
 }
 
-/* The best of some rounds: other load on the machine only makes a round slower. */
+/* Prints the best of 12 rounds, because other load on the machine only makes a round slower. */
 static void show(const char *name, void (*pair)(size_t, cudaStream_t), size_t bytes,
                  cudaStream_t stream) {
   double best = 1e18;
@@ -61,7 +61,7 @@ static void show(const char *name, void (*pair)(size_t, cudaStream_t), size_t by
     for (int at = 0; at < pairs; at++) pair(bytes, stream);
     double each = (now() - since) / pairs;
     if (each < best) best = each;
-    /* As many as take about 20 ms. */
+    /* A round makes as many pairs as take about 20 ms. */
     pairs = (int)(2e7 / best) + 1;
   }
   printf("%-28s %10zu bytes %12.1f ns\n", name, bytes, best);
@@ -77,7 +77,7 @@ int main(void) {
   for (int at = 0; at < 3; at++) show("cudaMalloc, cudaFree", plain, sizes[at], stream);
   for (int at = 0; at < 3; at++) show("cudaMallocAsync, FreeAsync", ordered, sizes[at], stream);
   show("the same, memory written", written, 1 << 20, stream);
-  /* Both are now in use, so that plain memory may have to wait for a stream. */
+  /* Both kinds of memory are now in use, so cudaMalloc may have to wait for a stream. */
   show("cudaMalloc, cudaFree, later", plain, 1 << 20, stream);
   CHECK(cudaStreamDestroy(stream));
   CHECK(cudaFree(first));

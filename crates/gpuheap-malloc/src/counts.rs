@@ -1,4 +1,4 @@
-//! Counts of refused requests and frees, and of frees that CUDA served alone.
+//! Counts of refused requests and frees, and of frees that were passed on to CUDA.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,30 +7,31 @@ use gpuheap_driver::{CUdeviceptr, CUresult};
 
 use crate::{devices, messages, settings};
 
-/// Frees by the driver, of memory that was allocated elsewhere.
+/// Number of frees that the driver served, because no heap had allocated the memory.
 pub(crate) static PASSED_ON: AtomicU64 = AtomicU64::new(0);
 
-/// Frees of addresses at which nothing is allocated.
+/// Number of frees of addresses at which nothing is allocated.
 pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// Requests that failed for lack of memory.
+/// Number of requests that failed for lack of memory.
 pub(crate) static OUT_OF_MEMORY: AtomicU64 = AtomicU64::new(0);
 
-/// `true` once the program used CUDA. Other programs inherit the drop-in and get no account.
+/// `true` once the program used CUDA. Programs without CUDA may inherit the drop-in; they get no
+/// account.
 pub(crate) static USED_CUDA: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program uses CUDA.
 pub(crate) fn note_cuda() {
     USED_CUDA.store(true, Ordering::Relaxed);
-    // Read before the exit, when the program may have changed its environment.
+    // Reads the settings now: at the exit, the program may have changed its environment.
     let _ = settings::get();
 }
 
-/// Counts a request that failed for lack of memory, and writes why the first one did.
+/// Counts a request that failed for lack of memory. For the first one, writes the reason to stderr.
 #[cold]
 pub(crate) fn count_refused_request(failure: &Failure) {
     if OUT_OF_MEMORY.fetch_add(1, Ordering::Relaxed) == 0 {
-        // The program called no function of gpuheap's, and sets the limit in the environment.
+        // The program calls no function of gpuheap, so the only remedy is the environment variable.
         let text = failure.text();
         messages::write(&text.replace("gpuheap_options.hard_limit, gpuheap_set_limits or ", ""));
     }
@@ -41,7 +42,7 @@ pub(crate) fn count_refused_free() {
     REFUSED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts a free that CUDA answered.
+/// Counts a free that was passed on to CUDA and returned `code`.
 pub(crate) fn count_pass_on(address: CUdeviceptr, code: CUresult) {
     if address == 0 || devices::all().next().is_none() {
         return;
@@ -50,7 +51,8 @@ pub(crate) fn count_pass_on(address: CUdeviceptr, code: CUresult) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Says once that memory of a heap cannot be shared with other processes by a handle.
+/// Writes, once for the process, that memory of a heap cannot be shared with other processes by a
+/// handle.
 pub(crate) fn report_refused_handle() {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {

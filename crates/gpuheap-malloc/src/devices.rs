@@ -1,7 +1,7 @@
 //! The heaps: one for each device whose primary context the program allocates in.
 //!
-//! A context that the program made itself is not served: its memory would be in another context
-//! than the heap's.
+//! A context that the program made itself is not served: the heap's memory belongs to the primary
+//! context.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,8 +16,8 @@ use crate::figures::{Marks, PlainBytes};
 use crate::table::Out;
 use crate::{messages, real, resets, settings};
 
-/// Bounds the heaps of a process: devices that are open at once, and devices opened again after a
-/// reset. A machine has 16 devices at most.
+/// Maximum number of heaps that a process opens: one for each device, and one more after each reset
+/// of a device. A machine has 16 devices at most.
 const MOST: usize = 256;
 
 /// The heaps, in the order in which they were opened; null after a reset of the device.
@@ -26,10 +26,12 @@ static HEAPS: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(ptr::null_mut(
 /// Number of heaps ever opened.
 static OPENED: AtomicUsize = AtomicUsize::new(0);
 
-/// `true` once a heap could not be opened. It is not tried again: the reason does not change.
+/// `true` once a heap could not be opened. No heap is opened after that, because the reason does
+/// not change.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// A device with its heap. Never freed: other threads may be using it while its device is reset.
+/// A device with its heap. Never freed: other threads may use the heap during a reset of the
+/// device.
 pub(crate) struct Served {
     context: CUcontext,
     device: Device,
@@ -56,7 +58,8 @@ impl Served {
         &self.heap
     }
 
-    /// Returns the table of the allocations in no stream's order, or in the order of a stream.
+    /// Returns the table of allocations. If `is_plain`, they are the allocations in no stream's
+    /// order, else the allocations in the order of a stream.
     pub(crate) fn table(&self, is_plain: bool) -> &Open {
         if is_plain { &self.in_no_order } else { &self.in_order }
     }
@@ -66,7 +69,7 @@ impl Served {
     }
 
     /// Returns the live allocation of the heap that begins at an address. Searches first the table
-    /// of `is_plain`.
+    /// that `is_plain` selects.
     pub(crate) fn find(&self, address: u64, is_plain: bool) -> Option<Allocation> {
         [is_plain, !is_plain].into_iter().find_map(|is_plain| {
             let bytes = self.table(is_plain).bytes_at(address)?;
@@ -83,21 +86,21 @@ pub(crate) struct Allocation {
     pub(crate) is_plain: bool,
 }
 
-/// Returns all open heaps; none in a forked child, because a thread of the parent may hold their
-/// locks.
+/// Returns all open heaps. In a forked child, returns no heap, because a thread of the parent may
+/// hold the locks of the heaps.
 pub(crate) fn all() -> impl Iterator<Item = &'static Served> {
     let opened = if fork::count() == 0 { OPENED.load(Ordering::Acquire).min(MOST) } else { 0 };
     // SAFETY: heaps are never freed.
     HEAPS[..opened].iter().filter_map(|heap| unsafe { heap.load(Ordering::Acquire).as_ref() })
 }
 
-/// Returns the heap of the calling thread's context; `None` if it is not served.
+/// Returns the heap of the calling thread's context; `None` if that context is not served.
 #[inline]
 pub(crate) fn current_heap() -> Option<&'static Served> {
     heap_of(current_context()?)
 }
 
-/// Returns the heap of a stream's context; `None` if it is not served.
+/// Returns the heap of a stream's context; `None` if that context is not served.
 #[inline]
 pub(crate) fn heap_of_stream(stream: CUstream) -> Option<&'static Served> {
     if [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD].contains(&stream) {
@@ -115,8 +118,8 @@ pub(crate) fn current_context() -> Option<CUcontext> {
     (code.is_success() && context != CUcontext::NULL).then_some(context)
 }
 
-/// Ends the use of a device's heap, and resets the device as its heap knows it. The program is
-/// about to reset the device. That ends the heap's live memory.
+/// Ends the use of a device's heap and resets gpuheap's `Device`, because the program is about to
+/// reset the device. The reset ends the heap's live memory.
 pub(crate) fn reset(device: CUdevice) {
     if fork::count() != 0 {
         return;
@@ -133,8 +136,8 @@ pub(crate) fn reset(device: CUdevice) {
         let null = ptr::null_mut();
         if place.compare_exchange(found, null, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             resets::add(device, &served.heap);
-            // SAFETY: the program resets the device next, so it uses the memory no more. If this
-            // fails, the program's own reset returns the error.
+            // SAFETY: the program resets the device next, so it no longer uses the memory. If this
+            // reset fails, the program's own reset returns the error.
             let _: Result<Device, Error> = unsafe { served.device.clone().reset() };
         }
     }
@@ -179,7 +182,8 @@ fn open(context: CUcontext) -> Option<&'static Served> {
     Some(made)
 }
 
-/// Returns the device of a context, if the context is primary. It is the thread's current one.
+/// Returns the device of a context, if the context is primary. `context` is current to the calling
+/// thread.
 fn primary_of(context: CUcontext) -> Option<CUdevice> {
     let (code, device) = Out::local(0, real::cuCtxGetDevice);
     if !code.is_success() {
@@ -190,7 +194,7 @@ fn primary_of(context: CUcontext) -> Option<CUdevice> {
     if !code.is_success() {
         return None;
     }
-    // The context stays, because it is current.
+    // Releasing this reference does not end the context, because it is current and so has another.
     let _ = real::cuDevicePrimaryCtxRelease_v2(device);
     (primary == context).then_some(device)
 }
@@ -200,14 +204,16 @@ fn open_heap(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Serve
     let mut builder = Heap::builder(&device);
     let is_chosen = std::env::var_os("GPUHEAP_POOL").is_some_and(|pool| !pool.is_empty());
     if !is_chosen && has_peers(&device) {
-        // Plain allocations of the driver. Other devices reach them once the program allows it.
+        // `split` takes plain allocations of the driver. Other devices can access these once the
+        // program enables peer access.
         builder = builder.pool(PoolKind::Split);
     }
     let heap = builder.build()?;
-    // The default handler reports the memory that a thread leaves. Here other threads may free it.
+    // The default handler reports memory that is live at a thread's end. In a CUDA program, other
+    // threads may free that memory.
     heap.on_thread_end(|_| {});
-    // Without a wait in the free, earlier work may still use freed memory: work of the legacy
-    // default stream, and of all streams that wait for that stream.
+    // If a free does not wait, work on the legacy default stream, and on streams that synchronise
+    // with it, may still use the freed memory. The default stream orders reuse after that work.
     let plain = if waits { device.stream() } else { device.default_stream() }?;
     for warning in heap.memory_status().into_iter().flat_map(|status| status.warnings) {
         messages::write(&warning);
@@ -228,7 +234,7 @@ fn open_heap(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Serve
     })
 }
 
-/// Returns `true` if the process sees other devices too.
+/// Returns `true` if the process sees more than one device, or if their number is unknown.
 fn has_peers(device: &Device) -> bool {
     let mut count = 0;
     // SAFETY: the pointer is valid for a write.
@@ -236,14 +242,15 @@ fn has_peers(device: &Device) -> bool {
     !asked.is_success() || count > 1
 }
 
-/// Returns a stream of the program's call, or a heap's own stream, for the tables.
+/// Returns a live stream, for calls of the tables. The stream is an argument of the program's call,
+/// or a heap's own.
 pub(crate) fn live(stream: CUstream) -> LiveStream {
     // SAFETY: CUDA requires that a stream lives while a call uses it. A heap's own stream lives as
     // long as the heap.
     unsafe { LiveStream::new(raw(stream)) }
 }
 
-/// Returns a stream as C passes it.
+/// Returns a stream as the pointer that C passes.
 pub(crate) fn raw(stream: CUstream) -> *mut c_void {
     ptr::without_provenance_mut(stream.0)
 }

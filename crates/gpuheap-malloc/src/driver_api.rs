@@ -82,7 +82,7 @@ pub(crate) fn cuMemPoolGetAttribute(
 }
 
 pub(crate) fn cuIpcGetMemHandle(handle: Out<c_void>, pointer: CUdeviceptr) -> CUresult {
-    // The driver's handle would be for the whole allocation around the block.
+    // The driver would make a handle for the whole allocation of the heap that contains the block.
     if serve::has_block(pointer) {
         counts::report_refused_handle();
         return CUresult::ERROR_NOT_SUPPORTED;
@@ -135,12 +135,12 @@ pub(crate) fn cuGetProcAddress_v2(
     code
 }
 
-/// Calls `serve`, unless the runtime calls on behalf of `runtime_api`.
+/// Calls `serve`. If the runtime makes this call on behalf of `runtime_api`, returns `None`.
 fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
     if runtime_api::is_passing_on() { None } else { serve() }
 }
 
-/// Counts a free that was passed on.
+/// Counts a free that was passed on, and returns its code.
 fn passed_on(pointer: CUdeviceptr, code: CUresult) -> CUresult {
     if !runtime_api::is_passing_on() {
         counts::count_pass_on(pointer, code);

@@ -1,17 +1,17 @@
-//! Figures of a heap in the place of a pool of the driver.
+//! Figures of a heap, reported as figures of the driver's pool that the heap replaces.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::{Error, Heap, Limits, Meter};
 
-/// Requested bytes of the allocations in no stream's order, by `cuMemAlloc`. No pool of the driver
-/// would have them.
+/// Requested bytes of the allocations of `cuMemAlloc`, in no stream's order. Figures of a pool
+/// exclude them, because the driver would not take them from a pool.
 #[derive(Default)]
 pub(crate) struct PlainBytes {
     live: AtomicU64,
     /// High-water mark of `live` since the last trim. Freed memory up to this mark stays in the
-    /// heap's cache, and counts for no pool.
+    /// heap's cache, and does not count as memory of the pool.
     peak: AtomicU64,
 }
 
@@ -27,26 +27,29 @@ impl PlainBytes {
         self.live.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts memory of `cuMemAlloc` that was freed by now as returned to the driver.
+    /// Counts all freed memory of `cuMemAlloc` as returned to the driver, because the heap was
+    /// trimmed.
     pub(crate) fn trimmed(&self) {
         self.peak.store(self.live.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
-/// High-water marks that the program can reset, and the limit that a release threshold replaces.
+/// High-water marks that the program can reset, and the soft limit that a release threshold
+/// replaces.
 pub(crate) struct Marks {
     /// Soft limit of the heap as it was opened.
     soft_limit: Option<u64>,
-    /// Meter since the last reset of the mark of used bytes; `None` before any.
+    /// Meter since the last reset of the mark of used bytes; `None` before the first reset.
     used: Mutex<Option<Meter>>,
-    /// Mark of reserved bytes since its last reset; `None` before any.
+    /// Mark of reserved bytes since its last reset; `None` before the first reset.
     reserved: Mutex<Option<Reserved>>,
 }
 
-/// Mark of the heap's reserved bytes since a reset.
+/// High-water mark of the heap's reserved bytes since the program reset the mark.
 #[derive(Clone, Copy)]
 struct Reserved {
-    /// The heap's own mark at the reset. Once it grows, it is the mark since the reset too.
+    /// The heap's own high-water mark at the reset. Once the heap's mark exceeds this value, it is
+    /// also the mark since the reset.
     before: u64,
     /// Highest number of reserved bytes that a query found since the reset.
     seen: u64,
@@ -58,12 +61,12 @@ impl Marks {
         Marks { soft_limit, used: Mutex::default(), reserved: Mutex::default() }
     }
 
-    /// Begins the mark of used bytes anew.
+    /// Resets the mark of used bytes.
     pub(crate) fn reset_used(&self, heap: &Heap) {
         *lock(&self.used) = heap.meter().ok();
     }
 
-    /// Begins the mark of reserved bytes anew.
+    /// Resets the mark of reserved bytes.
     pub(crate) fn reset_reserved(&self, heap: &Heap) {
         if let Ok(usage) = heap.usage() {
             let mark = Reserved { before: usage.reserved_peak, seen: usage.reserved };
@@ -71,7 +74,7 @@ impl Marks {
         }
     }
 
-    /// Returns the limits of a heap whose pool gets a release threshold.
+    /// Returns the limits for a heap, if the pool that it replaces gets a release threshold.
     pub(crate) fn limits(&self, heap: &Heap, threshold: u64) -> Limits {
         let mut limits = heap.limits();
         limits.soft = match threshold {
@@ -82,10 +85,10 @@ impl Marks {
     }
 }
 
-/// Bytes that the driver maps or frees at least, on all devices with virtual memory so far.
+/// Least bytes that the driver maps or frees at once, on all devices with virtual memory so far.
 const GRANULE: u64 = 2 << 20;
 
-/// A heap's bytes as figures of a pool.
+/// Figures of a pool in bytes, computed from a heap.
 pub(crate) struct Figures {
     pub(crate) used: u64,
     pub(crate) used_high: u64,
@@ -94,8 +97,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Reads the figures of the heap without the allocations in no stream's order. The marks are
-    /// exact while the bytes of these allocations stay the same.
+    /// Reads the figures of the heap, without allocations in no stream's order. The high-water
+    /// marks are exact while the bytes of these allocations do not change.
     pub(crate) fn read(heap: &Heap, plain: &PlainBytes, marks: &Marks) -> Result<Figures, Error> {
         let usage = heap.usage()?;
         let live = plain.live.load(Ordering::Relaxed);
@@ -114,7 +117,8 @@ impl Figures {
         };
         let used = usage.live.saturating_sub(live);
         if used == 0 {
-            // A trim cannot return the rest of a granule that has one of these allocations.
+            // A trim cannot return a granule that contains an allocation in no stream's order, so
+            // whole granules are excluded.
             outside = outside.next_multiple_of(GRANULE);
         }
         let reserved = usage.reserved.saturating_sub(outside);

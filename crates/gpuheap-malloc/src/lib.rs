@@ -1,13 +1,13 @@
 //! The drop-in: a library that is preloaded into a CUDA program and serves its allocations from a
 //! heap of gpuheap.
 //!
-//! The loader binds the program's calls of the functions in `table.rs` to this library. Programs
-//! that look functions up get them from it too: `dlsym` and `cuGetProcAddress` are in its hands.
-//! Its own calls of the driver go to the real functions (`real.rs`), and so do all calls that the
-//! heap does not serve.
+//! The loader binds the program's calls of the functions in `table.rs` to this library. A program
+//! that looks up these functions gets this library's too, because it replaces `dlsym` and
+//! `cuGetProcAddress`. The library itself calls the driver's real functions (`real.rs`). All calls
+//! that the heap does not serve are passed on to the real functions.
 //!
-//! Nothing runs when the library is loaded. No panic leaves it, and in a forked child it passes
-//! every call on.
+//! No code runs when the library is loaded. No panic reaches the program. In a forked child, every
+//! call is passed on.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! Lookups of symbols in loaded libraries, by the loader.
+//! Lookups of symbols in loaded libraries through the loader.
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::c_int;
@@ -16,16 +16,17 @@ pub(crate) type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void
 /// Type of `dlsym`.
 pub(crate) type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Returns the function `symbol` of the first library after this one in the loader's order.
+/// Returns the function `symbol` from the first library that has it after this library in the
+/// loader's order.
 pub(crate) fn next(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_NEXT, symbol)
 }
 
-/// Returns the function `symbol` of a library, if the library is loaded already.
+/// Returns the function `symbol` from a library, if the library is already loaded.
 pub(crate) fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    // The reference is kept, so that the address stays valid.
+    // The handle is not closed, so that the address stays valid.
     if handle.is_null() { None } else { search(handle, symbol) }
 }
 
@@ -34,15 +35,16 @@ pub(crate) fn is_loaded(library: &CStr) -> bool {
     // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        // Closes the handle that the call above opened: the library stays as the program has it.
+        // Closes the handle that `dlopen` opened above. The library stays loaded for the program.
         !handle.is_null() && libc::dlclose(handle) == 0
     }
 }
 
-/// Loads a library for the rest of the process, or returns the loader's reason why it cannot.
+/// Loads a library for the rest of the process. If the loader cannot load it, returns the loader's
+/// reason.
 pub(crate) fn load(library: &CStr) -> Result<(), String> {
-    // SAFETY: the name is a C string. The library's initialisers run, as for the program's own call
-    // a moment before or after.
+    // SAFETY: the name is a C string. The library's initialisers run as they would in the program's
+    // own call of `dlopen`.
     unsafe {
         if !libc::dlopen(library.as_ptr(), libc::RTLD_NOW).is_null() {
             return Ok(());
@@ -55,7 +57,8 @@ pub(crate) fn load(library: &CStr) -> Result<(), String> {
     }
 }
 
-/// Returns the file of the library or program that contains an address; empty if none does.
+/// Returns the file of the library or program that contains an address. Returns an empty path if no
+/// file contains the address.
 pub(crate) fn file_of(address: *const c_void) -> PathBuf {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name
@@ -68,7 +71,7 @@ pub(crate) fn file_of(address: *const c_void) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(name.to_bytes()))
 }
 
-/// Keeps the library that contains an address loaded to the end of the process.
+/// Keeps the library that contains an address loaded until the process ends.
 pub(crate) fn pin(address: *mut c_void) {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name
@@ -108,7 +111,7 @@ pub(crate) fn loaders_load() -> Option<Load> {
 pub(crate) fn loaders_search() -> Option<Search> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut found = FOUND.load(Ordering::Relaxed);
-    // Its version differs between machines and releases of glibc.
+    // The version of the symbol `dlsym` differs between machines and releases of glibc.
     for version in [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"] {
         if found.is_null() {
             // SAFETY: both are C strings.

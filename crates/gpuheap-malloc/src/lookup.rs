@@ -1,5 +1,5 @@
-//! Lookups by the program: `dlsym` and `cuGetProcAddress` find this library's functions by the
-//! names of the table, and `dlopen` of the driver is noted.
+//! Lookups by the program. For names in the table, `dlsym` and `cuGetProcAddress` return this
+//! library's functions. `dlopen` notes that the program loads the driver.
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::CStr;
@@ -20,7 +20,7 @@ use crate::missing_driver;
 use crate::real;
 use crate::table::{Out, Text};
 
-/// Puts this library's function in the place of the one that `cuGetProcAddress` found.
+/// Replaces the function that `cuGetProcAddress` found with this library's function of that name.
 pub(crate) fn replace(
     base: Text,
     function: Out<*mut c_void>,
@@ -36,9 +36,10 @@ pub(crate) fn replace(
     let (twin, second) = (format!("{base}_ptsz"), format!("{base}_v2"));
     let symbol = match lookup(base, version, per_thread) {
         Lookup::Found(symbol) => symbol,
-        // The table of the driver lacks a few functions, mostly of one variant.
+        // The driver crate's table lacks a few functions, most of which have only one variant.
         _ if per_thread && real::own_address(&twin).is_some() => &twin,
-        // Arrays, and handles of other processes: their second variant is from CUDA 11 or before.
+        // Functions for arrays and for handles of other processes have had a second variant since
+        // CUDA 11 or earlier.
         Lookup::NotFound if version >= 11_000 && real::own_address(&second).is_some() => &second,
         _ => base,
     };
@@ -55,14 +56,14 @@ pub(crate) fn replace(
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Answer {
-    /// Function of this library in the place of the found one, or null.
+    /// Function of this library that replaces the found one, or null.
     ours: *mut c_void,
     /// The loader's `dlsym`, for the searches that `ours` does not answer.
     loaders: Option<Search>,
 }
 
-/// Answers a search of the code at `caller`. `dlsym` calls it, and jumps to the loader's `dlsym` if
-/// the search is not for a function of the table.
+/// Answers a search that the code at `caller` makes. `dlsym` calls this function. If the search is
+/// not for a function of the table, `dlsym` then jumps to the loader's `dlsym`.
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn answer(
     handle: *mut c_void,
@@ -71,7 +72,8 @@ unsafe extern "C" fn answer(
 ) -> Answer {
     let answer = Answer { ours: ptr::null_mut(), loaders: loaders_search() };
     let Some(dlsym) = answer.loaders else { return answer };
-    // A library that searches after itself stands between the program and CUDA, as this one does.
+    // A library that searches with `RTLD_NEXT` wraps CUDA as this one does, so it gets the next
+    // real function.
     if symbol.is_null() || handle == libc::RTLD_NEXT {
         return answer;
     }
@@ -86,9 +88,10 @@ unsafe extern "C" fn answer(
     if found.is_null() {
         return answer;
     }
-    // A search of all libraries finds this one. Without CUDA, the program gets the loader's error.
+    // A search in all libraries finds this library's function even if CUDA is not loaded. The
+    // program then gets the loader's error.
     if found == ours && !real::is_loaded(name) {
-        // SAFETY: a search after this library for a function that CUDA alone has.
+        // SAFETY: the search starts after this library, and only CUDA has a function of this name.
         unsafe { dlsym(libc::RTLD_NEXT, symbol) };
         return Answer { loaders: None, ..answer };
     }
@@ -112,11 +115,12 @@ fn library_of(address: *const c_void) -> usize {
     }
 }
 
-/// `dlsym`: finds this library's functions by the names of the table, for every search but this
-/// library's own.
+/// `dlsym`: returns this library's functions for the names of the table, except to searches by this
+/// library.
 ///
-/// The loader's `dlsym` finds by its return address after which library `RTLD_NEXT`
-/// searches. It is therefore jumped to, with the arguments and the return address of this call.
+/// For `RTLD_NEXT`, the loader's `dlsym` searches after the library that contains its return
+/// address. This function therefore jumps to the loader's `dlsym`, with the arguments and the
+/// return address of the program's call.
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the function has the type of `dlsym`, and answers as it does.
 #[unsafe(no_mangle)]
@@ -152,12 +156,12 @@ struct Loading {
     mode: c_int,
 }
 
-/// Notes that the code at `caller` loads a library. `dlopen` calls it, and jumps to the loader's
-/// `dlopen` with the mode that it returns.
+/// Notes that the code at `caller` loads a library. `dlopen` calls this function, then jumps to the
+/// loader's `dlopen` with the returned mode.
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_void) -> Loading {
     let loading = Loading { loaders: loaders_load(), mode };
-    // With RTLD_NOLOAD, the program only looks if the library is loaded.
+    // With RTLD_NOLOAD, the program only checks if the library is loaded.
     if file.is_null() || mode & libc::RTLD_NOLOAD != 0 {
         return loading;
     }
@@ -170,15 +174,16 @@ unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_vo
     }
     // A panic must not reach the program.
     let _ = catch_unwind(AssertUnwindSafe(|| missing_driver::note_load(file, caller)));
-    // The driver stays loaded after the program closes it, so that it is not missed at the exit.
+    // The driver stays loaded after the program closes it, so that it is not reported as missing at
+    // the exit.
     Loading { mode: mode | libc::RTLD_NODELETE, ..loading }
 }
 
 /// `dlopen`: notes that the program loads the driver.
 ///
-/// The loader's `dlopen` finds the calling library by its return address, and searches the folders
-/// that this library names. It is therefore jumped to, as in `dlsym`, with the mode that `loads`
-/// returns.
+/// The loader's `dlopen` searches the folders that the calling library names, and finds that
+/// library by the return address. This function therefore jumps to the loader's `dlopen`, with the
+/// return address of the program's call and the mode that `loads` returns.
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the function has the type of `dlopen`, and answers as it does.
 #[unsafe(no_mangle)]

@@ -3,8 +3,8 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Writes a message to stderr, in one piece. Takes no lock, because a child may be forked while
-/// another thread writes.
+/// Writes a message to stderr in one piece. Takes no lock, because a fork during another thread's
+/// write would leave the lock taken in the child.
 pub(crate) fn write(text: &str) {
     let text = format!("gpuheap: {text}\n");
     without_broken_pipes(|| {
@@ -27,8 +27,8 @@ fn is_interrupted() -> bool {
     std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
 }
 
-/// Calls `write` so that a write to a pipe without a reader fails. By default, its signal ends the
-/// program.
+/// Calls `write` so that a write to a pipe without a reader returns an error. By default, such a
+/// write raises a signal that ends the program.
 fn without_broken_pipes(write: impl FnOnce()) {
     let mut pipe = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();

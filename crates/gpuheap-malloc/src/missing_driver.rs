@@ -1,5 +1,5 @@
-//! Message for a program that uses CUDA without a driver: the searched places, and the command that
-//! runs the program on the emulated driver. At most one message in each process.
+//! Message for a program that uses CUDA without a driver. It lists the searched places, and the
+//! command that runs the program on the emulated driver. A process writes at most one message.
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::c_void;
@@ -27,11 +27,11 @@ const LONGEST_COMMAND: usize = 200;
 /// `true` once a message was written.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// Id of the process that loaded the driver by name; 0 if it did not. A forked child has another
-/// id.
+/// Id of the process that tried to load the driver by name; 0 if no process did. In a forked child,
+/// the id differs from the child's.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns `true` if a library is the driver, by its name.
+/// Returns `true` if the file name of a library is a name of the driver.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_driver(file: &CStr) -> bool {
     let name = file.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -46,8 +46,8 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
     counts::note_cuda();
     ASKED.store(std::process::id(), Ordering::Relaxed);
-    // The program may search other folders than a search from here, or try more names. Then the
-    // message waits for the exit.
+    // If the program may search other folders than a search from here, or may try other names, the
+    // message is written at the exit.
     if file == DRIVER
         && found_elsewhere().is_none()
         && !search_path::brings_folders(caller)
@@ -57,14 +57,14 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
 }
 
-/// Writes the message at the exit of a process that searched for a driver and has none.
+/// Writes the message at the exit of a process that tried to load a driver, if no driver is loaded.
 pub(crate) fn report_at_exit() {
     if ASKED.load(Ordering::Relaxed) == std::process::id() && !loader::is_loaded(DRIVER) {
         say_absent("libcuda.so.1 was not found");
     }
 }
 
-/// Writes a message for a call of the runtime that made no context.
+/// Writes a message if a call of the runtime failed and made no context.
 pub(crate) fn report_no_context(code: CUresult) {
     if code.is_success() || SAID.load(Ordering::Relaxed) {
         return;
@@ -76,7 +76,7 @@ pub(crate) fn report_no_context(code: CUresult) {
         }
     } else if first() {
         let path = driver().display().to_string();
-        // A number of the runtime alone.
+        // Only the runtime uses code 35.
         let reason = match code.0 {
             35 => "cudaErrorInsufficientDriver (35): the driver is older than the runtime needs",
             _ => &format!("{code:?}"),
@@ -87,12 +87,12 @@ pub(crate) fn report_no_context(code: CUresult) {
     }
 }
 
-/// Writes a message for a driver that does not start.
+/// Writes a message if `cuInit` of the driver failed with `code`.
 pub(crate) fn report_failed_start(code: CUresult) {
     if !loader::is_loaded(DRIVER) {
         return report_no_context(code);
     }
-    // Codes in a forked child, and at the end of the process.
+    // In a forked child and at the end of the process, these codes are expected.
     let expected = [CUresult::ERROR_NOT_INITIALIZED, CUresult::ERROR_DEINITIALIZED];
     if expected.contains(&code) || !first() {
         return;
@@ -141,21 +141,22 @@ fn say_absent(reason: &str) {
     messages::write(&text);
 }
 
-/// Returns `true` for the first message of the process.
+/// Returns `true` at the first call in the process, so that one message is written.
 fn first() -> bool {
     !SAID.swap(true, Ordering::Relaxed)
 }
 
-/// Returns the first file among the driver's usual places outside of the loader's folders.
+/// Returns the first driver file in the usual places that the loader does not search.
 fn found_elsewhere() -> Option<&'static Path> {
     SEARCH_PATHS.iter().skip(1).map(Path::new).find(|path| path.is_file())
 }
 
-/// Returns the lines that say how the program runs without a GPU.
+/// Returns lines with the command that runs the program without a GPU.
 fn on_the_emulated_driver() -> String {
     let nvcc = match real::has_runtime() {
         true => "",
-        // Its default, a runtime inside the program, works with NVIDIA's driver alone.
+        // By default, nvcc links the runtime statically. A static runtime works only with NVIDIA's
+        // driver.
         false => " (a program of nvcc: build it with nvcc -cudart shared first)",
     };
     let mut text =
@@ -183,7 +184,7 @@ fn on_the_emulated_driver() -> String {
     text
 }
 
-/// Returns the command line of the process, as a shell takes it.
+/// Returns the command line of the process, quoted for a shell.
 fn command() -> String {
     let read = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let words = read.split(|byte| *byte == 0).filter(|word| !word.is_empty());
@@ -196,7 +197,7 @@ fn command() -> String {
     }
 }
 
-/// Returns a word as a shell takes it.
+/// Returns a word of a command line, quoted for a shell.
 fn quoted(word: &OsStr) -> String {
     let word = word.to_string_lossy();
     let is_plain = |each: char| each.is_ascii_alphanumeric() || "/._-+=:,@%".contains(each);

@@ -1,9 +1,9 @@
-//! The driver's pools in whose place a heap serves.
+//! Functions for the driver's pools that heaps replace.
 //!
-//! `cuMemAllocAsync` takes memory from the device's current pool. The drop-in serves it from the
-//! heap, so figures of that pool include the heap's, and a trim of that pool flushes the heap.
-//! Memory that the program takes from the pool by its handle stays with the driver, and is in the
-//! driver's own figures.
+//! `cuMemAllocAsync` takes memory from the device's current pool. The drop-in serves these
+//! allocations from the heap. Figures of that pool therefore include the heap's bytes, and a trim
+//! of that pool flushes the heap. If the program allocates from the pool by its handle, the driver
+//! serves the memory and counts it in the driver's own figures.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ use crate::figures::Figures;
 use crate::real;
 use crate::table::Out;
 
-/// Adds the heap's bytes to a figure of a pool that the driver wrote to `value`.
+/// Adds the heap's bytes to a pool's figure. The driver has written the figure to `value`.
 pub(crate) fn add_to_figure(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let figure: fn(&Figures) -> u64 = match attribute {
         Attribute::USED_MEM_CURRENT => |figures| figures.used,
@@ -29,9 +29,10 @@ pub(crate) fn add_to_figure(pool: CUmemoryPool, attribute: Attribute, value: Out
     let _ = value.get().and_then(|bytes| value.write(bytes.saturating_add(figure(&figures))));
 }
 
-/// Changes an attribute of the heap in the place of a pool: resets a mark, or takes a release
-/// threshold as the soft limit. A threshold of 0, the driver's default, and one without bound leave
-/// the limit that the heap was opened with. The driver has taken the attribute from `value`.
+/// Changes the heap after the program set an attribute of the pool that the heap replaces. Resets a
+/// mark, or sets the soft limit to a release threshold. If the threshold is 0, the driver's
+/// default, or unbounded, the heap keeps the limit that it was opened with. The driver has already
+/// read the attribute from `value`.
 pub(crate) fn set_attribute(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let Some(served) = served(pool) else { return };
     let (heap, marks) = (served.heap(), &served.marks);
@@ -40,16 +41,16 @@ pub(crate) fn set_attribute(pool: CUmemoryPool, attribute: Attribute, value: Out
         Attribute::RESERVED_MEM_HIGH => marks.reset_reserved(heap),
         Attribute::RELEASE_THRESHOLD => {
             let Ok(threshold) = value.cast::<u64>().get() else { return };
-            // The driver has taken the threshold, so a failure to give memory back is not the
-            // program's.
+            // The driver has accepted the threshold, so the program's call succeeds even if the
+            // heap cannot give back memory.
             let _ = heap.set_limits(marks.limits(heap, threshold));
         }
         _ => {}
     }
 }
 
-/// Returns the heap's cached memory above `keep` bytes to the driver, in the place of a pool that
-/// the driver trimmed.
+/// Returns the heap's cached memory above `keep` bytes to the driver. The driver has already
+/// trimmed the pool that the heap replaces.
 pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
     let Some(served) = served(pool) else { return CUresult::SUCCESS };
     let trimmed = match keep as u64 {
@@ -66,7 +67,7 @@ pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
     }
 }
 
-/// Returns the heap that serves in the place of a pool: the pool is the current one of its device.
+/// Returns the heap that replaces a pool; `None` if the pool is not the current pool of its device.
 fn served(pool: CUmemoryPool) -> Option<&'static Served> {
     devices::all().find(|served| {
         let (code, current) = Out::local(CUmemoryPool::NULL, |current| {

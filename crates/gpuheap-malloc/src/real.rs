@@ -1,8 +1,9 @@
 //! The real functions of CUDA's libraries, for the calls that are passed on.
 //!
-//! A function is looked for behind this library in the loader's order. A library that a program
-//! loaded for itself alone, as Python does, is not in that order: it is found by its name, or by
-//! the address that the program's own search found.
+//! A function is searched in the libraries after this one in the loader's order. That order does
+//! not contain libraries that a program loaded with `RTLD_LOCAL`, as Python does. In such a
+//! library, a function is found by the library's name, or from the address that the program's own
+//! search returned.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -18,9 +19,9 @@ use crate::loader;
 use crate::table::{In, Out, Text};
 use crate::unserved::IpcHandle;
 
-/// Names of the driver's library.
+/// File names of the driver's library.
 const DRIVER: &[&CStr] = &[c"libcuda.so.1"];
-/// Names of the runtime's library, the newest first.
+/// File names of the runtime's library, newest first.
 const RUNTIME: &[&CStr] = &[c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0"];
 
 /// Returns `true` if the runtime's library is loaded.
@@ -40,7 +41,7 @@ impl Real {
         Real { symbol, libraries, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns the function's address; `None` if no loaded library has it.
+    /// Returns the function's address; `None` if no loaded library contains the function.
     #[inline]
     fn address(&self) -> Option<*mut c_void> {
         let known = self.address.load(Ordering::Relaxed);
@@ -58,8 +59,8 @@ impl Real {
         found.inspect(|found| self.address.store(*found, Ordering::Relaxed))
     }
 
-    /// Remembers the address that the program's own search found, whose library the program may
-    /// close.
+    /// Records the address that the program's own search found. Pins the library, because the
+    /// program may close it.
     fn note(&self, address: *mut c_void) {
         let null = ptr::null_mut();
         let noted =
@@ -77,8 +78,8 @@ macro_rules! functions {
             #[allow(dead_code, reason = "a per-thread twin is passed on as the function, with that stream")]
             pub(crate) fn $symbol($($arg: $type),*) -> CUresult {
                 match reals::$symbol.address() {
-                    // SAFETY: the symbol has this signature in CUDA's headers. The arguments are
-                    // from the program's own call, or handles and places that are valid by
+                    // SAFETY: the symbol has this signature in CUDA's headers. The arguments come
+                    // from the program's own call, or are handles and pointers that are valid by
                     // their types. CUDA's libraries are not unloaded.
                     Some(found) => unsafe {
                         let function: unsafe extern "C" fn($($type),*) -> CUresult = transmute(found);
@@ -141,12 +142,12 @@ mod own {
 
     macro_rules! addresses {
         ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
-            // SAFETY: the table has the types of the symbols.
+            // SAFETY: the table declares the symbols with their types.
             unsafe extern "C" {
                 $(fn $symbol($($arg: $type),*) -> CUresult;)*
             }
 
-            /// Returns the function of this library that takes the place of `symbol`.
+            /// Returns the function of this library that replaces `symbol`.
             pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
                 match symbol {
                     $(stringify!($symbol) => Some($symbol as *mut c_void),)*
@@ -163,7 +164,7 @@ pub(crate) use own::address as own_address;
 
 macro_rules! note {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
-        /// Remembers the address of a real function that the program's own search found.
+        /// Records the address of a real function that the program's own search found.
         pub(crate) fn note(symbol: &str, address: *mut c_void) {
             if Some(address) == own_address(symbol) {
                 return;
@@ -180,7 +181,7 @@ interposed_functions!(note);
 
 macro_rules! is_loaded {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
-        /// Returns `true` if a loaded library has a real function.
+        /// Returns `true` if a loaded library of CUDA contains the real function `symbol`.
         #[cfg(target_arch = "x86_64")]
         pub(crate) fn is_loaded(symbol: &str) -> bool {
             match symbol {

@@ -1,4 +1,4 @@
-//! The account at the end of the process.
+//! The account of allocations that is written at the end of the process.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,8 +15,8 @@ use crate::settings::{self, Report};
 use crate::unserved::Account;
 use crate::{messages, missing_driver};
 
-/// Called by the loader after the program's handlers for the exit and the destructors of its
-/// libraries.
+/// Function that the loader calls at the exit, after the program's exit handlers and the
+/// destructors of its libraries.
 #[used]
 // SAFETY: the section holds functions without arguments. The loader calls them at the exit.
 #[unsafe(link_section = ".fini_array")]
@@ -26,14 +26,14 @@ extern "C" fn at_exit() {
     // At exit, no code is left to handle a failure.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         missing_driver::report_at_exit();
-        // In a child, a lock may be held by a thread of the parent.
+        // In a forked child, a lock may be held by a thread that exists only in the parent.
         if fork::count() != 0 {
             return;
         }
         let past = resets::all();
         let is_used = USED_CUDA.load(Ordering::Relaxed) || !past.is_empty() || !Account::is_empty();
         let is_served = devices::all().next().is_some();
-        // The first served or counted call has read the settings.
+        // The settings were already read at the first served or counted call.
         if (is_used || is_served)
             && let Some(settings) = settings::get()
         {
@@ -56,7 +56,8 @@ extern "C" fn at_exit() {
     }));
 }
 
-/// Writes the account of a device: its heap, if it has one, and the heaps that ended with resets.
+/// Writes the account of a device: of its heap, if the device has one, and of the heaps that ended
+/// with resets.
 fn account(name: &str, served: Option<&Served>, past: &Resets, report: Report) {
     let usage = served.and_then(|served| served.heap().usage().ok());
     let stats = usage.as_ref().map(|usage| usage.stats).unwrap_or_default();
@@ -106,7 +107,7 @@ fn account(name: &str, served: Option<&Served>, past: &Resets, report: Report) {
     messages::write(&text);
 }
 
-/// Returns the sentence of a device's resets and of the memory that was lost with them.
+/// Returns the sentence about a device's resets and the memory that was lost in them.
 fn resets(past: &Resets) -> String {
     let times = match past.resets {
         1 => "reset once".to_owned(),

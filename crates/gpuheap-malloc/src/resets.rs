@@ -1,4 +1,4 @@
-//! Accounts of the heaps that ended with a reset of their device.
+//! Accounts of heaps that ended because their device was reset.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,18 +10,19 @@ use gpuheap_driver::CUdevice;
 #[derive(Clone, Default)]
 pub(crate) struct Resets {
     pub(crate) resets: u64,
-    /// Number of heaps. A reset of a device without a heap ends none.
+    /// Number of heaps that ended. A reset of a device without a heap is not counted here.
     pub(crate) heaps: u64,
     pub(crate) allocations: u64,
-    /// Highest number of live bytes in one heap.
+    /// Highest number of live bytes in any one heap.
     pub(crate) live_peak: u64,
-    /// Highest number of bytes that one heap had from the driver.
+    /// Highest number of bytes that any one heap held from the driver.
     pub(crate) reserved_peak: u64,
     /// Number of allocations that were live at a reset.
     pub(crate) lost: u64,
     /// Bytes of the lost allocations, as requested.
     pub(crate) lost_bytes: u64,
-    /// Places of the allocations that were lost last, if backtraces are recorded.
+    /// If backtraces are recorded: places of the allocations that the last reset with live memory
+    /// lost.
     pub(crate) leaks: Option<String>,
 }
 
@@ -32,7 +33,7 @@ pub(crate) fn count(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }
 
-/// Adds the account of a heap of the device that is about to end with a reset.
+/// Adds the account of a heap. The heap is about to end, because its device is reset.
 pub(crate) fn add(device: CUdevice, heap: &Heap) {
     let Ok(usage) = heap.usage() else { return };
     let live = usage.stats.live_allocations;

@@ -1,7 +1,7 @@
 //! The runtime's functions, as the program calls them.
 //!
-//! The runtime remembers the last failure of each thread. A failure that is made here is therefore
-//! made again in the runtime, by a call that fails in the same way.
+//! The runtime records the last error of each thread. If a function here fails, it therefore also
+//! makes a call of the runtime that fails with the same code.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::Cell;
@@ -17,13 +17,13 @@ use crate::{counts, devices, missing_driver, pools, real};
 const NO_ALLOCATION: CUdeviceptr = 1;
 
 thread_local! {
-    /// `true` while this thread passes a call on to the runtime. Without a destructor, so that it
-    /// exists at the thread's end too.
+    /// `true` while this thread passes on a call to the runtime. The variable has no destructor, so
+    /// it is still valid while the thread ends.
     static PASSING_ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns `true` while a call of this thread is passed on to the runtime, whose calls of the
-/// driver are then passed on too.
+/// Returns `true` while this thread passes on a call to the runtime. Calls of the driver that the
+/// runtime then makes are passed on too.
 pub(crate) fn is_passing_on() -> bool {
     PASSING_ON.get()
 }
@@ -117,7 +117,7 @@ pub(crate) fn cudaMemPoolGetAttribute(
 }
 
 pub(crate) fn cudaIpcGetMemHandle(handle: Out<c_void>, pointer: CUdeviceptr) -> CUresult {
-    // The driver's handle would be for the whole allocation around the block.
+    // The driver would make a handle for the whole allocation of the heap that contains the block.
     if serve::has_block(pointer) {
         counts::report_refused_handle();
         return CUresult::ERROR_NOT_SUPPORTED;
@@ -140,13 +140,14 @@ pub(crate) fn cudaDeviceReset() -> CUresult {
     pass_on(real::cudaDeviceReset)
 }
 
-/// Calls `serve` with a context current. The runtime makes one at a thread's first call.
+/// Calls `serve` with a context current. If the thread has no context yet, a call of the runtime
+/// makes it current.
 fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     serve().or_else(|| {
         if devices::current_context().is_some() {
             return None;
         }
-        // A free of no memory.
+        // A free of the null pointer makes the runtime create the context, and frees nothing.
         let code = pass_on(|| real::cudaFree(0));
         if devices::current_context().is_none() {
             missing_driver::report_no_context(code);
@@ -156,13 +157,13 @@ fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     })
 }
 
-/// Makes the runtime fail as for an allocation beyond the device's memory: no device has so much.
+/// Makes the runtime fail for lack of memory, with a request larger than the memory of any device.
 fn fail_for_memory() -> CUresult {
     let _ = pass_on(|| Out::local(0, |place| real::cudaMalloc(place, usize::MAX / 2)).0);
     CUresult::ERROR_OUT_OF_MEMORY
 }
 
-/// Makes the runtime fail as for a free of memory that is not allocated.
+/// Makes the runtime fail with the error for a free of memory that is not allocated.
 fn fail_for_address() -> CUresult {
     let _ = pass_on(|| real::cudaFree(NO_ALLOCATION));
     CUresult::ERROR_INVALID_VALUE

@@ -2,17 +2,17 @@
 
 use std::ffi::{c_int, c_void};
 
-/// State of a walk through the loaded objects, for the object that contains an address.
+/// State of a search through the loaded objects for the object that contains `address`.
 struct Object {
     address: usize,
-    /// Number of objects visited. The program is the first.
+    /// Number of objects visited. The first object is the program.
     visited: usize,
     brings_folders: bool,
 }
 
-/// Returns `true` if the library or program that has an address brings folders for the loader to
-/// search (RPATH, RUNPATH), or if the program does, or if any library has an RPATH. It holds for
-/// the libraries that it loads.
+/// Returns `true` if the loader may search extra folders (RPATH, RUNPATH) for the code at an
+/// address. The library or program that contains the address names them, or the program does, or
+/// any library has an RPATH. An RPATH also holds for libraries that the library loads.
 pub(crate) fn brings_folders(address: *const c_void) -> bool {
     let mut object = Object { address: address as usize, visited: 0, brings_folders: false };
     // SAFETY: the function has the required type, and `object` lives during the call.

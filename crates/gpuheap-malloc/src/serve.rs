@@ -1,4 +1,4 @@
-//! Allocations and frees of the program, by a heap.
+//! Allocations and frees of the program, served by a heap.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,7 +15,7 @@ use crate::{counts, real, settings};
 /// Place of an allocation or a free in the order of the device's work.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
-    /// Usable on all streams at once; freed after all work.
+    /// No stream's order: memory is usable on all streams at once, and is freed after all work.
     Plain,
     Stream(CUstream),
 }
@@ -26,7 +26,7 @@ impl Order {
     }
 }
 
-/// `true` once a stream began to capture a graph. Before that, no call queries streams for
+/// `true` once a stream began to capture a graph. While it is `false`, no call queries streams for
 /// captures.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
@@ -45,7 +45,7 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
             let served = devices::current_heap()?;
             (served, served.plain().raw())
         }
-        // The allocation becomes a node of the graph, so the driver makes it.
+        // In a capture, an allocation becomes a node of the graph, so the driver makes it.
         Order::Stream(stream) if is_capturing(stream) => return None,
         Order::Stream(stream) => (devices::heap_of_stream(stream)?, stream),
     };
@@ -56,7 +56,7 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
             counts::count_refused_request(&failure);
             return Some(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        // The driver's own call returns the reason, or succeeds.
+        // The call is passed on. The driver returns the reason, or succeeds.
         Err(_) => return None,
     };
     if is_plain {
@@ -81,7 +81,7 @@ fn is_out_of_memory(failure: &Failure, bytes: usize, served: &Served) -> bool {
 }
 
 impl Served {
-    /// Allocates memory in the order of a stream, and reports the request to `gpuheap dry-run`.
+    /// Allocates memory for use on a stream, and reports the request to `gpuheap dry-run`.
     fn allocate(
         &self,
         bytes: u64,
@@ -99,7 +99,7 @@ fn at(address: CUdeviceptr) -> *mut c_void {
     ptr::without_provenance_mut(address as usize)
 }
 
-/// Waits until no work uses memory that was just allocated in no stream's order.
+/// Waits until no earlier work uses the memory that was just allocated in no stream's order.
 fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
     let is_done = match CAPTURES.load(Ordering::Relaxed) {
         true => served.plain().is_done()?,
@@ -108,8 +108,8 @@ fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
     if is_done { Ok(()) } else { served.plain().synchronize() }
 }
 
-/// Frees memory; `None` if it is not from a heap, and the call is to be passed on. The program has
-/// ordered its work on the memory before the free, as CUDA requires.
+/// Frees memory; `None` if the memory is not from a heap. The call is then passed on. The program
+/// has ordered its work on the memory before the free, as CUDA requires.
 pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
     if address == 0 {
         return None;
@@ -118,7 +118,8 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
         served.find(address, order.is_plain()).map(|allocation| (served, allocation))
     });
     let Some((served, allocation)) = found else {
-        // The driver would free the memory under the heap.
+        // If `address` is an allocation of the driver that a heap holds, a free by the driver would
+        // free memory of the heap.
         let is_heaps = devices::all().any(|served| served.heap().holds(address));
         return is_heaps.then(|| {
             counts::count_refused_free();
@@ -132,7 +133,7 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
             if !waited.is_success() {
                 return Some(waited);
             }
-            // SAFETY: all work of the device is done, so it comes before any point of this stream.
+            // SAFETY: all work of the device is done, so no work on the memory is left.
             unsafe { table.free_on_live(pointer, live(served.plain().raw())) }
         }
         Order::Plain => table.free(pointer),
@@ -153,7 +154,7 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
         return Some(CUresult::SUCCESS);
     };
     Some(match failure.status() {
-        // Another thread freed it first, or the stream is of another device.
+        // Another thread freed the memory first, or the stream belongs to another device.
         Status::UnknownAddress | Status::Refused => {
             counts::count_refused_free();
             CUresult::ERROR_INVALID_VALUE
@@ -170,8 +171,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // A wait for the context would break a capture on another stream. A free by the driver follows
-    // the capture's mode.
+    // A wait for the context would break a capture on another stream. A free by the driver waits
+    // too, and obeys the capture's mode.
     let freed = served.device().with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.
@@ -185,8 +186,8 @@ fn wait_for_device(served: &Served) -> CUresult {
     freed.unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
-/// Writes the free and the total memory, with the heap's cache as free and its limit as the total;
-/// `None` if the call is to be passed on.
+/// Writes the free and the total memory. The heap's cache counts as free, and the heap's hard limit
+/// bounds the total. Returns `None` if the call is to be passed on.
 pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<CUresult> {
     let served = devices::current_heap()?;
     if free.is_null() || total.is_null() {
@@ -207,7 +208,8 @@ pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<C
     Some(written.err().unwrap_or(CUresult::SUCCESS))
 }
 
-/// Announces the end of a stream to the heaps. Returns `false` if the stream has to live on.
+/// Announces the end of a stream to the heaps. Returns `false` if a heap still needs the stream, so
+/// it must not be destroyed.
 pub(crate) fn announce_end(stream: CUstream) -> bool {
     devices::all().all(|served| {
         let announce = || {
@@ -216,7 +218,8 @@ pub(crate) fn announce_end(stream: CUstream) -> bool {
                     .into_iter()
                     .all(|is_plain| served.table(is_plain).stream_ended(raw(stream)).is_ok())
         };
-        // A stream that captures a graph cannot be announced, and one whose work failed may not be.
+        // The end of a capturing stream cannot be announced. If work on the stream failed, the
+        // first attempt may fail.
         announce() || (served.heap().retire_all().is_ok() && announce())
     })
 }

@@ -1,4 +1,4 @@
-//! The drop-in's own variables of the environment.
+//! Environment variables that only the drop-in reads.
 
 use std::sync::OnceLock;
 
@@ -7,21 +7,21 @@ use crate::messages;
 /// Settings of the process.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
-    /// `true` if a free that is in no stream's order waits for the device.
+    /// `true` if a free in no stream's order waits for all work of the device.
     pub(crate) waits: bool,
     pub(crate) report: Report,
 }
 
-/// When the report at exit is written.
+/// Condition for writing the report at the exit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// If memory is live.
+    /// If memory is live, or was live at a reset.
     Leaks,
     Always,
     Off,
 }
 
-/// Returns the settings; `None` if one is invalid. They are read once.
+/// Returns the settings; `None` if a variable has an invalid value. The environment is read once.
 pub(crate) fn get() -> Option<Settings> {
     static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
     *SETTINGS.get_or_init(read)
@@ -34,7 +34,8 @@ fn read() -> Option<Settings> {
     Some(Settings { waits: waits?, report: report? })
 }
 
-/// Returns the value of a variable, by default the first; `None` after a message if it has another.
+/// Returns the value that a variable selects from `values`; the first one if the variable is not
+/// set. For any other text, writes a message and returns `None`.
 fn choice<T: Copy>(variable: &str, values: &[(&str, T)]) -> Option<T> {
     let written = std::env::var_os(variable).unwrap_or_default();
     let written = written.to_string_lossy();

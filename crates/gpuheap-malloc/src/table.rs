@@ -1,4 +1,4 @@
-//! The functions that take the place of the driver's and the runtime's, declared once.
+//! The functions of the driver and the runtime that this library replaces, declared once.
 
 use gpuheap_driver::{CUresult, abi};
 
@@ -6,22 +6,23 @@ pub(crate) type Out<T> = abi::Out<T, CUresult>;
 pub(crate) type In<T> = abi::In<T, CUresult>;
 pub(crate) type Text = abi::Text<CUresult>;
 
-/// Calls `$callback!` with every function that programs call here instead of in CUDA's libraries:
+/// Calls `$callback!` with every function that this library replaces:
 ///
 /// ```text
 /// library [how] symbol (arguments);
 /// ```
 ///
 /// `library` is the module of the function, `driver_api` or `runtime_api`. `how` is empty if the
-/// module has a function of the name, or says how the call is passed on to the real function:
+/// module contains a function named `symbol`. Otherwise `how` selects how the call is passed on:
 ///
-/// * `begins_capture`: after a note that streams capture graphs.
-/// * `counts KIND BYTES`: counted as memory that no heap serves, if it succeeds.
-/// * `per_thread SYMBOL`: to the module's function `SYMBOL`, with the thread's own default stream
-///   in the place of the null stream.
+/// * `begins_capture`: notes that streams capture graphs, then calls the real function.
+/// * `counts KIND BYTES`: calls the real function. If the call succeeds, counts `BYTES` as memory
+///   that no heap serves.
+/// * `per_thread SYMBOL`: calls the module's function `SYMBOL`, with the thread's own default
+///   stream instead of the null stream.
 ///
-/// Every function returns a `CUresult`: the codes of the runtime that are made here have the
-/// driver's numbers.
+/// Every function returns a `CUresult`. The runtime's error codes that this library returns have
+/// the same numbers in the driver.
 macro_rules! interposed_functions {
     ($callback:path) => {
         $callback! {

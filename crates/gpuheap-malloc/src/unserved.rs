@@ -1,4 +1,4 @@
-//! Counts of memory that the program takes from the driver and not from a heap.
+//! Counts of memory that the program takes from the driver without a heap.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,27 +8,27 @@ use gpuheap_driver::CUresult;
 
 use crate::settings;
 
-/// Way in which a program takes memory that no heap serves.
+/// Kind of memory that no heap serves.
 #[derive(Clone, Copy)]
 pub(crate) enum Foreign {
-    /// By a call that heaps serve in general: in a context that the program made, on a stream that
-    /// is capturing a graph, or after a refusal of the heap.
+    /// Memory from a call that heaps usually serve. It was made in a context of the program's own,
+    /// on a stream that is capturing a graph, or after the heap refused it.
     Unserved,
     Managed,
     Pitched,
     Array,
     Pool,
     Virtual,
-    /// Memory of another process, by its handle.
+    /// Memory of another process, opened with a handle.
     Imported,
 }
 
-/// Handle of another process's memory, passed by value.
+/// Handle for memory of another process. C passes it by value.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IpcHandle([u8; 64]);
 
-/// Number of allocations, and their bytes as far as the calls have them.
+/// Number of allocations, and their bytes. An allocation by a call without a size adds no bytes.
 #[derive(Default)]
 struct Counts {
     times: AtomicU64,
@@ -41,11 +41,11 @@ const NAMES: [&str; 7] =
 static COUNTS: [Counts; NAMES.len()] =
     [const { Counts { times: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; NAMES.len()];
 
-/// Counts an allocation if it succeeded, and returns its code. `bytes` is 0 if the call has no
-/// size.
+/// Counts an allocation if it succeeded, and returns its code. If the call has no size, `bytes` is
+/// 0.
 pub(crate) fn counted(kind: Foreign, bytes: usize, code: CUresult) -> CUresult {
     if code.is_success() {
-        // Read before the exit, when the program may have changed its environment.
+        // Reads the settings now: at the exit, the program may have changed its environment.
         let _ = settings::get();
         let counts = &COUNTS[kind as usize];
         counts.times.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ pub(crate) fn counted(kind: Foreign, bytes: usize, code: CUresult) -> CUresult {
     code
 }
 
-/// Account of the memory that was taken from the driver; empty if none was.
+/// Text of the account of memory that no heap serves. Empty if there was no such memory.
 pub(crate) struct Account;
 
 impl Account {

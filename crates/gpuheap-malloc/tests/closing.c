@@ -1,4 +1,5 @@
-/* Uses a function of a library that was closed: the address that it found is the drop-in's. */
+/* Calls a function that dlsym found in a library, before and after the library is closed. The
+ * function is the drop-in's. */
 #include <dlfcn.h>
 #include <stdio.h>
 

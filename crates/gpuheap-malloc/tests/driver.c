@@ -1,5 +1,5 @@
-/* Programs of the driver API that know nothing of gpuheap. The argument names one; each prints its
- * results. */
+/* Programs that use the driver API and no function of gpuheap. The argument selects the program;
+ * each prints its results. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -66,7 +66,7 @@ static void live(void) {
   printf("%d\n", first != second);
 }
 
-/* A wrong free is refused, and changes nothing. */
+/* Makes wrong frees. Each is refused and changes nothing. */
 static void wrong_frees(void) {
   ptr first = allocated(20 * MIB), second = allocated(20 * MIB), managed;
   CHECK(cuMemAllocManaged(&managed, 4096, 1));
@@ -96,7 +96,7 @@ static void limit(void) {
   CHECK(cuMemFree_v2(address));
 }
 
-/* Work that is done once it is released. */
+/* Work on a stream that blocks until `released` is posted. */
 static sem_t released;
 static volatile int done;
 
@@ -112,13 +112,14 @@ static void hold(stream held_up) {
 }
 
 static void *release(void *unused) {
-  /* Makes a missing wait likely to show. */
+  /* The delay makes it likely that a missing wait is detected. */
   usleep(20000);
   sem_post(&released);
   return unused;
 }
 
-/* Work of a stream that does not wait for others is done after a free, as after the driver's. */
+/* Frees memory while a stream has work. After the free that work is done, as after a free by the
+ * driver. */
 static void waits(void) {
   stream other = made_stream();
   pthread_t releases;
@@ -141,7 +142,8 @@ static void does_not_wait(void) {
   printf("done: %d\n", done);
 }
 
-/* Memory that a stream still uses is not handed out for all streams. */
+/* Frees memory that a stream still uses. The next plain allocation must not get it before that
+ * work is done. */
 static void in_use(void) {
   stream first = made_stream(), second = made_stream();
   pthread_t releases;
@@ -159,7 +161,7 @@ static void in_use(void) {
   CHECK(cuMemFree_v2(plain));
 }
 
-/* Memory goes from streams that are gone to all streams at once. */
+/* Frees memory on streams that then end, and reuses it on other streams. */
 static void streams(void) {
   for (int round = 0; round < 20; round++) {
     stream first = made_stream(), second = made_stream();
@@ -192,7 +194,7 @@ static void capture(void) {
   CHECK(cuMemsetD8Async(before, 1, MIB, captured));
   CHECK(cuStreamEndCapture(captured, &graph));
   CHECK(cuMemFree_v2(before));
-  /* A node of the graph: the driver makes it, and the emulated one does not. */
+  /* The allocation would become a node of the graph. The emulated driver does not support that. */
   CHECK(cuStreamBeginCapture_v2(captured, RELAXED));
   printf("allocated inside: %d\n", cuMemAllocAsync(&inside, MIB, captured));
   cuStreamEndCapture(captured, &graph);
@@ -215,7 +217,8 @@ static void own_context(void) {
   CHECK(cuMemFree_v2(address));
 }
 
-/* Memory in the primary context and in one of the program's own, freed in any of them. */
+/* Allocates in the primary context and in a context of the program's own, and frees memory of
+ * each while the other is current. */
 static void contexts(void) {
   context primary, own;
   CHECK(cuDevicePrimaryCtxRetain(&primary, 0));
@@ -229,11 +232,12 @@ static void contexts(void) {
   CHECK(cuMemFree_v2(more));
 }
 
-/* Memory that no heap serves. */
+/* Allocates memory that no heap serves. */
 static void foreign(void) {
-  /* The type, the device's location and its number, in the driver's structure of 32 bytes. */
+  /* The driver's structure of 32 bytes: allocation type, handle types, location type, device
+   * number. */
   uint32_t properties[8] = {1, 0, 1, 0};
-  /* Width, height, and a format and channels. */
+  /* The driver's array description. */
   struct {
     size_t width, height;
     uint32_t format, channels;
@@ -250,12 +254,12 @@ static void foreign(void) {
   CHECK(cuMemFreeAsync(pooled, NULL));
   CHECK(cuMemCreate(&handle, 2 * MIB, properties, 0));
   CHECK(cuMemRelease(handle));
-  /* The emulated driver has none, and a failed call is not counted. */
+  /* The emulated driver has no arrays. A failed call is not counted. */
   printf("array: %d\n", cuArrayCreate_v2(&array, &description) == 0);
   printf("too large: %d\n", cuMemAllocManaged(&managed, 0, 1));
 }
 
-/* Reads a pool's figure by each way in which a program finds a function. */
+/* Reads a pool's figure through each way in which a program can find the function. */
 static void pool_ways(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW), *pool;
   int (*ways[3])(void *, int, void *) = {cuMemPoolGetAttribute, NULL, NULL}, status;
@@ -294,7 +298,7 @@ static void found(void) {
   printf("a twin: %d\n", by_name == (void *)cuMemFreeAsync_ptsz);
   CHECK(cuGetProcAddress_v2("cuInit", &by_name, 12000, 0, &status));
   printf("another: %d %d\n", by_name == (void *)cuInit, dlsym(library, "cuInit") == (void *)cuInit);
-  /* Names that cuGetProcAddress gets without their variant. */
+  /* cuGetProcAddress takes these names without the suffix of their variant. */
   CHECK(cuGetProcAddress_v2("cuMemAllocPitch", &by_name, 12000, 0, &status));
   printf("counted: %d", by_name == (void *)cuMemAllocPitch_v2);
   CHECK(cuGetProcAddress_v2("cuMemAllocManaged", &by_name, 12000, 0, &status));

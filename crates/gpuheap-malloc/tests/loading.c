@@ -1,5 +1,5 @@
-/* Loads a runtime for itself alone, as Python does, and finds its functions by name. Then it closes
- * the library, and loads it again. */
+/* Loads a runtime with RTLD_LOCAL, as Python does, and finds its functions by name. Then closes
+ * the runtime and loads it again. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Allocates twice, on two threads, and ends as the argument says. */
+/* Allocates twice, on two threads. The argument selects how the program ends. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

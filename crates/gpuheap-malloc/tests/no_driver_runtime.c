@@ -1,5 +1,5 @@
-/* A runtime that looks for the driver at each call, as CUDA's does at its first, and has no other
- * memory. */
+/* A runtime that loads the driver at each call. CUDA's runtime does so at its first call. This
+ * one never allocates memory. */
 #include <dlfcn.h>
 #include <stddef.h>
 

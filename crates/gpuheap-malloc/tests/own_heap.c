@@ -1,4 +1,4 @@
-/* A program with a heap of its own, of the C interface. */
+/* A program that makes its own heap through the C interface. */
 #include <stdio.h>
 
 #include "gpuheap.h"

@@ -1,4 +1,5 @@
-/* Looks for CUDA, as programs do that can do without it. Linked with no library of CUDA. */
+/* Searches for CUDA like a program for which CUDA is optional. It is not linked with a library
+ * of CUDA. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-//! C programs that know nothing of gpuheap, under the drop-in, on the emulated device with its
+//! Runs C programs that do not call gpuheap under the drop-in, on the emulated device with its
 //! checks on. Needs a C compiler: `CC`, else `cc`.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 #[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 
-/// Line of the account for programs that free all.
+/// Line of the account for programs that free all memory.
 const ALL_FREED: &str = "all allocations were freed";
 
 #[test]
@@ -48,7 +48,7 @@ fn each_pool_serves() {
         for (program, times) in [("streams", 80), ("threads", 16_000)] {
             let (_, said) = Run::driver(program).with("GPUHEAP_POOL", pool).always().get();
             assert!(said.contains(ALL_FREED), "{pool}, {program}: {said}");
-            // A pool of the driver serves no thread's own default stream.
+            // The pool `driver` does not serve a thread's own default stream.
             let (times, lines) = match (pool, program) {
                 ("driver", "streams") => (60, 4),
                 _ => (times, 3),
@@ -79,7 +79,7 @@ fn limit_bounds_the_program() {
         printed,
         "26 of 32 MiB are free\ntoo much: 2\nmore than any device has: 2\nnothing: 1\nnowhere: 1\n"
     );
-    // The first refusal is explained.
+    // stderr explains the first refusal.
     assert!(said.starts_with("gpuheap: out of GPU memory: 60.000 MiB requested"), "{said}");
     assert!(said.contains("raise the limit by 34.000 MiB (GPUHEAP_MEMORY_LIMIT)"), "{said}");
     assert!(said.contains("out of memory 2 times"), "{said}");
@@ -197,7 +197,8 @@ fn missing_driver_is_reported_once() {
             let printed = String::from_utf8(output.stdout).unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert_eq!(printed, "35 35, last 0\n", "{said}");
-            // A driver elsewhere may still be loaded until the exit. An abort has no exit.
+            // If a driver exists elsewhere, the program could still load it, so the message waits
+            // for the exit. An abort has no exit.
             let is_deferred = has_driver() && is_static && end == "aborts";
             assert_eq!(said.matches("gpuheap: ").count(), usize::from(!is_deferred), "{said}");
             if is_deferred {
@@ -226,14 +227,14 @@ fn driver_in_programs_folder_is_found() {
 #[test]
 fn line_for_emulated_driver_runs() {
     if has_driver() {
-        // The message then names that driver.
+        // If the machine has a driver, the message names it.
         let (_, said) = without_driver_run("no_driver", "returns").get();
         assert!(said.contains("is there; for the loader to find it, type\n"), "{said}");
         return;
     }
     let (_, said) = without_driver_run("no_driver", "it's a test").get();
     let line = said.lines().find(|line| line.trim().starts_with("LD_PRELOAD=")).unwrap();
-    // The page has it too.
+    // The page of the docs contains the same line.
     let page = include_str!("../../../docs/cpp.md");
     let (libraries, variable) = line.trim().split_once(' ').unwrap();
     for library in libraries.split(['=', ':']).skip(1) {
@@ -286,7 +287,8 @@ fn probe_for_loaded_driver_loads_nothing() {
 
 #[test]
 fn closed_driver_is_not_reported_missing() {
-    // The emulated driver stays loaded after its close.
+    // The emulated driver would stay loaded after `dlclose`, so this test uses a small library
+    // instead.
     let here = tempfile::tempdir().unwrap();
     let driver = here.path().join("libcuda.so.1");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/small_runtime.c");
@@ -337,7 +339,8 @@ fn memory_is_freed_in_any_context() {
 
 #[test]
 fn memory_beside_the_heap_is_counted() {
-    /// Memory that the program takes beside the heap. The array failed.
+    /// Memory that the program takes without the heap. The allocation of the array failed, so it is
+    /// not listed.
     const BESIDE: &str = "managed 2 (2.000 MiB), pitched 1 (97.656 KiB), from pools 1 (3.000 MiB), \
                           virtual 1 (2.000 MiB)\n";
     let (printed, said) = Run::driver("served_and_foreign").always().get();
@@ -383,12 +386,13 @@ fn closed_runtime_stays_loaded() {
     assert_eq!(run.get().0, "before: 17\nafter: 17\n");
 }
 
-/// The program's heap takes its memory from the drop-in's, each by its own copy of the library.
+/// The program's heap takes its memory from the drop-in's heap. Program and drop-in use separate
+/// copies of the library.
 #[test]
 fn c_interface_program_keeps_its_library() {
     let program = folder().path().join("own_heap");
     let run = Run::of(&program, "cuda:0").with("GPUHEAP_POOL", "split").always();
-    // To the checks, a block of one heap lies over a block of the other.
+    // The checks are off: they would report that blocks of the two heaps overlap.
     let (printed, said) = run.with("GPUHEAP_EMULATED_CHECKS", "0").get();
     assert_eq!(printed, "live: 1000, then 0\n");
     assert!(said.contains("all allocations were freed\n  allocated 1 times, 2.000 MiB"), "{said}");
@@ -423,7 +427,7 @@ fn other_memory_is_counted() {
     assert!(said.contains("run this program without libgpuheap_malloc.so"), "{said}");
 }
 
-/// Of threads that allocate while the process ends, some memory may be live.
+/// Memory of threads that allocate while the process ends may be live, so the account may list it.
 #[test]
 fn process_ends_while_threads_allocate() {
     for _ in 0..20 {
@@ -438,7 +442,8 @@ fn each_device_has_a_heap() {
     let devices = "256MiB,256MiB";
     let (_, said) = Run::runtime("devices").with("GPUHEAP_EMULATED_DEVICE", devices).always().get();
     assert!(said.contains("cuda:0: all allocations were freed\n  allocated 2 times"), "{said}");
-    // Segments of the split pool: peers reach them.
+    // If the process sees two devices, the pool is `split`. It takes segments of 20 MiB that peers
+    // can access.
     assert_eq!(said.matches("taken from the device 20.000 MiB at most").count(), 2, "{said}");
     assert!(
         said.contains("cuda:1: 1 allocation is live, 2.000 MiB\n  allocated 2 times"),
@@ -464,12 +469,12 @@ fn invalid_setting_serves_nothing() {
 struct Run(Command);
 
 impl Run {
-    /// A program of `driver.c`, linked with the driver.
+    /// Returns a run of a program of `driver.c`, linked with the driver.
     fn driver(name: &str) -> Run {
         Run::of(&folder().path().join("driver"), name)
     }
 
-    /// A program of `runtime.c`, linked with the runtime.
+    /// Returns a run of a program of `runtime.c`, linked with the runtime.
     fn runtime(name: &str) -> Run {
         Run::of(&folder().path().join("runtime"), name)
     }
@@ -496,14 +501,14 @@ impl Run {
         self
     }
 
-    /// With the account, whether memory is live or not.
+    /// Makes the program write the account even if no memory is live.
     fn always(self) -> Run {
         self.with("GPUHEAP_MALLOC_REPORT", "always")
     }
 
-    /// Runs the program to its successful end. Returns its output, and the messages
-    /// on stderr with the number of the process as N. Messages of the checks on the program's own
-    /// wrong frees is left out.
+    /// Runs the program, which must succeed. Returns its output, and its messages on stderr with N
+    /// for the process id. Leaves out messages of the emulated driver's checks about the program's
+    /// own wrong frees.
     fn get(mut self) -> (String, String) {
         let output = self.0.output().unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
@@ -550,7 +555,7 @@ fn folder() -> &'static TempDir {
     })
 }
 
-/// Returns a folder with the drop-in, the emulated libraries by cargo's names, and a driver that
+/// Returns a folder with the drop-in, the emulated libraries under cargo's names, and a driver that
 /// does not load.
 fn without_driver() -> &'static TempDir {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
@@ -563,13 +568,13 @@ fn without_driver() -> &'static TempDir {
         ] {
             std::fs::copy(folder().path().join(from), here.path().join(to)).unwrap();
         }
-        // The loader gives up at a file that is no library.
+        // If the first file found is not a library, the loader fails and searches no further.
         std::fs::write(here.path().join("libcuda.so.1"), "").unwrap();
         here
     })
 }
 
-/// A run of a program of `no_driver.c`. It finds no driver.
+/// Returns a run of a program of `no_driver.c` that finds no driver.
 fn without_driver_run(name: &str, argument: &str) -> Run {
     let here = without_driver();
     let mut run = Run::of(&folder().path().join(name), argument);

@@ -1,5 +1,5 @@
-/* Programs of the runtime that know nothing of gpuheap. The argument names one; each prints its
- * results. */
+/* Programs that use the CUDA runtime and no function of gpuheap. The argument selects the
+ * program; each prints its results. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -34,7 +34,7 @@ static void check(int code, const char *what) {
   }
 }
 
-/* Calls as most programs make them. */
+/* Allocates, writes and frees memory as most programs do. */
 static void *plain(void *unused) {
   void *first, *second;
   CHECK(cudaMalloc(&first, 3 * MIB));
@@ -48,7 +48,7 @@ static void *plain(void *unused) {
 
 static void run_plain(void) { plain(NULL); }
 
-/* Threads whose first call of CUDA is an allocation. */
+/* Starts threads whose first call of CUDA is an allocation. */
 static void threads(void) {
   pthread_t all[4];
   for (int at = 0; at < 4; at++) pthread_create(&all[at], NULL, plain, NULL);
@@ -89,7 +89,7 @@ static void others(void) {
   CHECK(cudaFree(served));
 }
 
-/* Attributes of a pool, in the order of their numbers. */
+/* Numbers of a pool's attributes in CUDA. */
 enum { THRESHOLD = 4, RESERVED, RESERVED_HIGH, USED, USED_HIGH };
 
 static uint64_t figure(void *pool, int attribute) {
@@ -127,7 +127,8 @@ static void pools(void) {
   print_used("with the driver's own", pool);
   CHECK(cudaFreeAsync(others, made));
   CHECK(cudaFreeAsync(second, made));
-  /* The stream is known for memory of both kinds, and its end is announced for both. */
+  /* The stream is now known in the heap's tables of both kinds of memory, so its end is
+   * announced to both. */
   CHECK(cudaFreeAsync(plain, made));
   CHECK(cudaStreamSynchronize(made));
   CHECK(cudaMemPoolTrimTo(pool, 0));
@@ -158,7 +159,7 @@ static void pools(void) {
   CHECK(cudaFreeAsync(first, NULL));
   CHECK(cudaDeviceSynchronize());
   printf(", reserved %d\n", figure(pool, RESERVED) <= threshold);
-  /* Another pool becomes the current one, and the heap serves in its place. */
+  /* Makes another pool the current one. The heap now replaces this pool. */
   uint32_t properties[22] = {1, 0, 1, 0};
   CHECK(cudaMemPoolCreate(&own, properties));
   CHECK(cudaDeviceSetMemPool(0, own));
@@ -191,7 +192,7 @@ static void devices(void) {
   CHECK(cudaMalloc(&there, 2 * MIB));
   CHECK(cudaFree(here));
   CHECK(cudaSetDevice(0));
-  /* The memory is of the stream's device. */
+  /* The memory is allocated on the stream's device, not the current device. */
   CHECK(cudaMallocAsync(&in_order, 3 * MIB, made));
   CHECK(cudaMemsetAsync(in_order, 1, 3 * MIB, made));
   CHECK(cudaFreeAsync(in_order, made));
@@ -199,7 +200,7 @@ static void devices(void) {
   CHECK(cudaFree(here));
 }
 
-/* The process ends while threads allocate. */
+/* Allocates and frees in a loop. The process ends meanwhile. */
 static void *forever(void *unused) {
   for (;;) {
     void *memory;
@@ -228,7 +229,7 @@ static void reset(void) {
   CHECK(cudaFree(after));
 }
 
-/* Resets the device three times, twice with live memory, and ends after the last. */
+/* Resets the device three times, twice with live memory, and ends after the last reset. */
 static void resets(void) {
   void *memory;
   for (int round = 0; round < 1000; round++) {
@@ -245,13 +246,13 @@ static void resets(void) {
   CHECK(cudaDeviceReset());
 }
 
-/* As many programs end. */
+/* Frees all memory, then resets the device, as many programs do at their end. */
 static void resets_freed(void) {
   plain(NULL);
   CHECK(cudaDeviceReset());
 }
 
-/* Uses CUDA, and takes nothing of it. */
+/* Uses CUDA without allocating memory. */
 static void nothing(void) { CHECK(cudaDeviceSynchronize()); }
 
 int main(int count, char **arguments) {
