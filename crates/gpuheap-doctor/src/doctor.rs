@@ -81,7 +81,7 @@ impl Report {
             text.push_str("CUDA, probed in a process of its own:\n");
         }
         for probe in &self.cuda {
-            // The finding of a failed probe has its text.
+            // The finding about a failed probe already contains the probe's text.
             let result = match probe.outcome {
                 Outcome::Failed => "failed, see G16".to_owned(),
                 _ => probe.result(),

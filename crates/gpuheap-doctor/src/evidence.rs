@@ -5,7 +5,7 @@ use gpuheap_text::age;
 use crate::machine::{Gpu, Machine, Process};
 use crate::status::{Account, Place, Row, is_hidden};
 
-/// The most processes named in a list. Of the others, only the number is given.
+/// Largest number of processes named in a list. The list ends with the number of the others.
 const NAMED: usize = 3;
 
 /// Returns the devices that answer, each with its account.
@@ -60,7 +60,7 @@ pub(crate) fn is_monitor(process: &Process) -> bool {
         || (process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so"))
 }
 
-/// Returns `true` for a server of MPS. It holds the memory of its clients.
+/// Returns `true` for a server of MPS. Such a server holds the memory of its clients.
 pub(crate) fn is_mps(process: &Process) -> bool {
     process.comm.starts_with("nvidia-cuda-mps")
 }
@@ -69,7 +69,7 @@ pub(crate) fn is_mps(process: &Process) -> bool {
 /// training. The listed process is its ancestor, or shares a descriptor with it.
 pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
     let mut ancestor = machine.process(process.parent);
-    // A table that changes while it is read may have a cycle of parents.
+    // A process table that changes while it is read may contain a cycle of parents.
     for _ in 0..32 {
         let Some(known) = ancestor else { break };
         if is_listed(machine, known.pid) {
@@ -139,7 +139,7 @@ pub(crate) enum Ended {
 /// In a container, an older driver also lists processes from outside, with pids that processes
 /// inside may have too. Then the end is likely in two cases. Either a holder belongs to the session
 /// or group that the process led. Or all unlisted holders of the device only inherited it, and this
-/// namespace has given out the pid before.
+/// namespace has used the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),

@@ -44,8 +44,8 @@ pub struct Orphan {
 pub struct Plan {
     /// Devices that can be read, each with the memory in use.
     pub devices: Vec<Held>,
-    /// Windows' count of the card's memory under WSL2: its own programs and WSL2 as a whole. Empty
-    /// if it is unknown.
+    /// Holders of the card's memory that Windows counts under WSL2: Windows' own programs, and WSL2
+    /// as a whole. Empty if unknown.
     pub windows: Vec<Holder>,
     /// Processes that may be ended.
     pub orphans: Vec<Orphan>,
@@ -167,9 +167,9 @@ fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
 }
 
 impl Plan {
-    /// Drops the orphans that the plan `later` does not have. The driver's list and the processes
-    /// are read one after the other, so in a single plan a process that has just begun may look
-    /// ended.
+    /// Drops the orphans that the plan `later` does not contain. The driver's list and the
+    /// processes are read one after the other, so in a single plan a process that has just begun
+    /// may look ended.
     pub fn confirm(&mut self, later: &Plan) {
         let is_same = |one: &Orphan, other: &Orphan| {
             (one.pid, one.start_ticks, one.device, one.listed_pid)
@@ -218,12 +218,12 @@ impl Plan {
 }
 
 /// Ends an orphan of this machine with SIGTERM, and with SIGKILL after five seconds. Blocks until
-/// it has ended, for six seconds at most.
+/// the orphan has ended, for six seconds at most.
 ///
 /// # Errors
 ///
-/// Returns an error if the pid belongs to another process by now, if the process may not be
-/// signalled, or if it does not end.
+/// Returns an error if the pid now belongs to another process, if the process may not be signalled,
+/// or if it does not end.
 pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);

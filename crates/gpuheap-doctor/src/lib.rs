@@ -1,8 +1,8 @@
-//! Diagnosis of GPU memory: its holders, and the reasons why it does not come back.
+//! Diagnosis of GPU memory: the holders of memory, and the reasons why it is not freed.
 //!
 //! All facts come from a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's log), or a
 //! [`Recording`] of a machine. A [`Recorder`] writes recordings. [`Machine::read`] reads the facts
-//! once. The rest of the crate are functions of these facts:
+//! once. The rest of the crate uses these facts:
 //!
 //! * [`status::accounts`] accounts for the memory of each device, by process.
 //! * [`diagnose`] runs all rules ([`RULES`]) and reports their findings. [`markdown`] renders the

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence;
 use crate::machine::Machine;
 
-/// Time within which the enqueued work of the process has to end before the move.
+/// Time limit for the process's enqueued work, which must end before the move.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// First branch of drivers with checkpoints of other processes.
@@ -22,11 +22,11 @@ pub struct Pause {
     schema: u32,
     /// The process.
     pub pid: u32,
-    /// Its start after boot, in ticks of 10 ms.
+    /// Start of the process after boot, in ticks of 10 ms.
     pub start_ticks: u64,
-    /// Its command line.
+    /// Command line of the process.
     pub command: String,
-    /// Its memory on each device.
+    /// Memory of the process on each device.
     pub memory: Vec<Share>,
 }
 
@@ -47,35 +47,35 @@ pub trait Checkpoints {
     ///
     /// # Errors
     ///
-    /// The error of the driver.
+    /// Returns the driver's error.
     fn state(&self, pid: u32) -> Result<CUprocessState, DriverError>;
 
     /// Makes the process's calls of CUDA wait.
     ///
     /// # Errors
     ///
-    /// The error of the driver.
+    /// Returns the driver's error.
     fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError>;
 
     /// Moves the memory of a locked process to the host.
     ///
     /// # Errors
     ///
-    /// The error of the driver.
+    /// Returns the driver's error.
     fn checkpoint(&self, pid: u32) -> Result<(), DriverError>;
 
     /// Moves the memory of a checkpointed process back.
     ///
     /// # Errors
     ///
-    /// The error of the driver.
+    /// Returns the driver's error.
     fn restore(&self, pid: u32) -> Result<(), DriverError>;
 
     /// Unblocks the process's calls of CUDA.
     ///
     /// # Errors
     ///
-    /// The error of the driver.
+    /// Returns the driver's error.
     fn unlock(&self, pid: u32) -> Result<(), DriverError>;
 }
 
@@ -106,8 +106,9 @@ impl Pause {
     ///
     /// # Errors
     ///
-    /// The process has no device memory or is stopped, the driver or the system has no checkpoints,
-    /// MPS runs, or the host lacks memory: it needs the process's bytes and 10 % more.
+    /// Returns an error if the process has no device memory or is stopped, if the driver or the
+    /// system has no checkpoints, if MPS runs, or if the host lacks memory. The host needs 110 % of
+    /// the process's device memory.
     pub fn plan(machine: &Machine, pid: u32) -> Result<Pause, String> {
         if machine.host.is_wsl {
             return Err("the driver of WSL2 has no checkpoints of processes".to_owned());
@@ -180,12 +181,13 @@ impl Pause {
         text + &format!("  $ gpuheap pause {pid} --yes\n")
     }
 
-    /// Moves the process's memory to the host. Blocks for the process's work, 10 seconds at most,
-    /// and for the copy. If the move fails, the process runs on.
+    /// Moves the process's memory to the host. Blocks until the process's work ends, 10 seconds at
+    /// most, and until the copy ends. If the move fails, the process continues.
     ///
     /// # Errors
     ///
-    /// The process is not the planned one or does not run, or a driver call failed.
+    /// Returns an error if the process is not the planned one or does not run, or if a driver call
+    /// failed.
     pub fn run(&self, machine: &Machine, calls: &dyn Checkpoints) -> Result<(), String> {
         let pid = self.pid;
         self.is_there(machine)?;
@@ -209,12 +211,13 @@ impl Pause {
         }
     }
 
-    /// Moves the process's memory back to its devices, and unblocks its calls. Blocks for the copy.
+    /// Moves the process's memory back to its devices, and unblocks its calls. Blocks until the
+    /// copy ends.
     ///
     /// # Errors
     ///
-    /// The process is not the one that was paused, a device has too little memory free, or a driver
-    /// call failed.
+    /// Returns an error if the process is not the one that was paused, if a device has too little
+    /// free memory, or if a driver call failed.
     pub fn resume(&self, machine: &Machine, calls: &dyn Checkpoints) -> Result<(), String> {
         let pid = self.pid;
         self.is_there(machine)?;
@@ -236,7 +239,7 @@ impl Pause {
     ///
     /// # Errors
     ///
-    /// A device that is missing or has too little.
+    /// Returns an error that names a device that is missing or has too little free memory.
     pub fn fits(&self, machine: &Machine) -> Result<(), String> {
         for share in &self.memory {
             let device = machine.devices().iter().find(|gpu| gpu.uuid == share.uuid);
@@ -258,7 +261,7 @@ impl Pause {
         Ok(())
     }
 
-    /// Checks that the process is the planned one: its pid may belong to another process by now.
+    /// Checks that the process is the planned one: the pid may now belong to another process.
     fn is_there(&self, machine: &Machine) -> Result<(), String> {
         match machine.start_ticks(self.pid) {
             Some(start) if start == self.start_ticks => Ok(()),

@@ -1,14 +1,14 @@
-//! Bounds of a search.
+//! Bounds of a search for allocator settings.
 
 use std::time::Duration;
 
 use crate::cards::Card;
 
-/// Bounds of a search.
+/// Bounds of a search for allocator settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Memory that the driver reports, bytes. A memory fraction is a part of it.
+    /// Device memory that the driver reports, bytes. The memory fraction is relative to it.
     pub device_memory: u64,
     /// Memory that the program can allocate, bytes.
     pub usable_memory: u64,
@@ -18,15 +18,15 @@ pub struct Budget {
     /// Memory fraction that the program sets. If `None`, settings that need one are tried with
     /// 0.95.
     pub memory_fraction: Option<f64>,
-    /// Bound of the steps that run under all settings together. At least one setting is tried.
-    /// Unlike `time`, this bound gives equal results on all machines.
+    /// Largest total number of steps over all settings. At least one setting is tried. Unlike
+    /// `time`, this bound gives equal results on all machines.
     pub steps: usize,
-    /// Time after which no further setting begins. At least one is tried.
+    /// Time after which no further setting is tried. At least one setting is tried.
     pub time: Duration,
 }
 
 impl Budget {
-    /// Returns the bounds of a device with `bytes` to allocate, and 20 seconds.
+    /// Returns bounds for a device with `bytes` of usable memory, and a time of 20 seconds.
     pub fn new(bytes: u64) -> Self {
         const TIME: Duration = Duration::from_secs(20);
         Self {
@@ -39,7 +39,7 @@ impl Budget {
         }
     }
 
-    /// Returns the bounds of a card, and 20 seconds.
+    /// Returns bounds for a card, and a time of 20 seconds.
     pub fn for_card(card: &Card) -> Self {
         let Card { total_bytes, usable_bytes, vmm, .. } = *card;
         Self { device_memory: total_bytes, usable_memory: usable_bytes, vmm, ..Self::new(0) }

@@ -20,7 +20,7 @@ pub(crate) fn on_all_cores<T: Send, R: Send>(
             results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
         }
     };
-    // The scope passes a panic of a thread on.
+    // If a thread panics, the scope panics too.
     thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(run);

@@ -8,7 +8,7 @@ use crate::models::torch::Version;
 use crate::text::Amount;
 use crate::{Program, Reproduction};
 
-/// Fact that a recording does not have, and the effect on the figures.
+/// Fact that a recording lacks, and the effect on the figures.
 ///
 /// [`Display`](fmt::Display) gives a sentence or two for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,18 +26,18 @@ pub enum Gap {
     Settings,
     /// The snapshot has no segments.
     Segments,
-    /// Another release of PyTorch wrote the snapshot, by its keys, than the release that the model
-    /// was compared with.
+    /// The snapshot's keys differ from those of the release that the model was compared with. So
+    /// another release of PyTorch wrote the snapshot.
     Version {
         /// Release whose rules are used.
         used: Version,
         /// Keys that differ.
         keys: SnapshotKeys,
     },
-    /// A garbage collection threshold is set. It is a part of the memory fraction, and no snapshot
-    /// has that fraction.
+    /// A garbage collection threshold is set. The threshold is relative to the memory fraction, and
+    /// snapshots do not contain that fraction.
     Fraction {
-        /// The recorded settings, as `PYTORCH_CUDA_ALLOC_CONF` holds them.
+        /// The recorded settings, in the form of `PYTORCH_CUDA_ALLOC_CONF`.
         settings: String,
     },
     /// The model does not take the segments that PyTorch took.
@@ -47,7 +47,7 @@ pub enum Gap {
 }
 
 impl Gap {
-    /// Returns one word for the gap, as in the JSON.
+    /// Returns the word that names the gap in the JSON report.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Beginning { .. } => "beginning",
@@ -62,10 +62,10 @@ impl Gap {
 }
 
 impl Program {
-    /// Returns the facts about the program that the recording does not have.
+    /// Returns the facts about the program that the recording lacks.
     ///
-    /// No recording has `memory_fraction`, the fraction that the program set, nor `device_memory`,
-    /// the bytes of the device that it ran on.
+    /// `memory_fraction` is the fraction that the program set. `device_memory` is the memory of the
+    /// device that the program ran on, in bytes. Recordings contain neither.
     ///
     /// Runs the program once if the recording has segments.
     pub fn gaps(&self, memory_fraction: Option<f64>, device_memory: u64) -> Vec<Gap> {

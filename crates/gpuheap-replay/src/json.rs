@@ -29,7 +29,7 @@ macro_rules! object {
 /// its schema.
 ///
 /// # Errors
-/// None for any report.
+/// Returns no error for any report.
 pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
     array(reports.iter().map(trace))
 }
@@ -38,7 +38,7 @@ pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
 /// schema.
 ///
 /// # Errors
-/// None for any search.
+/// Returns no error for any search.
 pub fn render_searches(searches: &[TraceSearch]) -> Result<String, serde_json::Error> {
     array(searches.iter().map(search))
 }
@@ -73,7 +73,8 @@ fn search(search: &TraceSearch) -> impl Serialize {
     }
 }
 
-/// A snapshot has a trace for each device that it saw.
+/// Converts the report of one trace. A snapshot has one trace for each device that the program
+/// used.
 fn trace(report: &TraceReport) -> impl Serialize {
     let summary = &report.summary;
     object! {
@@ -156,7 +157,7 @@ fn verdict(report: &TraceReport) -> impl Serialize {
             usable_bytes: fit.card.usable_bytes,
             usable_is_measured: fit.card.usable_is_measured,
             fits: fit.way.is_some(),
-            // Null if the trace fits without another pool, or with none.
+            // Null if the trace fits without another pool, or fits with no pool.
             with_pool: match &fit.way {
                 Some(Way::With(pool)) => Some(pool),
                 _ => None,
@@ -219,7 +220,7 @@ fn failure(failure: &MemoryAtFailure) -> impl Serialize {
     }
 }
 
-/// Rounds to tenths. Finer digits of a clock that is read twice for 100,000 events are noise.
+/// Rounds to tenths. The clock is read twice for 100,000 events, so finer digits are noise.
 fn tenths(nanoseconds: f64) -> f64 {
     (nanoseconds * 10.0).round() / 10.0
 }

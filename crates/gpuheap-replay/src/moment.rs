@@ -10,8 +10,8 @@ use crate::Program;
 use crate::models::torch::Settings;
 use crate::text::Amount;
 
-/// The most bytes that stay a part of a large block when it is cut (PyTorch's `kSmallSize`). A
-/// larger rest becomes a free block.
+/// Largest rest, in bytes, that stays in a large block when a request uses its front (PyTorch's
+/// `kSmallSize`). A larger rest becomes a free block.
 const LARGEST_REST: u64 = 1 << 20;
 /// Size of PyTorch's segments for small blocks. Blocks in them are always split.
 const SMALL_SEGMENT: u64 = 2 << 20;
@@ -22,7 +22,8 @@ const FAR: u64 = 32 << 20;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Moment {
-    /// Number of the last event. If the next event is a failed request, its number.
+    /// Number of the last event before this moment. If the next event is a failed request, the
+    /// number of that request.
     pub event: u64,
     /// Nanoseconds since the first recorded event.
     pub time_ns: u64,
@@ -37,7 +38,7 @@ pub struct Moment {
     pub holders: Vec<Holder>,
     /// `true` if the holders are lines of the program.
     pub has_stacks: bool,
-    /// Streams by handle.
+    /// Memory of each stream, ordered by handle.
     pub streams: Vec<OnStream>,
     /// Memory of the recorded allocator; `None` if the recording has no segments.
     pub held: Option<Held>,
@@ -79,13 +80,13 @@ pub struct OnStream {
 pub struct Held {
     /// Bytes taken from the driver.
     pub reserved: u64,
-    /// Bytes of blocks beyond the requested ones.
+    /// Bytes of blocks in addition to the requested bytes.
     pub rounding: u64,
     /// Free bytes, of all streams.
     pub free: u64,
     /// Number of free pieces that the request's stream may use.
     pub pieces: u64,
-    /// Largest of these pieces, bytes.
+    /// Largest free piece that the request's stream may use, bytes.
     pub largest: u64,
     /// Free bytes in segments of other streams.
     pub other_streams: u64,
@@ -97,7 +98,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: u64,
     pub(crate) stream: u64,
     pub(crate) state: PieceState,
-    /// `true` if a gap lies before the range.
+    /// `true` if a gap precedes the range.
     pub(crate) is_start: bool,
 }
 
@@ -296,7 +297,7 @@ impl Moment {
     }
 }
 
-/// Blocks by address. Several blocks of zero bytes may have one address.
+/// Blocks, keyed by address. Several blocks of zero bytes may share one address.
 type Blocks = BTreeMap<u64, Vec<HeldBlock>>;
 
 fn blocks_after(trace: &Trace, events: usize) -> Blocks {

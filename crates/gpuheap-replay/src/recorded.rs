@@ -1,17 +1,17 @@
-//! Facts that a recording has of the allocator that made it.
+//! Facts that a recording contains about the allocator that made it.
 
 use gpuheap_trace::{Event, Format, Op, Trace};
 
 use crate::Program;
 use crate::moment::{Moment, reserved_until};
 
-/// Facts that a recording has of its own allocator. Sizes are bytes.
+/// Facts that a recording contains about the recorded allocator. Sizes are bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Recorded {
     /// Name of the allocator; `None` if the format does not say.
     pub allocator: Option<&'static str>,
-    /// Its settings, as `PYTORCH_CUDA_ALLOC_CONF` holds them.
+    /// Settings of the allocator, in the form of `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: Option<String>,
     /// Peak of bytes taken from the driver; `None` if the recording does not have it.
     pub peak_reserved: Option<u64>,

@@ -12,21 +12,21 @@ pub struct Reproduction {
     /// Index of the first segment that differs in size, in stream, or in being taken or given back.
     /// `None` if all are equal.
     pub first_difference: Option<usize>,
-    /// Peak of the bytes that PyTorch reserved, including those from before the recording.
+    /// Peak of the bytes that PyTorch reserved, including bytes from before the recording.
     pub recorded_peak: u64,
     /// Peak of the bytes that the model reserved.
     pub modelled_peak: u64,
 }
 
 impl Reproduction {
-    /// Returns `true` if the model took and gave back the recorded segments, in order, and reserved
-    /// as much.
+    /// Returns `true` if the model took and gave back the recorded segments, in order, and both
+    /// peaks are equal.
     pub fn is_exact(&self) -> bool {
         self.first_difference.is_none() && self.recorded_peak == self.modelled_peak
     }
 
-    /// Returns the error of the model's peak, as a part of PyTorch's peak; negative if the model's
-    /// is lower.
+    /// Returns the error of the model's peak, relative to PyTorch's peak. Negative if the model's
+    /// peak is lower.
     pub fn error(&self) -> f64 {
         self.modelled_peak as f64 / self.recorded_peak.max(1) as f64 - 1.0
     }

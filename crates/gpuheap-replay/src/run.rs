@@ -113,8 +113,8 @@ pub fn replay(
     Ok(reports)
 }
 
-/// Returns the results, with one more for each pool that the verdict advises. The new results stand
-/// before the results of gpuheap's own pools.
+/// Returns the results, with one more for each pool that the verdict advises. The new results
+/// precede the results of gpuheap's own pools.
 fn with_remedies(
     bench: &Bench<'_>,
     mut results: Vec<PoolReport>,
@@ -136,8 +136,8 @@ fn with_remedies(
     Ok(results)
 }
 
-/// Returns the gaps of the recording. Only a pool's settings, given by the user, can have the
-/// memory fraction.
+/// Returns the gaps of the recording. The memory fraction is known only if the user gave it in the
+/// settings of a pool.
 fn gaps(
     bench: &Bench<'_>,
     recorded: &Recorded,
@@ -150,8 +150,8 @@ fn gaps(
             fraction = fraction.or(settings.and_then(|settings| settings.memory_fraction()));
         }
     }
-    // With a fraction that the program did not have, the model must differ. That is no gap of the
-    // recording.
+    // If the user's fraction differs from the program's, the model must differ too. Such a
+    // difference is no gap of the recording.
     let is_exact = |gaps: &Vec<Gap>| !gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_)));
     let with = fraction.map(|_| bench.program.gaps(fraction, bench.device.total));
     let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);

@@ -17,8 +17,8 @@ const PICKLE_PROTO: u8 = 0x80;
 /// Returns one trace for a log. Returns one trace for each device with events for a snapshot.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, has an unknown format, or has no complete event. A
-/// log that breaks off after some complete rows is not an error; see [`Trace::warnings`].
+/// Returns an error if the file cannot be read, has an unknown format, or contains no complete
+/// event. A log that breaks off after some complete rows is not an error; see [`Trace::warnings`].
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Vec<Trace>, Error> {
     let path = path.as_ref();
     read_from(&path.display().to_string(), open(path)?, options)
@@ -44,16 +44,16 @@ pub fn open(path: impl AsRef<Path>) -> Result<File, Error> {
 /// Reads a trace from bytes in memory, like [`read`]. Messages contain `name`.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the errors of [`read`].
 pub fn read_bytes(name: &str, bytes: &[u8], options: &ReadOptions) -> Result<Vec<Trace>, Error> {
     read_from(name, bytes, options)
 }
 
-/// Reads a trace from any reader, like [`read`]. Messages contain `name`. The reader needs no
-/// buffer of its own.
+/// Reads a trace from any reader, like [`read`]. Messages contain `name`. The reader may be
+/// unbuffered.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the errors of [`read`].
 pub fn read_from(
     name: &str,
     reader: impl Read,

@@ -21,9 +21,9 @@ impl ReadOptions {
         self
     }
 
-    /// Sets the limit in bytes of the unpacked file, and also of the values of a pickle beside it.
-    /// So a small hostile file cannot fill the memory. A pickle whose values take far more than its
-    /// own bytes is always refused. Default: 4 GiB.
+    /// Sets the limit of the unpacked file, in bytes. The values of a pickle have a separate limit
+    /// of equal size. So a small hostile file cannot fill the memory. A pickle whose values take
+    /// far more than its own bytes is always refused. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self

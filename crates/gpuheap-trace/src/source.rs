@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
         Ok(&self.peeked)
     }
 
-    /// Returns why the data ended; `None` at its proper end.
+    /// Returns the reason if the data ended early; `None` at the proper end.
     pub(crate) fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
@@ -113,7 +113,7 @@ fn read_up_to(reader: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// Returns `true` for errors of the decoder. Other errors come from the file below it.
+/// Returns `true` for errors of the decoder. Other errors are errors of the underlying file.
 fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -31,7 +31,7 @@ fn ops(trace: &Trace) -> Vec<Op> {
     trace.events().iter().map(|event| event.op).collect()
 }
 
-/// Returns the peak of live bytes after these events, by counting anew for each.
+/// Returns the peak of live bytes after these events, counted anew for each event.
 fn naive_peak(ops: &[Op], from: usize) -> u64 {
     let live_after = |end: usize| {
         let mut live = Vec::new();

@@ -187,7 +187,7 @@ fn unterminated_last_line_counts_if_whole() {
     assert_eq!(trace.events().len(), 2);
     assert_eq!(trace.warnings().len(), 1);
     assert_eq!(trace.warnings()[0].kind, WarningKind::LastLineUnterminated);
-    // "0x5" and "0x" are the rest of "0x55". Neither may become a stream of its own.
+    // "0x5" and "0x" are cut forms of "0x55". Neither may become a separate stream.
     for cut in 1..3 {
         let trace = read_one(&unterminated.as_bytes()[..unterminated.len() - cut]);
         assert_eq!(trace.events().len(), 1, "{cut} bytes cut");

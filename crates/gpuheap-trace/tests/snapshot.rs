@@ -388,7 +388,7 @@ fn refused(bytes: &[u8]) -> gpuheap_trace::Error {
 
 #[test]
 fn multiply_shared_lists_are_refused() {
-    // One entry stands 100,000 times in a list, and that list stands for 100,000 devices: ten
+    // A list contains one entry 100,000 times, and that list is the trace of 100,000 devices: ten
     // billion entries.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let many = |index: u8| [&b"("[..], &[b'h', index].repeat(100_000), b"e"].concat();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::nvml::Gpu;
 
-/// Probes of each device, in their order.
+/// Subjects of the probes of each device, in order.
 pub const PROBES: [&str; 4] = ["context", "virtual memory", "pool", "managed memory"];
 
 /// One probe of CUDA.
@@ -37,7 +37,7 @@ pub struct CudaProbe {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The probe began. Reports do not have this one.
+    /// The probe began. Reports do not contain this outcome.
     Started,
     /// The probe has its result.
     Ok,
@@ -95,8 +95,8 @@ pub(crate) fn end_line(failure: Option<&str>) -> String {
 
 /// Reads the lines of a probing process. Leaves out lines of another form.
 ///
-/// A probe that began and did not end failed, and its reason is the end of the process. The other
-/// probes of its device are skipped.
+/// If a probe began and did not end, it failed, and the reason is the end of the process. Then the
+/// other probes of that device are skipped.
 pub(crate) fn parse_probes(text: &str, devices: &[Gpu]) -> Vec<CudaProbe> {
     let mut probes: Vec<CudaProbe> = Vec::new();
     let mut running: Option<CudaProbe> = None;

@@ -62,17 +62,17 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if the log cannot be read.
     fn kernel_log(&self) -> Result<String, Skipped>;
 
-    /// Returns Windows' counters of the card and its settings of WSL2, read from inside WSL2: lines
-    /// of fields separated by `|`.
+    /// Returns Windows' counters of the card and the settings of WSL2, read from inside WSL2. Each
+    /// line has fields separated by `|`.
     ///
     /// # Errors
     ///
     /// Returns the reason if Windows cannot be reached, or does not answer in time.
     fn windows(&self) -> Result<String, Skipped>;
 
-    /// Runs `command`, a program that probes CUDA, and returns its lines and one more about its
-    /// end. Without a command nothing is run. A recording returns its recorded lines for any
-    /// command.
+    /// Runs `command`, a program that probes CUDA. Returns the program's lines, and a last line
+    /// about its end. If `command` is empty, runs nothing. A recording returns its recorded lines
+    /// for any command.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! Device files, Windows drives and environment variables that the doctor records.
 
-/// Environment variables that rules read. No others are kept, because environments hold secrets.
+/// Environment variables that rules read. No other variables are kept, because environments contain
+/// secrets.
 const VARIABLES: [&str; 13] = [
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PIPE_DIRECTORY",
@@ -32,8 +33,8 @@ pub(crate) fn windows_drive(path: &str) -> Option<&str> {
 
 /// Returns the device file of a path, as `/dev/nvidia0`; `None` for other files.
 ///
-/// Containers mount device files below other folders, such as `/host/dev`. A file that was removed
-/// since has a remark after its name.
+/// Containers mount device files below other folders, such as `/host/dev`. If the file was removed
+/// after it was opened, a remark follows its name.
 pub(crate) fn device(path: &str) -> Option<String> {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let (folder, name) = path.rsplit_once('/')?;

@@ -7,7 +7,7 @@ use crate::evidence;
 use crate::machine::{Kind, Machine, WindowsProcess};
 use crate::status::{Account, Place, Row};
 
-/// Step that would give memory back. The user takes it.
+/// Step that would give memory back. The user types its command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// Reason why the step would help.
@@ -38,7 +38,7 @@ pub struct Holder {
     pub pid: Option<u32>,
     /// The holder, in words.
     pub name: String,
-    /// Its memory, bytes; `None` if no figure is known.
+    /// Memory of the holder, bytes; `None` if no figure is known.
     pub bytes: Option<u64>,
 }
 
@@ -47,7 +47,8 @@ pub(super) fn held_memory(machine: &Machine) -> Vec<Held> {
     evidence::accounts(machine)
         .map(|(gpu, account)| {
             let mut holders: Vec<Holder> = account.processes.iter().map(holder).collect();
-            // Under WSL2 the driver lists no process, but /proc shows who has the device open.
+            // Under WSL2 the driver lists no process, but /proc shows which processes have the
+            // device open.
             holders.extend(unlisted(machine).map(|process| Holder {
                 pid: Some(process.pid),
                 name: format!("{} ({})", process.command(40), process.user),
@@ -102,7 +103,8 @@ pub(super) fn windows_holders(machine: &Machine) -> Vec<Holder> {
 /// Number of Windows programs that are shown.
 const MOST_SHOWN: usize = 5;
 
-/// Returns a step for each holder whose pid is not in `named`, since it has no other step.
+/// Returns a step for each holder whose pid is not in `named`. The holders in `named` already have
+/// a step.
 pub(super) fn steps(machine: &Machine, named: &[u32]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut seen = named.to_vec();

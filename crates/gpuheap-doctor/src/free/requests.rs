@@ -1,4 +1,4 @@
-//! Requests by which servers give memory back and run on.
+//! Requests that make servers give memory back and keep running.
 
 use super::holders::Step;
 use crate::evidence;
@@ -18,7 +18,7 @@ pub(super) fn requests(machine: &Machine) -> Vec<(u32, Step)> {
         .collect()
 }
 
-/// Returns the reason and the command of a request; `None` if the program takes none.
+/// Returns the reason and the command of a request; `None` if the program accepts no such request.
 fn request(process: &Process) -> Option<(&'static str, &'static str)> {
     if process.runs("ollama") {
         let command = "ollama ps | awk 'NR>1{print $1}' | xargs -rn1 ollama stop";

@@ -66,7 +66,7 @@ pub(super) fn jobs(
 }
 
 /// Returns the processes that `cuda-checkpoint` reports as checkpointed. Only processes with a
-/// thread of CUDA and without an open device can be.
+/// thread of CUDA and without an open device can be checkpointed.
 pub(super) fn checkpointed(
     source: &dyn Source,
     visible: &[u32],
@@ -101,12 +101,13 @@ pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32
     devices.iter().filter_map(|gpu| gpu.numa_node).filter_map(cache).collect()
 }
 
-/// Most processes that are compared, and most descriptors of each. Jobs with 126 workers were
-/// reported, and a process has some 20 descriptors for each GPU. All pairs of 256 processes without
-/// a shared file take some 2 million calls, about a second.
+/// Largest number of processes that are compared, and of descriptors of each process. Jobs with 126
+/// workers were reported, and a process has some 20 descriptors for each GPU. All pairs of 256
+/// processes without a shared file take some 2 million calls, about a second.
 const MOST_COMPARED: usize = 256;
 
-/// Pairs of processes that share an open file of a device, and why some were not compared.
+/// Pairs of processes that share an open file of a device, and the reason why some processes were
+/// not compared.
 pub(super) type Shared = (Vec<(u32, u32)>, Option<Skipped>);
 
 /// Compares the open files of the processes that hold a device.
@@ -132,7 +133,8 @@ pub(super) fn shared(source: &dyn Source, processes: &[Process]) -> Result<Share
                         break;
                     }
                     Err(skipped) if skipped.why == Why::Missing => return Err(skipped),
-                    // Another file; or a process has ended, or belongs to another user.
+                    // The descriptors have different files, or a process has ended or belongs to
+                    // another user.
                     Ok(false) | Err(_) => {}
                 }
             }

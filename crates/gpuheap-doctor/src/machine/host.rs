@@ -102,8 +102,8 @@ impl Host {
 /// Bytes of a page on the machines that WSL2 runs on.
 const PAGE: u64 = 4096;
 
-/// Returns the facts that show WSL2. Each of them can be missing: in a container, under sudo, with
-/// a custom kernel, or with the GPU or the start of Windows programs switched off.
+/// Returns the facts that show WSL2. Each fact can be missing: in a container, under sudo, with a
+/// custom kernel, or with the GPU or the start of Windows programs switched off.
 fn wsl_facts(source: &dyn Source, is_microsoft: bool, has_dxg: bool) -> Vec<&'static str> {
     let is_there = |path: &str| source.read(path).is_ok() || source.list(path).is_ok();
     let interop = "/proc/sys/fs/binfmt_misc/WSLInterop";
@@ -126,7 +126,7 @@ fn is_container(source: &dyn Source, is_wsl: bool) -> bool {
     if is_there("/.dockerenv") || is_there("/run/.containerenv") {
         return true;
     }
-    // WSL2 runs each distribution in a namespace of its own.
+    // WSL2 runs each distribution in a separate namespace.
     let namespace = source.link("/proc/self/ns/pid");
     !is_wsl && namespace.is_ok_and(|namespace| namespace != FIRST_PID_NAMESPACE)
 }

@@ -22,8 +22,8 @@ const LIBRARIES: [&str; 14] = [
     "libtpu",
 ];
 
-/// Size of the mapping of `/dev/nvidiaN` that each context has, bytes. On an H200 with driver 580,
-/// a second context added one mapping of this size and no smaller ones.
+/// Size of the mapping that each context makes of `/dev/nvidiaN`, bytes. On an H200 with driver
+/// 580, a second context added one mapping of this size and no smaller ones.
 const CONTEXT_MAPPING: u64 = 2 << 20;
 
 /// Mappings of a process that rules look for.
@@ -67,7 +67,8 @@ fn mapping(line: &str) -> Option<(u64, &str, &str)> {
     Some((number(end)?.checked_sub(number(start)?)?, fields.next()?, path))
 }
 
-/// Returns the name of the file in a line of `/proc/PID/maps`; `None` for files of no rule.
+/// Returns the name of the file in a line of `/proc/PID/maps`; `None` if no rule looks for the
+/// file.
 fn known_file(line: &str) -> Option<String> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;

@@ -29,7 +29,7 @@ pub struct Machine {
     ///
     /// # Errors
     ///
-    /// The reason if NVML cannot be loaded or does not answer in time.
+    /// Contains the reason if NVML cannot be loaded or does not answer in time.
     pub nvml: Result<Nvml, Skipped>,
     /// The host.
     pub host: Host,
@@ -76,7 +76,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// The reason if the host does not answer in time.
+    /// Returns the reason if the host does not answer in time.
     pub fn here() -> Result<Host, Skipped> {
         let source: Arc<dyn Source> = Arc::new(Here);
         probe::limited(&source, Duration::from_secs(2), Host::read)
@@ -122,8 +122,8 @@ impl Machine {
         }
     }
 
-    /// Reads the further facts that rules need, and samples states again that may be temporary.
-    /// Blocks for 20 seconds at most, and for less than one on a healthy machine.
+    /// Reads the further facts that rules need. Samples states that may be temporary again. Blocks
+    /// for 20 seconds at most, and for less than one second on a healthy machine.
     pub fn examine(&mut self) {
         self.reread_unaccounted();
         process::sample(&*self.source, &mut self.processes);
@@ -155,15 +155,15 @@ impl Machine {
         self.checkpointed =
             self.value_or_skip("cuda-checkpoint", checkpointed.and_then(|found| found));
         self.read_windows();
-        // A recording may have results of a probe.
+        // A recording may contain results of a probe.
         if let Ok(text) = self.source.cuda(&[]) {
             self.cuda = facts::parse_probes(&text, self.devices());
         }
     }
 
     /// Probes CUDA by `command`, a program with its arguments, and kills it after 30 seconds. The
-    /// program writes a [`CudaProbe`] on each line, as `gpuheap probe-cuda` does. Its context takes
-    /// memory of the device while it runs. Blocks for 31 seconds at most.
+    /// program writes a [`CudaProbe`] on each line, as `gpuheap probe-cuda` does. While the program
+    /// runs, its context takes memory of the device. Blocks for 31 seconds at most.
     pub fn probe_cuda(&mut self, command: &[String]) {
         let asked = self.source.cuda(command);
         let probes = asked.map(|text| facts::parse_probes(&text, self.devices()));
@@ -181,9 +181,10 @@ impl Machine {
         self.windows = self.value_or_skip("windows", asked.map(Some));
     }
 
-    /// Reads NVML up to twice more, half a second apart, while much memory is unaccounted: a
-    /// process that starts or ends may be missing in one of the lists. Keeps the answer with the
-    /// least unaccounted memory, and reads the processes again, since that answer may list others.
+    /// While much memory is unaccounted, reads NVML up to twice more, half a second apart. A
+    /// process that starts or ends may be missing from one of NVML's lists. Keeps the answer with
+    /// the least unaccounted memory. Reads the processes again, because that answer may list other
+    /// processes.
     fn reread_unaccounted(&mut self) {
         for _ in 0..2 {
             let unaccounted = self.unaccounted();
@@ -212,7 +213,8 @@ impl Machine {
         accounts.max().unwrap_or(0)
     }
 
-    /// Returns the result of a probe. If it was skipped, keeps the reason and returns the default.
+    /// Returns the result of a probe. If the probe was skipped, keeps the reason and returns the
+    /// default.
     fn value_or_skip<T: Default>(&mut self, probe: &'static str, looked: Result<T, Skipped>) -> T {
         looked.unwrap_or_else(|reason| {
             self.skipped.push((probe, reason));
@@ -250,10 +252,10 @@ impl Machine {
     }
 
     /// Returns `true` if all pids that the driver lists are of this PID namespace. Then a listed
-    /// pid without a process has ended.
+    /// pid without a process means that the process has ended.
     ///
-    /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. It
-    /// gives the pid in the caller's namespace, and leaves out processes without a pid there
+    /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. The
+    /// driver gives the pid in the caller's namespace, and leaves out processes without a pid there
     /// (`os_find_ns_pid` in the open kernel modules). In gVisor, whose kernel reports release
     /// 4.4.0, the caller is the sandbox. Under WSL2 the driver is Windows' own.
     pub fn lists_own_pids(&self) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::facts::{Skipped, Source, Why};
 
 /// Runs `probe` on a separate thread, and waits for its result until `limit`. A late probe
-/// continues until it or the program ends.
+/// continues until the probe or the program ends.
 ///
 /// # Errors
 ///

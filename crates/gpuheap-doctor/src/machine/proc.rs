@@ -44,7 +44,8 @@ pub(super) fn container(cgroup: &str) -> Option<String> {
     Some(id[..12].to_owned())
 }
 
-/// Returns the name of a user in the text of `/etc/passwd`; the number if it is not there.
+/// Returns the name of a user in the text of `/etc/passwd`; the number if the text does not contain
+/// it.
 pub(super) fn user_name(passwd: &str, uid: u32) -> String {
     let name = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

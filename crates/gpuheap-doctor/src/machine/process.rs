@@ -57,14 +57,14 @@ pub struct Process {
     pub is_readable: bool,
     /// Mapped files that rules look for: libraries and device files.
     pub maps: BTreeSet<String>,
-    /// Number of contexts on each device file, counted by a mapping that each context has on an
-    /// H200 with driver 580. Empty if a driver has no such mapping.
+    /// Number of contexts on each device file. Counts a mapping that each context had on an H200
+    /// with driver 580. Empty if the driver makes no such mapping.
     pub contexts: BTreeMap<String, usize>,
     /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps it (driver 580), and programs
     /// share it between processes.
     pub shared_anonymous: u64,
-    /// `true` if the process has a thread of the CUDA driver. A context starts one, and a fork does
-    /// not copy it. `None` if the threads could not be read.
+    /// `true` if the process has a thread of the CUDA driver. A context starts such a thread, and a
+    /// fork does not copy the thread. `None` if the threads could not be read.
     pub has_cuda_thread: Option<bool>,
     /// Environment variables that rules read.
     pub environment: BTreeMap<String, String>,
@@ -112,7 +112,7 @@ impl Process {
     }
 
     /// Returns the number of contexts that the process has on the device of a minor number; 0 if
-    /// its mappings do not show them.
+    /// the process's mappings do not show them.
     pub fn contexts_on(&self, minor: Option<u32>) -> usize {
         let file = minor.map(|minor| format!("/dev/nvidia{minor}"));
         file.and_then(|file| self.contexts.get(&file).copied()).unwrap_or(0)
@@ -188,7 +188,7 @@ fn read_seen(source: &dyn Source, pid: u32) -> Option<Seen> {
     let folder = format!("/proc/{pid}/fd");
     let (numbers, is_readable) = match source.list(&folder) {
         Ok(numbers) => (numbers, true),
-        // A recording has no empty folders, and a process may have no descriptor.
+        // A missing folder means no descriptors, because a recording contains no empty folders.
         Err(skipped) => (Vec::new(), skipped.why == Why::Missing),
     };
     let mut holds = Vec::new();
@@ -205,7 +205,7 @@ fn read_seen(source: &dyn Source, pid: u32) -> Option<Seen> {
 }
 
 /// Reads the fields that the first pass leaves out. Reading these files may block for as long as
-/// the process does, so they share a time limit.
+/// the process blocks. So they share a time limit.
 fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> Process {
     let pid = seen.pid;
     let stat = seen.stat;

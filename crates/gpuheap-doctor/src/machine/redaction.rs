@@ -12,7 +12,7 @@ pub(crate) struct Redaction {
 
 impl Machine {
     /// Returns the machine with users numbered and arguments hidden, and the replacements for names
-    /// in texts about it.
+    /// in texts about the machine.
     pub(crate) fn redacted(&self) -> (Machine, Redaction) {
         let mut machine = self.clone();
         let mut words = Vec::new();
@@ -92,8 +92,8 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
     result + rest
 }
 
-/// Replaces a folder of homes, in any case, and the name after it by `~`. A Windows name may have
-/// blanks: it ends at the next separator, if the path continues there.
+/// Replaces a folder of homes, in upper or lower case, and the name after it with `~`. A Windows
+/// name may have blanks: it ends at the next separator, if the path continues there.
 fn without_names(text: &str, folder: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
     let mut result = String::new();

@@ -1,4 +1,4 @@
-//! Windows' own facts about the card, that Linux under WSL2 lacks.
+//! Windows' own facts about the card. Linux under WSL2 lacks these facts.
 
 use crate::facts::{Skipped, Source};
 

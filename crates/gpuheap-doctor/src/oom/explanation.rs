@@ -15,7 +15,7 @@ pub struct Explanation {
     pub program: &'static str,
     /// Cause, in a sentence.
     pub cause: String,
-    /// Figures from which the cause follows, each with its name, bytes.
+    /// Figures from which the cause follows, in bytes, each with its name.
     #[serde(serialize_with = "figures")]
     pub evidence: Vec<(&'static str, u64)>,
     /// `true` if the figures are from a text that rounds them.

@@ -1,4 +1,4 @@
-//! gpuheap's own errors: their figures, or the text if there are none.
+//! gpuheap's own errors: their figures, or the text of an error without figures.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::sizes::{after, before, leading};
 /// Program of these errors.
 pub(super) const PROGRAM: &str = "gpuheap";
 
-/// Explains the figures of gpuheap's error: JSON, or as Python prints `error.figures`.
+/// Explains the figures of gpuheap's error, written as JSON or as Python prints `error.figures`.
 pub(super) fn figures(text: &str) -> Option<Explanation> {
     let object = object(text)?;
     let bytes = |name: &str| object.get(name).and_then(Value::as_u64);
@@ -54,7 +54,7 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
     if is_set("on_wsl2") {
         found = found.with_wsl2_guide();
     }
-    // Zeros explain nothing.
+    // Leaves out figures of zero, because they explain nothing.
     Some(
         found.with_figures(
             &NAMES.map(|(field, name)| (name, bytes(field).filter(|bytes| *bytes > 0))),
@@ -62,7 +62,7 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
     )
 }
 
-/// Condition under which the variable decides.
+/// Condition under which the environment variable sets the limit.
 const OF_ENVIRONMENT: &str = "# if the program sets no limit itself";
 
 /// Figures that are shown, each with its name.
@@ -79,8 +79,8 @@ const NAMES: [(&str, &str); 10] = [
     ("foreign", "held by others"),
 ];
 
-/// Returns the object with the figures. Reads `'`, `None`, `True` and tuples, as Python writes
-/// them, as JSON.
+/// Returns the object with the figures. Converts Python's `'`, `None`, `True` and tuples to JSON
+/// first.
 fn object(text: &str) -> Option<serde_json::Map<String, Value>> {
     let at = text.find("\"requested\"").or_else(|| text.find("'requested'"))?;
     let start = text[..at].rfind('{')?;
@@ -101,8 +101,8 @@ fn object(text: &str) -> Option<serde_json::Map<String, Value>> {
     }
 }
 
-/// Explains gpuheap's own error by its text. The text has the cause and the remedy, and rounds
-/// sizes.
+/// Explains gpuheap's own error by its text. The text contains the cause and the remedy. Its sizes
+/// are rounded.
 pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let kinds = ["GPU", "unified", "pinned host", "registered host"];
     let (at, start) = kinds.iter().find_map(|kind| {
@@ -148,7 +148,7 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     ]))
 }
 
-/// Returns the remedy: the words up to the figures. The figures stand in brackets that begin with a
+/// Returns the remedy: the words up to the figures. The figures are in brackets that begin with a
 /// pool's name.
 fn remedy(tail: &str) -> &str {
     let pools = ["none", "simple", "binned", "split", "stitched", "driver"];

@@ -25,7 +25,7 @@ pub(super) fn numpy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     Some(found.with_figures(&[("requested", Some(requested))]))
 }
 
-/// Returns the bytes of an array by its shape and its type, as NumPy prints them.
+/// Returns the bytes of an array, computed from its shape and type as NumPy prints them.
 fn of_shape(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("shape (")?;
     let (shape, rest) = rest.split_once(')')?;
@@ -73,7 +73,7 @@ pub(super) fn kernel(text: &str, on_wsl2: bool) -> Option<Explanation> {
 
 const SMALLER: &str = "smaller pieces: pandas.read_csv(path, chunksize=1_000_000)";
 
-/// Explains `std::bad_alloc` without CUDA in it: C++ on the host.
+/// Explains `std::bad_alloc` in a text that does not mention CUDA: C++ on the host.
 pub(super) fn bad_alloc(text: &str, on_wsl2: bool) -> Option<Explanation> {
     text.contains("std::bad_alloc").then(|| {
         let found = explanation(

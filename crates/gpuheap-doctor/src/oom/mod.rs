@@ -11,11 +11,11 @@ mod sizes;
 
 pub use self::explanation::Explanation;
 
-/// Explains an out-of-memory error anywhere in a text. `None` if no known error is in it. Lines may
-/// be wrapped anywhere between two words.
+/// Explains an out-of-memory error anywhere in a text. `None` if the text contains no known error.
+/// Lines may be wrapped anywhere between two words.
 ///
-/// `on_wsl2` is `true` for an error of a program under WSL2. With `None`, signs of WSL2 in the text
-/// decide: a Windows drive, the name of its kernel.
+/// `on_wsl2` is `true` for an error of a program under WSL2. If it is `None`, signs of WSL2 in the
+/// text decide: a Windows drive, or the name of WSL2's kernel.
 pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
     let sign = wsl2_sign(text);
     let is_wsl2 = on_wsl2.unwrap_or(sign.is_some());

@@ -68,7 +68,7 @@ fn is_cudf(text: &str) -> bool {
     ["cudf", "pylibcudf", "libcudf"].iter().any(|name| text.contains(name))
 }
 
-/// Returns `true` if the request was for the first size of a new pool.
+/// Returns `true` if the request was for the initial size of a new pool.
 fn is_start(text: &str) -> bool {
     ["reinitialize", "_initialize", "PoolMemoryResource", "__cinit__"]
         .iter()

@@ -1,4 +1,4 @@
-//! Processes behind the limits of a container, a job or `/proc`.
+//! Processes that `/proc` or a container hides, and processes whose container or job has ended.
 
 use gpuheap_text::mib;
 

@@ -255,8 +255,8 @@ pub(super) const P14: Rule = Rule {
     check: other_users,
 };
 
-/// Returns a finding for each device on which other users have memory. It warns from half of the
-/// device.
+/// Returns a finding for each device on which other users have memory. The finding is a warning if
+/// they have at least half of the device.
 fn other_users(machine: &Machine) -> Vec<Finding> {
     if machine.host.uid == Some(0) {
         return Vec::new();
@@ -301,7 +301,7 @@ pub(super) const P24: Rule = Rule {
     check: pinned_memory,
 };
 
-/// Least pinned memory that is reported.
+/// Smallest amount of pinned memory that is reported, bytes.
 const NOTED: u64 = 1 << 30;
 
 /// Returns a finding if much memory of the host is pinned. Rule W05 covers WSL2.

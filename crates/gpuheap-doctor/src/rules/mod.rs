@@ -1,7 +1,7 @@
 //! Rules of the doctor, in a file for each subject.
 //!
 //! The folder `tests/rules` has one folder of fixtures for each rule. On the machines
-//! `fires*.machine` the rule has findings, and on `quiet*.machine` it has none. A new rule is a
+//! `fires*.machine` the rule has findings, and on `quiet*.machine` it has none. A new rule needs a
 //! constant, such a folder, and its name in the list below.
 
 mod containers;

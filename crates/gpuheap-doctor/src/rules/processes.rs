@@ -1,4 +1,4 @@
-//! Processes that keep memory after their program, or without use of it.
+//! Processes that keep memory after their program has ended, or without using that memory.
 
 use gpuheap_text::{age, mib};
 

@@ -65,7 +65,8 @@ fn preallocations(machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Returns the framework that took this share of a device ahead, and the setting against it.
+/// Returns the framework that took this share of a device in advance, and the setting that prevents
+/// this.
 fn preallocation(process: &Process, share: f64) -> Option<(&'static str, &'static str)> {
     let is_set = |name: &str, value: &str| {
         process.environment.get(name).is_some_and(|text| text.eq_ignore_ascii_case(value))

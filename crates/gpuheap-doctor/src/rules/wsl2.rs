@@ -62,8 +62,8 @@ pub(super) const W03: Rule = Rule {
     check: memory_of_windows,
 };
 
-/// Returns the memory of Windows programs that is reported: 1.5 GiB, or 10 % of the card. The
-/// desktop alone reached 1.8 GB.
+/// Returns the memory of Windows programs above which it is reported: 1.5 GiB, or 10 % of the card.
+/// The desktop alone reached 1.8 GB.
 fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }
@@ -96,7 +96,7 @@ fn memory_of_windows(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the finding by Windows' own counters.
+/// Returns the finding that Windows' own counters give.
 fn counted_by_windows(machine: &Machine, windows: &Windows) -> Option<Finding> {
     let total = machine.devices().iter().map(|gpu| gpu.total).max()?;
     let held = windows.others_memory();
@@ -338,7 +338,7 @@ pub(super) const W12: Rule = Rule {
     check: processes_without_figure,
 };
 
-/// Returns a finding if the driver gives no figure for each process.
+/// Returns a finding if the driver does not give a figure for each process.
 fn processes_without_figure(machine: &Machine) -> Vec<Finding> {
     accounts(machine)
         .filter(|(_, account)| machine.host.is_wsl && account.processes_without_figure > 0)
@@ -377,7 +377,7 @@ fn large_ranges(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the part of a process that reserves large ranges, and the setting against it.
+/// Returns the part of a process that reserves large ranges, and the setting that prevents this.
 fn range_setting(process: &Process) -> Option<(&'static str, &'static str)> {
     const LLAMA: [&str; 4] = ["llama-server", "llama-cli", "ollama", "node-llama-cpp"];
     let variable = |name: &str| process.environment.get(name).map(String::as_str);

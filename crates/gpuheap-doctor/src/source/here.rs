@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use super::{kcmp, nvml, windows};
 use crate::facts::{Nvml, Skipped, Source, Why, end_line};
 
-/// Most bytes that are read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
+/// Largest number of bytes that are read from one file. `/proc/PID/maps` of a large program has
+/// some 2 MiB.
 const MOST: u64 = 16 << 20;
 
-/// Most bytes that are read of the kernel's log. Its ring has 16 MiB at most.
+/// Largest number of bytes that are read from the kernel's log. Its ring has 16 MiB at most.
 const MOST_OF_LOG: usize = 16 << 20;
 
 /// Time for all probes of CUDA. The first context of a machine without persistence mode takes some
@@ -135,7 +136,7 @@ fn run(command: &[&str], limit: Duration) -> Result<String, Skipped> {
 /// Runs a command as [`run`] does. Returns its output, complete or not, and the reason if it failed
 /// or was killed.
 ///
-/// A command that blocks in the kernel cannot be killed, and runs on.
+/// A command that blocks in the kernel cannot be killed, and continues.
 fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), Skipped>), Skipped> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Skipped::new(Why::Missing, "no command"));
@@ -186,7 +187,7 @@ fn read_pieces(stdout: ChildStdout) -> Receiver<Vec<u8>> {
         let mut stdout = stdout.take(MOST);
         let mut piece = [0; 8192];
         while let Ok(count @ 1..) = stdout.read(&mut piece) {
-            // Without a receiver, the output is not needed.
+            // If the receiver was dropped, the output is not needed.
             let _ = sender.send(piece[..count].to_vec());
         }
     });

@@ -110,8 +110,8 @@ fn list(gpu: &mut Gpu, kind: Kind, processes: Result<Vec<ProcessInfo>, NvmlError
     }
 }
 
-/// Returns the number and text of an error. Rules need the numbers of `nvmlReturn_t`; 999 is NVML's
-/// own for an unknown error.
+/// Returns the number and text of an error. Rules need the numbers of `nvmlReturn_t`. In these, 999
+/// stands for an unknown error.
 fn failure(error: &NvmlError) -> NvmlFailure {
     let code = match error {
         NvmlError::Uninitialized => 1,

@@ -1,4 +1,4 @@
-//! Source that records all facts that are read of this machine.
+//! Source that reads this machine and records all facts that it reads.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +7,16 @@ use std::time::Duration;
 use super::Here;
 use crate::facts::{Nvml, Skipped, Source, Why, device, is_kept_variable, windows_drive};
 
-/// This machine, with a record of all facts that are read of it, for a
-/// [`Recording`](crate::Recording). Clones share one record.
+/// This machine, with a record of all facts that were read. A [`Recording`](crate::Recording)
+/// parses the record. Clones share one record.
 #[derive(Debug, Clone, Default)]
 pub struct Recorder {
     sections: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Recorder {
-    /// Returns the record so far, for [`Recording::parse`](crate::Recording::parse). It has
-    /// complete command lines, but only those environment variables that rules read.
+    /// Returns the record so far, for [`Recording::parse`](crate::Recording::parse). The record
+    /// contains complete command lines, but only the environment variables that rules read.
     pub fn text(&self) -> String {
         let sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
         sections.values().map(String::as_str).collect()

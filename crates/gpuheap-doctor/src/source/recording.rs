@@ -25,7 +25,7 @@ use crate::facts::{Nvml, Skipped, Source, Why};
 /// ```
 ///
 /// A later section replaces an earlier one of the same name, so a recording can consist of a base
-/// and its differences. The recorded paths of a folder are its content.
+/// and its differences. A folder contains the recorded paths below it.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     sections: BTreeMap<String, Section>,

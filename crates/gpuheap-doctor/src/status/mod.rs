@@ -33,7 +33,7 @@ pub struct Account {
     /// Estimate of CUDA's own part of the processes' memory: contexts and modules.
     pub contexts_bytes_estimated: u64,
     /// Memory in use by no listed process, bytes. Negative if the processes' figures exceed the
-    /// memory in use, because two of them share memory.
+    /// memory in use, because two processes share memory.
     pub unaccounted_bytes: i64,
     /// Number of processes for which the driver gives no figure, as under WSL2.
     pub processes_without_figure: usize,
@@ -79,7 +79,7 @@ pub enum Place {
 /// Memory of a context on a data-centre card: 527 MiB on an H200, driver 580, November 2026.
 const LARGE_CONTEXT: u64 = 527 << 20;
 
-/// Memory of a context on other cards. Reports have 256 MiB (RTX 3090) to 426 MiB (RTX 6000 Ada).
+/// Memory of a context on other cards. Reports name 256 MiB (RTX 3090) to 426 MiB (RTX 6000 Ada).
 const SMALL_CONTEXT: u64 = 330 << 20;
 
 /// Least memory of a data-centre card.
@@ -103,7 +103,7 @@ struct WindowsFigures {
 }
 
 /// Renders accounts as JSON, by `docs/status.schema.json`. `driver` is the driver's version, empty
-/// if unknown. `windows` has the figures of Windows under WSL2, if known.
+/// if unknown. `windows` contains the figures of Windows under WSL2, if known.
 pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> String {
     let windows = windows.map(|windows| {
         let (wsl_dedicated_bytes, wsl_shared_bytes) = windows.wsl_memory();

@@ -30,7 +30,7 @@ fn every_text_has_its_cause() {
     insta::assert_snapshot!(shown);
 }
 
-/// Puts each word on a line of its own, as the narrowest terminal does.
+/// Puts each word on a separate line, as the narrowest terminal does.
 fn wrapped(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join("\n    ")
 }

@@ -83,7 +83,7 @@ fn wsl2_gives_no_figure_by_process() {
     insta::assert_snapshot!(rendered("wsl2", 80));
 }
 
-/// A machine on which a process starts after the first look at the driver's lists.
+/// A machine on which a process starts after the first read of the driver's lists.
 #[derive(Clone)]
 struct Starting {
     recording: Recording,
@@ -140,7 +140,7 @@ impl Source for Starting {
 
 #[test]
 fn late_listed_process_is_not_ended() {
-    // Another user's process: that it has a device open cannot be read.
+    // The process belongs to another user, so its open devices cannot be read.
     let recording = named("h200_training").without("/proc/4000/fd", Why::Denied);
     let recording = recording.without("/proc/4000/fd/7", Why::Missing);
     let recording = recording.without("/proc/4000/fd/9", Why::Missing);

@@ -9,7 +9,7 @@ pub(crate) fn machines() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machines")
 }
 
-/// Reads a recording, over the one in its line `# base: NAME`.
+/// Reads a recording. If it has a line `# base: NAME`, adds the sections of that base.
 pub(crate) fn recording(path: &Path) -> Recording {
     Recording::parse(&text(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -8,7 +8,7 @@
 //! assert_eq!(card.name, "RTX 4060 8GB");
 //! assert!(card.usable_bytes < card.total_bytes);
 //!
-//! // A name of several devices is an error. It lists them all.
+//! // A name that several devices share is an error. The error lists these devices.
 //! let error = cards::find("A100").unwrap_err();
 //! assert_eq!(error.candidates(), ["A100 40GB", "A100 80GB"]);
 //! # Ok::<(), cards::UnknownCard>(())
@@ -31,13 +31,14 @@ const MIB: f64 = 1_048_576.0;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Card {
-    /// Name of the device. If it was sold with several sizes of memory, with the size: `A100 40GB`.
+    /// Name of the device. If the device was sold with several memory sizes, the name includes the
+    /// size: `A100 40GB`.
     pub name: &'static str,
     /// Kind of device.
     pub class: Class,
     /// Memory by the vendor's figure, GB.
     pub vendor_gb: u32,
-    /// Memory as the driver reports it, bytes. PyTorch's memory fraction is a part of it.
+    /// Memory as the driver reports it, bytes. PyTorch's memory fraction is relative to it.
     pub total_bytes: u64,
     /// Source of `total_bytes`.
     pub total_source: Source,
@@ -143,7 +144,7 @@ pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
     Err(UnknownCard::new(text, false, &nearest))
 }
 
-/// Text that fits no device, or several.
+/// Error for a text that matches no device, or several devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownCard {
     given: String,
@@ -276,8 +277,8 @@ mod tests {
         for card in all() {
             let name = card.name;
             assert!(card.usable_bytes < card.total_bytes, "{name}");
-            // Vendors count a graphics card's memory in GiB. Other vendors' GB have 1e9 bytes: 128
-            // GB are 119 GiB.
+            // A vendor's GB is a GiB for graphics cards. For some other devices, it is 1e9 bytes,
+            // so 128 GB are 119 GiB.
             let vendor = f64::from(card.vendor_gb) * 1_073_741_824.0;
             assert!(card.total_bytes as f64 <= vendor, "{name}");
             assert!(card.usable_bytes as f64 >= 0.85 * vendor, "{name}");

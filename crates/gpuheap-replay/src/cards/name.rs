@@ -6,7 +6,7 @@
 pub(super) struct Name {
     /// All words except the memory.
     words: Vec<String>,
-    /// Memory in GB, if the name has it.
+    /// Memory in GB, if the name contains a memory size.
     memory: Option<String>,
     /// All words joined, to compare with a name typed without blanks.
     joined: String,
@@ -64,12 +64,12 @@ impl Name {
         self.joined == known.joined
     }
 
-    /// Returns `true` if both names are equal, and this one has no memory.
+    /// Returns `true` if both names have equal words, and this name contains no memory size.
     pub(super) fn equals_but_memory(&self, known: &Self) -> bool {
         self.memory.is_none() && self.words == known.words
     }
 
-    /// Returns `true` if the known name has all words of this one, and no other word that
+    /// Returns `true` if `known` contains all words of this name, and no further word that
     /// distinguishes devices.
     pub(super) fn is_part(&self, known: &Self) -> bool {
         let mut left = known.words.clone();

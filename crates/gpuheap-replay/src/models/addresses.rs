@@ -1,9 +1,10 @@
 //! Addresses that a driver gives to the memory taken from it.
 //!
 //! Of two free blocks of one size, the allocators take the one at the lower address. So addresses
-//! decide which segments fill up. The rules here were observed on an H200 (driver 580). A window is
-//! a multiple of 32 MiB and lies below all earlier windows. Memory lies at the window's start. The
-//! rest at its end serves later requests that fit, lowest address first.
+//! decide which segments fill up. The rules here were observed on an H200 (driver 580). The size of
+//! a window is a multiple of 32 MiB, and its address is below all earlier windows. The memory
+//! begins at the window's start. The rest of the window serves later requests that fit, lowest
+//! address first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 const WINDOW: u64 = 32 << 20;
 /// End of the first window.
 const TOP: u64 = 0x7f00_0000_0000;
-/// Start of the first growing segment, below all memory that is taken whole.
+/// Start of the first growing segment. It is below all segments that do not grow.
 const GROWING: u64 = 0x3_0200_0000;
 
 /// Addresses of a model's device.
@@ -21,8 +22,8 @@ pub(crate) struct Addresses {
     holes: BTreeMap<u64, u64>,
     lowest: u64,
     next_growing: u64,
-    /// Recorded addresses of the driver with their bytes, in order; dropped at the first
-    /// difference.
+    /// Addresses that the driver returned in the recording, each with its size in bytes, in order.
+    /// Cleared at the first request of another size.
     recorded: VecDeque<(u64, u64)>,
 }
 
@@ -38,7 +39,8 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Sets the addresses to give while the sizes match, each with its bytes.
+    /// Sets recorded pairs of address and size. [`take`](Self::take) returns these addresses while
+    /// the sizes match.
     pub(crate) fn follow(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.recorded = recorded.into_iter().collect();
         // Addresses after the first difference are invented, below all recorded addresses.
@@ -73,7 +75,7 @@ impl Addresses {
         start
     }
 
-    /// Returns a range from [`take`](Self::take).
+    /// Frees a range that [`take`](Self::take) returned.
     pub(crate) fn give_back(&mut self, address: u64, bytes: u64) {
         let (mut start, mut length) = (address, bytes);
         if let Some((&before, &its)) = self.holes.range(..start).next_back()

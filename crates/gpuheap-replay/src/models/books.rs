@@ -7,7 +7,7 @@ use super::{DriverEvent, Figures, Refusal, Request};
 pub struct Books {
     pub(super) figures: Figures,
     pub(super) events: Vec<DriverEvent>,
-    /// Bytes that the model may reserve at most.
+    /// Largest number of bytes that the model may reserve.
     pub(super) allowed: u64,
 }
 
@@ -20,7 +20,7 @@ impl Books {
         Self { allowed: allowed.min(LARGEST_DEVICE), ..Self::default() }
     }
 
-    /// Sets the bytes that the device has for the model. Segments that are already taken stay.
+    /// Sets the number of bytes that the model may reserve. Segments that are already taken remain.
     pub fn set_allowed(&mut self, bytes: u64) {
         self.allowed = bytes.min(LARGEST_DEVICE);
     }

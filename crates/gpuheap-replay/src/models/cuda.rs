@@ -22,7 +22,8 @@ const POOL_CHUNK: u64 = 32 << 20;
 pub struct Cuda {
     books: Books,
     live: Live<LiveSpan>,
-    /// Free pieces of the granules that small allocations share. Each granule is a head.
+    /// Free pieces of the granules that small allocations share. A head starts each granule, so
+    /// pieces of two granules never merge.
     small: FreeSpans,
     next_granule: u64,
 }
@@ -117,7 +118,8 @@ impl Async {
         if let Some(span) = self.free.take_best(bytes) {
             return Some(span);
         }
-        // If the end of the pool is free, only the rest of the request is taken, right after it.
+        // If the pool ends with a free piece, takes only the bytes that the piece lacks, right
+        // after it.
         let free_end = match self.free.last() {
             Some((place, its)) if place + its == self.end => its,
             _ => 0,

@@ -18,7 +18,7 @@ pub struct Cupy {
     live: Live<LiveSpan>,
     /// Free pieces of each stream. The start of each `cudaMalloc` is a head.
     arenas: ByStream,
-    /// Bytes of each `cudaMalloc`, by place.
+    /// Bytes of each `cudaMalloc`, keyed by place.
     taken: rustc_hash::FxHashMap<u64, u64>,
     end: u64,
 }
@@ -28,7 +28,7 @@ impl Cupy {
     /// value for `set_limit(size=...)` or `CUPY_GPU_MEMORY_LIMIT`.
     ///
     /// # Errors
-    /// Returns an error if the limit is zero. CuPy takes zero for no limit.
+    /// Returns an error if the limit is zero. CuPy treats zero as no limit.
     pub fn new(device_memory: u64, limit: Option<u64>) -> Result<Self, SettingError> {
         if limit == Some(0) {
             return Err(SettingError::new(
@@ -60,7 +60,7 @@ impl Cupy {
             }
         }
         self.taken.insert(place, bytes);
-        // Pieces of different `cudaMalloc`s lie side by side, and heads keep them from merging.
+        // Places of two `cudaMalloc`s may be adjacent. Heads keep their pieces from merging.
         self.end = self.end.saturating_add(bytes);
         Some(Span { place, bytes, is_head: true })
     }

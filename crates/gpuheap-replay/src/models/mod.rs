@@ -32,14 +32,14 @@ pub trait Model {
         if request.bytes == 0 { Ok(Ticket::NONE) } else { self.serve(request) }
     }
 
-    /// Hands out memory for a request of at least one byte, as [`allocate`](Self::allocate) does.
+    /// Hands out memory for a request of at least one byte. [`allocate`](Self::allocate) calls it.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Returns a refusal if the allocator itself would report that memory ran out.
     fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>>;
 
-    /// Frees a block on `stream`, when the program frees it. The block is pending until
-    /// [`complete`](Self::complete). Ignores a ticket that is not live.
+    /// Frees a block on `stream`. The block is pending until [`complete`](Self::complete). Ignores
+    /// a ticket that is not live.
     fn free(&mut self, ticket: Ticket, stream: u64);
 
     /// Gives unused memory back at the program's request, as `torch.cuda.empty_cache()` does.
@@ -55,9 +55,9 @@ pub trait Model {
     /// Returns the books of the model.
     fn books(&self) -> &Books;
 
-    /// Ends the pending state of a freed block, because all streams that used it got past that use.
-    /// Ignores a ticket that is not pending. Without effect in allocators that reuse a freed block
-    /// at once.
+    /// Ends the pending state of a freed block, because all streams that used the block have
+    /// completed that work. Ignores a ticket that is not pending. Without effect in allocators that
+    /// reuse a freed block at once.
     fn complete(&mut self, _ticket: Ticket) {}
 
     /// Returns the allocator's figures: bytes held now and at the peak, and calls so far.
@@ -90,7 +90,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// No block. Its free does nothing.
+    /// Ticket of no block. Freeing this ticket has no effect.
     pub const NONE: Self = Self { slot: u32::MAX, generation: 0 };
 }
 

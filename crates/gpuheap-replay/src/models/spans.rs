@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Ticket;
 
-/// Free pieces by place and by size. A head begins an allocation of the driver. It never merges
-/// with the piece before it.
+/// Free pieces, sorted by place and by size. A head is a place where an allocation from the driver
+/// begins. A piece at a head never merges with the piece before it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FreeSpans {
     by_place: BTreeMap<u64, (u64, bool)>,
@@ -39,14 +39,14 @@ impl FreeSpans {
         self.by_size.insert((bytes, place));
     }
 
-    /// Takes `bytes` from the smallest piece that is large enough; of several, the lowest. The rest
-    /// of the piece stays.
+    /// Takes `bytes` from the smallest piece that is large enough. Of several such pieces, takes
+    /// from the lowest. The rest of the piece stays free.
     pub(super) fn take_best(&mut self, bytes: u64) -> Option<Span> {
         let &(_, place) = self.by_size.range((bytes, 0)..).next()?;
         self.cut(place, bytes)
     }
 
-    /// Takes `bytes` from the lowest piece that is large enough. The rest of the piece stays.
+    /// Takes `bytes` from the lowest piece that is large enough. The rest of the piece stays free.
     pub(super) fn take_first(&mut self, bytes: u64) -> Option<Span> {
         let fits = self.by_place.iter().find(|(_, (its, _))| *its >= bytes);
         let place = *fits?.0;
@@ -112,7 +112,7 @@ pub(super) struct LiveSpan {
     pub(super) stream: u64,
 }
 
-/// Live blocks by ticket.
+/// Live blocks, keyed by ticket.
 #[derive(Debug, Clone)]
 pub(super) struct Live<T> {
     slots: Vec<(u32, Option<T>)>,

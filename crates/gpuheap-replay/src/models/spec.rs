@@ -38,7 +38,7 @@ pub const NAMES: [&str; 7] =
 ///
 /// # Errors
 /// Returns an error if no model has the name, or if the model has no such setting or value. The
-/// error lists the known models, or has the nearest setting.
+/// error lists the known models, or names the nearest setting.
 pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, SettingError> {
     let Some(name) = name_of(text) else {
         return Err(SettingError::new(
@@ -79,9 +79,10 @@ pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, Se
     })
 }
 
-/// Returns the name in a text of a model with its settings. `None` if no model has the name.
+/// Returns the model's name at the start of `text`, which may continue with settings. `None` if no
+/// model has the name.
 pub(crate) fn name_of(text: &str) -> Option<&'static str> {
-    // No name is the part of another before a colon, so at most one matches.
+    // No name is a prefix of another up to a colon, so at most one name matches.
     NAMES.into_iter().find(|name| {
         text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     })

@@ -1,8 +1,8 @@
 //! Calls of `torch.cuda.empty_cache()`, found in a recording.
 //!
-//! A recording does not name these calls, but has the segments that were given back. PyTorch gives
-//! segments back on its own only right before it takes memory from the driver: to stay below its
-//! limit, or after the driver refused.
+//! A recording does not contain these calls, but contains the segments that PyTorch gave back.
+//! PyTorch gives segments back on its own only right before it takes memory from the driver: to
+//! stay below its limit, or after the driver refused.
 
 use gpuheap_trace::{Op, Trace};
 
@@ -11,11 +11,11 @@ use gpuheap_trace::{Op, Trace};
 pub(super) struct Cleared {
     /// Index of the event that gave back the last segment.
     pub(super) last: usize,
-    /// Bytes taken, or refused, by the next event. 0 if the next event is of another kind: then the
-    /// program called.
+    /// Bytes that the next event took or was refused. 0 if the next event is of another kind. Then
+    /// the program called `empty_cache`.
     pub(super) then_taken: u64,
-    /// `true` if the program certainly called: nothing was taken right after, or PyTorch had no
-    /// reason to give back, because it held more at another time.
+    /// `true` if the program certainly called `empty_cache`. Either nothing was taken right after,
+    /// or PyTorch had no reason to give segments back, because it held more at another time.
     pub(super) is_certain: bool,
 }
 

@@ -34,9 +34,9 @@ pub struct Program {
     reserved_before: u64,
     settings: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
-    /// Comparison with the recorded segments without a memory fraction; set on first use.
+    /// Comparison with the recorded segments, without a memory fraction; computed on first use.
     unlimited: OnceLock<Option<Reproduction>>,
-    /// `true` if the recording has completions of frees, as well as the frees.
+    /// `true` if the recording contains both frees and their completions.
     records_completion: bool,
 }
 
@@ -77,8 +77,7 @@ pub(crate) enum Action {
     Fail {
         bytes: u64,
     },
-    /// Segments that were given back. The program called `empty_cache`, or PyTorch did it on its
-    /// own.
+    /// Segments that PyTorch gave back: because the program called `empty_cache`, or on its own.
     GivenBack {
         then_taken: u64,
         is_certain: bool,
@@ -92,18 +91,18 @@ pub enum Completion {
     Recorded,
     /// The time of the free.
     AtOnce,
-    /// The recorded time of another block: the one completed this many completions later, or
-    /// earlier if negative. A block is never completed before its free. Later means a device
-    /// further behind the host than in the recording.
+    /// The recorded time of another block's completion: this many completions later, or earlier if
+    /// negative. A block is never completed before its free. A positive number stands for a device
+    /// that lags the host by more than in the recording.
     Shifted(i32),
 }
 
 /// Range of a peak, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeakRange {
-    /// The least.
+    /// Lower end of the range.
     pub low: u64,
-    /// The most.
+    /// Upper end of the range.
     pub high: u64,
 }
 
@@ -117,12 +116,12 @@ impl PeakRange {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Counts and peaks of the model, up to the failure if there was one.
+    /// Counts and peaks of the model. If a request failed, up to that failure.
     pub figures: Figures,
     /// The first request that failed. The run ended there.
     pub failure: Option<Failure>,
-    /// Number of requests that failed in the recording and succeeded now. If it is not zero, all
-    /// figures are lower bounds, because the program's use of that memory is not known.
+    /// Number of requests that failed in the recording and succeeded in this run. If it is not
+    /// zero, all figures are lower bounds, because the program's use of that memory is not known.
     pub met_failures: u64,
 }
 
@@ -134,7 +133,7 @@ pub struct Failure {
     pub event: u32,
     /// `true` if the request also failed in the recording.
     pub is_recorded: bool,
-    /// Reason.
+    /// Reason of the failure.
     pub refusal: Refusal,
 }
 
@@ -206,12 +205,12 @@ impl Program {
         }
     }
 
-    /// Returns the settings of PyTorch's allocator that the program ran under. No recording has the
-    /// memory fraction. `None` if the recording has no settings, or if PyTorch does not accept
-    /// them.
+    /// Returns the settings of PyTorch's allocator that the program ran under. They lack the memory
+    /// fraction, because no recording contains it. `None` if the recording has no settings, or if
+    /// PyTorch does not accept them.
     pub fn recorded_settings(&self) -> Option<Settings> {
         let recorded = self.settings.as_ref()?;
-        // Only the text has all settings. The other fields have the values at the end of the
+        // Only `text` contains all settings. The other fields contain the values at the end of the
         // recording.
         let mut settings: Settings = recorded.text.parse().unwrap_or_default();
         settings.set_expandable_segments(recorded.expandable_segments);
@@ -341,7 +340,8 @@ impl Program {
         for (rank, allocation) in (0_i64..).zip(blocks) {
             let moved = rank + i64::from(by);
             let freed = freed_at[allocation as usize];
-            // A block moved before the first recorded completion completes at its free.
+            // If the shift moves a block before the first recorded completion, the block is
+            // completed at its free.
             let at = match usize::try_from(moved) {
                 Ok(moved) => completed.get(moved).map(|&(index, _)| index),
                 Err(_) => Some(freed),
@@ -356,9 +356,9 @@ impl Program {
         steps.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// Compares the model with the recorded segments, without a memory fraction on an unlimited
-    /// device. If they differ and `settings` has a fraction, compares with that fraction. No
-    /// recording has the fraction that the program set.
+    /// Compares the model with the recorded segments, first without a memory fraction on an
+    /// unlimited device. If they differ and `settings` has a fraction, compares with that fraction.
+    /// Recordings do not contain the fraction that the program set.
     fn reproduction_under(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
         let unlimited = || self.reproduction(None, u64::MAX);
         let without = (*self.unlimited.get_or_init(unlimited))?;
@@ -375,7 +375,7 @@ impl Program {
     /// Segments and live blocks have their recorded addresses. New segments get recorded addresses
     /// too.
     ///
-    /// Meant for the recorded settings: others would have led to other segments.
+    /// Meant for the recorded settings, because other settings would have led to other segments.
     pub fn run_as_recorded(&self, model: &mut Torch) -> Outcome {
         let fixed = self.recorded.iter().filter(|event| event.is_taken);
         model.follow_addresses(fixed.map(|event| (event.address, event.bytes)));
@@ -413,10 +413,10 @@ impl Program {
         self.run_steps(model, &mut tickets, self.before, Completion::Recorded, is_unlimited)
     }
 
-    /// Runs the steps from `from` on.
+    /// Runs the steps, beginning with step `from`.
     ///
-    /// With `as_recorded`, the model has the recorded settings and limit. Then segments that it
-    /// would have kept were given back by the program.
+    /// If `as_recorded`, the model has the recorded settings and limit. Then the program gave back
+    /// each segment that the model would have kept.
     fn run_steps(
         &self,
         model: &mut (impl Model + ?Sized),
@@ -510,8 +510,8 @@ fn driver_events(trace: &Trace) -> Vec<DriverEvent> {
     trace.events().iter().filter_map(event).collect()
 }
 
-/// Returns the bytes held before the recording: the bytes held at its end, less all bytes taken in
-/// it, plus all bytes given back.
+/// Returns the bytes held before the recording: the bytes held at its end, less the bytes taken
+/// during the recording, plus the bytes given back.
 fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
     let held: i128 = at_end.iter().map(|segment| i128::from(segment.bytes)).sum();
     let signed = |event: &DriverEvent| {
@@ -522,8 +522,8 @@ fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
     u64::try_from((held - gained).max(0)).unwrap_or(u64::MAX)
 }
 
-/// Returns the segments held before the recording: all segments held at its end, without the ones
-/// that it took. Returns none if a segment grows in place.
+/// Returns the segments held before the recording: the segments held at its end, without those
+/// taken during the recording. Empty if a segment grows in place.
 fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
     let mut segments: Vec<Segment> =
         at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();

@@ -5,11 +5,12 @@ use gpuheap_trace::{Op, Trace};
 /// The common pool, for requests of no private pool.
 const COMMON: (u64, u64) = (0, 0);
 
-/// Private pools of requests, from the recording. If it has none, from the segments at the end.
+/// Private pools of requests, from the recorded requests. If these name no pools, from the segments
+/// at the end.
 pub(super) struct PrivatePools {
     /// Pools in order. A pool's number is its place, counted from 1.
     pools: Vec<(u64, u64)>,
-    /// Start, end and pool number of each segment, with the event that took it; by start.
+    /// Start, end and pool number of each segment, with the event that took it; sorted by start.
     segments: Vec<(u64, u64, u32, usize)>,
 }
 

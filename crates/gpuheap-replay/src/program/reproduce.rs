@@ -6,10 +6,10 @@ use crate::models::torch::Torch;
 use crate::models::{DriverEvent, Model};
 
 impl Program {
-    /// Runs the program under the recorded settings, and compares the segments with the segments of
-    /// PyTorch.
+    /// Runs the program under the recorded settings, and compares the model's segments with
+    /// PyTorch's.
     ///
-    /// No recording has `memory_fraction`, the fraction that the program set.
+    /// `memory_fraction` is the fraction that the program set. Recordings do not contain it.
     ///
     /// Returns `None` if the recording has no settings or no segments, or if `memory_fraction` is
     /// not valid.

@@ -4,29 +4,29 @@ use super::{Action, Completion, PeakRange, Program, Step};
 use crate::Reproduction;
 use crate::models::torch::{Settings, Torch};
 
-/// Shifts that are tried: completions this many completions later than recorded, or earlier if
-/// negative.
+/// Shifts that are tried. Each completion of a free moves by this many completions: later, or
+/// earlier if negative.
 const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
-/// Ends of the range of peaks, as parts of the median over the shifts.
+/// Lower and upper end of the range of peaks, relative to the median over the shifts.
 const LOW: f64 = 0.968;
 const HIGH: f64 = 1.062;
 
 impl Program {
     /// Returns the peak that PyTorch's allocator reserves for the program under `settings`.
     ///
-    /// The result is exact if no block waited for other streams, or if the settings are the
-    /// recorded ones. Otherwise the speed of host and device decides which blocks are no longer
-    /// pending, and the result is a range. Its middle is the median of runs with completions moved
-    /// by -5 to +1. Its width is the difference within twenty pairs of recordings of one program
-    /// under five settings, on an H200 (2026-11-22).
+    /// The result is exact if no block waited for other streams, or if `settings` are the recorded
+    /// settings. Otherwise the speed of host and device decides which blocks are no longer pending,
+    /// and the result is a range. Its middle is the median of runs with completions moved by -5 to
+    /// +1. Its width is the difference within twenty pairs of recordings of one program under five
+    /// settings, on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.
     ///
-    /// The model may not take the recorded segments under the recorded settings
-    /// ([`reproduction`](Self::reproduction)). Then the error of its peak there widens the range.
-    /// If a request failed or memory was collected, the recording lacks a limit, and the error
-    /// does not count. Under the recorded settings without a memory fraction, an inexact result is
-    /// replaced by the recorded peak, if the device has that much.
+    /// If the model takes other segments than recorded under the recorded settings
+    /// ([`reproduction`](Self::reproduction)), the error of its peak widens the range. If a request
+    /// failed or memory was collected, the recording lacks a limit, and the error does not count.
+    /// Under the recorded settings without a memory fraction, an inexact result is replaced by the
+    /// recorded peak, if the device has that much memory.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {
             let mut model = Torch::new(settings.clone(), device_memory);
@@ -63,7 +63,7 @@ impl Program {
     }
 
     /// Returns `true` if the program gets through on `capacity` of a device's `total` bytes at any
-    /// speed of host and device. Meant for a program that gets through at the recorded speed.
+    /// speed of host and device. The program must get through at the recorded speed.
     ///
     /// One of two conditions is enough. The upper end of [`torch_peak`](Self::torch_peak) on an
     /// unlimited device is within the capacity. Or the program gets through with each shift of the

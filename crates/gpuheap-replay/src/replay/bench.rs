@@ -13,7 +13,7 @@ use crate::recorded::Recorded;
 use crate::text::Amount;
 use crate::{PeakRange, Program};
 
-/// Trace, made ready for all pools.
+/// Trace that is prepared for replays through any pool.
 pub(crate) struct Bench<'t> {
     pub(crate) trace: &'t Trace,
     pub(crate) program: Program,
@@ -53,10 +53,11 @@ impl<'t> Bench<'t> {
         Memory { total, usable, limit: self.limit.map(|limit| limit.to_bytes(total)) }
     }
 
-    /// Returns the bounds of a search for settings on the device. They suit a search in every
-    /// verdict.
+    /// Returns the bounds of a search for settings on the device. They are small enough for a
+    /// search in every verdict.
     pub(crate) fn budget(&self) -> Budget {
-        /// Steps of the search. They take one or two seconds on two cores (2026).
+        /// Largest number of steps of the search. This number takes one or two seconds on two cores
+        /// (2026).
         const STEPS: usize = 12_000_000;
         let memory = self.memory();
         Budget {
@@ -76,14 +77,14 @@ impl<'t> Bench<'t> {
         events.get(at).map_or(0, |event| event.time_ns)
     }
 
-    /// Returns the peak that PyTorch's allocator reserves on the device. It is a range if the speed
-    /// of the program decides.
+    /// Returns the peak that PyTorch's allocator reserves on the device. The result is a range if
+    /// the peak depends on the program's speed.
     pub(crate) fn torch_peak(&self, settings: &Settings) -> PeakRange {
         let memory = self.memory();
         let has_fraction = settings.memory_fraction().is_some();
         let device = if has_fraction { memory.total } else { memory.capacity() };
         let PeakRange { low, high } = self.program.torch_peak(settings, device);
-        // Reserved memory is part of the device's, so the range ends at the capacity.
+        // Reserved memory is never more than the capacity, so the range ends there.
         PeakRange { low: low.min(memory.capacity()), high: high.min(memory.capacity()) }
     }
 }
@@ -91,7 +92,7 @@ impl<'t> Bench<'t> {
 /// Memory that a model may take, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
-    /// All memory of the device. PyTorch's memory fraction is a part of this.
+    /// All memory of the device. PyTorch's memory fraction is relative to it.
     pub(crate) total: u64,
     /// Memory that a program can use.
     pub(crate) usable: u64,

@@ -12,10 +12,11 @@ use crate::recorded::Recorded;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// The memory of the failed run. Without a failed run, or with a limit in the options, an H200.
+    /// A device with the memory of the failed run. If no run failed, or if the options set a limit,
+    /// an H200.
     #[default]
     Default,
-    /// A profile of the emulator, without its context's memory.
+    /// A profile of the emulator. The usable memory is the profile's memory less its CUDA context.
     Profile(Profile),
     /// A profile with another amount of memory, all of which a program can use.
     Memory {
@@ -40,7 +41,7 @@ pub struct DeviceUsed {
     pub name: String,
     /// Name of the profile or the card; `None` for a real device and for the memory of a run.
     pub profile: Option<String>,
-    /// Memory as the driver reports it, bytes. A memory fraction is a part of it.
+    /// Memory as the driver reports it, bytes. The memory fraction is relative to it.
     pub total: u64,
     /// Memory that a program can use, bytes.
     pub usable: u64,
@@ -133,7 +134,7 @@ pub(super) enum Machine {
     /// A fresh emulated device for each replay. Its context takes no memory.
     Emulated {
         profile: Profile,
-        /// Delay of the streams behind the host.
+        /// Time by which streams lag the host.
         delay: Option<Duration>,
     },
     /// A real device.

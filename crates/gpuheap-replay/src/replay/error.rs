@@ -10,7 +10,7 @@ use crate::models::SettingError;
 pub enum ReplayError {
     /// A setting of a model is not possible on the device.
     Setting(SettingError),
-    /// The device or its driver failed: trace, pool, and the driver's error.
+    /// The device or its driver failed. The text names the trace, the pool, and the driver's error.
     Device(String),
 }
 

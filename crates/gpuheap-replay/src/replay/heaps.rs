@@ -1,4 +1,4 @@
-//! gpuheap's own pools: a heap of the library that runs a trace.
+//! Replays through gpuheap's own pools: a heap of the library runs the trace.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::program::{Action, Program};
 
 /// The default stream's handle in a trace.
 const DEFAULT_STREAM: u64 = 0;
-/// The most passes after the first. The time of an event is their median.
+/// Largest number of passes after the first. The time of an event is the median over these passes.
 const LATER_PASSES: usize = 3;
-/// Total time of the later passes after which no further pass begins.
+/// Total time of the passes after the first. If they took this long, no further pass begins.
 const LATER_BUDGET: Duration = Duration::from_secs(2);
 
-/// Replays the trace twice, then again for the time of an event.
+/// Replays the trace twice for the outcome, then several times to measure the time of an event.
 ///
 /// # Errors
 ///
-/// Every refusal of the driver, except for missing memory.
+/// Returns each error of the driver, except for missing memory.
 pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, Error> {
     let mut replay = HeapReplay::new(bench, pool, &bench.machine)?;
     let calls = bench.program.steps().iter().map(|step| match step.action {
@@ -49,7 +49,7 @@ pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, E
         && later.len() < LATER_PASSES
         && later.iter().sum::<Duration>() < LATER_BUDGET
     {
-        // The first two passes decide. A pool that runs out of memory in a later one still got
+        // The first two passes decide. A pool that runs out of memory in a later pass still got
         // through.
         let Ok(time) = replay.pass()? else { break };
         later.push(time);
@@ -59,7 +59,7 @@ pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, E
     Ok(PoolReport {
         actual: (status.pool != pool).then_some(status.pool),
         fallback: status.fallback,
-        // The heap counts threads and streams apart, so its own peak is approximate.
+        // The heap counts each thread and stream separately, so its own peak is approximate.
         peak_live: if report.stop.is_none() { bench.peak_live } else { usage.live_peak },
         peak_reserved: PeakRange::exact(usage.reserved_peak),
         driver_calls: usage.driver_calls,
@@ -73,7 +73,7 @@ pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, E
 ///
 /// # Errors
 ///
-/// As [`measure`].
+/// Returns the errors of [`measure`].
 pub(super) fn attempt(
     bench: &Bench<'_>,
     pool: PoolKind,
@@ -89,8 +89,8 @@ pub(super) fn attempt(
     Ok(Ok(replay.heap.usage()?.reserved_peak))
 }
 
-/// Heap between its passes. Fields drop in order. Blocks drop before the heap, and the heap before
-/// its streams, because it fences pending frees on them when it ends.
+/// Heap that replays a trace in passes. Fields drop in order: blocks before the heap, and the heap
+/// before its streams. When the heap drops, it fences pending frees on these streams.
 struct HeapReplay<'b> {
     program: &'b Program,
     blocks: Vec<Option<Block>>,
@@ -137,7 +137,7 @@ impl<'b> HeapReplay<'b> {
         })
     }
 
-    /// Runs all steps, then frees the blocks that they left live. Returns the time of the steps
+    /// Runs all steps, then frees the blocks that are still live. Returns the time of the steps
     /// alone. A request that failed in the recording is served and freed at once, because the
     /// program's use of that memory is not known.
     fn pass(&mut self) -> Result<Result<Duration, Shortage>, Error> {
@@ -158,8 +158,8 @@ impl<'b> HeapReplay<'b> {
                     }
                     continue;
                 }
-                // The device of the replay decides how long a free is pending. The recorded
-                // allocator gave segments back by its own rules.
+                // These steps are skipped. The replay's device decides how long a free is pending,
+                // and the recorded allocator gave segments back by rules that a heap does not have.
                 Action::Complete { .. } | Action::GivenBack { .. } => continue,
             };
             match (heap.allocate(bytes, stream), allocation) {

@@ -14,7 +14,7 @@ pub(crate) const LARGEST: u64 = 16 << 40;
 pub enum Minimum {
     /// The pool got through on a device of this many bytes, and not on one with 2 MiB less.
     Bytes(u64),
-    /// No device is enough, for this reason.
+    /// No device is large enough. The text is the reason.
     Never(String),
 }
 
@@ -28,8 +28,8 @@ impl Minimum {
     }
 }
 
-/// Bisects between a size that is too small and one that is enough. Both ends of the result were
-/// replayed.
+/// Finds the smallest device by bisection between a size that is too small and a size that is
+/// enough. Both sizes at the end were replayed.
 ///
 /// A pool may get through on some smaller device and fail on a larger one. Then there are several
 /// borders, and the result is one of them.
@@ -39,7 +39,7 @@ impl Minimum {
 /// that was large enough.
 ///
 /// # Errors
-/// Errors of `attempt`.
+/// Returns the errors of `attempt`.
 pub(crate) fn find<E>(
     step: u64,
     peak_live: u64,
@@ -53,8 +53,8 @@ pub(crate) fn find<E>(
         result
     };
     progress.expect(2);
-    // A pool that got through on a large device should also get through on one of its peak. This
-    // size is tried all the same, because a pool may decide by free memory.
+    // A pool that got through on a large device should also get through on a device as large as its
+    // peak. That size is still replayed, because free memory may affect the pool's decisions.
     let peak_reserved = match known_peak {
         Some(peak) => peak,
         None => match attempt(LARGEST)? {

@@ -10,7 +10,7 @@ use crate::recorded::Recorded;
 /// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Pools to replay through; if empty, those that suit the trace's format.
+    /// Pools to replay through; if empty, the pools that suit the trace's format.
     pub pools: Vec<Pool>,
     /// The pool that decides whether the trace gets through. If `None`, the pools that were named
     /// decide, or else the allocator that recorded the trace.
@@ -23,9 +23,9 @@ pub struct Options {
     pub limit_typed: Option<String>,
     /// Freed bytes that gpuheap's pool `driver` keeps.
     pub release_threshold: Option<Size>,
-    /// Delay of an emulated device's streams behind the host.
+    /// Time by which streams of an emulated device lag the host.
     pub delay: Option<Duration>,
-    /// `true` to search the smallest device for each pool.
+    /// `true` to search for the smallest device on which each pool gets through.
     pub find_minimum: bool,
 }
 

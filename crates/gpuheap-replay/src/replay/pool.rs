@@ -15,7 +15,7 @@ pub enum Pool {
     Own(PoolKind),
     /// A model of another allocator with its settings, as [`build`] takes them.
     ///
-    /// `torch` without settings stands for those that the snapshot recorded.
+    /// `torch` without settings stands for the settings that the snapshot recorded.
     Model(String),
 }
 
@@ -23,7 +23,8 @@ impl Pool {
     /// Reads the name of one of gpuheap's pools, or of a model with its settings.
     ///
     /// # Errors
-    /// Returns an error if no such pool or setting exists. The error lists those that do.
+    /// Returns an error if no such pool or setting exists. The error lists the pools or settings
+    /// that exist.
     pub fn parse(text: &str) -> Result<Self, SettingError> {
         if let Ok(own) = PoolKind::parse(text) {
             return Ok(Self::Own(own));
@@ -48,7 +49,8 @@ impl Pool {
                 format!("the pools are {}, {}", own.join(", "), NAMES.join(", ")),
             ));
         }
-        // The check here accepts any size. Sizes are compared with the device once it is known.
+        // The check here accepts any size. Sizes are compared with the device later, once the
+        // device is known.
         const ANY_DEVICE: u64 = 1 << 52;
         build(text, ANY_DEVICE)?;
         Ok(Self::Model(text.to_owned()))
@@ -77,8 +79,8 @@ impl Pool {
     }
 }
 
-/// Returns the settings of PyTorch's allocator in a text that has no name of a pool before them,
-/// like the value of the environment variable. `None` if the text is not of this form.
+/// Returns the settings of PyTorch's allocator if `text` contains them without a pool's name, like
+/// the value of the environment variable. Returns `None` for any other text.
 fn torch_settings_alone(text: &str) -> Option<&str> {
     let variables = ["PYTORCH_CUDA_ALLOC_CONF=", "PYTORCH_ALLOC_CONF="];
     let settings = variables.iter().find_map(|variable| text.strip_prefix(variable));

@@ -11,16 +11,17 @@ use crate::PeakRange;
 pub struct PoolReport {
     /// The pool, as the user named it.
     pub pool: Pool,
-    /// The settings that `torch` without settings stands for, as `PYTORCH_CUDA_ALLOC_CONF` has
-    /// them.
+    /// The settings that `torch` without settings stands for, in the form of
+    /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: Option<String>,
     /// The kind of gpuheap's heap, if the device does not support the kind that the user named.
     pub actual: Option<PoolKind>,
-    /// Reason for the other kind.
+    /// Reason why the heap's kind differs from the kind that the user named.
     pub fallback: Option<String>,
     /// Peak of live bytes, as requested.
     pub peak_live: u64,
-    /// Peak of bytes taken from the driver. It is a range if the speed of the program decides.
+    /// Peak of bytes taken from the driver. It is a range if the peak depends on the program's
+    /// speed.
     pub peak_reserved: PeakRange,
     /// Number of driver calls.
     pub driver_calls: u64,
@@ -30,10 +31,10 @@ pub struct PoolReport {
     pub warm_ns: Option<f64>,
     /// Request at which memory ran out.
     pub stop: Option<Stop>,
-    /// `true` if the program may run out of memory although the replay got through. Its speed
-    /// decides which blocks of other streams are free.
+    /// `true` if the program may run out of memory although the replay got through. The program's
+    /// speed decides which blocks of other streams are free.
     pub may_fail: bool,
-    /// Smallest device, if the options want it.
+    /// Smallest device on which the pool gets through, if the options request that search.
     pub minimum: Option<Minimum>,
 }
 

@@ -8,7 +8,8 @@ pub struct Stop {
     pub event: u64,
     /// Nanoseconds since the first recorded event.
     pub time_ns: u64,
-    /// Pass of the replay, 1 or 2. The second one meets the memory that the first one left cached.
+    /// Pass of the replay, 1 or 2. The second pass begins with the memory that the first pass left
+    /// cached.
     pub pass: u32,
     /// Size of the request.
     pub requested: u64,
@@ -20,13 +21,13 @@ pub struct Stop {
     pub rounding: u64,
     /// Free memory that the pool keeps, including pending blocks.
     pub cached: u64,
-    /// Freed, but still used by other streams.
+    /// Memory that is freed but still used by other streams.
     pub pending: u64,
     /// Part of `cached` that only other streams may use; `None` if the pool does not report it.
     pub other_streams: Option<u64>,
     /// Largest piece of `cached`.
     pub largest_cached: u64,
-    /// Bytes that were missing; `None` if that is not known.
+    /// Number of bytes that were missing; `None` if it is not known.
     pub short_by: Option<u64>,
     /// Limit of the pool; `None` if it may take all of the device.
     pub limit: Option<u64>,
@@ -48,19 +49,19 @@ pub enum Cause {
     DeviceFull,
     /// The bytes that the pool adds to requests do not fit.
     Rounding,
-    /// Enough is free, in pieces that are too small.
+    /// Enough bytes are free, but each free piece is too small.
     #[default]
     Fragmentation,
-    /// Enough is freed, but other streams still use it.
+    /// Enough bytes are freed, but other streams still use them.
     Pending,
-    /// Enough is free, and only other streams may use it.
+    /// Enough bytes are free, but only other streams may use them.
     OtherStreams,
     /// Another reason, named by the heap.
     Other(&'static str),
 }
 
 impl Cause {
-    /// Returns one word for the cause, as in the JSON.
+    /// Returns the word that names the cause in the JSON report.
     pub fn name(self) -> &'static str {
         match self {
             Self::LargerThanDevice => "larger_than_device",
@@ -77,8 +78,9 @@ impl Cause {
 
     /// Returns the main reason of a failed request of `requested` bytes.
     ///
-    /// `capacity` has the bytes that the pool may take, and `live` the bytes in use. `unused` are
-    /// the bytes lost to rounding, pending, of other streams, and in other free pieces.
+    /// `capacity` is the number of bytes that the pool may take, and `live` the number of bytes in
+    /// use. `unused` contains four numbers of bytes: lost to rounding, pending, free for other
+    /// streams only, and in other free pieces.
     pub(crate) fn find(
         requested: u64,
         live: u64,

@@ -23,7 +23,8 @@ const KNOWN: [&str; 16] = [
     "H200 141GB",
     "B200 180GB",
 ];
-/// Number of users' cards that are shown if they fit. One data-centre card is shown too.
+/// Number of cards outside data centres that are shown if they fit. One data-centre card is shown
+/// too.
 const SHOWN_OWNED: usize = 2;
 
 /// Adds the cards that fit, with the settings that they need. Adds all cards, or the well-known
@@ -32,7 +33,7 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: 
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();
     known.sort_by_key(|fit| fit.card.usable_bytes);
-    // Pool for all cards, if the program's own pool is not known.
+    // If the program's own pool is not known, one pool stands for all cards.
     let common = match known.iter().find_map(|fit| fit.way.as_ref()) {
         Some(Way::With(first))
             if known.iter().all(|fit| {

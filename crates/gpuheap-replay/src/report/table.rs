@@ -92,8 +92,8 @@ fn notes(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// Returns the note on models of the driver, with their error. It was measured with random programs
-/// on an H200 (driver 580, 2026-11-22). `tests/pools` has the bounds.
+/// Returns the note on models of the driver, with the models' error. The error was measured with
+/// random programs on an H200 (driver 580, 2026-11-22). `tests/pools` checks its bounds.
 fn closed_driver(report: &TraceReport) -> String {
     const ERRORS: [(&str, &str); 2] = [("cuda", "2 %"), ("rmm:async", "10 %")];
     let is_shown = |name: &str| report.pools.iter().any(|pool| pool.pool.base() == name);
@@ -106,7 +106,7 @@ fn closed_driver(report: &TraceReport) -> String {
     }
 }
 
-/// Returns the note on ranges, with their reason.
+/// Returns the note on peaks that are ranges, with the reason.
 fn why_range(report: &TraceReport) -> String {
     let error = report.gaps.iter().find_map(|gap| match gap {
         Gap::Inexact(found) => Some(100.0 * found.error()),
@@ -142,7 +142,7 @@ fn stopped(stop: &Stop) -> String {
     format!("fails at {}: {}", place(stop.event, stop.pass), reason(stop))
 }
 
-/// Returns the text for an event, with the pass unless it is the first.
+/// Returns the text that names an event. The text includes the pass, unless that is the first.
 pub(super) fn place(event: u64, pass: u32) -> String {
     let event = match event {
         0 => "the start".to_owned(),

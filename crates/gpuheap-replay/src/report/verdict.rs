@@ -130,7 +130,7 @@ fn sentence(report: &TraceReport) -> String {
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
             advice_text(advice),
-            // With pools that were named, the log's own pool does not matter.
+            // If the user named pools, the log's own pool does not matter.
             match verdict.fits.is_empty() {
                 true => "",
                 false => " The log does not say which RMM resource it ran under.",
@@ -182,7 +182,8 @@ fn may_fail(report: &TraceReport) -> String {
     )
 }
 
-/// Returns the name of the advised pool. A setting is the first line of the list.
+/// Returns words for the advised pool. If it needs a setting, they refer to the first line of the
+/// list.
 fn advice_text(advice: &Advice) -> String {
     match &advice.setting {
         Some(_) => " with the first of the lines below".to_owned(),
@@ -190,8 +191,8 @@ fn advice_text(advice: &Advice) -> String {
     }
 }
 
-/// Returns the text for the memory that the deciding pool needs, and takes if the device has more.
-/// `here` is the memory that it took in the replay.
+/// Returns the text for the least memory that the deciding pool needs, and the memory that the pool
+/// takes from a larger device. `here` is the memory that the pool took in the replay.
 fn needs(report: &TraceReport, here: u64) -> String {
     let verdict = &report.verdict;
     let lower = if verdict.is_lower_bound { " (figures are lower bounds)" } else { "" };
@@ -228,7 +229,7 @@ fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
     }
 }
 
-/// Returns the name of the pool. For `torch` alone, it has the settings.
+/// Returns the name of the pool. For `torch` alone, adds the settings.
 fn pool_text(report: &TraceReport, pool: &str) -> String {
     let recorded = report.recorded.settings.as_deref();
     match (pool, recorded) {
@@ -266,7 +267,7 @@ fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailur
         (Outcomes::BothFirstRecorded, false) => ("As recorded: ", ""),
     };
     hanging(text, title, "  ", &format!("{what}{unknown}"));
-    // If the program gets through now, the screen has room for remedies that take less.
+    // If the program gets through now, the screen has room for remedies that take less memory.
     if report.verdict.gets_through && detail == Detail::Screen {
         return;
     }
@@ -317,7 +318,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     let own_limit = report.recorded.limit.is_some_and(|limit| limit.is_own_limit);
     let recorded = failure.pool.is_none();
     let device = match failure.device_free {
-        // The first sentence has the free bytes.
+        // The first sentence already contains the free bytes.
         Some(_) if recorded && own_limit && !report.verdict.gets_through => String::new(),
         Some(free) if recorded && own_limit => {
             format!(" CUDA had {} free: a memory fraction was set.", Amount(free))
@@ -342,7 +343,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     format!("{device} Main reason: {text}.")
 }
 
-/// Adds the remedies. Returns the remedies that it left out.
+/// Adds the remedies that fit. Returns the remedies that were left out.
 fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> Vec<&'r Remedy> {
     let verdict = &report.verdict;
     if verdict.remedies.is_empty() {

@@ -66,7 +66,7 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Candidate> {
         texts.extend([4, 8].map(|divisions| format!("{},{}", split(mib), rounding(divisions))));
     }
     texts.retain(|text| budget.vmm || !text.contains(growing));
-    // The program's release and memory fraction stay.
+    // All settings keep the program's release and memory fraction.
     let mut kept = String::new();
     let version = program.recorded_version().filter(|version| *version != Version::default());
     if let Some(version) = version {
@@ -153,7 +153,8 @@ fn cupy(program: &Program) -> Vec<Candidate> {
         Candidate::new("cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)", "rmm:async"),
         Candidate::new("cupy.cuda.set_allocator(None)", "cuda"),
     ];
-    // Under a limit, the pool gives back memory that it would keep.
+    // The model has no limit, because a pool under a limit gives back memory that it would
+    // otherwise keep.
     let unlimited = build("cupy", u64::MAX);
     let most = unlimited.map_or(0, |mut model| program.run(&mut *model).figures.peak_reserved);
     for sixteenths in (4..16).rev() {
@@ -173,7 +174,7 @@ fn peak_of_blocks(program: &Program) -> u64 {
     model.figures().peak_active
 }
 
-/// Returns sixteenths of `bytes`, rounded up to whole MiB with some three digits.
+/// Returns `sixteenths` / 16 of `bytes`, rounded up to whole MiB with about three digits.
 fn part(bytes: u64, sixteenths: u64) -> u64 {
     const DIGITS: u32 = 8;
     let bytes = bytes.saturating_mul(sixteenths) / 16;

@@ -39,8 +39,8 @@ use crate::models::{Model, SettingError, build};
 /// fails are left out. If all fail, the one that serves the program longest is returned.
 ///
 /// Frees are completed as recorded. `progress` is called from several threads with the number of
-/// settings tried, and of all. Both are equal at the end, unless the time ran out. Blocks until the
-/// search is complete.
+/// settings tried so far, and the number of all settings. Both numbers are equal at the end, unless
+/// the time ran out. Blocks until the search is complete.
 pub fn search(
     program: &Program,
     family: Family,

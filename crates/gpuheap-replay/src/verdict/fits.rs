@@ -9,7 +9,7 @@ use crate::replay::{Bench, Memory, ReplayError, attempt, attempt_torch, torch_se
 pub struct Fit {
     /// The card.
     pub card: &'static Card,
-    /// First way that gets through; `None` if no way does.
+    /// First way in which the program gets through, if any.
     pub way: Option<Way>,
 }
 
@@ -29,8 +29,8 @@ const WAYS: usize = 3;
 /// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools
 /// that it could use by a setting, cheapest first.
 ///
-/// Bisects the sizes: a pool that gets through on one card is assumed to get through on larger
-/// ones.
+/// Bisects the sizes: a pool that gets through on one card is assumed to get through on all larger
+/// cards.
 pub(super) fn find(
     bench: &Bench<'_>,
     main: Option<&str>,

@@ -33,8 +33,8 @@ pub struct Verdict {
     pub is_lower_bound: bool,
     /// Memory at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
-    /// Remedies with which the program gets through, or takes less: settings of the framework,
-    /// other pools, a higher limit, and last gpuheap's own heap.
+    /// Remedies with which the program gets through, or takes less memory: settings of the
+    /// framework, other pools, a higher limit, and last gpuheap's own heap.
     pub remedies: Vec<Remedy>,
     /// Advised pool, as `--pool` takes it. If the trace's allocator is known, the pool that needs
     /// the fewest settings.
@@ -44,7 +44,7 @@ pub struct Verdict {
     /// device is large enough.
     pub needs: Option<Needs>,
     /// All known cards, each with the way in which the program gets through on it. Empty if the
-    /// program's allocator is not known, and pools that were named get through.
+    /// program's allocator is not known and the pools that the user named get through.
     pub fits: Vec<Fit>,
 }
 
@@ -73,8 +73,8 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns `None` for gpuheap's own pools if the options want no minimum, because replays of
-    /// these pools take long.
+    /// Returns the memory that a pool needs. `None` for gpuheap's own pools if the options request
+    /// no minimum, because replays through these pools take long.
     fn find(bench: &Bench<'_>, result: &PoolReport) -> Result<Option<Self>, ReplayError> {
         let minimum = match (&result.minimum, &result.pool) {
             (Some(minimum), _) => minimum.clone(),
@@ -117,9 +117,9 @@ pub struct MemoryAtFailure {
     pub rounding: Option<u64>,
     /// Free memory that the request's stream may use.
     pub free: Option<u64>,
-    /// Number of pieces of the free bytes.
+    /// Number of pieces that `free` consists of.
     pub pieces: Option<u64>,
-    /// Largest of these pieces.
+    /// Largest free piece that the request's stream may use.
     pub largest: Option<u64>,
     /// Memory that is freed and still in use by other streams.
     pub pending: Option<u64>,
@@ -144,8 +144,9 @@ impl Verdict {
     ) -> Result<Self, ReplayError> {
         let checked = checked_pools(bench, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
-        // Without a device or a pool, the verdict is on the recorded run. If the run's memory is
-        // not known, a pool that gets through on the default device proves nothing for the run.
+        // If the user chose no device and no pool, the verdict is on the recorded run. If the run's
+        // memory is not known, a pool that gets through on the default device proves nothing for
+        // the run.
         let is_given = options.limit.is_some() || options.device.is_given();
         let is_run = recorded.allocator.is_some()
             && options.pools.is_empty()
@@ -157,7 +158,7 @@ impl Verdict {
         let may_fail = !is_recorded_failure
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
-        // RMM writes logs that do not name their allocator. So only pools of RMM can be meant.
+        // RMM writes logs that do not name their allocator. So only RMM's pools are possible.
         let is_open = recorded.allocator.is_none()
             && options.pools.is_empty()
             && options.check.is_none()
@@ -241,8 +242,8 @@ fn choose_named_pool(results: &[PoolReport], checked: &[Pool]) -> Option<Advice>
     Some(Advice { pool: least.pool.to_string(), setting: None, enough: sufficient_memory(least) })
 }
 
-/// Returns the memory that is enough for a pool: the memory of the smallest device if it was
-/// searched, or else the peak.
+/// Returns the memory that is enough for a pool: the memory of the smallest device if that was
+/// searched for, or else the peak.
 fn sufficient_memory(result: &PoolReport) -> u64 {
     let minimum = result.minimum.as_ref().and_then(|minimum| minimum.bytes());
     minimum.unwrap_or(result.peak_reserved.high)
@@ -297,7 +298,7 @@ impl MemoryAtFailure {
     }
 
     fn from_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
-        // The second pass also holds memory that the first one left cached. Both passes have the
+        // The second pass also holds memory that the first pass left cached. Both passes have the
         // same live blocks before the event.
         let events = bench.trace.events();
         let at = events.partition_point(|event| u64::from(event.number) < stop.event);

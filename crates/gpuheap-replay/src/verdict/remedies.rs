@@ -1,4 +1,4 @@
-//! Remedies with which a program gets through, or takes less.
+//! Remedies with which a program gets through, or takes less memory.
 
 use gpuheap::PoolKind;
 use gpuheap_trace::Format;
@@ -69,9 +69,9 @@ pub(super) fn find(
     Ok(Found { remedies, pools })
 }
 
-/// Returns the pool that gets through with the least memory. Of pools within 5 % of it, returns the
-/// one with the fewest driver calls. Pools that call the driver for each block, and models of a
-/// closed driver, come last.
+/// Returns the pool that gets through with the least memory. Of all pools within 5 % of that
+/// memory, returns the one with the fewest driver calls. Pools that call the driver for each block,
+/// and models of a closed driver, come last.
 pub(super) fn best_pool<'r>(
     bench: &Bench<'_>,
     results: &'r [PoolReport],
@@ -101,7 +101,7 @@ fn peak(result: &PoolReport) -> u64 {
     result.peak_reserved.high
 }
 
-/// Returns the best of gpuheap's own pools, if it takes less than the program does now.
+/// Returns the best of gpuheap's own pools, if it takes less memory than the program takes now.
 fn own_heap(
     bench: &Bench<'_>,
     results: &[PoolReport],
@@ -138,7 +138,8 @@ enum Limiting {
     Asked,
     /// A memory fraction, on a device with this memory.
     FractionOf(Memory),
-    /// A memory fraction of the recorded run, with the most bytes that the run could have used.
+    /// A memory fraction of the recorded run. The number is the most bytes that the run could have
+    /// used.
     FractionOfRun(u64),
 }
 
@@ -169,8 +170,8 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         self.unbounded.failure.is_none().then_some(self.unbounded.figures.peak_reserved)
     }
 
-    /// Returns the difference of `reserved` to the peak on the device now; `None` if it is not
-    /// less.
+    /// Returns the bytes by which `reserved` is below the present peak on the device. `None` if
+    /// `reserved` is not less.
     fn saves(&self, reserved: u64) -> Option<u64> {
         self.before_peak()?.checked_sub(reserved)
     }
@@ -179,7 +180,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
     fn settings(&self, recorded: &Recorded, gets_through: bool) -> Vec<Remedy> {
         let before = self.before_peak().or(self.unbounded_peak()).unwrap_or(u64::MAX);
         let mut budget = self.bench.budget();
-        // If a limit of PyTorch's own was the reason, that limit is all of the run's memory.
+        // If the run failed at a limit of PyTorch, that limit is the run's total memory.
         let is_own_limit = recorded.limit.is_some_and(|limit| limit.is_own_limit);
         let of_run = (self.bench.device.is_recorded && is_own_limit).then_some(1.0);
         budget.memory_fraction = self.settings.memory_fraction().or(of_run);

@@ -16,8 +16,8 @@ pub struct Remedy {
     pub python: Option<String>,
     /// Peak of bytes taken from the driver with the remedy; `None` if it does not change.
     pub reserved: Option<PeakRange>,
-    /// Difference of that peak to the one under the checked settings on the device; `None` if the
-    /// program does not get through under these.
+    /// Bytes by which `reserved` is below the peak under the checked settings. `None` if the
+    /// program does not get through under the checked settings.
     pub saves: Option<u64>,
     /// Number of driver calls with the remedy.
     pub driver_calls: Option<u64>,
@@ -60,7 +60,7 @@ pub enum RemedyKind {
 }
 
 impl RemedyKind {
-    /// Returns one word for the kind, as in the JSON.
+    /// Returns the word that names the kind in the JSON report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Setting => "setting",

@@ -17,8 +17,8 @@ pub(super) struct Resource {
 /// call the driver come first, then RMM's default and others that call it often. Each group is
 /// ordered by memory, least first.
 ///
-/// If the program gets through with none of them, returns the resources with which it does on a
-/// device of any size, least memory first.
+/// If the program gets through with no resource, returns the resources with which it gets through
+/// on a device of any size, least memory first.
 pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     let mut budget = bench.budget();
     for passes in [true, false] {

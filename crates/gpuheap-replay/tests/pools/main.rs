@@ -34,7 +34,7 @@ struct Row {
     bytes: u64,
     stream: u64,
     is_met: bool,
-    /// Reserved bytes by the resource's upstream; `None` without an upstream.
+    /// Bytes reserved from the resource's upstream; `None` without an upstream.
     reserved: Option<u64>,
     /// Decrease of the device's free memory, bytes.
     taken: i64,
@@ -91,7 +91,7 @@ impl Recording {
     ) -> Result<(), String> {
         let mut live: HashMap<u64, Ticket> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
-            // Handles 0 to 2 are default streams.
+            // Handles 0 to 2 stand for default streams, so the program's streams begin at 16.
             let stream = row.stream + 16;
             let mut is_met = true;
             match row.op {

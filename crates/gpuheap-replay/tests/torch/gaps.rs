@@ -115,7 +115,8 @@ fn emptied_cache_empties_the_model() {
     assert_eq!((peak.low, peak.high), (80 << 20, 80 << 20));
 }
 
-/// Segments of a graph or a `MemPool` that ended before the snapshot have no pool in it.
+/// If a graph or a `MemPool` ended before the snapshot, the snapshot does not name the pool of its
+/// segments.
 #[test]
 fn ended_pools_report_the_error() {
     for (name, settings, peak) in recorded() {

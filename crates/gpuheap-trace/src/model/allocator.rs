@@ -1,6 +1,6 @@
-//! Facts that a snapshot has of its allocator: settings, segments, and keys.
+//! Facts that a snapshot contains about the allocator: settings, segments, and keys.
 
-/// Settings of PyTorch's allocator in a snapshot. No snapshot has the memory fraction or the
+/// Settings of PyTorch's allocator in a snapshot. No snapshot contains the memory fraction or the
 /// device's size.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
@@ -13,8 +13,8 @@ pub struct AllocatorSettings {
     pub garbage_collection_threshold: f64,
     /// `true` if segments grow in place.
     pub expandable_segments: bool,
-    /// Rounding to parts of powers of two: pairs of a size in MiB, from which on the pair applies,
-    /// and the number of parts. In order.
+    /// Rounding of requests to parts of powers of two. Each pair contains the size in MiB from
+    /// which the pair applies, and the number of parts. Ordered by size.
     pub roundup_power2_divisions: Vec<(u64, u64)>,
 }
 
@@ -36,8 +36,8 @@ pub struct Segment {
     pub pool: (u64, u64),
 }
 
-/// Keys of a PyTorch snapshot, compared with the keys of PyTorch 2.11. Each has its path, such as
-/// `allocator_settings.max_split_size` or `segments[].is_expandable`.
+/// Keys of a PyTorch snapshot, compared with the keys of PyTorch 2.11. Each key is given as a path,
+/// such as `allocator_settings.max_split_size` or `segments[].is_expandable`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotKeys {

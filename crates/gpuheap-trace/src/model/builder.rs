@@ -11,17 +11,18 @@ use super::{
 };
 use crate::Error;
 
-/// Builder of a [`Trace`]. All readers use it, so that a free finds its allocation by equal rules
-/// in all formats:
+/// Builder of a [`Trace`]. All readers use this builder, so that frees are matched to allocations
+/// by equal rules in all formats:
 ///
 /// * A free ends the block that was last allocated at its address.
 /// * Allocations of zero bytes may share an address with each other and with one other block. A
-///   free of zero bytes ends the latest of them. Any other free prefers the block that has bytes.
+///   free of zero bytes ends the latest of these allocations. Any other free ends the other block
+///   first.
 /// * An allocation at an address that is still live means that the file lacks a free. The old block
 ///   is freed then, on its own stream ([`Trace::inferred_frees`]).
 /// * A free of an address that is not live is not an event ([`Trace::unknown_frees`]).
 /// * After a failed request, the thread may get as many bytes on the same stream, with no other
-///   request in between. Then the failed one is an [`Op::Retry`] and not an [`Op::Fail`].
+///   request in between. Then the failed request is an [`Op::Retry`] and not an [`Op::Fail`].
 ///
 /// ```
 /// use gpuheap_trace::{At, Format, TraceBuilder};
@@ -39,7 +40,8 @@ pub struct TraceBuilder {
     trace: Trace,
     streams: Ids,
     threads: Ids,
-    /// Indices of failures, by thread and stream. A later request of both turns them into retries.
+    /// Indices of failures, keyed by thread and stream. A later request of that thread on that
+    /// stream turns them into retries.
     refused: FxHashMap<(u64, u64), Vec<usize>>,
     live: FxHashMap<u64, Live>,
     live_empty: FxHashMap<u64, Vec<Live>>,
@@ -52,8 +54,8 @@ pub struct TraceBuilder {
 /// Time, stream, thread and stack of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
-    /// Nanoseconds since the recording began. A time before the previous event's is replaced by
-    /// that one.
+    /// Nanoseconds since the recording began. A time before the previous event's time is replaced
+    /// by the previous time.
     pub time_ns: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
@@ -291,7 +293,8 @@ impl TraceBuilder {
         }
     }
 
-    /// Turns earlier refusals of the request of `at` into retries, because it succeeded.
+    /// Turns earlier refusals of a request into retries, because the request succeeded. `at` and
+    /// `bytes` describe the request.
     fn mark_retries(&mut self, at: At, bytes: u64) {
         if self.refused.is_empty() {
             return;

@@ -42,9 +42,11 @@ pub struct Trace {
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
-    /// Private pools: an allocation, and the pool of it and of those after it; by allocation.
+    /// Private pools. Each item contains an allocation, and the pool of all allocations from that
+    /// one to the next item. Sorted by allocation.
     pools: Vec<(u32, Option<(u64, u64)>)>,
-    /// Free bytes of the device: index of an event, and bytes; by index.
+    /// Free bytes of the device. Each item contains the index of an event, and the bytes. Sorted by
+    /// index.
     device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
     inferred_frees: u64,
@@ -63,8 +65,9 @@ pub struct Event {
     /// Index for [`Trace::stack`]; zero if no stack was recorded.
     pub stack: u32,
     /// Number of the event in the file, counted from one as in [`Summary::events`]. In a log, the
-    /// row after the header. An event that the file does not count has the number of the counted
-    /// event that showed it, or of the one before it. An event before the recording has 0.
+    /// number counts rows after the header. An event that the file does not count has the number of
+    /// the counted event from which it was inferred, or of the counted event before it. An event
+    /// before the recording has 0.
     pub number: u32,
     /// Kind of event.
     pub op: Op,
@@ -81,26 +84,28 @@ pub enum Op {
         bytes: u64,
     },
     /// The program freed a block. The block is no longer live. If the file has no
-    /// [`Op::FreeCompleted`] for it, it may still be pending at the end.
+    /// [`Op::FreeCompleted`] for the block, the block may still be pending at the end.
     Free {
         /// Number of the allocation that ends.
         allocation: u32,
     },
-    /// A freed block is no longer pending: all streams that used it got past their use. Only in
-    /// formats that record it ([`Format::records_completion`]).
+    /// A freed block is no longer pending: all streams that used it have completed that work.
+    /// Occurs only in formats that record completions ([`Format::records_completion`]).
     FreeCompleted {
         /// Number of the allocation.
         allocation: u32,
     },
     /// A request failed. The program went on without the memory, or ended.
     Fail {
-        /// Requested bytes. A PyTorch snapshot has them rounded up to the allocator's block size.
+        /// Requested bytes. In a PyTorch snapshot, they are rounded up to the allocator's block
+        /// size.
         bytes: u64,
     },
-    /// A request was refused, and the framework's next try of it succeeded: the next
-    /// [`Op::Allocate`] of the thread on the stream. Not a failure.
+    /// A request was refused, but the framework tried again and succeeded. The second try is the
+    /// next [`Op::Allocate`] of the thread on the stream. A retry is not a failure.
     Retry {
-        /// Requested bytes. A PyTorch snapshot has them rounded up to the allocator's block size.
+        /// Requested bytes. In a PyTorch snapshot, they are rounded up to the allocator's block
+        /// size.
         bytes: u64,
     },
     /// The recorded allocator took memory from the driver.
@@ -147,8 +152,8 @@ impl Trace {
         self.format
     }
 
-    /// Returns the device's index, as the recorded program counts devices; `None` if the format has
-    /// none.
+    /// Returns the device's index, as the recorded program counts devices; `None` if the format
+    /// does not record it.
     pub fn device(&self) -> Option<u32> {
         self.device
     }
@@ -181,19 +186,19 @@ impl Trace {
         &self.streams
     }
 
-    /// Returns the recorded thread ids, in order of first appearance; `None` if the format has
-    /// none.
+    /// Returns the recorded thread ids, in order of first appearance; `None` if the format does not
+    /// record threads.
     pub fn threads(&self) -> Option<&[u64]> {
         self.threads.as_deref()
     }
 
-    /// Returns the frames of a stack, innermost first. Empty for stack 0, and for a number that the
-    /// trace does not have.
+    /// Returns the frames of a stack, innermost first. Empty for stack 0, and for an unknown
+    /// number.
     pub fn stack(&self, stack: u32) -> impl ExactSizeIterator<Item = &Frame> {
         self.stacks.frames(stack)
     }
 
-    /// Returns the settings of the recorded allocator; `None` if the format has none.
+    /// Returns the settings of the recorded allocator; `None` if the format does not record them.
     pub fn allocator_settings(&self) -> Option<&AllocatorSettings> {
         self.allocator.as_ref()
     }
@@ -204,14 +209,15 @@ impl Trace {
         self.keys.as_ref()
     }
 
-    /// Returns the segments that the recorded allocator held at the end, by address. Empty if the
-    /// format has none, and with [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
+    /// Returns the segments that the recorded allocator held at the end, ordered by address. Empty
+    /// if the format does not record segments, and with
+    /// [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
     pub fn segments_at_end(&self) -> &[Segment] {
         &self.segments
     }
 
     /// Returns the private pool of an allocation; `(0, 0)` is the common memory. `None` if the file
-    /// does not name it. PyTorch 2.11 does not; newer releases may.
+    /// does not name the pool. PyTorch 2.11 does not write it; newer releases may.
     pub fn pool(&self, allocation: u32) -> Option<(u64, u64)> {
         let after = self.pools.partition_point(|&(first, _)| first <= allocation);
         self.pools.get(after.checked_sub(1)?)?.1
@@ -229,8 +235,8 @@ impl Trace {
         self.unknown_frees
     }
 
-    /// Returns the number of frees that the file lacks and that must have happened. Their address
-    /// was allocated again, or the end of their pending state was recorded.
+    /// Returns the number of frees that the file lacks although they must have happened. Their
+    /// addresses were allocated again, or the end of their pending state was recorded.
     pub fn inferred_frees(&self) -> u64 {
         self.inferred_frees
     }
@@ -255,8 +261,8 @@ impl Format {
         }
     }
 
-    /// Returns `true` if a refusal of `refused` bytes can be of a request of `bytes` bytes. PyTorch
-    /// records the rounded size of a refused request.
+    /// Returns `true` if a refusal of `refused` bytes may belong to a request for `bytes` bytes.
+    /// PyTorch records the rounded size of a refused request.
     fn is_refused_size(self, refused: u64, bytes: u64) -> bool {
         const PYTORCH_BLOCK: u64 = 512;
         match self {

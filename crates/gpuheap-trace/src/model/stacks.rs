@@ -41,8 +41,8 @@ pub(crate) struct StackInterner {
     stacks: Stacks,
     texts: Vec<Arc<str>>,
     text_numbers: FxHashMap<Arc<str>, u32>,
-    // Keys are numbers of texts: a hostile file may have a million frames with one name of a
-    // megabyte.
+    // Keys contain numbers of texts and not the texts, because a hostile file may have a million
+    // frames with one name of a megabyte.
     frame_numbers: FxHashMap<(u32, u32, u32), u32>,
     stack_numbers: FxHashMap<Box<[u32]>, u32>,
 }

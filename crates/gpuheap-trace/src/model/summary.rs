@@ -28,7 +28,8 @@ pub struct Summary {
     pub left_live: u64,
     /// Bytes of the blocks that were never freed.
     pub left_live_bytes: u64,
-    /// Freed blocks whose pending state did not end; zero if the format does not record it.
+    /// Freed blocks whose pending state did not end; zero if the format does not record
+    /// completions.
     pub left_pending: u64,
     /// Bytes of the blocks left pending.
     pub left_pending_bytes: u64,
@@ -36,7 +37,7 @@ pub struct Summary {
     pub streams: usize,
     /// Number of threads; `None` if the format has none.
     pub threads: Option<usize>,
-    /// Peak of live bytes since the recording began, including blocks from before it.
+    /// Peak of live bytes since the recording began, including blocks from before the recording.
     pub peak_live_bytes: u64,
     /// First event at the peak, as an index into [`Trace::events`]. `None` if no recorded event
     /// exceeds the bytes that were live before.
@@ -73,7 +74,7 @@ impl Summary {
     }
 }
 
-/// State of the pass. Sums of bytes are `u128`. No file has enough rows to overflow it.
+/// State of the pass. Sums of bytes are `u128`. No file has enough rows to overflow a `u128`.
 struct Tally {
     summary: Summary,
     bytes: Vec<u64>,

@@ -21,8 +21,8 @@ pub struct Warning {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WarningKind {
-    /// The compressed data ends early or is damaged. All data before that place was used. Holds the
-    /// decoder's message.
+    /// The compressed data ends early or is damaged. All data before that place was used. The text
+    /// is the decoder's message.
     BrokenOff(String),
     /// The last line ends without a newline, is incomplete, and was left out.
     LastLineCut,
@@ -38,7 +38,7 @@ pub enum WarningKind {
     ///
     /// [`Trace::inferred_frees`]: crate::Trace::inferred_frees
     LostFree,
-    /// Entries of unknown kinds were left out. Holds the first kind.
+    /// Entries of unknown kinds were left out. The text is the first such kind.
     UnknownAction(String),
 }
 

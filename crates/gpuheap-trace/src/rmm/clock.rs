@@ -22,7 +22,7 @@ impl Clock {
         if time_of_day_us.saturating_add(MIDNIGHT_US) < self.previous_us {
             days = days.saturating_add(1);
         } else if days > 0 && time_of_day_us > self.previous_us + (DAY_US - MIDNIGHT_US) {
-            // The row was logged before midnight, but stands below another thread's row from after
+            // The row was logged before midnight, but follows another thread's row from after
             // midnight. So it belongs to the day before.
             return Self::since(first_us, days - 1, time_of_day_us);
         }

@@ -10,8 +10,8 @@ pub(super) fn pointer(text: &[u8]) -> Option<u64> {
     address(text, 16)
 }
 
-/// Parses a stream's handle, like [`pointer`]. Without a prefix it is decimal, because RMM's own
-/// reader expects decimals. RMM's writer leaves the prefix out only for `0`.
+/// Parses a stream's handle, like [`pointer`]. A handle without a prefix is decimal, because RMM's
+/// own reader expects decimals. RMM's writer leaves the prefix out only for `0`.
 pub(super) fn stream(text: &[u8]) -> Option<u64> {
     address(text, 10)
 }

@@ -1,4 +1,4 @@
-//! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, a row an event.
+//! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, one row for each event.
 
 mod clock;
 mod field;

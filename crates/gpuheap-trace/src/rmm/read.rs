@@ -184,9 +184,9 @@ impl Log {
         }
     }
 
-    /// Returns `true` if a last row without a newline is incomplete. It is if the data broke off.
-    /// Otherwise the newline alone may be missing. Then the row is complete if it parses and its
-    /// stream is known: a handle that was cut also parses, as a new stream.
+    /// Returns `true` if a last row without a newline is incomplete. If the data broke off, the row
+    /// is incomplete. Otherwise only the newline may be missing. Then the row is complete if it
+    /// parses and its stream is known, because a handle that was cut also parses, as a new stream.
     fn is_cut(&self, row: &Result<Row, Error>, source: &Source<'_>) -> bool {
         match row {
             _ if source.damage().is_some() => true,

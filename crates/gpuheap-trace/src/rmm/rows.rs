@@ -1,4 +1,4 @@
-//! Rows of a CSV file, read one ahead, so that the last one is known to be the last.
+//! Rows of a CSV file. The reader reads one row ahead, so that it recognises the last row.
 
 use std::io::{self, Read};
 use std::mem;
@@ -8,11 +8,11 @@ use csv::ByteRecord;
 use crate::source::{Source, read_error};
 use crate::{Error, Place};
 
-/// The most bytes of one row. Without this bound, a quote that is never closed would make the whole
-/// file one row.
+/// Largest number of bytes in one row. Without this bound, a quote that is never closed would make
+/// the whole file one row.
 const ROW_LIMIT: u64 = 1 << 20;
 
-/// Reader of rows. It holds the current and the next one.
+/// Reader of rows. It holds the current row and the next row.
 pub(super) struct Rows<'a> {
     csv: csv::Reader<Metered<'a>>,
     current: ByteRecord,
@@ -28,8 +28,8 @@ impl<'a> Rows<'a> {
         let csv = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            // Not CRLF: then the reader would end a row at \r, and count the line with the next
-            // row.
+            // The terminator is not CRLF: the reader would then end a row at \r, and count its line
+            // break with the next row.
             .terminator(csv::Terminator::Any(b'\n'))
             .buffer_capacity(64 << 10)
             .from_reader(Metered { source, row_left: 0, last_byte: b'\n' });
@@ -46,7 +46,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Advances to the next row, for [`current`](Self::current). Returns `false` after the last
-    /// one.
+    /// row.
     pub(super) fn advance(&mut self) -> Result<bool, Error> {
         if !self.has_next {
             return Ok(false);
@@ -61,9 +61,8 @@ impl<'a> Rows<'a> {
         &self.current
     }
 
-    /// Returns the line on which the current row begins, counted from one. It is counted back from
-    /// the row's end, because the reader's own figure is the line of the blank lines before the
-    /// row.
+    /// Returns the line on which the current row begins, counted from one. The line is counted back
+    /// from the row's end. The reader's own figure is the first of the blank lines before the row.
     pub(super) fn line(&self) -> u64 {
         let within = self.current.as_slice().iter().filter(|&&byte| byte == b'\n').count() as u64;
         let after = u64::from(self.has_next || self.csv.get_ref().last_byte == b'\n');

@@ -37,7 +37,7 @@ fn write(trace: &Trace, mut writer: impl Write) -> io::Result<()> {
         };
         let thread = trace.threads().map_or(0, |threads| threads[event.thread as usize]);
         let stream = trace.streams()[event.stream as usize].handle;
-        // As C's `%p` prints it.
+        // Writes the pointer in the form of C's `%p`.
         let pointer = if pointer == 0 { "(nil)".to_owned() } else { format!("{pointer:#x}") };
         let us = event.time_ns / 1000;
         let (us, seconds) = (us % 1_000_000, us / 1_000_000);

@@ -105,8 +105,7 @@ impl FinalBlock {
         let [address, size, requested, state, stack] = plain.fields(value, path, keys)?;
         let size = size.number()?;
         Ok(Self {
-            // Older snapshots lack the address and the requested size. Their blocks lie side by
-            // side.
+            // Older snapshots lack the address and the requested size. Their blocks are adjacent.
             address: address.optional(Plain::number)?.unwrap_or(expected_address),
             size,
             bytes: requested.optional(Plain::number)?.unwrap_or(size),

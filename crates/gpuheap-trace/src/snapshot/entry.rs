@@ -20,7 +20,7 @@ pub(super) struct Entry {
     pub(super) time_us: u64,
     /// Number of the list of frames, or [`NO_FRAMES`](Self::NO_FRAMES).
     pub(super) frames: u32,
-    /// Private pool, for [`Entries::pool`].
+    /// Number of the private pool, for [`Entries::pool`].
     pub(super) pool: u16,
     pub(super) action: Action,
     /// Number of the list of keys, for [`Heap::entry_keys`].
@@ -74,7 +74,7 @@ impl Entries {
     /// Returns the entry with these values; `None` if no known entry has such values.
     pub(super) fn read(&mut self, heap: &Heap, values: &Values) -> Option<Entry> {
         let number = |index: usize| heap.whole(values[index]?);
-        // These keys may be missing. If one is there, it must be a number.
+        // These keys may be missing. If a key exists, its value must be a number.
         let optional = |index: usize, without: u64| match values[index] {
             Some(value) => heap.whole(value),
             None => Some(without),
@@ -114,7 +114,7 @@ impl Entries {
         if let Some(&known) = self.pool_numbers.get(&(first, second)) {
             return known;
         }
-        // Pools beyond 16 bits count as not named by the recording.
+        // A pool whose number exceeds 16 bits counts as not named by the recording.
         let Ok(number) = u16::try_from(pools.len() + 1) else { return 0 };
         pools.push((first, second));
         self.pool_numbers.insert((first, second), number);
@@ -125,7 +125,7 @@ impl Entries {
 impl Entry {
     /// Address of a failed request for which the snapshot has no free bytes.
     pub(super) const UNKNOWN_FREE: u64 = u64::MAX;
-    /// Number of frames of an entry without frames.
+    /// Value of `frames` for an entry without frames.
     pub(super) const NO_FRAMES: u32 = u32::MAX;
     /// Mark that changes no memory.
     pub(super) const NOTE: Self = Self {

@@ -8,13 +8,13 @@ use super::value::Value;
 use crate::Error;
 use crate::model::{StackInterner, Stacks};
 
-/// Reader of frame lists. It gives each a stack number.
+/// Reader of frame lists. It gives each list a stack number.
 #[derive(Default)]
 pub(super) struct Frames {
     interner: StackInterner,
     texts: FxHashMap<u32, u32>,
     frames: FxHashMap<u32, u32>,
-    /// Stack numbers by place of the list's items. Equal lists share their items.
+    /// Stack numbers, keyed by the place of the list's items. Equal lists share one place.
     stacks: FxHashMap<Items, u32>,
 }
 
@@ -60,7 +60,7 @@ impl Frames {
         let [name, file, line] = plain.fields(value, path, ["name", "filename", "line"])?;
         let function = self.text(plain, name.required()?, &name.path())?;
         let file = self.text(plain, file.required()?, &file.path())?;
-        // No file has line numbers beyond 32 bits. A larger one, in a damaged file, is clamped.
+        // No file has line numbers beyond 32 bits. A larger number, in a damaged file, is clamped.
         let line = u32::try_from(line.number()?).unwrap_or(u32::MAX);
         let number = self.interner.frame(function, file, line)?;
         if let Value::Dict(dict) = value {

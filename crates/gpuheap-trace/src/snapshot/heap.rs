@@ -1,8 +1,9 @@
 //! Containers and texts of a pickle's values, referred to by index. So values may be shared and may
 //! contain themselves, and a drop does not recurse.
 //!
-//! Files have millions of containers. Most are filled at once, and their items lie in one vector.
-//! Equal lists and tuples share their items there. The dict of an entry becomes an [`Entry`].
+//! Files have millions of containers. Most containers are filled at once, and one vector holds
+//! their items. Equal lists and tuples share their items in that vector. The dict of an entry
+//! becomes an [`Entry`].
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
@@ -25,7 +26,7 @@ pub(super) struct Heap {
     containers: Vec<Items>,
     /// Items of the containers that were filled at once.
     fixed: Vec<Packed>,
-    /// Ranges of `fixed`, by the hash of their items.
+    /// Ranges of `fixed`, keyed by the hash of their items.
     interned: FxHashMap<u64, Items>,
     /// Items of the containers that were filled in several steps.
     growing: Vec<Vec<Packed>>,
@@ -125,7 +126,7 @@ impl Heap {
         f64::from_bits(self.wide[number as usize])
     }
 
-    /// Returns the value as an integer from 0 to 2^64 - 1; `None` if it is not one.
+    /// Returns the value as an integer from 0 to 2^64 - 1; `None` for any other value.
     pub(super) fn whole(&self, value: Value) -> Option<u64> {
         match value {
             Value::Int(number) => u64::try_from(number).ok(),
@@ -150,7 +151,7 @@ impl Heap {
         self.items(self.containers[number as usize]).as_chunks().0
     }
 
-    /// Returns the number of the entry that a dict is; `None` for other dicts.
+    /// Returns the number of the entry that a dict became; `None` for other dicts.
     pub(super) fn entry(&self, dict: u32) -> Option<u32> {
         let items = self.containers[dict as usize];
         (items.len == Items::ENTRY).then_some(items.start)
@@ -212,7 +213,8 @@ impl Heap {
         Ok(Some(()))
     }
 
-    /// Returns the entry with these keys and values; `None` if an entry has others.
+    /// Returns the entry with these keys and values; `None` if they are not the keys and values of
+    /// an entry.
     fn entry_of(&mut self, items: &[Packed]) -> Option<Entry> {
         let (shape, fields) = self.shapes.fields(items, &self.texts)?;
         let mut entries = std::mem::take(&mut self.entries);
@@ -221,7 +223,7 @@ impl Heap {
         entry
     }
 
-    /// Adds items to a container that has some already.
+    /// Adds items to a container that already has items.
     fn grow(&mut self, number: u32, more: &[Packed]) -> Result<(), Error> {
         let items = self.containers[number as usize];
         if items.len != Items::GROWING {
@@ -248,8 +250,8 @@ impl Heap {
             return Ok(known);
         }
         let new = self.add_items(items)?;
-        // Of several lists with one hash, only the last is found again. At worst, the others are
-        // stored twice.
+        // If several lists have one hash, only the last list is found again. At worst, the other
+        // lists are stored twice.
         self.interned.insert(hash, new);
         Ok(new)
     }

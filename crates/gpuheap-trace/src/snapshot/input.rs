@@ -16,7 +16,7 @@ pub(super) struct Input<R> {
     /// Number of bytes taken from the buffer, and number of bytes in it.
     taken: usize,
     filled: usize,
-    /// Number of bytes taken before those in the buffer.
+    /// Number of bytes taken before the buffer's first byte.
     before: u64,
     is_ended: bool,
     failure: Option<Error>,
@@ -40,7 +40,7 @@ impl<R: Read> Input<R> {
         self.before + self.taken as u64
     }
 
-    /// Takes the next `N` bytes. If the input is shorter, returns the number that is left.
+    /// Takes the next `N` bytes. If the input is shorter, returns the number of bytes left.
     #[inline]
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], u64> {
         let held = &self.buffer[self.taken..self.filled];
@@ -53,7 +53,7 @@ impl<R: Read> Input<R> {
         Ok(array)
     }
 
-    /// Takes the next `length` bytes. If the input is shorter, returns the number that is left.
+    /// Takes the next `length` bytes. If the input is shorter, returns the number of bytes left.
     pub(super) fn take(&mut self, length: u64) -> Result<&[u8], u64> {
         let length = self.hold(length)?;
         let start = self.taken;
@@ -61,7 +61,7 @@ impl<R: Read> Input<R> {
         Ok(&self.buffer[start..self.taken])
     }
 
-    /// Skips the next `length` bytes. If the input is shorter, returns the number that is left.
+    /// Skips the next `length` bytes. If the input is shorter, returns the number of bytes left.
     pub(super) fn skip(&mut self, length: u64) -> Result<(), u64> {
         let mut left = length;
         loop {
@@ -80,7 +80,7 @@ impl<R: Read> Input<R> {
     }
 
     /// Checks that the next `length` bytes exist, as far as the buffer reaches. If the input is
-    /// shorter, returns the number that is left.
+    /// shorter, returns the number of bytes left.
     pub(super) fn look_ahead(&mut self, length: u64) -> Result<(), u64> {
         let held = |input: &Self| (input.filled - input.taken) as u64;
         while held(self) < length.min(CHUNK as u64) && !self.is_ended {
@@ -95,8 +95,8 @@ impl<R: Read> Input<R> {
         &self.buffer[self.taken..][..held]
     }
 
-    /// Returns the source, with the error of a failed read. With `to_its_end`, reads the rest
-    /// first, so that the source can check all of it.
+    /// Returns the source, with the error of a failed read. If `to_its_end`, reads the rest first,
+    /// so that the source can check all of it.
     pub(super) fn finish(mut self, to_its_end: bool) -> (R, Option<Error>) {
         while to_its_end && !self.is_ended {
             self.taken = self.filled;
@@ -105,8 +105,8 @@ impl<R: Read> Input<R> {
         (self.source, self.failure)
     }
 
-    /// Fills the buffer with the next `length` bytes. A length that the source does not have costs
-    /// no memory beyond the source's bytes.
+    /// Fills the buffer with the next `length` bytes. If the source has fewer bytes, takes memory
+    /// for these bytes only.
     fn hold(&mut self, length: u64) -> Result<usize, u64> {
         loop {
             let held = self.filled - self.taken;
@@ -118,7 +118,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Reads more bytes behind those not yet taken.
+    /// Reads more bytes, and appends them to the bytes that are not yet taken.
     #[cold]
     fn fill(&mut self) {
         self.buffer.copy_within(self.taken..self.filled, 0);

@@ -39,7 +39,7 @@ const ENTRY: [&str; 7] =
 /// Keys that an entry has only if stacks were recorded, or only for a failed request.
 const ENTRY_AT_TIMES: [&str; 2] = ["frames", "device_free"];
 
-/// The most unknown keys in a message.
+/// Largest number of unknown keys in a message.
 const MOST_NAMED: usize = 16;
 
 /// Compares the keys of the snapshot, and of its first segment, block and entry.

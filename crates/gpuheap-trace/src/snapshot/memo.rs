@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::value::Packed;
 
-/// Values by index. CPython numbers them from 0 up, and these lie in a vector. Values with other
-/// indices lie in a table. Other programs may write such indices.
+/// Values, keyed by index. CPython numbers values from 0 up, and a vector holds these. A table
+/// holds values with other indices, which other programs may write.
 #[derive(Default)]
 pub(super) struct Memo {
     dense: Vec<Packed>,

@@ -1,4 +1,4 @@
-//! Pickle's opcodes: those for plain data, and the names of the others.
+//! Pickle's opcodes: the opcodes for plain data, and the names of all others.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:literal;)*) => {
@@ -14,7 +14,7 @@ macro_rules! opcodes {
 }
 
 // Opcodes that CPython's pickle (C and Python) emits for dict, list, tuple, str, int, float, bool,
-// None and bytes in protocols 2 to 5. Bytes need protocol 3: in protocol 2 they are a call of
+// None and bytes in protocols 2 to 5. Bytes need protocol 3: protocol 2 writes them as a call of
 // `_codecs.encode`.
 opcodes! {
     PROTO = 0x80;

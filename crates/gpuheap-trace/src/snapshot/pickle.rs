@@ -15,8 +15,8 @@ use super::value::{Packed, Value};
 use crate::error::quote;
 use crate::{Error, Place};
 
-/// Bytes of memory that a byte of the pickle may take. The example recordings take 1 byte. Dicts of
-/// three numbers, like frames that are not shared, take 5.
+/// Largest number of bytes of memory for each byte of the pickle. The example recordings take 1
+/// byte. Dicts of three numbers, like frames that are not shared, take 5.
 const HELD_PER_BYTE: u64 = 6;
 /// Bytes of memory allowed in addition, because the start of a file may differ from the rest.
 const HELD_AT_ONCE: u64 = 4 << 20;
@@ -316,7 +316,7 @@ impl<R: Read> Machine<R> {
         self.below(self.stack.len())
     }
 
-    /// Returns the value under this height of the stack.
+    /// Returns the value just below this height of the stack.
     fn below(&self, height: usize) -> Result<Packed, Error> {
         let above_floor = self.stack.get(self.floor()..height);
         above_floor
@@ -373,7 +373,8 @@ impl<R: Read> Machine<R> {
         self.malformed(&format!("needs {length} bytes where {left} are left"))
     }
 
-    /// Returns the error for an addition to a dict that became an entry. It would be lost.
+    /// Returns the error for an addition to a dict that became an entry. The addition would be
+    /// lost.
     fn ended_entry(&self) -> Error {
         self.malformed("finds an entry of a trace as its dict, which was whole before")
     }
@@ -411,7 +412,7 @@ impl<R: Read> Machine<R> {
 
     /// Returns the class or function that the current opcode looks up.
     fn wanted_global(&mut self) -> Option<String> {
-        // Messages cut names far below this length.
+        // Messages cut names to far less than this length.
         const MOST: usize = 1 << 10;
         let (module, name) = match self.opcode {
             op::GLOBAL | op::INST => {
@@ -467,7 +468,7 @@ mod tests {
             let error = refusal(&input, LIMIT).expect(name);
             assert!(error.what().ends_with("far more than a recording"), "{name}: {error}");
             let &Place::Byte(at) = error.place() else { panic!("{name}: {error}") };
-            // The bytes read so far exceed the budget, and no further ones were read.
+            // The bytes read so far exceed the budget, and no further bytes were read.
             assert!(at < 4 << 20, "{name}: {error}");
         }
     }

@@ -22,8 +22,8 @@ const HELD_PER_VISIT: u64 = 16;
 pub(super) struct Plain<'h> {
     heap: &'h Heap,
     /// Number of items that may still be visited. Each item takes some bytes of the pickle, and
-    /// shared items (frames and stacks) are visited once. So more visits than bytes mean that lists
-    /// stand in many places: a small file that would take hours.
+    /// shared items (frames and stacks) are visited once. So more visits than bytes mean that many
+    /// lists contain one list: such a small file could take hours.
     visits_left: Cell<u64>,
     input_len: u64,
 }
@@ -51,7 +51,7 @@ pub(super) struct Field<'p, 'h> {
 }
 
 impl<'h> Plain<'h> {
-    /// Makes a view with so many visits that the result takes about `limit` bytes.
+    /// Makes a view. Limits the visits, so that the result takes at most about `limit` bytes.
     pub(super) fn new(heap: &'h Heap, input_len: u64, limit: u64) -> Self {
         let visits = input_len.saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
         Self { heap, visits_left: Cell::new(visits), input_len }
@@ -62,7 +62,7 @@ impl<'h> Plain<'h> {
         self.heap
     }
 
-    /// Returns the number of the entry that a dict is; `None` for other values.
+    /// Returns the number of the entry that a dict became; `None` for other values.
     pub(super) fn entry(&self, value: Value, path: &Path<'_>) -> Result<Option<u32>, Error> {
         let Value::Dict(dict) = value else { return Ok(None) };
         let Some(entry) = self.heap.entry(dict) else { return Ok(None) };

@@ -42,9 +42,9 @@ struct Shape {
     places: [Option<u8>; KEYS.len()],
 }
 
-/// The most shapes. Recordings have up to three. A dict of a further shape stays a dict.
+/// Largest number of shapes. Recordings have up to three. A dict of any further shape stays a dict.
 const MOST_SHAPES: usize = 32;
-/// The most keys of a shape. Entries have nine.
+/// Largest number of keys of a shape. Entries have nine.
 const MOST_KEYS: usize = 64;
 
 impl Shapes {

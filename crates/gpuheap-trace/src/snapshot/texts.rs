@@ -7,11 +7,11 @@ use rustc_hash::{FxHashMap, FxHasher};
 use crate::Error;
 use crate::model::next_number;
 
-/// Strings by number.
+/// Strings, each with a number.
 #[derive(Default)]
 pub(super) struct Texts {
     bytes: Vec<u8>,
-    /// End of each string in `bytes`. It begins at the end of the previous one.
+    /// End of each string in `bytes`. Each string begins at the end of the previous string.
     ends: Vec<usize>,
     by_hash: FxHashMap<u64, u32>,
 }
@@ -35,8 +35,8 @@ impl Texts {
         let number = next_number(self.ends.len())?;
         self.bytes.extend_from_slice(text);
         self.ends.push(self.bytes.len());
-        // Of several strings with one hash, only the last is found again. At worst, the others are
-        // stored twice.
+        // If several strings have one hash, only the last string is found again. At worst, the
+        // other strings are stored twice.
         self.by_hash.insert(hash, number);
         Ok(number)
     }

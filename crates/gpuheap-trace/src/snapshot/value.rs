@@ -22,7 +22,7 @@ pub(super) enum Value {
     Dict(u32),
 }
 
-/// A [`Value`] in 64 bits. The low four have its kind, the others its number.
+/// A [`Value`] in 64 bits. The low four bits contain the kind, the other bits the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Packed(u64);
 

@@ -46,8 +46,8 @@ impl Superblocks {
         blocks.find(|(_, block)| block.free.largest() >= bytes).map(|(&place, _)| place)
     }
 
-    /// Removes the lowest superblock with a free piece of `bytes`. An empty one is cut to the size
-    /// that is needed.
+    /// Removes the lowest superblock with a free piece of `bytes`. If that superblock is wholly
+    /// free, cuts it to the size that is needed.
     fn extract(&mut self, bytes: u64) -> Option<(u64, Superblock)> {
         let place = self.first_fit(bytes)?;
         let block = self.0.remove(&place)?;
@@ -60,7 +60,8 @@ impl Superblocks {
         Some((place, block))
     }
 
-    /// Puts a superblock back. An empty one merges with empty neighbours.
+    /// Puts a superblock back. If that superblock is wholly free, merges it with wholly free
+    /// neighbours.
     fn put_back(&mut self, place: u64, block: Superblock) {
         if !block.is_empty(place) {
             self.0.insert(place, block);

@@ -10,7 +10,7 @@ pub struct Binning<M> {
     upstream: M,
     bins: Vec<Bin>,
     live: Live<Binned>,
-    /// Figures of blocks. The upstream has the figures of the driver.
+    /// Figures of the program's blocks. The upstream counts the driver's memory and calls.
     figures: Figures,
 }
 

@@ -10,7 +10,7 @@ pub use pool::Pool;
 
 /// Granularity of requests, bytes.
 const ALIGN: u64 = 256;
-/// The handle of the legacy default stream. Its other handle is 0.
+/// One of the two handles of the legacy default stream. The other handle is 0.
 const LEGACY: u64 = 1;
 
 fn stream_key(stream: u64) -> u64 {

@@ -11,12 +11,12 @@ const HIGHEST: u64 = 1 << 60;
 
 /// RMM's `PoolMemoryResource` over `cudaMalloc`.
 ///
-/// Each stream has its free list: best fit with merging. If the stream's own list has no piece, it
-/// takes one from another list. Then it merges other lists into its own, and at last the pool
-/// grows. The pool never shrinks.
+/// Each stream has its own free list: best fit with merging. If that list has no large enough
+/// piece, the stream takes a piece from another list. If no list has one, the stream merges the
+/// other lists into its own. At last the pool grows. The pool never shrinks.
 ///
 /// Other lists are searched in order of their streams' first request. RMM searches them in order of
-/// event addresses, and of two blocks of one size it takes the lower. No trace has those addresses.
+/// event addresses. Of two blocks of one size, RMM takes the lower. No trace has those addresses.
 /// So the figures may differ for programs with several streams or many segments.
 #[derive(Debug, Clone)]
 pub struct Pool {
@@ -25,7 +25,7 @@ pub struct Pool {
     maximum: Option<u64>,
     live: Live<(u64, Span)>,
     lists: ByStream,
-    /// Start of each allocation of the driver.
+    /// Start of each allocation from the driver.
     heads: BTreeSet<u64>,
     end: u64,
 }
@@ -117,7 +117,8 @@ impl Pool {
         own.take_best(bytes)
     }
 
-    /// Takes the size that RMM prefers. If the device refuses, halves it down to the request.
+    /// Takes memory of the size that RMM prefers. If the device refuses, halves the size, down to
+    /// the size of the request.
     fn grow(&mut self, bytes: u64, stream: u64) -> Option<Span> {
         let size = self.books.figures.reserved;
         let mut attempt = match self.maximum {

@@ -4,14 +4,14 @@
 pub(super) const MIN_BLOCK: u64 = 512;
 /// Largest request that the pool of small blocks serves, bytes.
 pub(super) const SMALL: u64 = 1 << 20;
-/// Segment of small blocks, bytes.
+/// Size of a segment for small blocks, bytes.
 pub(super) const SMALL_SEGMENT: u64 = 2 << 20;
 /// Largest request that is tried, bytes: 1 EiB.
 pub(super) const LARGEST_REQUEST: u64 = 1 << 60;
 
-/// No block.
+/// Number that stands for no block.
 pub(super) const NONE: u32 = u32::MAX;
-/// Segment of a block that does not grow.
+/// Value of `Block::growing` if the block's segment does not grow.
 pub(super) const FIXED: u32 = u32::MAX;
 
 /// A piece of a segment.
@@ -21,7 +21,7 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) requested: u64,
     pub(super) stream: u64,
-    /// Neighbours in the segment.
+    /// Neighbours in the segment: the block before, and the block after.
     pub(super) previous: u32,
     pub(super) next: u32,
     pub(super) pool: u32,
@@ -41,9 +41,9 @@ pub(super) enum State {
     /// Freed by the program, and still in use by other streams.
     Pending,
     Free,
-    /// Addresses of a growing segment without memory.
+    /// Addresses of a growing segment at which no memory is mapped.
     Unmapped,
-    /// Unused number.
+    /// Block number that is not in use.
     Spare,
 }
 

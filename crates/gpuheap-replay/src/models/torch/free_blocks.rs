@@ -13,7 +13,7 @@ pub(super) struct FreeBlocks {
     chunks: Vec<Vec<Free>>,
 }
 
-/// Most blocks in a chunk. An insertion moves half of them: 768 bytes.
+/// Largest number of blocks in a chunk. An insertion moves half of a chunk: 768 bytes.
 const CHUNK: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ impl FreeBlocks {
         self.chunks[chunk].insert(index, free);
     }
 
-    /// Removes a block, if it is there.
+    /// Removes a block, if the list contains it.
     pub(super) fn remove(&mut self, bytes: u64, address: u64) {
         let position = self.first_not_below(bytes, address);
         let found = self.chunks.get(position.chunk).map(|chunk| chunk[position.index]);
@@ -77,7 +77,8 @@ impl FreeBlocks {
         }
     }
 
-    /// Returns the position of the smallest block with at least `bytes`; of several, the lowest.
+    /// Returns the position of the smallest block with at least `bytes`. Of several such blocks,
+    /// returns the lowest.
     pub(super) fn find(&self, bytes: u64) -> Position {
         self.first_not_below(bytes, 0)
     }
@@ -127,7 +128,7 @@ impl FreeBlocks {
 
 /// Returns the number of blocks at the start that are below this size and address.
 fn count_below(blocks: &[Free], bytes: u64, address: u64) -> usize {
-    // One number, so that the comparison takes no branch.
+    // Packs size and address into one number, so that the comparison takes no branch.
     let key = |bytes: u64, address: u64| u128::from(bytes) << 64 | u128::from(address);
     let wanted = key(bytes, address);
     blocks.partition_point(|block| key(block.bytes, block.address) < wanted)

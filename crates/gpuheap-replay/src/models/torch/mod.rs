@@ -1,6 +1,6 @@
 //! PyTorch's own allocator for CUDA, `CUDACachingAllocator`.
 //!
-//! Exact to the byte for PyTorch 2.11. That release recorded the traces. [`Version`] has the
+//! Exact to the byte for PyTorch 2.11, the release that recorded the traces. [`Version`] lists the
 //! differences of other releases. The model covers:
 //!
 //! * rounding, segment sizes, and the pools of small and of large blocks
@@ -35,7 +35,8 @@ pub struct Torch {
     allowed: Option<u64>,
     blocks: Vec<Block>,
     spare: Vec<u32>,
-    /// Pools of large and of small blocks: two of the common memory, then two of each private pool.
+    /// Pools of large and of small blocks: two for the common memory, then two for each private
+    /// pool.
     pools: Vec<BlockPool>,
     private_pools: Vec<u32>,
     growing: Vec<Growing>,
@@ -45,8 +46,8 @@ pub struct Torch {
 }
 
 impl Torch {
-    /// Makes the allocator of a device with `device_memory` bytes in all. The memory fraction is a
-    /// part of these.
+    /// Makes the allocator of a device with `device_memory` bytes in all. The memory fraction is
+    /// relative to `device_memory`.
     pub fn new(settings: Settings, device_memory: u64) -> Self {
         let books = Books::new(device_memory);
         let limits = |fraction: &f64| *fraction < 1.0 || settings.version.limits_to_whole_device();
@@ -66,14 +67,14 @@ impl Torch {
         }
     }
 
-    /// Limits the allocator to `bytes` of the device, the bytes that CUDA and other programs leave.
-    /// The memory fraction remains a part of the whole device.
+    /// Limits the allocator to `bytes`: the device's memory without the memory of CUDA and other
+    /// programs. The memory fraction remains relative to the whole device.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.books.set_allowed(bytes);
     }
 
-    /// Gives recorded addresses to segments that are taken whole. `recorded` has addresses and
-    /// bytes, in order. At the first segment of another size, or at an invalid range, the model
+    /// Gives recorded addresses to segments that do not grow. `recorded` yields pairs of address
+    /// and bytes, in order. At the first segment of another size, or at an invalid range, the model
     /// continues with its own addresses.
     pub fn follow_addresses(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.addresses.follow(recorded);
@@ -96,7 +97,7 @@ impl Torch {
     }
 
     /// Hands out the block at `address` for a request of `bytes`, as [`Model::allocate`] would if
-    /// that block were the best. Returns `None` if no free block has these addresses.
+    /// that block were the best. Returns `None` if no free block contains the needed range.
     pub fn allocate_at(&mut self, request: Request, address: u64) -> Option<Ticket> {
         let bytes = self.settings.rounded(request.bytes);
         let end = address.checked_add(bytes)?;
@@ -216,7 +217,7 @@ impl Model for Torch {
     }
 }
 
-/// Returns a part of `bytes`. PyTorch computes it in floating point and truncates.
+/// Returns `fraction` of `bytes`. PyTorch computes this product in floating point and truncates it.
 fn fraction_of(bytes: u64, fraction: f64) -> u64 {
     (bytes as f64 * fraction) as u64
 }

@@ -9,9 +9,9 @@ pub(super) struct BlockPool {
     pub(super) is_small: bool,
     /// Free memory of each stream, ordered by handle.
     pub(super) streams: Vec<StreamMemory>,
-    /// Index of the stream of the last access.
+    /// Index in `streams` of the stream that was accessed last.
     pub(super) last: usize,
-    /// Number of searches of the pool, counted only if memory is collected.
+    /// Number of searches of the pool, counted only if garbage collection is on.
     pub(super) searches: u64,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct BlockPool {
 pub(super) struct StreamMemory {
     pub(super) stream: u64,
     pub(super) free: FreeBlocks,
-    /// Address ranges of growing segments without memory.
+    /// Address ranges of growing segments at which no memory is mapped.
     pub(super) unmapped: BTreeMap<u64, u32>,
 }
 

@@ -46,7 +46,7 @@ impl Torch {
     }
 
     /// Gives back oversize blocks of the stream, as many as the request needs. Returns `true` if
-    /// they are enough.
+    /// these blocks are enough.
     pub(super) fn release_oversize(&mut self, wanted: Wanted) -> bool {
         let most = self.settings.max_split_size;
         if most == u64::MAX {

@@ -5,7 +5,8 @@ use super::block::{Block, FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT, State, Wanted}
 use super::pool::BlockPool;
 use crate::models::Ticket;
 
-/// Smallest request that gets a segment of its own, bytes. Its size is a multiple of 2 MiB.
+/// Smallest request, in bytes, that gets a separate segment. The segment's size is a multiple of 2
+/// MiB.
 const OWN_SEGMENT: u64 = 10 << 20;
 /// Granularity of segments, bytes.
 const SEGMENT_GRANULE: u64 = 2 << 20;

@@ -162,7 +162,7 @@ impl Settings {
     /// `from_mib` MiB up to the next power with its own number. Zero turns rounding to powers off.
     ///
     /// # Errors
-    /// Returns an error if one of the two is not a power of two.
+    /// Returns an error if `from_mib` or `divisions` is not a power of two.
     pub fn set_divisions(&mut self, from_mib: u64, divisions: u64) -> Result<(), SettingError> {
         check_divisions(divisions)?;
         self.divisions[interval_of_power(from_mib)?] = divisions;
@@ -219,7 +219,7 @@ impl Settings {
                 }
                 _ => return Err(malformed(name, value, "native")),
             },
-            // No effect on where bytes go.
+            // These settings have no effect on where bytes go.
             _ => {
                 if value.is_empty() {
                     return Err(malformed(name, value, "True"));
@@ -229,8 +229,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Refuses a setting that the version lacks. If no version is given, it becomes the first one
-    /// that has the setting.
+    /// Refuses a setting that the given version lacks. If no version is given, selects the first
+    /// version that has the setting.
     fn check_version(&mut self, sets_segments: bool, is_given: bool) -> Result<(), SettingError> {
         let first = Version::LARGE_SEGMENTS;
         if !sets_segments || self.version >= first {
@@ -247,7 +247,8 @@ impl Settings {
     }
 
     /// Sets one number for all powers, or a list like `[256:1,512:2,>:4]`. The list's first number
-    /// also applies to all smaller powers, and `>` to all above the last named power.
+    /// also applies to all smaller powers. The number after `>` applies to all powers above the
+    /// last named one.
     fn set_all_divisions(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         let example = "4 or [256:1,512:2,>:4]";
         let whole = |text: &str| text.parse().map_err(|_| malformed(name, value, example));
@@ -386,7 +387,7 @@ impl FromStr for Settings {
     }
 }
 
-/// Splits a text into words and the signs `,`, `:`, `[`, `]`. Blanks are dropped.
+/// Splits a text into words and the signs `,`, `:`, `[`, `]`. Drops blanks.
 fn tokens(text: &str) -> Vec<&str> {
     let is_sign = |c: char| matches!(c, ',' | ':' | '[' | ']');
     let mut tokens = Vec::new();

@@ -10,9 +10,9 @@ use crate::text::quoted;
 
 /// Release of PyTorch, from 2.6 to 2.15.
 ///
-/// One rule differs between releases. From 2.13 on, a memory fraction of 1 is no limit, so nothing
-/// is collected under it. In earlier releases, it limits PyTorch to the whole device. The setting
-/// `large_segment_size_mb` exists from 2.13 on.
+/// One rule differs between releases. From 2.13 on, a memory fraction of 1 is no limit, so it does
+/// not cause garbage collection. In earlier releases, a fraction of 1 limits PyTorch to the whole
+/// device. The setting `large_segment_size_mb` exists from 2.13 on.
 ///
 /// ```
 /// use gpuheap_replay::models::torch::{Settings, Version};
@@ -36,8 +36,9 @@ impl Version {
     /// First and last release whose rules are known.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
 
-    /// Returns `true` if recordings of this release were compared with the model. For it, the model
-    /// is exact to the byte. The rules of other releases were read from their source only.
+    /// Returns `true` if recordings of this release were compared with the model. For such a
+    /// release, the model is exact to the byte. The rules of other releases were read from their
+    /// source only.
     pub fn is_measured(self) -> bool {
         self == Self::MEASURED
     }
