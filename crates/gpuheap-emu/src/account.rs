@@ -1,9 +1,10 @@
 //! Account of device memory that several processes share: a file.
 //!
-//! Each process has a slot in the file. It locks the slot through its own open file description,
-//! and the kernel releases the lock when the last descriptor of that description is closed. So a
-//! slot ends as memory of a real device does: with its process, or, if a forked child inherited
-//! the descriptor, with the child. The slot then has the pid of a process that has ended.
+//! Each process has a slot in the file and locks the slot through its own open file description.
+//! The kernel releases the lock when the last descriptor of that description is closed. So a slot
+//! becomes free when its process ends, like memory of a real device. If a forked child inherited
+//! the descriptor, the slot becomes free when the child ends. Until then, the slot contains the pid
+//! of the parent, which may have ended.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,48 +14,50 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-/// First bytes of the file: its format.
+/// First bytes of the file, which identify its format.
 const MAGIC: [u8; 16] = *b"gpuheap account1";
 
-/// Bound on the processes that share an account.
+/// Maximum number of processes that share an account.
 const SLOTS: u64 = 256;
 
-/// Bound on the devices of an account. Emulated machines have eight at most in practice.
+/// Maximum number of devices in an account. Emulated machines have eight at most in practice.
 const DEVICES: usize = 16;
 
-/// Bytes of a slot: the pid and the bytes in use on each device, eight bytes each.
+/// Size of a slot, bytes: eight for the pid, and eight for the bytes in use on each device.
 const SLOT_BYTES: u64 = 8 * (1 + DEVICES as u64);
 
-/// Range of the lock that orders changes.
+/// Byte range of the file lock that serialises changes: start and length.
 const ORDER: (u64, u64) = (0, 1);
 
 /// A process's slot in a shared account of device memory.
 pub struct Account {
     file: File,
     slot: u64,
-    /// Lock between the threads of this process. They share the file's lock.
+    /// Lock between the threads of this process. The file's lock does not exclude them from each
+    /// other, because they share it.
     threads: Mutex<()>,
 }
 
 /// Memory of one process in an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The process that opened the account. It may have ended while a forked child lives.
+    /// Process ID of the process that opened the account. This process may have ended if a forked
+    /// child still holds the slot.
     pub pid: u32,
     /// Memory in use on each device, bytes.
     pub bytes: Vec<u64>,
 }
 
 impl Account {
-    /// The most devices that an account has room for.
+    /// Maximum number of devices in an account.
     pub const MOST_DEVICES: usize = DEVICES;
 
-    /// Opens the account in a file, or makes the file, and takes a slot. Blocks while
-    /// another process changes the account.
+    /// Opens the account in a file and takes a slot. Creates the file if it is missing. Blocks
+    /// while another process changes the account.
     ///
     /// # Errors
     ///
-    /// The file cannot be written, is something else, or is used by 256 processes.
+    /// The file cannot be written, is not an account, or is in use by 256 processes.
     pub fn open(path: &Path) -> io::Result<Account> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -73,20 +76,20 @@ impl Account {
         Err(io::Error::other(format!("{SLOTS} processes use the account already")))
     }
 
-    /// Returns the entries of all processes that hold a slot, and the forked children that
-    /// inherited one, in no order. Does not block.
+    /// Returns the entries of all slots that a process or its forked child holds, in no particular
+    /// order. Does not block.
     ///
     /// # Errors
     ///
-    /// The file is missing, cannot be read, or is something else.
+    /// The file is missing, cannot be read, or is not an account.
     pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
         let file = File::open(path)?;
         check(&file)?;
         entries(&file, None)
     }
 
-    /// Takes memory of a device; false if all processes together would have more than `capacity`,
-    /// or if the file can no longer be written.
+    /// Takes memory of a device. Returns false if all processes together would have more than
+    /// `capacity`, or if the file cannot be written.
     pub(crate) fn charge(&self, device: usize, bytes: u64, capacity: u64) -> bool {
         let change = |own: &mut u64, all: u64| {
             let is_within = all.checked_add(bytes).is_some_and(|sum| sum <= capacity);
@@ -98,13 +101,14 @@ impl Account {
         self.change(device, change).unwrap_or(false)
     }
 
-    /// Returns memory of a device.
+    /// Releases memory of a device.
     pub(crate) fn release(&self, device: usize, bytes: u64) {
         let change = |own: &mut u64, _: u64| {
             *own = own.saturating_sub(bytes);
             true
         };
-        // The slot ends with the process, so a failure here is bounded by it.
+        // A failure leaves the memory counted only until the process ends, because that frees the
+        // slot.
         let _ = self.change(device, change);
     }
 
@@ -114,7 +118,8 @@ impl Account {
         sum(&entries, device)
     }
 
-    /// Changes the bytes of a device in the own slot, with no other change in between.
+    /// Changes the bytes of a device in this process's slot. No other change to the file runs
+    /// meanwhile.
     fn change(&self, device: usize, by: impl FnOnce(&mut u64, u64) -> bool) -> io::Result<bool> {
         let _threads = self.threads.lock();
         let _order = Order::take(&self.file)?;
@@ -145,7 +150,8 @@ fn check(file: &File) -> io::Result<()> {
     is_account.then_some(()).ok_or_else(|| io::Error::other("the file is no account"))
 }
 
-/// Returns the entries of locked slots. The own lock cannot be queried: `own` is its slot.
+/// Returns the entries of locked slots. A process cannot query its own lock, so `own` names its
+/// slot.
 fn entries(file: &File, own: Option<u64>) -> io::Result<Vec<Entry>> {
     let written = file.metadata()?.len().saturating_sub(MAGIC.len() as u64) / SLOT_BYTES;
     let mut found = Vec::new();
@@ -179,7 +185,7 @@ fn slot_range(slot: u64) -> (u64, u64) {
     (MAGIC.len() as u64 + slot * SLOT_BYTES, SLOT_BYTES)
 }
 
-/// The file's lock for a change.
+/// Guard that holds the file's lock during a change.
 struct Order<'f>(&'f File);
 
 impl Order<'_> {
@@ -190,7 +196,7 @@ impl Order<'_> {
 
 impl Drop for Order<'_> {
     fn drop(&mut self) {
-        // If it fails, closing the file releases the lock.
+        // If the release fails, closing the file still releases the lock.
         let _ = lock(self.0, Lock::Release, ORDER);
     }
 }
@@ -199,7 +205,7 @@ impl Drop for Order<'_> {
 enum Lock {
     /// Takes the lock; false if another open file description has it.
     Try,
-    /// Takes the lock once no other open file description has it.
+    /// Waits until no other open file description has the lock, then takes the lock.
     Wait,
     /// Releases the lock.
     Release,
@@ -207,7 +213,8 @@ enum Lock {
     Ask,
 }
 
-/// Locks bytes of a file for its open file description.
+/// Takes, releases or queries the lock on a range of a file. The owner of the lock is the open file
+/// description.
 #[cfg(target_os = "linux")]
 fn lock(file: &File, how: Lock, (start, length): (u64, u64)) -> io::Result<bool> {
     use std::os::fd::AsRawFd;
@@ -240,7 +247,7 @@ fn lock(file: &File, how: Lock, (start, length): (u64, u64)) -> io::Result<bool>
     }
 }
 
-/// Fails: locks of open file descriptions are Linux's.
+/// Always fails: only Linux has locks of open file descriptions.
 #[cfg(not(target_os = "linux"))]
 fn lock(_: &File, _: Lock, _: (u64, u64)) -> io::Result<bool> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
@@ -268,13 +275,14 @@ mod tests {
             entries.iter().map(|entry| entry.bytes[device]).collect::<Vec<_>>()
         };
         assert_eq!(read(0), [10, 90]);
-        // A copy of the descriptor keeps the slot, as one that a forked child inherited does.
+        // A duplicate of the descriptor keeps the slot, like a descriptor that a forked child
+        // inherited.
         let inherited = one.file.try_clone().unwrap();
         drop(one);
         assert_eq!(read(0), [10, 90]);
         drop(inherited);
         assert_eq!((read(0), two.used(0)), (vec![90], 90));
-        // The next process gets the slot, with nothing in it.
+        // The next process gets the slot, and the slot is empty.
         let three = Account::open(&path).unwrap();
         assert_eq!((three.slot, read(0)), (0, vec![0, 90]));
         std::fs::remove_file(&path).unwrap();

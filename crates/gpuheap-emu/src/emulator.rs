@@ -17,29 +17,31 @@ use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, Schedule};
 
 /// An emulated CUDA driver with its devices.
 ///
-/// A process may have any number of emulators. They share nothing. Threads share one by `Arc`.
+/// A process may have any number of emulators, which share nothing. Several threads can use one
+/// emulator through an `Arc`.
 ///
-/// An emulator that was initialised (`cuInit`) before a fork has no device in the child, like a
-/// real driver. There, driver calls return `CUDA_ERROR_NOT_INITIALIZED`, and the methods here
-/// report nothing and do nothing. None of them takes a lock there, because a thread of the parent
-/// may have held it.
+/// An emulator that was initialised (`cuInit`) before a fork has no device in the child process,
+/// like a real driver. In the child, driver calls return `CUDA_ERROR_NOT_INITIALIZED`, and the
+/// methods of this type do nothing and return empty results. They take no lock there, because a
+/// thread of the parent may have held the lock during the fork.
 pub struct Emulator {
     pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
-    /// Notified when a callback has returned and when work was queued.
+    /// Condition variable that is notified when a callback returns or work is queued.
     pub(crate) changed: Condvar,
-    /// Number of the emulator in this process, for the threads that run callbacks.
+    /// Number of the emulator in this process. A thread that runs a callback stores this number in
+    /// `IN_CALLBACK`.
     pub(crate) instance: u64,
     /// True if the checks look for misuse.
     pub(crate) checks: bool,
-    /// Count of forks when the driver was initialised, plus one; 0 before.
+    /// Count of forks at the driver's initialisation, plus one; 0 before the initialisation.
     initialised_in: AtomicU64,
-    /// Grows when a device's peak does.
+    /// Figure that grows when the peak memory of a device grows.
     pub(crate) peak_mark: AtomicU64,
-    /// Driver calls refused because this process is a forked child.
+    /// Number of driver calls that were refused because this process is a forked child.
     refused: AtomicU64,
 }
 
@@ -64,42 +66,42 @@ impl Emulator {
         Emulator { shared }
     }
 
-    /// Returns the emulator's number in this process, counted from 1 and never given out twice.
+    /// Returns the emulator's number: unique in this process, counted from 1.
     pub fn number(&self) -> u64 {
         self.shared.instance
     }
 
-    /// Returns the findings of the checks so far, oldest first. The first 1000 are kept. If there
-    /// were more, the last one returned is of kind [`Dropped`](crate::FindingKind::Dropped), with
-    /// their number.
+    /// Returns the findings of the checks so far, oldest first. Only the first 1000 are kept. If
+    /// more were found, the last returned finding has the kind
+    /// [`Dropped`](crate::FindingKind::Dropped) with the number of dropped findings.
     ///
     /// # Errors
     ///
-    /// [`ChecksOff`] if the emulator was made with [`Options::checks`] off, and in a forked child:
-    /// nothing was looked for.
+    /// [`ChecksOff`] if the emulator was made with [`Options::checks`] off, or if this process is a
+    /// forked child.
     pub fn findings(&self) -> Result<Vec<Finding>, ChecksOff> {
         let state = self.shared.lock().ok_or(ChecksOff)?;
         if state.checker.is_some() { Ok(state.findings.all()) } else { Err(ChecksOff) }
     }
 
-    /// Advances the virtual clock, to its end of 584 years at most, and does the work that is due
-    /// by then.
+    /// Advances the virtual clock by a duration and does the work that is due at the new time. The
+    /// clock stops at its end of 584 years.
     pub fn advance(&self, by: Duration) {
         let Some(mut call) = self.shared.call("Emulator::advance") else { return };
         let now = call.state.clock.saturating_add(nanoseconds(by));
         call.advance_to(now);
     }
 
-    /// Sets the virtual clock and does the work that is due by then. An earlier time changes
-    /// nothing: the clock never goes back. A time past its end of 584 years sets it to that end.
-    /// Work done from then on takes no virtual time.
+    /// Sets the virtual clock and does the work that is due at the new time. An earlier time
+    /// changes nothing: the clock never goes back. A time past the clock's end of 584 years sets it
+    /// to that end. Work done at that end takes no virtual time.
     pub fn set_time(&self, now: Duration) {
         if let Some(mut call) = self.shared.call("Emulator::set_time") {
             call.advance_to(nanoseconds(now));
         }
     }
 
-    /// Returns the virtual clock.
+    /// Returns the time of the virtual clock.
     pub fn time(&self) -> Duration {
         Duration::from_nanos(self.shared.lock().map_or(0, |state| state.clock))
     }
@@ -120,14 +122,14 @@ impl Emulator {
             .map_or_else(Usage::default, |device| device.usage(state.memory_limit()))
     }
 
-    /// Returns a figure that grows when the peak of a device's memory does, and has no other
+    /// Returns a figure that grows when the peak memory of a device grows. The figure has no other
     /// meaning. Takes no lock.
     pub fn peak_mark(&self) -> u64 {
         self.shared.peak_mark.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of driver calls so far; in a forked child, of those that were refused
-    /// there.
+    /// Returns the number of driver calls so far. In a forked child, returns the number of calls
+    /// that were refused in this child.
     pub fn calls(&self) -> u64 {
         match self.shared.lock() {
             Some(state) => state.calls.total,
@@ -135,14 +137,14 @@ impl Emulator {
         }
     }
 
-    /// Returns the number of calls of one function so far, by its symbol; zero for a symbol that is
-    /// not in the table.
+    /// Returns the number of calls so far of the function `symbol`; zero if the table has no such
+    /// symbol.
     pub fn calls_of(&self, symbol: &str) -> u64 {
         let Some(index) = symbol_index(symbol) else { return 0 };
         self.shared.lock().map_or(0, |state| state.calls.of[index])
     }
 
-    /// Returns the functions that refused calls as not supported, with the number of those calls.
+    /// Returns each function that refused calls as not supported, with the number of refused calls.
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
         let Some(state) = self.shared.lock() else { return Vec::new() };
         let counts = SYMBOLS.iter().copied().zip(state.calls.refused.iter().copied());
@@ -154,24 +156,24 @@ impl Emulator {
         self.shared.lock().map_or_else(Counts::default, |state| state.counts)
     }
 
-    /// Replaces the plan of failures. Its counts start now.
+    /// Replaces the plan of failures. The new plan counts calls from now on.
     pub fn set_faults(&self, plan: FaultPlan) {
         let Some(mut state) = self.shared.lock() else { return };
         state.calls.planned_from = (state.calls.total, state.calls.of.clone());
         state.options.faults = plan;
     }
 
-    /// Makes a range of device memory read as never written. An allocator of the program hands the
-    /// range out of a larger allocation, and the driver does not see that.
+    /// Marks a range of device memory as never written. Call this when an allocator of the program
+    /// hands out part of a larger allocation, which the driver does not see.
     pub fn handed_out(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::handed_out") {
             call.hand_out(address, bytes);
         }
     }
 
-    /// Makes a range of device memory read as never written, unless the program wrote all of it
-    /// after its last launch. A framework that changed the range in place reports that after its
-    /// kernels, and after a copy too.
+    /// Marks a range of device memory as never written, unless one copy or fill wrote all of the
+    /// range after the last launch. A framework calls this after each operation that changed the
+    /// range in place, be it a kernel or a copy.
     pub fn changed(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::changed") {
             call.change(address, bytes);
@@ -183,8 +185,8 @@ impl Emulator {
         self.shared.lock().map_or_else(Options::default, |state| state.options.clone())
     }
 
-    /// Enters for one call of the driver API: counts it, applies the plan of failures, and lets the
-    /// schedule do some of the work.
+    /// Starts one call of the driver API: counts the call, applies the plan of failures, and does
+    /// the queued work that the schedule picks.
     pub(crate) fn enter(&self, symbol: usize) -> Outcome<Call<'_>> {
         let Some(mut call) = self.shared.call(SYMBOLS[symbol]) else {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -211,13 +213,13 @@ impl Emulator {
     }
 }
 
-/// Drops queued work undone and returns pinned and managed memory to the system.
+/// Discards queued work without doing it, and returns pinned and managed memory to the system.
 impl Drop for Emulator {
     fn drop(&mut self) {
         match self.shared.lock() {
             Some(mut state) => state.closing = true,
-            // A thread of the parent may have been changing the state during the fork, so nothing
-            // may drop it.
+            // A thread of the parent may have been changing the state during the fork, so the state
+            // must not be dropped.
             None => std::mem::forget(self.shared.clone()),
         }
         self.shared.changed.notify_all();
@@ -225,13 +227,13 @@ impl Drop for Emulator {
 }
 
 impl Shared {
-    /// Enters for one call; `None` in a forked child, like [`lock`](Shared::lock).
+    /// Locks the state for one call; `None` in a forked child, as for [`lock`](Shared::lock).
     pub(crate) fn call(&self, symbol: &'static str) -> Option<Call<'_>> {
         Some(Call { shared: self, symbol, request: None, short_of: None, state: self.lock()? })
     }
 
     /// Locks the state; `None` in a process that was forked off after the driver was initialised.
-    /// There, another thread of the parent may have held the lock, and would never release it.
+    /// In such a process, nothing would release a lock that another thread of the parent held.
     pub(crate) fn lock(&self) -> Option<MutexGuard<'_, State>> {
         let initialised_in = self.initialised_in.load(Ordering::Relaxed);
         let is_here = initialised_in == 0 || initialised_in == u64::from(fork::count()) + 1;
@@ -250,9 +252,10 @@ pub(crate) struct Call<'e> {
     pub(crate) shared: &'e Shared,
     /// Symbol of the called function, for findings.
     pub(crate) symbol: &'static str,
-    /// Request for device memory of this call: the device, bytes, and the place of the result.
+    /// This call's request for device memory: device, bytes, and address of the result.
     request: Option<(usize, u64, u64)>,
-    /// Memory that a device had too little of for this call: the device, bytes, and its free bytes.
+    /// Request that a device had too little memory for: device, requested bytes, and the device's
+    /// free bytes.
     pub(crate) short_of: Option<(usize, u64, u64)>,
     pub(crate) state: MutexGuard<'e, State>,
 }
@@ -264,7 +267,7 @@ impl Drop for Call<'_> {
 }
 
 impl Call<'_> {
-    /// Notes that this call requests device memory, and where it wants the result.
+    /// Records this call's request for device memory. `place` is the address of the result.
     pub(crate) fn note_request(&mut self, device: usize, bytes: u64, place: u64) {
         self.request = Some((device, bytes, place));
     }
@@ -284,7 +287,7 @@ impl Call<'_> {
         code
     }
 
-    /// Keeps the call's request of device memory for [`take_request`].
+    /// Stores the call's request for device memory, which [`take_request`] returns.
     fn keep_request(&self, outcome: Outcome) {
         let is_granted = match outcome {
             Ok(()) => true,
@@ -343,7 +346,7 @@ fn start_worker(shared: &Arc<Shared>) {
                 return;
             }
             if call.state.pending == 0 {
-                // Bounds the wait for work, because the worker keeps the emulator alive during it.
+                // The wait is bounded, because the worker keeps the emulator alive while it waits.
                 shared.changed.wait_for(&mut call.state, 50 * ROUND);
                 last = Instant::now();
                 continue;
@@ -358,17 +361,17 @@ fn start_worker(shared: &Arc<Shared>) {
             shared.changed.wait_for(&mut call.state, ROUND);
         }
     };
-    // If the thread does not start, waits still make progress. Only a host that waits without
-    // calling the driver does not.
+    // If the thread does not start, waits in driver calls still do queued work. Only a host that
+    // waits without a driver call waits forever.
     drop(thread::Builder::new().name("gpuheap-emu".to_owned()).spawn(body));
 }
 
 thread_local! {
-    /// True if this thread's null stream is its own default stream.
+    /// True if the null stream is this thread's own default stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
-    /// Bytes that this thread's calls copied to the host since the last query.
+    /// Bytes that this thread's calls copied to the host since the last [`take_copied_to_host`].
     static COPIED_TO_HOST: Cell<u64> = const { Cell::new(0) };
-    /// `true` if this thread gave a device work after its latest request.
+    /// `true` if this thread gave a device work after its latest request for device memory.
     static HAS_WORKED: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest request for device memory.
     static REQUEST: Cell<Option<Request>> = const { Cell::new(None) };
@@ -398,7 +401,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Makes a request, as the emulator does.
+    /// Creates a request with `free_bytes` 0 and `is_after_work` false.
     pub fn new(
         function: &'static str,
         device: CUdevice,
@@ -410,20 +413,20 @@ impl Request {
     }
 }
 
-/// Returns the calling thread's latest request for device memory since it last called this
-/// function.
+/// Takes the calling thread's latest request for device memory; `None` if the thread made no
+/// request since the last call.
 pub fn take_request() -> Option<Request> {
     REQUEST.take()
 }
 
-/// Makes this the calling thread's latest request for [`take_request`], as a driver call does. A
-/// heap reports requests by it that it refused without a driver call.
+/// Stores a request as the calling thread's latest one, for [`take_request`]. A heap calls this for
+/// a request that it refused without a driver call.
 pub fn put_request(request: Request) {
     REQUEST.set(Some(request));
 }
 
 /// Returns the bytes that the calling thread's driver calls copied from device memory to the host
-/// since its last query.
+/// since the thread last called this function.
 pub fn take_copied_to_host() -> u64 {
     COPIED_TO_HOST.take()
 }
@@ -433,8 +436,8 @@ pub(crate) fn note_copy_to_host(bytes: u64) {
     COPIED_TO_HOST.set(COPIED_TO_HOST.get().saturating_add(bytes));
 }
 
-/// Calls `f` with null as the calling thread's own default stream, like the `_ptsz` and `_ptds`
-/// symbols of the driver API.
+/// Calls `f`. During the call, a null stream means the calling thread's own default stream, as for
+/// the `_ptsz` and `_ptds` symbols of the driver API.
 pub fn with_per_thread_default_stream<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -446,7 +449,7 @@ pub fn with_per_thread_default_stream<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns whether null is the calling thread's own default stream.
+/// Returns whether a null stream means the calling thread's own default stream.
 pub(crate) fn null_is_per_thread() -> bool {
     PER_THREAD.get()
 }

@@ -11,7 +11,7 @@ use crate::state::user_object::{Callback, HostFunction};
 
 /// Virtual time that a piece of work takes in schedules without a lag, nanoseconds.
 const WORK_TIME: u64 = 1_000;
-/// Virtual time that a query takes under a lag if it answers "not ready", nanoseconds.
+/// Virtual time that a query with the answer "not ready" takes under a lag, nanoseconds.
 const QUERY_TIME: u64 = 100;
 
 impl State {
@@ -19,14 +19,14 @@ impl State {
         self.pending == 0 || self.streams.at(op.stream).is_none_or(|stream| stream.is_done(op.id))
     }
 
-    /// Returns the last work of a stream, if some is queued.
+    /// Returns the last queued work of a stream; `None` if the stream has no queued work.
     pub(crate) fn last_op(&self, stream: u32) -> Option<OpRef> {
         let last = self.streams.at(stream)?.queue.back()?;
         Some(OpRef { stream, id: last.id })
     }
 
-    /// Returns the work that a wait for a stream waits for: its last work, and for the legacy
-    /// default stream also the last work of the blocking streams.
+    /// Returns the work that a wait for a stream waits for: the stream's last work. For the legacy
+    /// default stream, also returns the last work of each blocking stream.
     pub(crate) fn tail_of(&self, stream: u32) -> Vec<OpRef> {
         if self.pending == 0 {
             return Vec::new();
@@ -38,7 +38,7 @@ impl State {
         tail
     }
 
-    /// Returns the last work of each stream of a context that has some queued.
+    /// Returns the last work of each stream of a context, without streams that have no queued work.
     pub(crate) fn last_ops(&self, context: u32) -> Vec<OpRef> {
         self.active
             .iter()
@@ -49,7 +49,8 @@ impl State {
             .collect()
     }
 
-    /// Returns the work that new work of `stream` waits for by the legacy default stream's rule.
+    /// Returns the work that new work of `stream` waits for under the rule of the legacy default
+    /// stream.
     fn legacy_order(&self, stream: u32) -> Vec<OpRef> {
         let Some(found) = self.streams.at(stream) else { return Vec::new() };
         if !found.is_blocking() {
@@ -78,7 +79,7 @@ impl State {
 }
 
 impl Call<'_> {
-    /// Queues work at the end of a stream, also ordered after `after`.
+    /// Appends work to the queue of a stream. The work also waits for `after`.
     pub(crate) fn enqueue(&mut self, stream: u32, work: Work, after: &[OpRef]) -> OpRef {
         let work = match self.record_work(stream, work) {
             Some(work) => work,
@@ -135,7 +136,7 @@ impl Call<'_> {
         start.saturating_add(nanoseconds(lag))
     }
 
-    /// Does the queued work that the schedule does at a call.
+    /// Does the queued work that the schedule picks for one driver call.
     pub(crate) fn progress(&mut self) {
         match self.state.options.schedule {
             Schedule::Immediate => self.run_ready(),
@@ -160,7 +161,7 @@ impl Call<'_> {
         }
     }
 
-    /// Answers a query, and does some work so that a loop of queries ends.
+    /// Answers a query about queued work. Also does some work, so that a loop of queries ends.
     pub(crate) fn query(&mut self, op: Option<OpRef>) -> Result<(), CUresult> {
         let Some(op) = op.filter(|op| !self.state.is_done(*op)) else { return Ok(()) };
         match self.state.options.schedule {
@@ -200,7 +201,7 @@ impl Call<'_> {
         }
     }
 
-    /// Advances the virtual clock and does the work that is due by then.
+    /// Advances the virtual clock and does the work that is due at the new time.
     pub(crate) fn advance_to(&mut self, now: u64) {
         self.run_due(now);
         self.state.clock = self.state.clock.max(now);
@@ -215,7 +216,7 @@ impl Call<'_> {
         }
     }
 
-    /// Does one step towards the last of `wanted`, unless it is done.
+    /// Does one step towards the last work in `wanted`, unless that work is done.
     fn step(&mut self, wanted: &mut Vec<OpRef>) {
         let Some(&OpRef { stream, .. }) = wanted.last() else { return };
         let Some(found) = self.state.streams.at(stream) else { return };
@@ -235,8 +236,8 @@ impl Call<'_> {
 
     fn step_towards(&mut self, op: OpRef) {
         let mut wanted = vec![op];
-        // Descends to the first work that is ready and does it. A running callback is not waited
-        // for.
+        // Follows the work that `wanted` waits for until ready work is found, and does it. Does not
+        // wait for a running callback.
         loop {
             let Some(&OpRef { stream, .. }) = wanted.last() else { return };
             if self.state.streams.at(stream).is_none_or(|found| found.running) {
@@ -263,8 +264,9 @@ impl Call<'_> {
         }
     }
 
-    /// Returns whether the first work of a stream may run now. If there is a worker, callbacks are
-    /// left to it: a caller that holds a lock that the callback takes would wait for itself.
+    /// Returns whether the first work of a stream may run now. If a worker exists, only the worker
+    /// runs callbacks. A caller may hold a lock that the callback takes, so the caller would
+    /// deadlock.
     fn may_run(&self, stream: u32) -> bool {
         let is_callback = || {
             let first = self.state.streams.at(stream).and_then(|found| found.queue.front());
@@ -273,7 +275,7 @@ impl Call<'_> {
         self.state.first_is_ready(stream) && !(self.state.options.worker && is_callback())
     }
 
-    /// Does the work that is due by `now`, in the order of its time.
+    /// Does the work that is due at `now`, in the order of the due times.
     fn run_due(&mut self, now: u64) {
         loop {
             let first = self
@@ -291,7 +293,7 @@ impl Call<'_> {
         }
     }
 
-    /// Does the first work of a stream. It is ready.
+    /// Does the first work of a stream. This work must be ready.
     fn run_first(&mut self, stream: u32) {
         let Some(found) = self.state.streams.at_mut(stream) else { return };
         let Some(first) = found.queue.front_mut() else { return };
@@ -304,8 +306,8 @@ impl Call<'_> {
         match work {
             Work::Callback(callback) => self.call_host(stream, callback),
             work => {
-                // The work leaves the queue before it is performed: a pool's free counts as done
-                // from then on.
+                // The work leaves the queue before it is performed, because a free of pool memory
+                // counts as done once it has left the queue.
                 self.perform(OpRef { stream, id }, work);
             }
         }
@@ -326,7 +328,7 @@ impl Call<'_> {
         }
     }
 
-    /// Calls the host with no lock held. The stream stays blocked meanwhile.
+    /// Calls a host function without holding the lock. The stream stays blocked during the call.
     fn call_host(&mut self, stream: u32, callback: Callback) {
         let Some(found) = self.state.streams.at_mut(stream) else { return };
         found.running = true;
@@ -340,7 +342,7 @@ impl Call<'_> {
         self.shared.changed.notify_all();
     }
 
-    /// Runs code of the program with no lock held. It may not call the driver.
+    /// Runs code of the program without holding the lock. That code must not call the driver.
     pub(crate) fn run_unlocked(&mut self, run: impl FnOnce()) {
         let instance = self.shared.instance;
         MutexGuard::unlocked(&mut self.state, || {
@@ -358,7 +360,8 @@ impl Callback {
             // SAFETY: the caller of `cuLaunchHostFunc` promised a function that takes this data.
             HostFunction::Plain(Some(function)) => unsafe { function(data) },
             HostFunction::WithStatus(Some(function), stream) => {
-                // In a lost context, only these callbacks are called, with its error as status.
+                // If the context is lost, only callbacks of this form are called, with the
+                // context's error as status.
                 // SAFETY: the caller of `cuStreamAddCallback` promised a function that takes this
                 // data.
                 unsafe { function(gpuheap_driver::CUstream(stream), status, data) }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use gpuheap_driver::CUresult;
 
-/// A plan of failures, by default empty.
+/// Plan of failures. The default plan is empty.
 ///
 /// ```
 /// use gpuheap_driver::CUresult;
 /// use gpuheap_emu::{Fault, FaultPlan};
 ///
-/// // A sweep takes k through every call of a scenario.
+/// // The 7th driver call fails. A sweep repeats a scenario with each number in place of 7.
 /// let sweep = FaultPlan::fail_call(7, CUresult::ERROR_OUT_OF_MEMORY);
 /// // The second cuMemAlloc and every later one fails; the device runs out at 1 GiB.
 /// let plan = FaultPlan::new([Fault::nth("cuMemAlloc_v2", 2, CUresult::ERROR_OUT_OF_MEMORY).onwards()])
@@ -29,8 +29,8 @@ impl FaultPlan {
         FaultPlan { faults: faults.into_iter().collect(), memory_limit: None }
     }
 
-    /// Creates a plan in which the `nth` call of all fails, counted from 1 and from when the plan
-    /// is set.
+    /// Creates a plan in which the `nth` driver call fails, whatever its function. The first call
+    /// after the plan is set is number 1.
     pub fn fail_call(nth: u64, code: CUresult) -> FaultPlan {
         FaultPlan::new([Fault::any(nth, code)])
     }
@@ -54,8 +54,8 @@ impl FaultPlan {
         self.memory_limit
     }
 
-    /// Returns the failures planned for the call that is the `overall`-th of all and the `own`-th
-    /// of its symbol.
+    /// Returns the failures planned for one call of `symbol`. It is call number `overall` of all
+    /// functions and call number `own` of this function.
     pub(crate) fn at(&self, symbol: &str, overall: u64, own: u64) -> impl Iterator<Item = &Fault> {
         self.faults.iter().filter(move |fault| {
             let count = match fault.symbol {
@@ -80,9 +80,9 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Makes the `nth` call of `symbol` return `code` and do nothing, counted from 1 and from when
-    /// the plan is set. [`CUresult::SUCCESS`] plans nothing: a call that returned success and did
-    /// nothing would leave its caller with results that were never written.
+    /// Makes the `nth` call of `symbol` return `code` and do nothing. The first such call after the
+    /// plan is set is number 1. [`CUresult::SUCCESS`] plans nothing: a call that returned success
+    /// and did nothing would leave its caller with results that were never written.
     pub fn nth(symbol: &'static str, nth: u64, code: CUresult) -> Fault {
         Fault {
             symbol: Some(symbol),
@@ -94,25 +94,25 @@ impl Fault {
         }
     }
 
-    /// Makes the `nth` call of all return `code` and do nothing. [`CUresult::SUCCESS`] plans
-    /// nothing.
+    /// Makes the `nth` driver call, of any function, return `code` and do nothing.
+    /// [`CUresult::SUCCESS`] plans nothing.
     pub fn any(nth: u64, code: CUresult) -> Fault {
         Fault { symbol: None, ..Fault::nth("", nth, code) }
     }
 
-    /// Makes the `nth` call of `symbol` take `delay` longer, in real time, and succeed.
+    /// Delays the `nth` call of `symbol` by `delay` of real time. The call succeeds.
     pub fn slow(symbol: &'static str, nth: u64, delay: Duration) -> Fault {
         Fault { code: None, delay, ..Fault::nth(symbol, nth, CUresult::SUCCESS) }
     }
 
-    /// Makes every later call fail as well.
+    /// Makes every call after the `nth` fail as well.
     pub fn onwards(mut self) -> Fault {
         self.onwards = true;
         self
     }
 
-    /// Loses the calling thread's context too. Until it is destroyed or reset, every later call in
-    /// it returns the same code, as after an illegal address.
+    /// Also loses the calling thread's context, as an illegal address does. Until the context is
+    /// destroyed or reset, every later call in it returns the same code.
     pub fn context_lost(mut self) -> Fault {
         self.context_lost = true;
         self

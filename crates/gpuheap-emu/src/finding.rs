@@ -16,35 +16,38 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// A second free of memory.
+    /// A second free of the same memory.
     DoubleFree,
-    /// A free of a pointer that no allocation starts at, or by the wrong function.
+    /// A free of a pointer that is not the start of an allocation, or a free with the wrong
+    /// function.
     WrongFree,
     /// A copy, fill or kernel that uses memory after its free.
     UseAfterFree,
     /// A copy, fill or kernel that goes beyond the allocation it starts in.
     OutOfBounds,
-    /// A copy, fill or kernel that uses an address with no memory, or memory that it may not use.
+    /// A copy, fill or kernel that uses an address without memory, or memory that it has no access
+    /// to.
     WildPointer,
-    /// A read of device memory that was never written, by the host or in a kernel's computation.
+    /// A read of device memory that was never written: a copy to the host, or a computation in a
+    /// kernel.
     Uninitialised,
     /// Memory that was live when its context was destroyed.
     Leak,
     /// Two unordered uses of the same bytes by two streams, one of them a write; or memory that a
     /// heap hands to a stream while another stream may still use it.
     Unordered,
-    /// A block that a heap hands out over one that is live.
+    /// A block that a heap hands out although it overlaps a live block.
     OverlappingBlocks,
-    /// A module with a kernel other than gpuheap's own: the emulator does not run it.
+    /// A module with a kernel other than gpuheap's own, which the emulator does not run.
     KernelRefused,
     /// A call of the driver from one of its callbacks.
     CalledFromCallback,
-    /// Mark after the findings that are kept, with the number of those dropped.
+    /// Marker after the kept findings, with the number of dropped findings.
     Dropped(usize),
 }
 
-/// Bounds the findings that are kept, and with them host memory. A program that repeats one mistake
-/// makes millions of findings, and the first ones are the ones to fix.
+/// Maximum number of kept findings, which bounds host memory. A program that repeats one mistake
+/// makes millions of findings, and the first ones suffice to find the mistake.
 const FINDINGS: usize = 1000;
 
 /// The first findings of an emulator, and the number of findings dropped after them.
@@ -55,7 +58,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Keeps a finding, or drops it if [`FINDINGS`] are kept.
+    /// Keeps a finding. If [`FINDINGS`] findings are kept already, drops the new one.
     pub(crate) fn add(&mut self, finding: Finding) {
         if self.kept.len() < FINDINGS { self.kept.push(finding) } else { self.dropped += 1 }
     }
@@ -65,15 +68,14 @@ impl Findings {
         self.kept.len() + self.dropped
     }
 
-    /// Forgets all findings but the first `count` and one more.
+    /// Forgets all findings after the first `count + 1`.
     pub(crate) fn keep_one_after(&mut self, count: usize) {
         let left = self.count().min(count + 1);
         self.kept.truncate(left);
         self.dropped = left - self.kept.len();
     }
 
-    /// Returns the findings that are kept, and a mark with the number of those dropped, if any
-    /// were.
+    /// Returns the kept findings. If findings were dropped, appends a marker with their number.
     pub(crate) fn all(&self) -> Vec<Finding> {
         let dropped = (self.dropped > 0).then(|| Finding {
             kind: FindingKind::Dropped(self.dropped),

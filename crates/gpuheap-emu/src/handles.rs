@@ -1,6 +1,6 @@
-//! Handles: numbers that name an object and go stale when the object is removed.
+//! Handles: numbers that identify objects. A handle becomes stale when its object is removed.
 
-/// Kind of object that a handle names. A handle of one kind never names an object of another.
+/// Kind of object that a handle names. Objects of different kinds never have equal handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HandleKind {
     Context = 1,
@@ -15,8 +15,9 @@ pub(crate) enum HandleKind {
     UserObject = 10,
 }
 
-/// A table of objects by handle. A removed object's index is reused under another handle. The
-/// generation in the upper half of a handle differs, so a stale handle is detected.
+/// Table of objects, keyed by handle. After an object is removed, a new object reuses its index
+/// under another handle. The generation in the upper half of the new handle differs, so the stale
+/// handle is detected.
 pub(crate) struct Handles<T> {
     kind: HandleKind,
     slots: Vec<Slot<T>>,
@@ -36,8 +37,8 @@ impl<T> Handles<T> {
         Handles { kind, slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Inserts an object and returns its handle. It is above zero and the reserved stream
-    /// handles.
+    /// Inserts an object and returns its handle. The handle is greater than zero and the reserved
+    /// stream handles.
     pub(crate) fn insert(&mut self, value: T) -> usize {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -105,7 +106,7 @@ impl<T> Handles<T> {
         self.slots.get_mut(index as usize)?.value.take()
     }
 
-    /// Inserts an object under a handle that was suspended.
+    /// Inserts an object under a handle that [`suspend`](Handles::suspend) reserved.
     pub(crate) fn revive(&mut self, handle: usize, value: T) {
         if let Some(slot) = self.slots.get_mut(((handle & 0xffff_ffff) >> KIND_BITS) - 1) {
             slot.value = Some(value);

@@ -1,12 +1,13 @@
-//! Kernels that the emulated device runs: gpuheap's own with the feature `kernels`, else none.
+//! Kernels that the emulated device runs. With the feature `kernels`, these are gpuheap's own
+//! kernels; without it, no kernels.
 
 #[cfg(feature = "kernels")]
 pub(crate) use gpuheap_kernels::{Access, BLOCK, Kernel, Memory, Region};
 #[cfg(not(feature = "kernels"))]
 pub(crate) use none::{Access, BLOCK, Kernel, Memory, Region};
 
-/// Stand-ins for the types of `gpuheap-kernels` in a build without it. No kernel exists, so no
-/// method of one is ever called.
+/// Stand-ins for the types of `gpuheap-kernels` in a build without that crate. No kernel exists in
+/// such a build, so no method of a kernel is ever called.
 #[cfg(not(feature = "kernels"))]
 mod none {
     #![expect(dead_code, reason = "the emulator names fields that nothing makes")]
@@ -15,17 +16,17 @@ mod none {
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum Kernel {}
 
-    /// Threads of a block.
+    /// Number of threads in a block.
     pub(crate) const BLOCK: u32 = 1;
 
-    /// Use of some bytes by a launch.
+    /// One use of memory by a kernel launch.
     pub(crate) struct Access {
         pub(crate) writes: bool,
         pub(crate) align: u64,
         pub(crate) region: Region,
     }
 
-    /// Bytes in equal runs.
+    /// Range of memory that consists of runs of equal length.
     pub(crate) struct Region {
         pub(crate) address: u64,
         pub(crate) run: u64,
@@ -43,7 +44,7 @@ mod none {
     }
 
     impl Kernel {
-        /// Returns `None`: no name is a kernel's.
+        /// Returns `None`, because no kernel exists.
         pub(crate) fn parse(_: &str) -> Option<Kernel> {
             None
         }

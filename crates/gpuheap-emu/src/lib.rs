@@ -2,12 +2,12 @@
 //!
 //! [`Emulator`] implements [`Driver`](gpuheap_driver::Driver), the table of the CUDA driver API,
 //! without a GPU. It counts memory as the real driver does: granules, pools, contexts, free memory.
-//! It runs streams later under a [`Schedule`] and fails calls by a [`FaultPlan`]. It finds misuse:
-//! a [`Finding`] reports a use after free, a copy out of bounds, bytes never written, a leak, or
-//! accesses of two streams that nothing orders.
+//! A [`Schedule`] decides when queued work runs, and a [`FaultPlan`] makes calls fail. A
+//! [`Finding`] reports misuse: a use after free, a copy out of bounds, a read of bytes never
+//! written, a leak, or unordered accesses by two streams.
 //!
 //! The emulator runs gpuheap's own kernels and no others, and never claims to be a real GPU. The
-//! file `docs/emulator.md` of the repository lists the modelled functions and the others.
+//! repository's `docs/emulator.md` lists the functions that are modelled and those that are not.
 //!
 //! ```
 //! use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver};
@@ -37,8 +37,9 @@
 //! assert_eq!(gpu.usage(0).plain, 2 << 20);
 //! ```
 //!
-//! Inside, `dispatch` calls the methods of the same names in `api`. The module `state` owns all
-//! data, `engine` does queued work, and `check` judges each call.
+//! Internally, `dispatch` calls the method of the same name in `api` for each driver function. The
+//! module `state` owns all data, `engine` runs queued work, and `check` looks for misuse in each
+//! call.
 
 mod account;
 mod api;
@@ -72,7 +73,8 @@ pub use state::device::Usage;
 /// Outcome of a call: a value, or the code that the call returns.
 pub(crate) type Outcome<T = ()> = Result<T, gpuheap_driver::CUresult>;
 
-// Arguments of a driver call. A C pointer becomes one of these at the edge, where the contract of
-// `Driver` holds. The rest of the emulator reads and writes through them in safe code.
+// Pointer arguments of a driver call: results and inputs. `dispatch` converts each C pointer to one
+// of these types under the contract of `Driver`. The rest of the emulator then reads and writes
+// through them in safe code.
 pub(crate) type Out<T> = gpuheap_driver::abi::Out<T, gpuheap_driver::CUresult>;
 pub(crate) type In<T> = gpuheap_driver::abi::In<T, gpuheap_driver::CUresult>;

@@ -1,10 +1,10 @@
-//! Lines on stderr of the libraries that emulate the driver and NVML.
+//! Messages that the emulated libraries of the driver and NVML print on stderr.
 
 use std::any::Any;
 use std::io::Write;
 use std::panic::PanicHookInfo;
 
-/// Messages on stderr of one emulated library, under the name that this holds.
+/// Printer of one emulated library's messages on stderr. The field is the library's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Messages(pub &'static str);
 
@@ -16,7 +16,7 @@ impl Messages {
         let _ = writeln!(std::io::stderr().lock(), "gpuheap: {name}: {line}");
     }
 
-    /// Sets the panic hook, so that each panic is one line of this library.
+    /// Sets the panic hook, so that each panic prints one line with this library's name.
     ///
     /// The hook belongs to the caller's copy of the standard library. A `cdylib` has its own copy
     /// and leaves the hook of the program alone.

@@ -6,7 +6,7 @@ const GIB: u64 = 1 << 30;
 /// Properties of the device that an emulated device imitates. Any field may be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Answer of `cuDeviceGetName`. It always says that the device is emulated.
+    /// Name that `cuDeviceGetName` returns. It states that the device is emulated.
     pub name: String,
     /// Memory of the device as the driver reports it, bytes.
     pub memory_bytes: u64,
@@ -30,22 +30,23 @@ pub struct Profile {
     pub vmm: bool,
     /// True if the device has stream-ordered pools.
     pub pools: bool,
-    /// True if host and device may use managed memory at the same time. If not, managed memory can
-    /// be neither prefetched nor advised, and takes memory of the device.
+    /// True if host and device may use managed memory at the same time. If false, managed memory
+    /// takes memory of the device and can be neither prefetched nor advised.
     pub concurrent_managed_access: bool,
     /// Limit of pinned host memory, bytes; `None` for no limit.
     pub pinned_limit: Option<u64>,
-    /// Free bytes that `cuMemGetInfo` reports beyond those that can be allocated.
+    /// Bytes by which the free memory that `cuMemGetInfo` reports exceeds the memory that can be
+    /// allocated.
     pub free_overstated_bytes: u64,
-    /// Driver calls after which freed device memory can be allocated again.
+    /// Number of driver calls after a free until the freed device memory can be allocated again.
     pub late_release_calls: u64,
 }
 
 impl Profile {
-    /// Names that [`named`](Profile::named) knows.
+    /// Names that [`named`](Profile::named) accepts.
     pub const NAMES: &[&str] = &["h200", "rtx4090", "t4", "wsl2-rtx4060"];
 
-    /// Returns the profile of a name of [`NAMES`](Profile::NAMES); `None` for any other name.
+    /// Returns the profile with a name of [`NAMES`](Profile::NAMES); `None` for any other name.
     pub fn named(name: &str) -> Option<Profile> {
         match name {
             "h200" => Some(Profile::h200()),
@@ -56,13 +57,14 @@ impl Profile {
         }
     }
 
-    /// Parses devices as the environment names them: names of [`NAMES`](Profile::NAMES), bytes such
-    /// as `16GiB`, or a description such as `name=RTX 3090;memory=24258MiB;capability=8.6`. Commas
-    /// separate several devices. `None` if a part is none of these.
+    /// Parses a list of devices from an environment variable. Commas separate the devices. Each
+    /// device is a name of [`NAMES`](Profile::NAMES), a size such as `16GiB`, or a description such
+    /// as `name=RTX 3090;memory=24258MiB;capability=8.6`. Returns `None` if an entry has another
+    /// form.
     ///
-    /// A description is an `h200` with other values. `memory` has to be among them; `context` is
-    /// `0` if it is not. The others are `name`, `sms` (multiprocessors), `capability`, `vmm` and
-    /// `pools` (`0` or `1`).
+    /// A description changes values of an `h200`. `memory` is required. If `context` is missing, it
+    /// is `0`. The other keys are `name`, `sms` (multiprocessors), `capability`, `vmm` and `pools`
+    /// (`0` or `1`).
     pub fn list(text: &str) -> Option<Vec<Profile>> {
         text.split(',').map(|one| Profile::parse(one.trim())).collect()
     }
@@ -98,8 +100,8 @@ impl Profile {
         (profile.memory_bytes > 0).then_some(profile)
     }
 
-    /// Returns a device of which exactly `bytes` bytes can be allocated: its contexts take no
-    /// memory. Everything else is as in [`h200`](Profile::h200).
+    /// Returns a device with exactly `bytes` bytes that can be allocated, because its contexts take
+    /// no memory. All other properties are as in [`h200`](Profile::h200).
     pub fn with_memory(bytes: u64) -> Profile {
         Profile {
             name: "emulated device".to_owned(),
@@ -109,7 +111,8 @@ impl Profile {
         }
     }
 
-    /// Returns an NVIDIA H200 SXM. Memory and context as measured with driver 580.
+    /// Returns an NVIDIA H200 SXM. The sizes of its memory and its context were measured with
+    /// driver 580.
     pub fn h200() -> Profile {
         Profile {
             name: "emulated NVIDIA H200".to_owned(),
@@ -131,8 +134,8 @@ impl Profile {
         }
     }
 
-    /// Returns an NVIDIA GeForce RTX 4090. Its memory is from its data sheet, less the bytes that
-    /// drivers keep; the context is an estimate.
+    /// Returns an NVIDIA GeForce RTX 4090. The memory size is from the data sheet, minus the bytes
+    /// that drivers keep. The context size is an estimate.
     pub fn rtx4090() -> Profile {
         Profile {
             name: "emulated NVIDIA GeForce RTX 4090".to_owned(),
@@ -148,8 +151,8 @@ impl Profile {
         }
     }
 
-    /// Returns an NVIDIA T4. Its memory is from its data sheet, less the bytes that drivers keep;
-    /// the context is an estimate.
+    /// Returns an NVIDIA T4. The memory size is from the data sheet, minus the bytes that drivers
+    /// keep. The context size is an estimate.
     pub fn t4() -> Profile {
         Profile {
             name: "emulated Tesla T4".to_owned(),
@@ -167,7 +170,8 @@ impl Profile {
 
     /// Returns an NVIDIA GeForce RTX 4060 under WSL2. It has no virtual memory management, no
     /// concurrent managed access and little pinned memory. It reports too much free memory, and
-    /// freed memory returns late. The figures are chosen to provoke failures, not measured.
+    /// freed memory becomes available late. The figures are chosen to provoke failures, not
+    /// measured.
     pub fn wsl2_rtx4060() -> Profile {
         Profile {
             name: "emulated NVIDIA GeForce RTX 4060 (WSL2)".to_owned(),
@@ -189,7 +193,7 @@ impl Profile {
         }
     }
 
-    /// Returns the identity of the emulated device `ordinal`, equal in every process.
+    /// Returns the UUID of the emulated device `ordinal`. The UUID is the same in every process.
     pub fn uuid(ordinal: i32) -> [u8; 16] {
         let mut bytes = *b"gpuheap-emu\0\0\0\0\0";
         bytes[12..].copy_from_slice(&ordinal.to_be_bytes());
@@ -222,7 +226,7 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses bytes: a number alone, or with `MiB` or `GiB`.
+/// Parses a number of bytes, with the unit `MiB` or `GiB` or without a unit.
 fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = match text.strip_suffix("iB") {
         Some(rest) => match rest.strip_suffix('M') {

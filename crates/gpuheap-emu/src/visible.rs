@@ -3,16 +3,16 @@
 use crate::{Options, Profile};
 
 impl Options {
-    /// Shows the devices that `list` names, in its order, as the driver does for the value of
-    /// `CUDA_VISIBLE_DEVICES`. The others stay in the machine. Each keeps its UUID and its place on
-    /// the PCI bus.
+    /// Makes the driver show only the devices that `list` names, in the order of the list, as the
+    /// driver does for `CUDA_VISIBLE_DEVICES`. The other devices stay in the machine. Each device
+    /// keeps its UUID and its place on the PCI bus.
     ///
-    /// The list has either ordinals or UUIDs, with commas between them. An ordinal is read as C's
-    /// `atoi` reads it: text after its digits is ignored. A UUID is `GPU-` and hexadecimal digits:
-    /// all of them, or enough to distinguish the device from the others. The first entry that names
-    /// no device, or is not of the first entry's form, ends the list. An empty list shows none. If
-    /// the list names a device twice, `cuInit` fails with `CUDA_ERROR_INVALID_DEVICE`. Measured on
-    /// one H200 with driver 580.
+    /// The list contains either ordinals or UUIDs, separated by commas. An ordinal is parsed like
+    /// C's `atoi`: text after the digits is ignored. A UUID is `GPU-` and hexadecimal digits: all
+    /// digits, or enough to distinguish the device from the others. The list ends before the first
+    /// entry that names no device, or that has another form than the first entry. An empty list
+    /// shows no device. If the list names a device twice, `cuInit` fails with
+    /// `CUDA_ERROR_INVALID_DEVICE`. Measured on one H200 with driver 580.
     pub fn with_visible_devices(mut self, list: &str) -> Options {
         let by_uuid = list.starts_with(UUID);
         let count = self.devices.len();
@@ -25,7 +25,7 @@ impl Options {
         self
     }
 
-    /// Returns the number in [`devices`](Options::devices) of each device that is shown.
+    /// Returns the index in [`devices`](Options::devices) of each shown device.
     pub fn shown(&self) -> Vec<usize> {
         let all = || (0..self.devices.len()).collect();
         self.visible.clone().unwrap_or_else(all)
@@ -35,7 +35,7 @@ impl Options {
 /// Prefix of a device's UUID.
 const UUID: &str = "GPU-";
 
-/// Parses an ordinal as C's `atoi`: it keeps the low 32 bits.
+/// Parses an ordinal like C's `atoi`, which keeps the low 32 bits.
 fn ordinal(entry: &str) -> Option<usize> {
     let entry = entry.trim_start();
     let (negative, digits) = match entry.strip_prefix('-') {
@@ -47,8 +47,8 @@ fn ordinal(entry: &str) -> Option<usize> {
     usize::try_from(if negative { number.wrapping_neg() } else { number }).ok()
 }
 
-/// Returns the number of the one device of `count` whose UUID begins with `digits`. Digits beyond
-/// characters of a UUID are ignored.
+/// Returns the index of the only device among `count` devices whose UUID begins with `digits`.
+/// Digits beyond the length of a UUID are ignored.
 fn with_uuid(count: usize, digits: &str) -> Option<usize> {
     let wanted = digits.replace('-', "").to_ascii_lowercase();
     if wanted.is_empty() {

@@ -1,5 +1,5 @@
-//! Captures, and the graphs that they record. A graph runs in the order in which it was recorded,
-//! all on the stream that it is launched on. Allocations in a graph are not modelled.
+//! Captures, and the graphs that they record. A launch runs the work of a graph in the recorded
+//! order, on the one stream of the launch. Allocations in a graph are not modelled.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::state::user_object::{Callback, HostFunction};
 use crate::state::user_object::{Kept, UserObject};
 use crate::{Out, Outcome};
 
-/// Flag of a graph that is uploaded at once.
+/// Flag that uploads a graph when it is instantiated.
 const UPLOAD: u64 = 2;
 /// Flags of an executable graph: free memory at the launch, upload, launches by a device, and
-/// priorities of nodes. They change nothing in graphs of copies, fills and callbacks.
+/// priorities of nodes. They have no effect on graphs of copies, fills and callbacks.
 const INSTANTIATE_FLAGS: u64 = 1 | UPLOAD | 4 | 8;
 
 impl Call<'_> {
@@ -84,8 +84,8 @@ impl Call<'_> {
         graph.write(CUgraph(ended.graph))
     }
 
-    /// Writes the state of a stream's capture. A capture has no nodes here: its graph is empty
-    /// until it ends, and it has no dependencies.
+    /// Writes the state of a stream's capture. An emulated capture has no nodes and no
+    /// dependencies, and its graph is empty until the capture ends.
     pub(crate) fn cuStreamGetCaptureInfo_v2(
         &mut self,
         stream: CUstream,
@@ -127,7 +127,8 @@ impl Call<'_> {
         if edges.is_null() || status.get()? != CUstreamCaptureStatus::ACTIVE {
             return Ok(());
         }
-        // Data of edges belongs to dependencies, so it needs their result too: measured.
+        // Edge data belongs to dependencies, so a caller of edge data must also request the
+        // dependencies: measured.
         dependencies.require()?;
         edges.write(std::ptr::null())
     }
@@ -150,7 +151,7 @@ impl Call<'_> {
         let wanted = mode.get()?;
         let modes = &mut self.state.captures.modes;
         let before = match wanted {
-            // The mode that threads start with is not kept, so that the map does not grow with the
+            // The initial mode of threads is not stored, so that the map does not grow with the
             // number of threads.
             Mode::GLOBAL => modes.remove(&this_thread()),
             Mode::THREAD_LOCAL | Mode::RELAXED => modes.insert(this_thread(), wanted),
@@ -165,7 +166,7 @@ impl Call<'_> {
         graph: CUgraph,
         flags: u64,
     ) -> Outcome {
-        // An upload needs a stream, and only the other form has one: measured.
+        // An upload needs a stream, which only `cuGraphInstantiateWithParams` takes: measured.
         if flags & UPLOAD != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -198,7 +199,7 @@ impl Call<'_> {
         executable.write(CUgraphExec(made))
     }
 
-    /// Takes the stream's order: there is nothing to upload.
+    /// Enqueues work that does nothing, because there is nothing to upload.
     pub(crate) fn cuGraphUpload(&mut self, executable: CUgraphExec, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
         if self.state.captures.executables.get(executable.0).is_none() {
@@ -229,7 +230,8 @@ impl Call<'_> {
         self.alive(self.context_of(index))
     }
 
-    /// Writes the number of a graph's nodes, and handles that name them and nothing else.
+    /// Writes the number of a graph's nodes, and a handle for each node. No other function accepts
+    /// these handles.
     pub(crate) fn cuGraphGetNodes(
         &mut self,
         graph: CUgraph,
@@ -255,7 +257,7 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuGraphDestroy(&mut self, graph: CUgraph) -> Outcome {
-        // The graph of a capture belongs to the capture until its end.
+        // Until a capture ends, its graph belongs to the capture.
         if self.state.captures.active.iter().any(|capture| capture.graph == graph.0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -295,7 +297,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Makes a graph keep a user object. It may be the graph of a capture that goes on: measured.
+    /// Makes a graph keep a user object alive. The graph of an active capture is accepted too:
+    /// measured.
     pub(crate) fn cuGraphRetainUserObject(
         &mut self,
         graph: CUgraph,
@@ -315,7 +318,7 @@ impl Call<'_> {
         if moves { self.cuUserObjectRelease(object, count) } else { Ok(()) }
     }
 
-    /// Calls the functions of user objects that ended, with no lock held.
+    /// Calls the functions of user objects that ended, without holding the lock.
     pub(crate) fn end_user_objects(&mut self) {
         for end in self.state.captures.due.take() {
             self.host_learns(end.clock.as_deref());
@@ -337,7 +340,7 @@ impl Call<'_> {
         }
     }
 
-    /// Resets a high-water mark. It is zero already, and no other value can be set.
+    /// Resets a high-water mark, which is always zero. No other value can be set.
     pub(crate) fn cuDeviceSetGraphMemAttribute(
         &mut self,
         device: CUdevice,
@@ -356,14 +359,15 @@ impl Call<'_> {
         self.device(device).map(drop)
     }
 
-    /// Refuses a call that a stream's capture does not allow, and invalidates the capture.
+    /// Refuses a call that a capture of the stream does not allow, and invalidates the capture.
     pub(crate) fn refuse_while_recording(&mut self, stream: u32) -> Outcome {
         let Some(capture) = self.state.captures.of(stream) else { return Ok(()) };
         capture.invalidated = true;
         Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Refuses a call if any stream of a context is recording, and invalidates those captures.
+    /// Refuses a call if any stream of a context is recording, and invalidates the captures of
+    /// those streams.
     pub(crate) fn refuse_while_any_records(&mut self, context: u32) -> Outcome {
         let mut any = false;
         for capture in &mut self.state.captures.active {
@@ -376,8 +380,8 @@ impl Call<'_> {
     }
 
     /// Refuses a call on the default stream that would wait for a recording stream. The default
-    /// stream waits for all blocking streams of its context, and a recording stream cannot be
-    /// waited for.
+    /// stream waits for all blocking streams of its context, but no call may wait for a recording
+    /// stream.
     pub(crate) fn refuse_implicit(&mut self, legacy: u32) -> Outcome {
         let context = self.context_of(legacy);
         let state = &mut *self.state;
@@ -387,7 +391,7 @@ impl Call<'_> {
                 state.streams.at(member.stream).is_some_and(|stream| stream.is_blocking())
             });
             if capture.context == context && blocking {
-                // The queries alone do not invalidate the capture: measured.
+                // Only these queries do not invalidate the capture: measured.
                 let queries = ["cuStreamIsCapturing", "cuStreamGetCaptureInfo"];
                 capture.invalidated |= !queries.iter().any(|name| self.symbol.starts_with(name));
                 any = true;
@@ -407,7 +411,8 @@ impl Call<'_> {
         None
     }
 
-    /// Returns the point of its capture that a stream has reached.
+    /// Returns the point that a stream has reached in its capture; `None` if the stream is not
+    /// recording.
     pub(crate) fn captured_point(&mut self, stream: u32) -> Option<Captured> {
         let capture = self.state.captures.of(stream)?;
         let (id, work) = (capture.id, capture.member(stream)?.work);
@@ -462,7 +467,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Drops the captures of a context that ends, or of a stream that is destroyed.
+    /// Drops the captures that `gone` selects: those of a context that ends, or of a stream that is
+    /// destroyed.
     pub(crate) fn drop_captures(&mut self, gone: impl Fn(&Capture) -> bool) {
         let captures = &mut self.state.captures;
         captures.active.retain(|capture| {

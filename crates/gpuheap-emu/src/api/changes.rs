@@ -1,12 +1,12 @@
-//! Content of device memory that the driver does not see change: by an allocator of the program,
-//! which hands blocks out of a larger allocation, and by kernels that are not run.
+//! Changes to device memory that the driver does not see. Allocators of the program hand out blocks
+//! of a larger allocation, and kernels that are not run would have written memory.
 
 use crate::Kernels;
 use crate::emulator::Call;
 use crate::state::space::{Kind, is_device_address};
 
 impl Call<'_> {
-    /// Takes a block of the program's own allocator, and forgets its content.
+    /// Records a block that the program's own allocator hands out, and forgets the block's content.
     pub(crate) fn hand_out(&mut self, address: u64, bytes: u64) {
         if is_device_address(address) {
             self.state.changes.add_block(address, address.saturating_add(bytes));
@@ -14,22 +14,23 @@ impl Call<'_> {
         }
     }
 
-    /// Notes a copy or a fill, if kernels do nothing.
+    /// Records a copy or a fill, if kernels are not run.
     pub(super) fn note_written(&mut self, address: u64, bytes: u64) {
         if self.state.options.kernels == Kernels::NoOp {
             self.state.changes.note_written(address, bytes);
         }
     }
 
-    /// Forgets the content of a range, unless the program wrote all of it after its last launch.
+    /// Forgets the content of a range, unless one copy or fill wrote all of the range after the
+    /// last launch.
     pub(crate) fn change(&mut self, address: u64, bytes: u64) {
         if !self.state.changes.is_written(address, address.saturating_add(bytes)) {
             self.forget(address, bytes);
         }
     }
 
-    /// Forgets the content of the blocks that a kernel got the addresses of. If no block is known
-    /// at an address, the rest of its allocation counts as the block.
+    /// Forgets the content of the blocks whose addresses a kernel received. If no block is known at
+    /// an address, the rest of the allocation counts as the block.
     pub(crate) fn change_blocks_at(&mut self, addresses: &[u64]) {
         self.state.changes.note_launch();
         if self.state.pages.is_empty() {
@@ -41,7 +42,7 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets the content of a range of device memory, as far as the range has memory.
+    /// Forgets the content of a device address range, where the range has memory.
     fn forget(&mut self, address: u64, bytes: u64) {
         let state = &mut *self.state;
         if state.pages.is_empty() || !is_device_address(address) {

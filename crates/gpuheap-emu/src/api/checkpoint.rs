@@ -1,5 +1,5 @@
-//! Checkpoints of processes. An emulated device is memory of its process, and no other process can
-//! move, so all but the question for the state is refused.
+//! Checkpoints of processes. An emulated device is memory of its own process and cannot be moved.
+//! So every function except the query of the state is refused.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,7 +9,7 @@ use crate::emulator::Call;
 use crate::{Out, Outcome};
 
 impl Call<'_> {
-    /// Returns that this process runs. Another process is not known.
+    /// Writes the state "running" for this process, and refuses any other process.
     pub(crate) fn cuCheckpointProcessGetState(
         &mut self,
         pid: c_int,

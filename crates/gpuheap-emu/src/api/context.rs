@@ -1,4 +1,4 @@
-//! Contexts: primary ones, those that programs create, and each thread's stack of them.
+//! Contexts: primary contexts, contexts that programs create, and each thread's stack of contexts.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -11,18 +11,18 @@ use crate::state::device::{Device, Owner};
 use crate::state::stream::{Stream, StreamKind};
 use crate::{Out, Outcome};
 
-/// Flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory kept,
-/// core dumps, synchronous copies.
+/// Flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory that
+/// is kept, core dumps, synchronous copies.
 const CONTEXT_FLAGS: c_uint = 0xff;
 /// Lowest and highest priority of streams, as on the H200.
 pub(crate) const PRIORITIES: (c_int, c_int) = (0, -5);
 /// `CU_CTX_MAP_HOST`. Every context has it: measured.
 const MAP_HOST: c_uint = 8;
-/// Answer of `cuCtxGetApiVersion`, as of driver 580.
+/// Version that `cuCtxGetApiVersion` writes under driver 580.
 const API_VERSION: c_uint = 3020;
 /// Limits that the driver knows: `CU_LIMIT_STACK_SIZE` and the ones after it.
 const LIMITS: std::ops::Range<c_int> = 0..7;
-/// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`. Newer devices lack it.
+/// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`, which newer devices lack.
 const UNSUPPORTED_LIMIT: c_int = 3;
 
 impl Call<'_> {
@@ -170,8 +170,9 @@ impl Call<'_> {
         context.write(CUcontext(self.state.contexts.handle(current)))
     }
 
-    /// Removes a reference to the current context. The last one destroys it. A primary context is
-    /// not affected: its references are counted by `cuDevicePrimaryCtxRetain` (measured).
+    /// Removes a reference to the current context. Removing the last reference destroys the
+    /// context. A primary context is not affected, because `cuDevicePrimaryCtxRetain` counts its
+    /// references (measured).
     pub(crate) fn cuCtxDetach(&mut self, context: CUcontext) -> Outcome {
         let current = self.current()?;
         if self.state.contexts.handle(current) != context.0 {
@@ -371,7 +372,7 @@ impl Call<'_> {
         Some(self.state.stacks.top()).filter(|handle| *handle != 0)
     }
 
-    /// Returns the index of the thread's context, if it is alive.
+    /// Returns the index of the thread's context, if that context is alive.
     pub(crate) fn current(&self) -> Outcome<u32> {
         self.initialised()?;
         let handle = self.current_handle().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
@@ -382,7 +383,7 @@ impl Call<'_> {
     }
 
     /// Returns the code for a stale handle of a stream or event. If the current context was
-    /// destroyed, and took them along, it is that context's code (measured).
+    /// destroyed and destroyed the object too, returns the code for that context (measured).
     pub(crate) fn stale_handle(&self) -> CUresult {
         match self.current() {
             Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) => CUresult::ERROR_CONTEXT_IS_DESTROYED,
@@ -402,7 +403,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns a context by handle.
+    /// Returns the context that a handle names.
     pub(crate) fn context(&self, handle: CUcontext) -> Outcome<&Context> {
         self.initialised()?;
         if handle.is_null() {

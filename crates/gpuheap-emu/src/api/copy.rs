@@ -140,9 +140,9 @@ impl Call<'_> {
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
     }
 
-    /// Checks that the stream's device may use addresses. Memory of another device's pool needs
-    /// access to that pool. Copies between peers are the exception: they need no access (two H200,
-    /// driver 580).
+    /// Checks that the stream's device may use addresses. If an address is in memory of another
+    /// device's pool, the stream's device needs access to that pool. Copies between peers are the
+    /// exception: they need no access (two H200, driver 580).
     fn reach_pools(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
         let stream = self.stream(stream)?;
         let device = self.device_of(self.context_of(stream));
@@ -156,13 +156,13 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns whether a device may use memory of a pool.
+    /// Returns whether a device may use memory from a pool.
     pub(super) fn pool_reaches(&self, pool: usize, device: usize) -> bool {
         self.state.pools.get(pool).is_none_or(|pool| {
             let granted = |(to, flags): &(i32, i32)| {
                 *to as usize == device && *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
             };
-            // The access of devices to pools of the host is kept and not enforced.
+            // The access of devices to host pools is stored but not enforced.
             !pool.is_of_device() || pool.device == device || pool.access.iter().any(granted)
         })
     }
@@ -213,8 +213,8 @@ impl Call<'_> {
         if shape.width == 0 || shape.height == 0 {
             return Ok(());
         }
-        // Memory of a pool of the host is not a device's, though fills take it (one H200, driver
-        // 580).
+        // Memory of a host pool does not count as device memory in a copy, although fills accept it
+        // (one H200, driver 580).
         if [target, source].iter().any(|side| side.is == Is::Device && self.is_of_host_pool(side)) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -222,10 +222,10 @@ impl Call<'_> {
         let source = self.settle_side(source, shape)?;
         self.begin(stream);
         self.note_copy(stream, target, source, shape.width, shape.height);
-        // The device does not see pageable memory. It is read in the call, and a copy into it
-        // waits.
+        // The device does not see pageable memory. So the call reads a pageable source at once, and
+        // waits for a copy into pageable memory.
         let read_now = self.is_pageable(source) && !self.can_run_now();
-        // A copy on the device does not make the host wait, in the synchronous forms either.
+        // A copy within device memory does not make the host wait, not even in a synchronous call.
         let on_device = source.is == Is::Device && target.is == Is::Device;
         let wait = wait && !on_device || self.is_pageable(target);
         let work = CopyWork {
@@ -255,8 +255,8 @@ impl Call<'_> {
         self.alive(self.context_of(stream))
     }
 
-    /// Checks that one side's bytes are in the kind of memory that the caller says, and finds that
-    /// kind: device memory, or host memory that is pinned, managed or pageable.
+    /// Checks that the bytes of one side are in the kind of memory that the caller states. Also
+    /// finds the kind: device memory, or host memory that is pinned, managed or pageable.
     pub(super) fn settle_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
         if side.address == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -292,7 +292,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns one side of a rectangle's copy.
+/// Returns one side (source or target) of a copy of rectangles.
 fn side(
     kind: CUmemorytype,
     (host, device): (u64, u64),
@@ -322,7 +322,7 @@ fn span(pitch: u64, shape: Shape) -> Option<u64> {
     pitch.checked_mul(shape.height - 1)?.checked_add(shape.width)
 }
 
-/// Reads the rows of host memory, without gaps.
+/// Reads the rows of a rectangle in host memory, without the gaps between them.
 fn stage(source: Side, shape: Shape) -> Vec<u8> {
     let mut staged = vec![0; (shape.width * shape.height) as usize];
     for (row, out) in staged.chunks_exact_mut(shape.width as usize).enumerate() {

@@ -136,7 +136,8 @@ impl Call<'_> {
         device: CUdevice,
     ) -> Outcome {
         self.initialised()?;
-        // The default pool's function says `INVALID_DEVICE`: both measured.
+        // For this device number, `cuDeviceGetDefaultMemPool` returns `INVALID_DEVICE` instead.
+        // Both codes were measured.
         let found = self.device_with_pools(device).map_err(|code| match code {
             CUresult::ERROR_INVALID_DEVICE => CUresult::ERROR_INVALID_VALUE,
             code => code,
@@ -171,7 +172,7 @@ impl Call<'_> {
         if device.profile.pools { Ok(device) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
     }
 
-    /// Returns whether one device can use another's memory. WSL2 has no way between devices.
+    /// Returns whether one device can use another device's memory. Under WSL2, no device can.
     pub(crate) fn peers_reach(&mut self, device: CUdevice, peer: CUdevice) -> Outcome<bool> {
         let near = self.device(device)?.profile.wsl2;
         let far = self.device(peer)?.profile.wsl2;
@@ -179,13 +180,14 @@ impl Call<'_> {
     }
 }
 
-/// Returns the place on the PCI bus of a device by its number in the machine.
+/// Returns the PCI bus address of the device with this number in the machine.
 fn bus_id(number: CUdevice) -> String {
     format!("0000:{:02x}:00.0", number + 1)
 }
 
-/// Device attributes of an H200 under driver 580, from number 1 on, all as measured. Other profiles
-/// replace the ones that [`attribute_of`] takes from them, and share the rest for want of figures.
+/// Device attributes of an H200 under driver 580, from number 1 on, all measured. [`attribute_of`]
+/// takes some attributes from the profile instead. All profiles share the other attributes, because
+/// figures of other devices are missing.
 #[rustfmt::skip]
 const H200: [c_int; 147] = [
     1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32,
@@ -247,7 +249,7 @@ fn attribute_of(
     })
 }
 
-/// Writes a string, cut to `length` bytes with the final zero.
+/// Writes a string, cut to `length` bytes including the final zero.
 fn write_text(place: Out<c_char>, text: &str, length: i32) -> Outcome {
     let Ok(length @ 1..) = usize::try_from(length) else {
         return Err(CUresult::ERROR_INVALID_VALUE);

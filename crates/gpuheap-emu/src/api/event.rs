@@ -11,7 +11,7 @@ use crate::{Out, Outcome};
 
 /// Flags of events: blocking waits, no timing, use by other processes.
 const EVENT_FLAGS: c_uint = 7;
-/// `CU_EVENT_INTERPROCESS`: events are not shared here.
+/// `CU_EVENT_INTERPROCESS`. It is refused, because the emulator does not share events.
 const INTERPROCESS: c_uint = 4;
 
 impl Call<'_> {
@@ -63,7 +63,7 @@ impl Call<'_> {
         stream: CUstream,
         flags: c_uint,
     ) -> Outcome {
-        // CU_EVENT_RECORD_EXTERNAL is for graphs.
+        // CU_EVENT_RECORD_EXTERNAL is accepted and matters only in graphs.
         if flags > 1 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -123,7 +123,8 @@ impl Call<'_> {
         self.cuEventElapsedTime(milliseconds, start, end)
     }
 
-    /// Returns an event. The event has its context, so no context must be current: measured.
+    /// Returns an event. The event determines the context, so a current context is not needed:
+    /// measured.
     pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
         self.initialised()?;
         let found = self.state.events.get(event.0).ok_or_else(|| self.stale_handle())?;

@@ -1,5 +1,5 @@
-//! Properties and occupancy of kernels whose launches do nothing. The figures are of a small
-//! kernel: 32 registers, and no shared memory of its own.
+//! Properties and occupancy of kernels that are not run. The figures are those of a small kernel
+//! with 32 registers and no static shared memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -9,24 +9,25 @@ use crate::emulator::Call;
 use crate::state::module::Function;
 use crate::{In, Out, Outcome};
 
-/// Architectures that binaries are commonly compiled for, as PyTorch's wheels. Libraries of
-/// kernels have plans for those alone: CUB finds none for 8.9, whose devices run the code of 8.6.
+/// Architectures for which binaries are commonly compiled, such as PyTorch's wheels. Kernel
+/// libraries have plans for these architectures only. CUB has no plan for 8.9: devices of 8.9 run
+/// the code for 8.6.
 const ARCHITECTURES: [c_int; 6] = [75, 80, 86, 90, 100, 120];
-/// Registers of a thread.
+/// Number of registers of a thread.
 const REGISTERS: c_int = 32;
-/// Most threads of a block.
+/// Maximum number of threads in a block.
 const BLOCK_THREADS: c_int = 1024;
-/// Shared memory of a block, unless the program raises the limit, bytes.
+/// Maximum shared memory of a block, bytes, unless the program raises this limit.
 const SHARED_BYTES: c_int = 48 << 10;
-/// Most blocks on a multiprocessor.
+/// Maximum number of blocks on a multiprocessor.
 const BLOCKS: c_int = 32;
 /// Shared memory of a multiprocessor on an H200, bytes.
 const SHARED_BYTES_OF_MULTIPROCESSOR: usize = 228 << 10;
 /// Shared memory that the device keeps for itself in each block, bytes.
 const SHARED_BYTES_KEPT: usize = 1 << 10;
-/// Largest cluster that every device with clusters launches.
+/// Size of the largest cluster that every device with clusters can launch, blocks.
 const CLUSTER: c_int = 8;
-/// Bytes of the description of a tensor.
+/// Size of the description of a tensor, bytes.
 const TENSOR_MAP: usize = 128;
 
 impl Call<'_> {
@@ -59,7 +60,7 @@ impl Call<'_> {
         value: c_int,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
-        // The properties before these ones are the kernel's own.
+        // Attributes below 8 are fixed properties of the kernel.
         if !(8..=15).contains(&attribute.0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -195,7 +196,7 @@ impl Call<'_> {
         clusters.write(most.max(1))
     }
 
-    /// Writes a description of zeros. No kernel reads it.
+    /// Writes a tensor description of zeros, because no kernel reads it.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuTensorMapEncodeTiled(
         &mut self,
@@ -216,7 +217,7 @@ impl Call<'_> {
         map.cast::<[u8; TENSOR_MAP]>().write([0; TENSOR_MAP])
     }
 
-    /// Returns the architecture that a kernel was compiled for, 10 × major + minor.
+    /// Returns the architecture for which a kernel was compiled, as 10 × major + minor.
     fn architecture(&self) -> c_int {
         let current = self.current().ok().map(|context| self.device_of(context));
         let device = self.state.devices.get(current.unwrap_or(0));
@@ -229,7 +230,7 @@ impl Call<'_> {
         self.state.functions.get_mut(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
-    /// Returns the blocks that a multiprocessor runs at once.
+    /// Returns the number of blocks that a multiprocessor runs at once.
     fn active_blocks(&mut self, block_threads: c_int, shared_bytes: usize) -> Outcome<c_int> {
         if block_threads < 1 {
             return Err(CUresult::ERROR_INVALID_VALUE);

@@ -62,7 +62,7 @@ impl Call<'_> {
         Err(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// Refuses the lookup of an entry point, with the reason.
+    /// Refuses the lookup of an entry point, and writes the reason.
     pub(crate) fn cuGetProcAddress_v2(
         &mut self,
         symbol: In<c_char>,

@@ -1,4 +1,4 @@
-//! Launches: of gpuheap's kernels, and of others as work that does nothing.
+//! Launches of gpuheap's kernels. A launch of any other kernel is work that does nothing.
 
 use std::ffi::{c_uint, c_void};
 
@@ -12,9 +12,9 @@ use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{KernelWork, Work};
 use crate::{In, Out, Outcome};
 
-/// Most threads of a block.
+/// Maximum number of threads in a block.
 const BLOCK_THREADS: u32 = 1024;
-/// Keys of a launch's extra options; their list ends with another value.
+/// Keys in the list of a launch's extra options. Any other value ends the list.
 const LAUNCH_PARAM_BUFFER_POINTER: u64 = 1;
 const LAUNCH_PARAM_BUFFER_SIZE: u64 = 2;
 
@@ -43,7 +43,7 @@ impl Call<'_> {
         self.launch(function, stream, &launch)
     }
 
-    /// Launches a kernel. Attributes such as the size of clusters change nothing.
+    /// Launches a kernel. Attributes such as the size of clusters have no effect.
     pub(crate) fn cuLaunchKernelEx(
         &mut self,
         launch: In<CUlaunchConfig>,
@@ -103,8 +103,8 @@ impl Call<'_> {
         if !launch.extra.is_null() {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        // Every kernel requires this block. More dimensions of the grid would do all the work
-        // again.
+        // Every kernel of gpuheap requires this block. Further dimensions of the grid would repeat
+        // all the work.
         let [grid_x, grid_y, grid_z] = launch.grid;
         if grid_x == 0 || [grid_y, grid_z] != [1, 1] || launch.block != [BLOCK, 1, 1] {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -119,7 +119,8 @@ impl Call<'_> {
         self.alive(self.context_of(stream))
     }
 
-    /// Queues a kernel that is not run. `parameters` are the sizes of its parameters, if known.
+    /// Queues a kernel that is not run. `parameters` contains the sizes of the kernel's parameters,
+    /// if known.
     fn launch_nothing(&mut self, stream: u32, launch: &Launch, parameters: &[u32]) -> Outcome {
         let threads = launch.block.iter().try_fold(1_u32, |all, threads| all.checked_mul(*threads));
         let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
@@ -140,8 +141,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns whether a kernel of a stream may use the allocation at an address. Memory of another
-    /// device needs peer access, or access to its pool.
+    /// Returns whether a kernel on a stream may use the allocation at an address. Memory of another
+    /// device needs peer access, or access to the memory's pool.
     pub(crate) fn kernel_reaches(&self, stream: u32, address: u64) -> bool {
         let context = self.context_of(stream);
         let device = self.device_of(context);
@@ -170,7 +171,7 @@ struct Launch {
 }
 
 impl Launch {
-    /// Returns the device addresses among the arguments, wherever they lie in them.
+    /// Returns the device addresses in the arguments, at any offset.
     fn device_addresses(&self, parameters: &[u32]) -> Outcome<Box<[u64]>> {
         let mut found = Vec::new();
         let mut add = |argument: Out<c_void>, bytes: usize| {
@@ -193,7 +194,7 @@ impl Launch {
         Ok(found.into_boxed_slice())
     }
 
-    /// Returns the one buffer that has all arguments, and its bytes.
+    /// Returns the buffer that contains all arguments, and the buffer's size in bytes.
     fn buffer(&self) -> Outcome<(Out<c_void>, usize)> {
         let (mut buffer, mut bytes) = (Out::NULL, Out::NULL);
         for pair in 0.. {

@@ -14,7 +14,7 @@ use crate::{Out, Outcome};
 
 /// Flags that managed memory may be allocated with. `CU_MEM_ATTACH_SINGLE` can only be set later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];
-/// `CU_DEVICE_INVALID`, the answer for a range whose location was never set.
+/// `CU_DEVICE_INVALID`: the location of a range whose location was never set.
 const NO_LOCATION: c_int = -2;
 
 /// Advice of `cuMemAdvise`, and the range attributes that show it.
@@ -26,7 +26,7 @@ mod advice {
     pub(super) const UNSET_PREFERRED_LOCATION: c_int = 4;
     pub(super) const SET_ACCESSED_BY: c_int = 5;
     pub(super) const UNSET_ACCESSED_BY: c_int = 6;
-    /// Advice that uses its location.
+    /// Advice that uses its location argument.
     pub(super) const WITH_LOCATION: [c_int; 3] =
         [SET_PREFERRED_LOCATION, SET_ACCESSED_BY, UNSET_ACCESSED_BY];
     pub(super) const READ_MOSTLY: c_int = 1;
@@ -54,7 +54,7 @@ impl Call<'_> {
         let device = self.device_of(context);
         let address = self.map_managed(bytes as u64)?;
         let mapped = page_bytes(bytes as u64);
-        // Without concurrent access, all of it is on the device whenever the device works.
+        // Without concurrent access, all managed memory is on the device whenever the device works.
         let charged = if self.is_concurrent(device) { 0 } else { mapped };
         if !self.charge(device, Owner::Managed, charged) {
             self.note_request(device, bytes as u64, pointer.address());
@@ -64,7 +64,7 @@ impl Call<'_> {
         let kind = Kind::Managed { mapped: mapped as usize, charged };
         self.insert(address, bytes as u64, kind, context, device);
         if let Some(made) = self.state.space.get_mut(address) {
-            // Measured.
+            // Managed memory has this flag from the start: measured.
             made.sync_memops = true;
         }
         self.host_wrote(address, bytes as u64);
@@ -103,8 +103,8 @@ impl Call<'_> {
     }
 
     /// Prefetches each range as `cuMemPrefetchAsync` does. If a range is wrong, the ranges before
-    /// it are prefetched. A group of ranges ends where the next one begins; a group that does not
-    /// begin after the group before it has no ranges. Measured.
+    /// it are still prefetched. A group of ranges ends where the next group begins. If group `n +
+    /// 1` does not begin after group `n`, group `n + 1` has no ranges. Measured.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuMemPrefetchBatchAsync(
         &mut self,
@@ -134,7 +134,7 @@ impl Call<'_> {
             if first >= count {
                 return Err(invalid);
             }
-            // A batch keeps the host's number as it was given: measured.
+            // A batch keeps the id of a host location as the caller gave it: measured.
             let id = locations.at(group).get()?.id;
             groups.push((first, CUmemLocation { id, ..place }));
         }
@@ -153,7 +153,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Takes the stream's order and keeps the content. The program must not rely on it.
+    /// Enqueues work that does nothing, and keeps the content. A program must not rely on the
+    /// content.
     pub(crate) fn cuMemDiscardBatchAsync(
         &mut self,
         pointers: Out<CUdeviceptr>,
@@ -206,7 +207,7 @@ impl Call<'_> {
         self.enqueue(stream, Work::Nothing, &[]);
     }
 
-    /// Returns the stream of a batch. The legacy default stream is refused.
+    /// Returns the stream of a batch, and refuses the legacy default stream.
     fn batch_stream(&mut self, stream: CUstream, flags: u64) -> Outcome<u32> {
         let index = self.stream(stream)?;
         let kind = self.state.streams.at(index).map(|stream| stream.kind);
@@ -224,14 +225,15 @@ impl Call<'_> {
         device: CUdevice,
     ) -> Outcome {
         self.current()?;
-        // The second form says `INVALID_VALUE`: both measured.
+        // `cuMemAdvise_v2` returns `INVALID_VALUE` for a wrong device instead. Both codes were
+        // measured.
         if advice::WITH_LOCATION.contains(&advice) && device != CU_DEVICE_CPU {
             self.device(device)?;
         }
         self.cuMemAdvise_v2(pointer, bytes, advice, location_of(device))
     }
 
-    /// Keeps advice for the whole allocation. Advice for a NUMA node of the host is accepted and
+    /// Stores advice for the whole allocation. Advice for a NUMA node of the host is accepted and
     /// has no effect: measured on a host with one node.
     pub(crate) fn cuMemAdvise_v2(
         &mut self,
@@ -341,8 +343,8 @@ impl Call<'_> {
     }
 
     /// Accepts an attachment of managed memory to a stream and does nothing. The checks find
-    /// unordered uses whatever the attachment. Pageable memory belongs to no device, so it is
-    /// refused.
+    /// unordered uses with any attachment. Pageable memory belongs to no device, so the call
+    /// refuses it.
     pub(crate) fn cuStreamAttachMemAsync(
         &mut self,
         stream: CUstream,
@@ -355,7 +357,8 @@ impl Call<'_> {
         let kind = self.state.streams.at(stream).map(|stream| stream.kind);
         match flags {
             CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST => {}
-            // The legacy default stream is not a single stream.
+            // CU_MEM_ATTACH_SINGLE needs a single stream, and the legacy default stream stands for
+            // several.
             CU_MEM_ATTACH_SINGLE if kind != Some(StreamKind::Legacy) => {}
             _ => return Err(invalid),
         }
@@ -368,8 +371,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Checks a location for managed memory: the host, a NUMA node of it, or a device that may use
-    /// the memory at the same time as the host. `here` is the device of the call.
+    /// Checks a location for managed memory. It must be the host, a NUMA node of the host, or a
+    /// device that may use the memory at the same time as the host. `here` is the device of the
+    /// call.
     fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUmemLocation> {
         type L = CUmemLocationType;
         // Without concurrent access, memory cannot be moved at all, not even to the host.
@@ -392,7 +396,7 @@ impl Call<'_> {
         self.state.devices[device].profile.concurrent_managed_access
     }
 
-    /// Returns the managed allocation that a range lies in.
+    /// Returns the managed allocation that contains a range.
     fn managed_range(&mut self, pointer: u64, bytes: u64) -> Outcome<u64> {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let (base, found) = self.state.space.find(pointer).ok_or(invalid)?;
@@ -412,8 +416,8 @@ const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: -
 /// Location of a range whose location was never set.
 const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };
 
-/// Returns a location as the first form of advice and prefetch numbers it: the host's nodes are the
-/// host.
+/// Returns a location as the device number that the first forms of advice and prefetch use. A NUMA
+/// node of the host becomes the number of the host.
 fn device_of(location: CUmemLocation) -> CUdevice {
     if location.kind == CUmemLocationType::DEVICE { location.id } else { CU_DEVICE_CPU }
 }

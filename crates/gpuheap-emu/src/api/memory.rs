@@ -12,7 +12,7 @@ use crate::state::slots::GRANULE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
 use crate::{Out, Outcome, state::host};
 
-/// Multiple that small allocations are rounded up to, bytes.
+/// Multiple to which the size of small allocations is rounded up, bytes.
 const ALIGN: u64 = 512;
 /// Largest allocation that shares a granule, bytes. Larger ones have granules of their own.
 const SMALL: u64 = 1 << 20;
@@ -71,8 +71,8 @@ impl Call<'_> {
         pointer.write(address)
     }
 
-    /// Frees plain device memory. The pointer has its context, so no context must be current:
-    /// measured.
+    /// Frees plain device memory. The pointer determines the context, so a current context is not
+    /// needed: measured.
     pub(crate) fn cuMemFree_v2(&mut self, pointer: CUdeviceptr) -> Outcome {
         self.initialised()?;
         if pointer == 0 {
@@ -107,7 +107,7 @@ impl Call<'_> {
         if bytes.is_null() { Ok(()) } else { bytes.write(length as usize) }
     }
 
-    /// Returns the allocation or mapping that an address lies in.
+    /// Returns the allocation or mapping that contains an address.
     pub(crate) fn range_of(&self, address: u64) -> Option<(u64, u64)> {
         match self.state.space.find(address) {
             Some((_, found)) if found.kind == Kind::Reserved => {
@@ -182,17 +182,17 @@ impl Call<'_> {
         self.note_allocated(address, bytes);
     }
 
-    /// Returns the managed memory of an allocation.
+    /// Returns the bytes of an allocation that count as managed memory.
     fn managed_bytes(&self, kind: Kind) -> u64 {
         match kind {
-            // Memory that the device holds counts as in use.
+            // Managed memory that the device holds counts as memory in use instead.
             Kind::Managed { mapped, charged: 0 } => mapped as u64,
             Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
             _ => 0,
         }
     }
 
-    /// Counts an allocation that was removed.
+    /// Updates the counts for an allocation that was removed.
     pub(crate) fn note_removed(&mut self, gone: &Allocation) {
         let managed = self.managed_bytes(gone.kind);
         self.state.devices[gone.device].remove_managed(managed);
@@ -203,7 +203,8 @@ impl Call<'_> {
         self.shared.peak_mark.store(mark, Ordering::Relaxed);
     }
 
-    /// Takes device memory. If the device has not enough, idle pool memory is returned to it first.
+    /// Takes device memory. If the device has too little, first returns idle pool memory to the
+    /// device.
     pub(crate) fn charge(&mut self, device: usize, owner: Owner, bytes: u64) -> bool {
         let (limit, calls) = (self.state.memory_limit(), self.state.calls.total);
         let found = &mut self.state.devices[device];
@@ -238,7 +239,7 @@ impl Call<'_> {
         let (context, on_host, mut device) = (found.context, found.kind.is_host(), found.device);
         self.alive(context)?;
         if on_host {
-            // Any device may be using it, and it is unmapped from this process.
+            // Any device may use host memory, and the free unmaps the memory from this process.
             for device in 0..self.state.devices.len() {
                 self.wait_for_device(device);
             }
@@ -248,7 +249,7 @@ impl Call<'_> {
             }
             self.wait_for_device(device);
         }
-        // A callback that ran meanwhile may have let another thread free it.
+        // During the wait, a callback may have let another thread free the allocation.
         if self.state.space.get(address).is_some_and(|found| found.freed.is_none()) {
             self.free_now(address);
         }
@@ -274,7 +275,7 @@ impl Call<'_> {
         }
     }
 
-    /// Ends an allocation whose last use is done, also a pinned or managed one.
+    /// Ends an allocation whose last use is done. The allocation may also be pinned or managed.
     pub(crate) fn free_now(&mut self, address: u64) {
         let Some(gone) = self.state.space.remove(address) else { return };
         self.note_removed(&gone);
@@ -312,7 +313,8 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets the content of a freed range, and the rest of its pages if no allocation has them.
+    /// Forgets the content of a freed range. Also forgets the rest of the pages at both ends, if no
+    /// allocation uses that rest.
     pub(crate) fn drop_pages(&mut self, address: u64, bytes: u64) {
         if self.state.pages.is_empty() {
             return;
@@ -324,20 +326,21 @@ impl Call<'_> {
     }
 
     /// Frees all memory of a context that ends. Pool memory belongs to the device and stays. This
-    /// was measured on an H200 for a created context and for a reset of the primary one
-    /// (2026-11-22). It is assumed for the last release of the primary one.
+    /// was measured on an H200 for a created context and for a reset of the primary context
+    /// (2026-11-22). For the last release of the primary context, it is assumed.
     pub(crate) fn free_all_of(&mut self, context: u32, report_leaks: bool) {
         let is_primary = self.state.contexts.at(context).is_some_and(|context| context.primary);
         let live: Vec<(u64, bool)> = self
             .state
             .space
             .iter()
-            // Memory freed in the order of another context's stream ends there.
+            // If a free is queued on a stream of another context, that free ends the memory.
             .filter(|(_, found)| found.context == context && found.freed.is_none())
             .map(|(address, found)| (address, matches!(found.kind, Kind::Pool { .. })))
             .collect();
         for (address, stays) in live {
-            // If the program created the context, pool memory is freed in another one.
+            // Pool memory of a context that the program created can still be freed in another
+            // context.
             if report_leaks && (is_primary || !stays) {
                 self.find_leak(address);
             }
@@ -345,7 +348,8 @@ impl Call<'_> {
                 self.free_now(address);
             }
         }
-        // This includes pool memory whose free is queued: a new context may get this one's index.
+        // Pool memory stays without a context, because a new context may get the index of this one.
+        // This includes pool memory whose free is queued.
         for found in self.state.space.iter_mut() {
             if found.context == context && matches!(found.kind, Kind::Pool { .. }) {
                 found.context = NO_CONTEXT;

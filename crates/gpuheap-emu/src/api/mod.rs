@@ -1,5 +1,5 @@
-//! The driver API, by area: one method of [`Call`](crate::emulator::Call) for each function of the
-//! table.
+//! The driver API, grouped by area. Each function of the driver's table is a method of
+//! [`Call`](crate::emulator::Call).
 #![allow(non_snake_case)]
 
 mod capture;

@@ -1,5 +1,5 @@
-//! Modules and libraries of kernels. gpuheap's own are known by their text. Any other is
-//! refused, or loaded as one whose launches do nothing.
+//! Modules and libraries of kernels. gpuheap's own modules are recognised by their text. Any other
+//! module is refused, or loaded with launches that do nothing.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -14,7 +14,7 @@ use crate::state::module::{Code, Function, Module};
 use crate::state::parameters::{Image, Parameters};
 use crate::{In, Out, Outcome};
 
-/// Answer of `cuModuleGetLoadingMode` for a driver that loads kernels at their first use.
+/// Value that `cuModuleGetLoadingMode` writes for a driver that loads kernels at their first use.
 const LAZY: c_int = 2;
 
 impl Call<'_> {
@@ -141,7 +141,8 @@ impl Call<'_> {
         kernel.write(CUkernel(handle))
     }
 
-    /// Returns the library itself: every context has its kernels.
+    /// Writes the library's own handle as the module, because every context has the kernels of a
+    /// library.
     pub(crate) fn cuLibraryGetModule(
         &mut self,
         module: Out<CUmodule>,
@@ -182,8 +183,8 @@ impl Call<'_> {
         module.write(CUmodule(found.module))
     }
 
-    /// Refuses the call if launches of kernels other than gpuheap's are refused: the figures that
-    /// it returns would be invented.
+    /// Refuses the call if the emulator refuses kernels other than gpuheap's. The figures that the
+    /// call returns would be invented.
     pub(crate) fn kernels_are_no_ops(&self) -> Outcome {
         match self.state.options.kernels {
             Kernels::Own => Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -204,7 +205,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the code of an image, and the parameters of its kernels.
+    /// Returns the code of an image, and the parameters of the image's kernels.
     fn code_of(&mut self, image: &Image) -> Outcome<(Code, Parameters)> {
         let own = match image {
             Image::Ptx(text) => kernel_of(text),
@@ -227,7 +228,7 @@ impl Call<'_> {
         module.write(CUmodule(self.state.modules.insert(loaded)))
     }
 
-    /// Returns the handle of a module's or library's kernel.
+    /// Returns the handle of the kernel `name` of a module or library.
     fn function_of(&mut self, module: usize, name: In<c_char>) -> Outcome<usize> {
         let name = name.text()?;
         let state = &mut *self.state;
@@ -246,7 +247,8 @@ impl Call<'_> {
         Ok(handle)
     }
 
-    /// Finds no variable: gpuheap's kernels have none, and the size of others' is unknown.
+    /// Refuses the lookup of a variable. gpuheap's kernels have no variables, and the size of
+    /// variables in other modules is unknown.
     fn global_of(
         &mut self,
         pointer: Out<CUdeviceptr>,
@@ -281,8 +283,8 @@ impl Call<'_> {
     }
 }
 
-/// Returns the kernel whose text an image is. The whole text must match: no other text runs under a
-/// kernel's name.
+/// Returns the gpuheap kernel whose text equals an image. The whole text must match, so that no
+/// other text runs under the name of a kernel.
 fn kernel_of(image: &str) -> Option<Kernel> {
     let (_, entry) = image.split_once(".visible .entry ")?;
     let (name, _) = entry.split_once('(')?;

@@ -15,8 +15,8 @@ const PINNED_FLAGS: c_uint =
     CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
 /// Flags of `cuMemHostRegister`: portable, mapped, input and output memory, read-only.
 const REGISTER_FLAGS: c_uint = 0xf;
-/// `CU_MEMHOSTREGISTER_IOMEMORY`. It is refused: it needs another device's memory, and the
-/// emulator does not have.
+/// `CU_MEMHOSTREGISTER_IOMEMORY`. It is refused, because it needs memory of another kind of device,
+/// which the emulator does not have.
 const REGISTER_IO_MEMORY: c_uint = 4;
 /// Size of the host's pages, bytes.
 const HOST_PAGE: u64 = 4096;
@@ -50,7 +50,8 @@ impl Call<'_> {
         pointer.write(std::ptr::with_exposed_provenance_mut(address as usize))
     }
 
-    /// Frees pinned memory. The pointer has its context, so no context must be current: measured.
+    /// Frees pinned memory. The pointer determines the context, so a current context is not needed:
+    /// measured.
     pub(crate) fn cuMemFreeHost(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         if pointer.is_null() {
@@ -122,8 +123,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Unregisters host memory. The pointer has its context, so no context must be current:
-    /// measured.
+    /// Unregisters host memory. The pointer determines the context, so a current context is not
+    /// needed: measured.
     pub(crate) fn cuMemHostUnregister(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         let address = pointer.address();
@@ -149,7 +150,7 @@ impl Call<'_> {
         })
     }
 
-    /// Maps managed memory. It is not counted as pinned.
+    /// Maps managed memory, which does not count as pinned.
     pub(crate) fn map_managed(&mut self, bytes: u64) -> Outcome<u64> {
         let mapped =
             bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;

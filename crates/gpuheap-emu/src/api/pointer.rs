@@ -9,10 +9,10 @@ use crate::state::pool::PoolMemory;
 use crate::state::space::Kind;
 use crate::{In, Out, Outcome};
 
-/// Answer of `DEVICE_ORDINAL` for memory of no device: measured.
+/// Value of the attribute `DEVICE_ORDINAL` for memory of no device: measured.
 const NO_DEVICE: c_int = -2;
 
-/// Value of an attribute, in the type that it is written as.
+/// Value of an attribute, in the type in which the call writes it.
 #[derive(Clone, Copy)]
 enum Value {
     Int(c_int),
@@ -29,7 +29,7 @@ struct Found {
     device: usize,
     id: u64,
     sync_memops: bool,
-    /// Access of its device: `CU_MEM_ACCESS_FLAGS_PROT_*`.
+    /// Access of the allocation's device to the memory: `CU_MEM_ACCESS_FLAGS_PROT_*`.
     access: c_int,
 }
 
@@ -46,8 +46,8 @@ impl Call<'_> {
         write(data, value)
     }
 
-    /// Writes attributes of a pointer. The pointer has its context, so no context must be
-    /// current. An attribute that does not apply gets the value of [`nothing`]. All measured.
+    /// Writes attributes of a pointer. The pointer determines the context, so a current context is
+    /// not needed. If an attribute does not apply, writes the value of [`nothing`]. All measured.
     pub(crate) fn cuPointerGetAttributes(
         &mut self,
         count: c_uint,
@@ -91,8 +91,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns the value of an attribute; `None` if it does not apply; an error for an attribute
-    /// that is not known.
+    /// Returns the value of an attribute; `None` if the attribute does not apply. An unknown
+    /// attribute is an error.
     fn attribute_of(&self, attribute: CUpointer_attribute, pointer: u64) -> Outcome<Option<Value>> {
         type A = CUpointer_attribute;
         let known = matches!(attribute, CUpointer_attribute(1..=4 | 6..=17));
@@ -108,7 +108,8 @@ impl Call<'_> {
             Some(pool) => matches!(pool.memory, PoolMemory::Host(_)),
             None => matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. }),
         };
-        // A device sees memory of the host's pools at an address once it has access: measured.
+        // A device sees memory of a host pool at an address only after it got access to the pool:
+        // measured.
         let given = |(_, flags): &(i32, i32)| *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
         let unseen = host && pool.is_some_and(|pool| !pool.access.iter().any(given));
         Ok(Some(match attribute {
@@ -117,7 +118,7 @@ impl Call<'_> {
                 let kind = if host { CUmemorytype::HOST } else { CUmemorytype::DEVICE };
                 Value::Int(kind.0)
             }
-            // The only attribute that needs a current context: measured.
+            // Only this attribute needs a current context: measured.
             A::DEVICE_POINTER => {
                 self.current()?;
                 if unseen || found.access == CU_MEM_ACCESS_FLAGS_PROT_NONE {
@@ -143,7 +144,7 @@ impl Call<'_> {
             A::MAPPED => Value::Int(1),
             A::ALLOWED_HANDLE_TYPES | A::IS_GPU_DIRECT_RDMA_CAPABLE => Value::Int(0),
             A::ACCESS_FLAGS => Value::Int(found.access),
-            // MEMPOOL_HANDLE is the last attribute that is known.
+            // MEMPOOL_HANDLE is the last known attribute.
             _ => Value::Long(match found.kind {
                 Kind::Pool { pool, .. } => pool as u64,
                 _ => 0,
@@ -152,8 +153,8 @@ impl Call<'_> {
     }
 
     /// Returns the value that `cuPointerGetAttributes` writes for an attribute that does not apply;
-    /// `None` if it writes nothing. For memory that the driver does not know, the host's pointer is
-    /// the pointer itself.
+    /// `None` if it writes nothing. For memory that the driver does not know, the attribute
+    /// `HOST_POINTER` is the pointer itself.
     fn nothing(&self, attribute: CUpointer_attribute, pointer: u64) -> Option<Value> {
         type A = CUpointer_attribute;
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
@@ -176,14 +177,13 @@ impl Call<'_> {
         })
     }
 
-    /// Finds the allocation or mapping at an address. It has its context, so no context must be
-    /// current: measured.
+    /// Finds the allocation or mapping at an address. The allocation determines the context, so a
+    /// current context is not needed: measured.
     fn find_pointer(&self, pointer: u64) -> Outcome<Option<Found>> {
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
         let Some((base, allocation)) = found else { return Ok(None) };
         self.alive(allocation.context)?;
-        // Memory of a pool belongs to the device, and managed memory has the flag from the start:
-        // measured.
+        // Pool memory belongs to the device and so has no context: measured.
         let context = match self.state.contexts.at(allocation.context) {
             Some(_) if !matches!(allocation.kind, Kind::Pool { .. }) => {
                 CUcontext(self.state.contexts.handle(allocation.context))

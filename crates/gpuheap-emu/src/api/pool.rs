@@ -15,8 +15,8 @@ use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
 use crate::{In, Out, Outcome};
 
-/// Bound of a pool's limit, bytes: the addresses of user space. On an H200 with driver 580, a limit
-/// of 2^40 was accepted and one of 2^50 was not.
+/// Largest limit that a pool accepts, bytes: the size of the user address space. On an H200 with
+/// driver 580, a limit of 2^40 was accepted and a limit of 2^50 was refused.
 const MAX_POOL_BYTES: u64 = 1 << 47;
 
 impl Call<'_> {
@@ -56,8 +56,8 @@ impl Call<'_> {
             Some((Kind::Pool { pool, place, taken, .. }, bytes, None)) => {
                 self.begin(stream);
                 self.note_access(stream, pointer, bytes, AccessKind::Free);
-                // The record is complete before the work is queued: work that runs then may let
-                // another thread in.
+                // The record must be complete before the work is queued. If the work runs at once,
+                // another thread may get the lock.
                 let op = OpRef { stream, id: self.state.next_op };
                 let done = self.can_run_now();
                 if let Some(found) = self.state.space.get_mut(pointer) {
@@ -71,14 +71,14 @@ impl Call<'_> {
                 self.enqueue(stream, Work::FreePool(pointer), &[]);
                 Ok(())
             }
-            // For plain memory, the free waits for the stream's work here.
+            // If the memory is plain, the free waits here for the stream's work.
             Some((Kind::Small { .. } | Kind::Large { .. }, _, None)) => {
                 if let Some(op) = self.state.last_op(stream) {
                     self.complete(op);
                 }
                 self.cuMemFree_v2(pointer)
             }
-            // Managed memory stays: measured.
+            // Managed memory is not freed: measured.
             Some((Kind::Managed { .. }, ..)) => {
                 self.find_bad_free(pointer);
                 Err(CUresult::ERROR_NOT_SUPPORTED)
@@ -208,7 +208,8 @@ impl Call<'_> {
         self.pool_emptied(pool);
     }
 
-    /// Returns the memory of a destroyed pool to the device with its last allocation.
+    /// Returns the memory of a destroyed pool to the device after the pool's last allocation was
+    /// freed.
     pub(crate) fn pool_emptied(&mut self, pool: usize) {
         let Some(found) = self.state.pools.get(pool) else { return };
         if found.destroyed && found.live == 0 {
@@ -227,13 +228,13 @@ impl Call<'_> {
         }
     }
 
-    /// Shrinks a device's pools and those without a device to their release thresholds, as a wait
-    /// for a stream, event or context does.
+    /// Shrinks a device's pools, and the pools without a device, to their release thresholds. A
+    /// wait for a stream, event or context calls this.
     pub(crate) fn release_idle(&mut self, device: usize) {
         self.shrink_each(device, |pool| pool.threshold);
     }
 
-    /// Shrinks a device's pools to `keep` bytes each, as far as their memory is idle.
+    /// Shrinks each pool of a device to `keep` bytes. Memory that is not idle stays in the pool.
     pub(crate) fn shrink_pools(&mut self, device: usize, keep: u64) {
         self.shrink_each(device, |pool| if pool.is_of_device() { keep } else { u64::MAX });
     }
@@ -321,8 +322,8 @@ impl Call<'_> {
         pointer.write(address)
     }
 
-    /// Takes a place in a pool: in its memory, in new memory of the device, or else behind another
-    /// stream's free.
+    /// Takes a place in a pool. Tries memory of the pool, then new memory of the device, then
+    /// memory that another stream's queued free will release.
     fn place_in(&mut self, pool: usize, bytes: u64, stream: u32) -> Option<(u64, Option<OpRef>)> {
         let state = &mut *self.state;
         let found = state.pools.get_mut(pool)?;
@@ -331,7 +332,8 @@ impl Call<'_> {
         }
         let (device, bound) = (found.device, found.max_bytes);
         let of_device = found.is_of_device();
-        // A device that has no whole chunk left gives half of one, and so on: measured.
+        // If the device has no whole chunk left, the pool takes half a chunk, then a quarter, and
+        // so on: measured.
         for unit in std::iter::successors(Some(CHUNK), |unit| Some(unit / 2)) {
             if unit < GRANULE {
                 break;
@@ -342,7 +344,7 @@ impl Call<'_> {
             if !within || of_device && !self.charge(device, Owner::Pool, more) {
                 continue;
             }
-            // The charge may have made this pool return chunks. It then needs another place.
+            // If the charge made this pool return chunks, the allocation needs another place.
             let found = self.state.pools.get_mut(pool)?;
             if found.arena.growth(bytes, stream, unit) == (place, more) {
                 found.arena.grow(place, more, bytes);

@@ -1,5 +1,5 @@
-//! Places of pools: the memory that a pool is made of, each place's default and current pool, and
-//! the access to a pool.
+//! Locations of pools: the memory of a pool, the default and the current pool of each location, and
+//! access to a pool.
 
 use std::ffi::c_int;
 
@@ -10,8 +10,8 @@ use crate::state::pool::{Pool, PoolMemory, PoolsAt};
 use crate::{In, Out, Outcome};
 
 impl Call<'_> {
-    /// Returns the device and the memory of a pool to create. The codes were measured. Pools to be
-    /// shared with other processes are not modelled.
+    /// Returns the device and the kind of memory of a new pool. The error codes were measured.
+    /// Pools that several processes share are not modelled.
     pub(crate) fn memory_of_new_pool(
         &mut self,
         asked: &CUmemPoolProps,
@@ -41,7 +41,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the device and the memory of a location's pools.
+    /// Returns the device and the kind of memory of the pools at a location.
     fn memory_at(&mut self, location: CUmemLocation, kind: c_int) -> Outcome<(usize, PoolMemory)> {
         type L = CUmemLocationType;
         let invalid = CUresult::ERROR_INVALID_VALUE;
@@ -66,14 +66,14 @@ impl Call<'_> {
             // The emulated host has one node.
             L::HOST_NUMA if location.id != 0 => return Err(invalid),
             L::INVALID if !managed => return Err(invalid),
-            // The number means nothing.
+            // The id of these locations has no meaning.
             _ => at.id = 0,
         }
         self.host_pools(managed)?;
         Ok((0, if managed { PoolMemory::Managed(at) } else { PoolMemory::Host(at) }))
     }
 
-    /// Refuses pools of the host's or managed memory if the first device's driver has none.
+    /// Refuses pools of host or managed memory if the first device does not support them.
     fn host_pools(&mut self, managed: bool) -> Outcome {
         let profile = &self.device_with_pools(0)?.profile;
         let has = if managed { profile.concurrent_managed_access } else { !profile.wsl2 };
@@ -86,7 +86,7 @@ impl Call<'_> {
         found.is_some_and(|pool| matches!(pool.memory, PoolMemory::Managed(_)))
     }
 
-    /// Returns the default and the current pool of memory without a device.
+    /// Returns the default and the current pool of host memory or of managed memory.
     fn pools_at(&mut self, memory: PoolMemory) -> &mut PoolsAt {
         let state = &mut *self.state;
         let found = state.pools_at.iter().position(|at| at.memory == memory);
@@ -157,7 +157,7 @@ impl Call<'_> {
             let known = [CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE];
             let none = flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
             if matches!(location.kind, L::HOST | L::HOST_NUMA) && known.contains(&flags) {
-                // The host keeps its access to its own memory, and has none to a device's.
+                // The host always has access to host memory, and never to the memory of a device.
                 match memory {
                     PoolMemory::Device => return Err(CUresult::ERROR_NOT_SUPPORTED),
                     PoolMemory::Host(_) if none => return Err(CUresult::ERROR_NOT_SUPPORTED),

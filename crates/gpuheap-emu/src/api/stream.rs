@@ -82,7 +82,7 @@ impl Call<'_> {
     ) -> Outcome {
         let index = self.stream(stream)?;
         let found = self.event(event)?;
-        // CU_EVENT_WAIT_EXTERNAL is for graphs.
+        // CU_EVENT_WAIT_EXTERNAL is accepted and matters only in graphs.
         if flags > 1 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -95,8 +95,8 @@ impl Call<'_> {
         let op = record.op;
         self.begin_wait(index);
         self.stream_waits_for(index, event);
-        // The work is of this stream, or of a destroyed stream that had this index and has no work
-        // left.
+        // The work belongs to this stream, or to a destroyed stream that had this index and has no
+        // work left.
         if op.stream == index {
             return Ok(());
         }
@@ -140,7 +140,8 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamGetId(&mut self, stream: CUstream, id: Out<u64>) -> Outcome {
         let index = self.stream(stream)?;
-        // Seen on an H200, driver 580. cuStreamGetCtx does not break a capture.
+        // This call invalidates a capture, but cuStreamGetCtx does not: seen on an H200, driver
+        // 580.
         self.refuse_while_recording(index)?;
         let found = self.stream_state(stream)?.id;
         id.write(found)
@@ -166,7 +167,8 @@ impl Call<'_> {
         context.write(CUcontext(handle))
     }
 
-    /// Returns a stream's context and no green context: the emulator has no green contexts.
+    /// Returns a stream's context, and null for the green context: the emulator has no green
+    /// contexts.
     pub(crate) fn cuStreamGetCtx_v2(
         &mut self,
         stream: CUstream,
@@ -183,8 +185,8 @@ impl Call<'_> {
         device.write(self.device_of_stream(index) as CUdevice)
     }
 
-    /// Returns the index of a stream. A default stream is the current context's. Any other has
-    /// its context, so no context must be current: measured.
+    /// Returns the index of a stream. A default stream belongs to the current context. Any other
+    /// stream determines its context, so a current context is not needed: measured.
     pub(crate) fn stream(&mut self, stream: CUstream) -> Outcome<u32> {
         if self.is_default(stream) {
             return self.default_stream(stream);

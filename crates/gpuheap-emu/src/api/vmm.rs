@@ -78,7 +78,8 @@ impl Call<'_> {
         handle.write(made as u64)
     }
 
-    /// Refuses to share physical memory: no other process sees the emulated device's.
+    /// Refuses to share physical memory, because no other process sees memory of the emulated
+    /// device.
     pub(crate) fn cuMemExportToShareableHandle(
         &mut self,
         _shareable: Out<c_void>,
@@ -111,7 +112,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Maps a whole handle. A part of one cannot be mapped, as on the H200.
+    /// Maps all memory of a handle. Mapping a part is refused, as on the H200.
     pub(crate) fn cuMemMap(
         &mut self,
         pointer: CUdeviceptr,
@@ -147,8 +148,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Unmaps the mappings in a range. The range must not cut through one. A range without mappings
-    /// is not an error: measured.
+    /// Unmaps the mappings in a range. The range must not cut through a mapping. A range without
+    /// mappings is not an error: measured.
     pub(crate) fn cuMemUnmap(&mut self, pointer: CUdeviceptr, bytes: usize) -> Outcome {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         self.vmm_supported()?;
@@ -244,7 +245,8 @@ impl Call<'_> {
     ) -> Outcome {
         self.vmm_supported()?;
         let location = properties.get()?.location;
-        // The driver reads the device, if there is one, and no other property: measured.
+        // If the location is a device, the driver checks this device. It checks no other property:
+        // measured.
         if location.kind == CUmemLocationType::DEVICE
             && self.device(location.id).is_ok_and(|device| !device.profile.vmm)
         {
@@ -267,7 +269,8 @@ impl Call<'_> {
         properties.write(found)
     }
 
-    /// Returns the handle behind an address, with one more reference: measured.
+    /// Returns the handle of the memory that is mapped at an address, and adds a reference to it:
+    /// measured.
     pub(crate) fn cuMemRetainAllocationHandle(
         &mut self,
         handle: Out<CUmemGenericAllocationHandle>,
@@ -281,7 +284,7 @@ impl Call<'_> {
         handle.write(self.state.vmm.physical.handle(index) as u64)
     }
 
-    /// Returns physical memory that the caller has a reference to.
+    /// Returns the physical memory of a handle, if the caller has a reference to the memory.
     fn physical(&mut self, handle: CUmemGenericAllocationHandle) -> Outcome<&mut Physical> {
         let found = self.state.vmm.physical.get_mut(handle as usize);
         found.filter(|found| found.references != 0).ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -307,9 +310,10 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the device of physical memory. Memory of the host is not modelled: `NOT_SUPPORTED`,
-    /// as the attributes say. Memory to be shared by a file descriptor is memory like any other: no
-    /// function exports it. The other codes were measured, on a machine without fabric handles.
+    /// Returns the device of physical memory. Host memory is not modelled: it gets `NOT_SUPPORTED`,
+    /// in agreement with the device attributes. Memory for sharing by a file descriptor is accepted
+    /// like any other memory, because no function exports it. The other codes were measured on a
+    /// machine without fabric handles.
     fn vmm_device(&mut self, asked: &CUmemAllocationProp) -> Outcome<usize> {
         type L = CUmemLocationType;
         const WINDOWS: c_int = 2 | 4;

@@ -1,4 +1,4 @@
-//! Effects of queued work at its time, and checks of the ranges that it may use.
+//! Effects of queued work when it runs, and checks of the ranges that the work may use.
 
 use gpuheap_driver::*;
 
@@ -9,17 +9,17 @@ use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
 use crate::{Kernels, Schedule};
 
-/// Bounds the bytes copied at a time between device and host.
+/// Maximum number of bytes that are copied at a time between device and host.
 const BUFFER: u64 = 1 << 20;
 
-/// Largest copy from the host whose content is kept if kernels do nothing, bytes. Programs read
-/// back sizes and indices that they uploaded; with the content of weights and batches too, the host
-/// would need as much memory as the device.
+/// Largest copy from the host whose content is kept if kernels are not run, bytes. Programs read
+/// back sizes and indices that they uploaded. If the content of weights and batches were kept too,
+/// the host would need as much memory as the device.
 const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {
-    /// Does a piece of work other than a callback. In a lost context, only frees and marks are
-    /// done.
+    /// Does a piece of work other than a callback. In a lost context, does only frees and event
+    /// records.
     pub(crate) fn perform(&mut self, op: OpRef, work: Work) {
         let context = self.context_of(op.stream);
         let lost = self.alive(context).is_err();
@@ -159,7 +159,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns whether a copy is one from the host that is too large for its content to be kept.
+    /// Returns whether a copy from the host is too large for its content to be kept.
     fn keeps_no_content(&self, work: &CopyWork) -> bool {
         let large = work.width.saturating_mul(work.height) > KEPT;
         let from_host = !matches!(work.source, Place::Device(_));
@@ -238,7 +238,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns the physical ranges behind device addresses, as offset, physical address and length.
+    /// Returns the physical ranges of a device address range: offset, physical address and length.
     pub(super) fn translate(
         &self,
         stream: u32,

@@ -1,4 +1,4 @@
-//! Checks of heaps' blocks: of the blocks that a heap reports, and of uses of memory against them.
+//! Checks of the blocks that heaps report, and checks of memory uses against those blocks.
 
 use std::sync::Arc;
 
@@ -12,17 +12,19 @@ use crate::state::checker::Checker;
 use crate::state::clock::Lane;
 use crate::state::context::this_thread;
 
-/// Way in which a use of memory breaks the rules of blocks.
+/// Way in which a use of memory violates the rules of blocks.
 enum Misuse {
-    /// A use that goes past the bytes of its block, or starts in the block's rounding.
+    /// A use that extends past the usable bytes of its block, or starts in the block's rounding
+    /// after them.
     OutOfBounds(Arc<Block>),
     /// A use that starts in a freed block.
     AfterFree(Arc<Block>),
-    /// A use that starts in memory of a heap between blocks; with the block before it.
+    /// A use that starts in a heap's memory outside every block. Contains the preceding block, if
+    /// one exists.
     Outside(Option<Arc<Block>>),
 }
 
-/// Judges a use against the blocks. `base` is the driver's allocation that the use starts in, as
+/// Checks a use against the blocks. `base` is the driver's allocation in which the use starts:
 /// first address and end.
 fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) -> Option<Misuse> {
     if let Some(block) = blocks.find(address) {
@@ -31,7 +33,8 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
         } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
             None
         } else if block.whole == Some((address, bytes)) {
-            // The heap's library copies all parts to the host by one copy of the block.
+            // This copy covers the whole block: a heap's library copies all parts to the host in
+            // one copy.
             None
         } else {
             Some(Misuse::OutOfBounds(block.clone()))
@@ -102,7 +105,7 @@ impl Call<'_> {
         let stream = self.stream_of_block(note);
         let lane = stream.and_then(|stream| self.lane(stream));
         if !zeroed {
-            // The host can write its memory unseen, so that memory always counts as written.
+            // The host can write host memory unseen, so host memory always counts as written.
             let on_host =
                 self.state.space.find(note.address).is_some_and(|(_, f)| f.kind.is_host());
             if !on_host {
@@ -136,7 +139,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the stream of a note, if it is alive.
+    /// Returns the stream of a note, if the stream is alive.
     fn stream_of_block(&self, note: &BlockNote) -> Option<u32> {
         let stream = note.stream;
         let is_null = stream.is_null();
@@ -157,8 +160,8 @@ impl Call<'_> {
         checker.streams.get(&stream).map(|(lane, _)| *lane)
     }
 
-    /// Finds a use of memory that the rules of blocks forbid, and returns whether there was one.
-    /// The call itself continues, as on a real device.
+    /// Adds a finding if a use of memory violates the rules of blocks. Returns whether it does. The
+    /// call itself continues, as on a real device.
     pub(crate) fn find_block_misuse(&mut self, address: u64, bytes: u64) -> bool {
         let calls = self.state.calls.total;
         let Some(checker) = &self.state.checker else { return false };
@@ -184,14 +187,14 @@ impl Call<'_> {
         true
     }
 
-    /// Returns the block at an address in words, after a comma; an empty string if no block is
-    /// there.
+    /// Describes the block at an address, with a leading comma; returns an empty string if no block
+    /// is there.
     pub(crate) fn block_at(&self, address: u64) -> String {
         let Some(checker) = &self.state.checker else { return String::new() };
         checker.block_at(address, self.state.calls.total)
     }
 
-    /// Marks all blocks in a driver's allocation as freed, because its addresses are given up.
+    /// Marks all blocks in a driver's allocation as freed, because the allocation itself is freed.
     pub(super) fn lose_blocks(&mut self, address: u64, bytes: u64) {
         let freed = Freed { lane: None, call: self.state.calls.total };
         if let Some(checker) = &mut self.state.checker {
@@ -201,12 +204,12 @@ impl Call<'_> {
 }
 
 impl Checker {
-    /// Forgets the blocks in a range that a new allocation of the driver has.
+    /// Forgets the blocks in the address range of a new driver allocation.
     pub(super) fn forget_blocks(&mut self, address: u64, bytes: u64) {
         self.blocks.clear(address, address.saturating_add(bytes));
     }
 
-    /// Returns the address and bytes of the block at an address, to keep with a use.
+    /// Returns the address and bytes of the block at an address. The checks record them with a use.
     pub(super) fn block_of(&self, address: u64) -> Option<(u64, u64)> {
         self.blocks.find(address).map(|block| (block.address, block.bytes))
     }
@@ -216,8 +219,8 @@ impl Checker {
         block.map_or_else(String::new, |block| format!(", of {}", self.name_block(block, calls)))
     }
 
-    /// Returns a formerly used block in words, by its address and bytes. If it is still known, the
-    /// words include its free.
+    /// Describes the block of an earlier use, given the block's address and bytes. If the block is
+    /// still known, the description includes its free.
     pub(super) fn name_former(&self, (address, bytes): (u64, u64), calls: u64) -> String {
         match self.blocks.find(address).filter(|b| (b.address, b.bytes) == (address, bytes)) {
             Some(block) => self.name_block(block, calls),
@@ -225,7 +228,7 @@ impl Checker {
         }
     }
 
-    /// Returns a block in words: address, size, stream, and when it was freed.
+    /// Describes a block: address, size, stream, and when it was freed.
     fn name_block(&self, block: &Block, calls: u64) -> String {
         let lane = |lane: Option<Lane>| match lane.and_then(|lane| self.names.get(lane)) {
             Some(name) => name,

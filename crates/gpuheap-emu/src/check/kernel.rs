@@ -1,4 +1,5 @@
-//! Checks of the ranges that a kernel uses, judged at its launch as the ranges of copies are.
+//! Checks of the memory ranges that a kernel uses. They run at the launch, as the checks of a copy
+//! run at its call.
 
 use gpuheap_driver::CUresult;
 
@@ -8,13 +9,14 @@ use crate::finding::FindingKind;
 use crate::kernels::{Access as KernelAccess, Kernel, Region};
 use crate::state::access::AccessKind;
 
-/// Bounds the runs of a strided access that are judged one by one. An access with more runs is not
-/// judged, so that no correct program is accused. Bytes that it writes count as written, and its
-/// uses are not recorded.
+/// Maximum number of runs of a strided access that are checked one by one. An access with more runs
+/// is not checked, so that no correct program is reported. Bytes that such an access writes count
+/// as written, and its uses are not recorded.
 const MOST_RUNS: u64 = 1 << 16;
 
 impl Call<'_> {
-    /// Records the uses of a launch. An error is the code with which the kernel loses the context.
+    /// Records the uses of a launch. An error contains the code with which the kernel loses the
+    /// context.
     pub(crate) fn note_kernel(&mut self, stream: u32, kernel: Kernel, words: &[u64]) -> Outcome {
         let mut accesses = Vec::new();
         for access in kernel.accesses(words) {
@@ -70,8 +72,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns the bytes from the first to the last that an access uses, if the kernel may use
-    /// them.
+    /// Returns the address and length of the range from the first to the last byte of an access.
+    /// Returns an error if the kernel may not use the range.
     fn check_access(
         &mut self,
         stream: u32,
@@ -130,7 +132,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the ranges to which a copying kernel copies bytes that were never written.
+    /// Returns the target ranges of a copying kernel whose source bytes were never written.
     fn unwritten_copies(&self, kernel: Kernel, words: &[u64]) -> Vec<(u64, u64)> {
         let mut unwritten = Vec::new();
         kernel.for_each_copied(words, |to, from, bytes| {

@@ -1,4 +1,4 @@
-//! Findings of the misuse of single pointers.
+//! Findings about misuse of single pointers.
 
 use crate::emulator::Call;
 use crate::finding::{Finding, FindingKind};
@@ -7,9 +7,10 @@ use crate::state::checker::Quarantined;
 use crate::state::space::Kind;
 
 impl Call<'_> {
-    /// Adds a finding, if the checks are on and look for its kind.
+    /// Adds a finding, if the checks are on and apply to its kind.
     pub(crate) fn find(&mut self, kind: FindingKind, text: String) {
-        // A kernel that does nothing writes nothing, and its accesses are unknown.
+        // Kernels that are not run write nothing, and their accesses are unknown. So findings of
+        // these kinds could be wrong.
         let needs_kernels = matches!(kind, FindingKind::Uninitialised | FindingKind::Unordered);
         if needs_kernels && self.state.options.kernels == Kernels::NoOp {
             return;
@@ -90,7 +91,7 @@ impl Call<'_> {
         }
     }
 
-    /// Finds a use of an address that has no memory, or no memory any more.
+    /// Reports a use of an address that has no memory, or whose memory was freed.
     pub(crate) fn find_wild(&mut self, address: u64, bytes: u64) {
         let call = self.symbol;
         let (kind, text) = match self.quarantined_at(address) {

@@ -1,7 +1,8 @@
-//! Checks of every call, by the state that the emulator keeps for them.
+//! Checks of every call, and the state that the emulator keeps for them.
 //!
-//! Each use is judged at its call, in the order of the calls, however the schedule runs the work
-//! later. A finding says that nothing orders two accesses, not that they met.
+//! Each use is checked during its call, in call order, regardless of when the schedule runs the
+//! work. A finding of unordered accesses means that nothing orders them, not that they ran at the
+//! same time.
 
 mod blocks;
 mod kernel;
@@ -21,8 +22,9 @@ use crate::state::vmm::Mapping;
 
 /// Order between streams and the host.
 impl Call<'_> {
-    /// Begins new work of a stream. The work comes after all that the host knows and, by the
-    /// default stream's rule, after the work of other streams.
+    /// Begins new work of a stream. The work is ordered after everything that happened before the
+    /// host's call. By the rule of the default stream, it is also ordered after work of other
+    /// streams.
     pub(crate) fn begin(&mut self, stream: u32) {
         let Some(before) = self.clock_of_new_work(stream) else { return };
         if let Some((lane, clock)) = self.lane_and_clock(stream) {
@@ -31,8 +33,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the clock of all that would happen before new work of a stream; `None` if the stream
-    /// records a graph.
+    /// Returns the clock of everything that would happen before new work of a stream; `None` if the
+    /// stream records a graph.
     pub(crate) fn clock_of_new_work(&mut self, stream: u32) -> Option<Clock> {
         if self.state.captures.is_recording(stream) {
             return None;
@@ -61,9 +63,9 @@ impl Call<'_> {
         Some(before)
     }
 
-    /// Begins a wait for a stream, a query of it, or a wait of it. The legacy default stream waits
-    /// for other streams like new work. Another stream does not wait for the legacy one: seen on an
-    /// H200, driver 580.
+    /// Begins a host's wait for a stream, a query of a stream, or a stream's wait for an event. On
+    /// the legacy default stream, these wait for other streams, as new work does. On another
+    /// stream, they do not wait for the legacy default stream: seen on an H200, driver 580.
     pub(crate) fn begin_wait(&mut self, stream: u32) {
         if self.state.streams.at(stream).is_some_and(|found| found.kind == StreamKind::Legacy) {
             self.begin(stream);
@@ -73,8 +75,8 @@ impl Call<'_> {
     }
 
     /// Returns the clock of an event that is recorded on a stream. An event waits for the legacy
-    /// default stream like new work, but a wait for its stream does not wait for the event: seen on
-    /// an H200, driver 580. So the stream's own clock is not changed.
+    /// default stream, as new work does. A wait for the event's stream does not wait for the event:
+    /// seen on an H200, driver 580. So the stream's own clock is not changed.
     pub(crate) fn clock_of_event(&mut self, stream: u32) -> Option<Box<Clock>> {
         self.begin_wait(stream);
         self.clock_of_new_work(stream).map(Box::new)
@@ -86,7 +88,7 @@ impl Call<'_> {
         Some(state.checker.as_mut()?.stream(stream, found.id, found.kind))
     }
 
-    /// Returns the clock of all that happened before the stream's next work.
+    /// Returns the clock of everything that happened before the stream's next work.
     pub(crate) fn clock_of(&self, stream: u32) -> Option<Box<Clock>> {
         let checker = self.state.checker.as_ref()?;
         checker.streams.get(&stream).map(|(_, clock)| Box::new(clock.clone()))
@@ -132,14 +134,14 @@ impl Call<'_> {
         }
     }
 
-    /// Orders the host after the work before a callback that runs now.
+    /// Orders the host after the work before a callback. `clock` is the clock of that work.
     pub(crate) fn host_learns(&mut self, clock: Option<&Clock>) {
         if let (Some(checker), Some(clock)) = (&mut self.state.checker, clock) {
             checker.host.join(clock);
         }
     }
 
-    /// Forgets a destroyed stream, whose index another stream may get.
+    /// Forgets a destroyed stream, because a new stream may reuse its index.
     pub(crate) fn stream_gone(&mut self, stream: u32) {
         let context = self.context_of(stream);
         let Some(checker) = &mut self.state.checker else { return };
@@ -193,7 +195,8 @@ impl Call<'_> {
             }
             if writes {
                 self.note_access(stream, to, width, AccessKind::Write);
-                // Bytes that were never written stay so in a copy on the device.
+                // If source bytes were never written, their copies on the device count as never
+                // written too.
                 for (first, end) in undefined {
                     self.note_unwritten(to + first - from, end - first);
                 }
@@ -211,7 +214,7 @@ impl Call<'_> {
         }
     }
 
-    /// Marks bytes as written, without keeping the work that wrote them.
+    /// Marks bytes as written, without a record of the work that wrote them.
     fn note_written_unseen(&mut self, address: u64, bytes: u64) {
         let ranges = self.physical_ranges(address, bytes);
         if let Some(checker) = &mut self.state.checker {
@@ -221,15 +224,16 @@ impl Call<'_> {
         }
     }
 
-    /// Marks memory as written that the host can write unseen.
+    /// Marks host memory as written, because the host can write it unseen.
     pub(crate) fn host_wrote(&mut self, address: u64, bytes: u64) {
         if let Some(checker) = &mut self.state.checker {
             checker.ranges.define(address, bytes);
         }
     }
 
-    /// Records an unmapping. It waits for no work. Work that may still use these addresses is a
-    /// conflict. Work that uses the same memory at other addresses is not.
+    /// Records an unmapping. The unmapping does not wait, so work that may still use these
+    /// addresses is a conflict. Work that uses the same physical memory at other addresses is no
+    /// conflict.
     pub(crate) fn note_unmap(&mut self, address: u64, mapping: &Mapping) {
         let (call, calls) = (self.symbol, self.state.calls.total);
         let Some(checker) = &self.state.checker else { return };
@@ -240,7 +244,7 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets the records of the addresses of a new allocation.
+    /// Forgets the records for the addresses of a new allocation.
     pub(crate) fn note_allocated(&mut self, address: u64, bytes: u64) {
         let Some(checker) = &mut self.state.checker else { return };
         checker.forget_blocks(address, bytes);
@@ -251,13 +255,13 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets an allocation that was freed, and puts it in quarantine.
+    /// Forgets the accesses to a freed allocation, and puts the allocation in quarantine.
     pub(crate) fn forget_range(&mut self, address: u64, gone: &Allocation) {
         let call = self.symbol;
         self.lose_blocks(address, gone.bytes);
         let Some(checker) = &mut self.state.checker else { return };
         checker.ranges.forget(address, gone.bytes);
-        // Memory freed in stream order was freed by the call that queued the free.
+        // If the memory was freed in stream order, the finding names the call that queued the free.
         let freed_by = if gone.freed.is_some() { "cuMemFreeAsync" } else { call };
         checker.quarantine(address, Quarantined { bytes: gone.bytes, kind: gone.kind, freed_by });
     }
@@ -320,8 +324,8 @@ impl Call<'_> {
         runs
     }
 
-    /// Returns the physical ranges behind a range that a call was allowed to use: offset, address,
-    /// length.
+    /// Returns the physical ranges of an address range that a call may use: offset in the range,
+    /// physical address, length.
     fn physical_ranges(&self, address: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
         let reserved =
             self.state.space.find(address).is_some_and(|(_, f)| f.kind == Kind::Reserved);
@@ -343,8 +347,8 @@ impl Call<'_> {
 }
 
 impl Checker {
-    /// Returns two unordered accesses in words. The range is given by the addresses of the later
-    /// access.
+    /// Describes two unordered accesses. The text gives the range by the addresses that the later
+    /// access used.
     fn describe(
         &self,
         conflict: &Conflict,

@@ -5,13 +5,13 @@
 pub(crate) enum AccessKind {
     Read,
     Write,
-    /// The range becomes the stream's. Nothing is written.
+    /// Assigns the range to the stream. Writes nothing.
     Allocate,
-    /// The range is no longer the stream's.
+    /// Ends the stream's right to the range.
     Free,
 }
 
-/// One side of a copy, as the caller gave it.
+/// One side of a copy (source or target), as the caller gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Side {
     pub(crate) address: u64,
@@ -21,11 +21,11 @@ pub(crate) struct Side {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Is {
-    /// An address that the device sees, as the caller says.
+    /// An address that the device sees, according to the caller.
     Device,
-    /// An address of the host, as the caller says or as the emulator found.
+    /// An address of the host, according to the caller or to a lookup.
     Host,
-    /// An address of either kind, as the address shows.
+    /// An address of either kind. The address itself decides which kind it is.
     Any,
 }
 

@@ -1,5 +1,5 @@
-//! Places in a pool: free extents, the frees that they wait for, and the chunks that the device
-//! gave.
+//! Places (address ranges) in a pool: free extents, the frees that these extents wait for, and the
+//! chunks that the device provided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,19 +7,21 @@ use rustc_hash::FxHashMap;
 
 use crate::state::stream::OpRef;
 
-/// Memory that a pool takes from the device at a time, bytes: measured on the H200.
+/// Size of the chunks in which a pool takes memory from the device, bytes. Measured on the H200.
 pub(crate) const CHUNK: u64 = 32 << 20;
-/// Multiple that an allocation's place in a pool is rounded up to, bytes: measured on the H200.
+/// Multiple to which the size of an allocation in a pool is rounded up, bytes. Measured on the
+/// H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
-/// Places in a growing range of chunks. A free extent carries the free that must be done before
-/// another stream may take it. Free neighbours of one stream are joined, across chunks too. A chunk
-/// that is wholly free can be returned to the device and leaves a hole.
+/// Places in a growing range of chunks. A free extent records the queued free that must be done
+/// before another stream may take the extent. Neighbouring free extents of one stream are joined,
+/// across chunks too. A chunk that is wholly free can be returned to the device, which leaves a
+/// hole.
 #[derive(Default)]
 pub(crate) struct Arena {
     extents: BTreeMap<u64, Extent>,
     by_size: BTreeSet<(Tag, u64, u64)>,
-    /// Count of free extents whose free is not done, by the stream of that free.
+    /// Number of free extents whose queued free is not done, keyed by the stream of that free.
     pending: FxHashMap<u32, usize>,
     holes: BTreeMap<u64, u64>,
     end: u64,
@@ -29,11 +31,11 @@ pub(crate) struct Arena {
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     bytes: u64,
-    /// Last free in the extent, while it is not done.
+    /// Last queued free in the extent; `None` once this free is done.
     freed: Option<OpRef>,
 }
 
-/// Owner of an extent: 0 if it is idle, else its stream's index + 1.
+/// Owner of an extent: 0 if the extent is idle, else the index of its stream + 1.
 type Tag = u32;
 
 const IDLE: Tag = 0;
@@ -45,7 +47,7 @@ impl Extent {
 }
 
 impl Arena {
-    /// Returns the bytes that the device gave.
+    /// Returns the bytes of memory that the device provided.
     pub(crate) fn backed(&self) -> u64 {
         self.backed
     }
@@ -63,7 +65,7 @@ impl Arena {
         self.take_best(bytes, IDLE)
     }
 
-    /// Takes a place whose free on another stream `may` allows, and returns that free too.
+    /// Takes a place that another stream freed, if `may` accepts this free. Also returns the free.
     pub(crate) fn take_foreign(
         &mut self,
         bytes: u64,
@@ -85,9 +87,9 @@ impl Arena {
         None
     }
 
-    /// Returns the start of a place that needs more memory from the device, and the bytes that the
-    /// device must give, in units of `unit`. A free end that `stream` may take is part of the
-    /// place.
+    /// Finds a place of `bytes` bytes that needs more memory from the device. Returns the start of
+    /// the place and the bytes that the device must provide, in units of `unit`. If `stream` may
+    /// take the free extent at the arena's end, the place includes this extent.
     pub(crate) fn growth(&self, bytes: u64, stream: u32, unit: u64) -> (u64, u64) {
         let needed = bytes.next_multiple_of(unit);
         if let Some((&hole, _)) = self.holes.iter().find(|(_, size)| **size >= needed) {
@@ -105,7 +107,8 @@ impl Arena {
         (start, (start + bytes).saturating_sub(self.end).next_multiple_of(unit))
     }
 
-    /// Takes the place that [`growth`](Arena::growth) found, after the device gave its bytes.
+    /// Takes the place that [`growth`](Arena::growth) found, after the device provided `more`
+    /// bytes.
     pub(crate) fn grow(&mut self, place: u64, more: u64, bytes: u64) {
         self.backed += more;
         let from = match self.holes.remove(&place) {
@@ -120,7 +123,8 @@ impl Arena {
                 self.end - more
             }
         };
-        // The free end may wait for its own stream. The new bytes join it as that stream's.
+        // The free extent at the end may still wait for its stream. The new bytes join this extent
+        // and get the same owner.
         let freed = self.extents.get(&place).and_then(|extent| extent.freed);
         self.insert(from, Extent { bytes: more, freed });
         let start = if from == place { place } else { place.min(from) };
@@ -128,12 +132,13 @@ impl Arena {
         self.cut_within(base, place, bytes);
     }
 
-    /// Frees a place. Other streams may take it once `freed` is done, or at once for `None`.
+    /// Frees a place. Other streams may take the place once `freed` is done, or at once if `freed`
+    /// is `None`.
     pub(crate) fn give(&mut self, place: u64, bytes: u64, freed: Option<OpRef>) {
         self.insert(place, Extent { bytes, freed });
     }
 
-    /// Makes extents idle if `done` says that their free is done.
+    /// Makes each extent idle whose queued free is done according to `done`.
     pub(crate) fn settle(&mut self, done: impl Fn(OpRef) -> bool) {
         if self.pending.is_empty() {
             return;
@@ -149,7 +154,7 @@ impl Arena {
         }
     }
 
-    /// Makes extents idle that one stream freed up to `op`.
+    /// Makes all extents idle that the stream of `op` freed up to and including `op`.
     pub(crate) fn free_done(&mut self, op: OpRef) {
         if !self.pending.contains_key(&op.stream) {
             return;
@@ -166,8 +171,8 @@ impl Arena {
         }
     }
 
-    /// Removes chunks that are wholly free until at most `keep` bytes are backed, or one more chunk
-    /// would leave less. Returns the bytes removed.
+    /// Removes wholly free chunks until at most `keep` bytes are backed. Stops earlier if the next
+    /// removal would leave less than `keep` bytes. Returns the bytes removed.
     pub(crate) fn shrink(&mut self, keep: u64) -> u64 {
         let before = self.backed;
         let idle: Vec<u64> =
@@ -176,8 +181,8 @@ impl Arena {
             let spare = self.backed.saturating_sub(keep);
             let Some(&Extent { bytes, .. }) = self.extents.get(&place) else { continue };
             let end = place + bytes;
-            // A chunk may be smaller than the others, if a nearly full device gave it last. It ends
-            // where nothing is backed.
+            // The last chunk that a nearly full device provided may be smaller than the others.
+            // Such a chunk ends where no memory is backed.
             let last = if end == self.end || self.holes.contains_key(&end) {
                 end
             } else {

@@ -8,16 +8,16 @@ use rustc_hash::FxHashMap;
 
 use crate::state::clock::Lane;
 
-/// Bounds the freed blocks that are remembered, and with them host memory.
+/// Maximum number of freed blocks that are remembered, which bounds host memory.
 const FREED: usize = 1 << 16;
 
-/// Blocks that heaps reported, by address.
+/// Blocks that heaps reported, keyed by address.
 #[derive(Default)]
 pub(crate) struct Blocks {
-    /// Disjoint ranges by first address: live blocks or their parts, and the remains of freed
-    /// blocks that later blocks do not cover.
+    /// Disjoint ranges, keyed by first address: live blocks or their parts, and the remains of
+    /// freed blocks that later blocks do not cover.
     ranges: BTreeMap<u64, Range>,
-    /// Live blocks, undivided, by address.
+    /// Live whole blocks, keyed by address.
     live: FxHashMap<u64, Arc<Block>>,
     /// Freed blocks, oldest first.
     freed: VecDeque<Arc<Block>>,
@@ -28,17 +28,17 @@ struct Range {
     block: Arc<Block>,
 }
 
-/// A block, or a part of one that is used on its own.
+/// A block, or a part of a block that is used separately.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
-    /// Size that its user may use, bytes.
+    /// Size that the heap's user may use, bytes.
     pub(crate) bytes: u64,
-    /// Size with the heap's rounding, bytes.
+    /// Size after the heap's rounding, bytes.
     pub(crate) room: u64,
-    /// Lane of the stream that it was allocated on, if that stream was alive.
+    /// Lane of the stream on which the block was allocated; `None` if the stream was not alive.
     pub(crate) lane: Option<Lane>,
-    /// Address and bytes of the block that it is a part of.
+    /// Address and bytes of the whole block, if this is a part.
     pub(crate) whole: Option<(u64, u64)>,
     pub(crate) freed: Option<Freed>,
 }
@@ -67,7 +67,7 @@ impl Blocks {
         self.ranges.is_empty()
     }
 
-    /// Returns the block, live or freed, that an address lies in.
+    /// Returns the live or freed block that contains an address.
     pub(crate) fn find(&self, address: u64) -> Option<&Arc<Block>> {
         let (_, range) = self.ranges.range(..=address).next_back()?;
         (address < range.end).then_some(&range.block)
@@ -80,7 +80,7 @@ impl Blocks {
         ranges.map(|(_, range)| &range.block).find(|block| block.freed.is_none())
     }
 
-    /// Returns the blocks of the ranges that begin in `first..end`, by address.
+    /// Returns the blocks of the ranges that begin in `first..end`, in address order.
     pub(crate) fn beginning_in(
         &self,
         first: u64,
@@ -142,7 +142,7 @@ impl Blocks {
         self.insert(&Arc::new(part));
     }
 
-    /// Ends the live block at `address`, if there is one.
+    /// Marks the live block at `address` as freed, if there is such a block.
     pub(crate) fn free(&mut self, address: u64, freed: Freed) {
         let Some(block) = self.live.remove(&address) else { return };
         let block = Arc::new(Block { freed: Some(freed), ..Block::clone(&block) });
@@ -159,7 +159,7 @@ impl Blocks {
         }
     }
 
-    /// Ends all live blocks in a range whose memory was freed.
+    /// Marks all live blocks in a range as freed, because the memory of the range was freed.
     pub(crate) fn lose(&mut self, first: u64, end: u64, freed: Freed) {
         let lost = self.ranges.range(first..end).map(|(_, range)| &range.block);
         let lost = lost.filter(|block| block.freed.is_none());

@@ -22,19 +22,19 @@ pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
     SYMBOLS.iter().position(|known| *known == symbol)
 }
 
-/// `true` for each function that gives a device work, by index. A program that found no memory
-/// copies to the host before it tries again, and gives no work.
+/// `true` for each function that gives a device work, indexed like [`SYMBOLS`]. Copies to the host
+/// do not count: a program that found no memory makes such copies before it tries again.
 pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
     const BEGINNINGS: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
     let gives_work = |symbol: &&str| BEGINNINGS.iter().any(|start| symbol.starts_with(start));
     SYMBOLS.iter().map(gives_work).collect()
 });
 
-/// Counts of an emulator's work, beyond its calls.
+/// Counts of an emulator's work, in addition to the counts of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Launches of kernels that did nothing, graphs' launches included.
+    /// Launches of kernels that were not run, including those in launched graphs.
     pub launches_dropped: u64,
     /// Copies from device memory to the host.
     pub copies_to_host: u64,
@@ -48,7 +48,8 @@ pub(crate) struct Calls {
     pub(crate) of: Vec<u64>,
     /// Calls that were refused as not supported, by function.
     pub(crate) refused: Vec<u64>,
-    /// Counters when the plan of failures was set: of all calls, and by function.
+    /// Values of the counters when the plan of failures was set: the total, and one for each
+    /// function.
     pub(crate) planned_from: (u64, Vec<u64>),
 }
 

@@ -1,5 +1,5 @@
-//! Captures: streams that record a graph instead of running. Events: marks of a stream's work, or
-//! of a capture.
+//! Captures, in which streams record a graph instead of running work. Events, which mark a point in
+//! a stream's work or in a capture.
 
 use std::sync::Arc;
 
@@ -17,31 +17,31 @@ pub(crate) struct Captures {
     pub(crate) graphs: Handles<Graph>,
     pub(crate) executables: Handles<Graph>,
     pub(crate) objects: Handles<UserObject>,
-    /// Functions of user objects that ended.
+    /// Functions to call for user objects that ended.
     pub(crate) due: Due,
-    /// Capture mode of each thread that changed its own.
+    /// Capture mode of each thread that changed its mode, keyed by thread number.
     pub(crate) modes: FxHashMap<u64, CUstreamCaptureMode>,
 }
 
 pub(crate) struct Capture {
     pub(crate) id: u64,
-    /// Handle of the graph that the capture makes, empty until its end.
+    /// Handle of the graph that the capture makes. The graph is empty until the capture ends.
     pub(crate) graph: usize,
     pub(crate) context: u32,
     /// Thread that began the capture.
     pub(crate) thread: u64,
     pub(crate) mode: CUstreamCaptureMode,
     pub(crate) invalidated: bool,
-    /// Streams of the capture, beginning with the one on which it began.
+    /// Streams of the capture. The first one is the stream on which the capture began.
     pub(crate) members: Vec<Member>,
     pub(crate) work: Vec<Work>,
 }
 
 pub(crate) struct Member {
     pub(crate) stream: u32,
-    /// Count of the stream's recorded work.
+    /// Number of pieces of work that the stream recorded.
     pub(crate) work: u64,
-    /// Part of that count that another member waits for.
+    /// Number of these pieces of work that another member waits for.
     pub(crate) joined: u64,
 }
 
@@ -49,7 +49,8 @@ pub(crate) struct Member {
 #[derive(Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) work: Vec<Work>,
-    /// User objects that the graph keeps. So does each launch, until it is done.
+    /// User objects that the graph keeps alive. Each launch of the graph also keeps them alive
+    /// until the launch is done.
     pub(crate) kept: Vec<Arc<Kept>>,
 }
 
@@ -86,8 +87,8 @@ impl Captures {
         self.modes.get(&thread).copied().unwrap_or(CUstreamCaptureMode::GLOBAL)
     }
 
-    /// Invalidates the captures that forbid a thread calls which may disturb them. Returns whether
-    /// there were any.
+    /// Invalidates the captures whose mode forbids calls of `thread` that may disturb them. Returns
+    /// whether there were any.
     pub(crate) fn break_by(&mut self, thread: u64) -> bool {
         let mode = self.mode(thread);
         if mode == CUstreamCaptureMode::RELAXED {
@@ -123,15 +124,16 @@ impl Capture {
         }
     }
 
-    /// Returns whether a stream that joined has work that no other stream waits for.
+    /// Returns whether a stream that joined the capture has recorded work that no other stream
+    /// waits for.
     pub(crate) fn is_unjoined(&self) -> bool {
         self.members.iter().skip(1).any(|member| member.joined < member.work)
     }
 }
 
-/// Returns whether a call breaks the captures that forbid it: those that an H200 refused (driver
-/// 580). Copies and fills are more than that: it let them pass beside streams that do not wait for
-/// the legacy default stream.
+/// Returns whether a call invalidates the captures that forbid it. The list contains the calls that
+/// an H200 refused (driver 580). It also contains all copies and fills. The H200 accepted these
+/// during a capture on a stream that does not wait for the legacy default stream.
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",
@@ -150,13 +152,13 @@ pub(crate) fn may_disturb(symbol: &str) -> bool {
     !symbol.contains("Async") && starts.iter().any(|start| symbol.starts_with(start))
 }
 
-/// Event of the program.
+/// Event that the program created.
 pub(crate) struct Event {
     pub(crate) context: u32,
     pub(crate) flags: u32,
     /// Last record; `None` before the first one.
     pub(crate) recorded: Option<Record>,
-    /// Point of a capture that the event marks instead.
+    /// Point of a capture, if the event marks such a point instead of a record.
     pub(crate) captured: Option<Captured>,
 }
 

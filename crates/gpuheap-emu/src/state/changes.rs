@@ -1,23 +1,23 @@
-//! Ranges by which the emulator knows which content a kernel may have changed, while kernels do
-//! nothing.
+//! Records of the memory that a kernel may have changed. The emulator uses them if kernels are not
+//! run.
 
 use std::collections::BTreeMap;
 
-/// Ranges that are kept since the last launch. A model's weights are uploaded in thousands of
-/// copies, and reports of changes concern the last few.
+/// Maximum number of ranges kept since the last launch. A model's weights are uploaded in thousands
+/// of copies, and reports of changes concern the last few copies.
 const MOST_WRITTEN: usize = 1024;
 
 #[derive(Default)]
 pub(crate) struct Changes {
     /// Ranges that the program wrote since the last launch, oldest first: addresses and ends.
     written: Vec<(u64, u64)>,
-    /// Blocks that an allocator of the program reported: addresses and ends. A block that was freed
-    /// stays until another one takes its place.
+    /// Blocks that an allocator of the program reported: addresses and ends. A freed block stays in
+    /// the map until another block takes its place.
     blocks: BTreeMap<u64, u64>,
 }
 
 impl Changes {
-    /// Notes a copy or a fill.
+    /// Records a copy or a fill.
     pub(crate) fn note_written(&mut self, address: u64, bytes: u64) {
         if self.written.len() == MOST_WRITTEN {
             self.written.drain(..MOST_WRITTEN / 2);
@@ -25,7 +25,7 @@ impl Changes {
         self.written.push((address, address.saturating_add(bytes)));
     }
 
-    /// Notes a launch.
+    /// Records a launch.
     pub(crate) fn note_launch(&mut self) {
         self.written.clear();
     }
@@ -35,7 +35,7 @@ impl Changes {
         self.written.iter().rev().any(|&(from, to)| from <= address && end <= to)
     }
 
-    /// Notes a block of the program's allocator, in place of the blocks that it overlaps.
+    /// Records a block of the program's allocator, and removes the blocks that it overlaps.
     pub(crate) fn add_block(&mut self, address: u64, end: u64) {
         while let Some((&last, &last_end)) = self.blocks.range(..end).next_back()
             && last_end > address
@@ -45,7 +45,7 @@ impl Changes {
         self.blocks.insert(address, end);
     }
 
-    /// Returns the block that has an address.
+    /// Returns the block that contains an address.
     pub(crate) fn block_at(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &end) = self.blocks.range(..=address).next_back()?;
         (address < end).then_some((start, end))

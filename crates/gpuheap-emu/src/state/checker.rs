@@ -1,4 +1,4 @@
-//! State by which the checks judge.
+//! State that the checks use.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,26 +10,26 @@ use crate::state::ranges::Ranges;
 use crate::state::space::Kind;
 use crate::state::stream::StreamKind;
 
-/// Bounds the freed allocations in quarantine, and with them host memory. The quarantine
+/// Maximum number of freed allocations in quarantine, which bounds host memory. The quarantine
 /// distinguishes a use after free from a wild pointer.
 const QUARANTINED: usize = 1 << 16;
 
-/// State of the checks. The emulator's state has `None` if they are off.
+/// State of the checks. It is absent from the emulator's state if the checks are off.
 pub(crate) struct Checker {
-    /// Clock of all that happened before the host's next step.
+    /// Clock of everything that happened before the host's next step.
     pub(crate) host: Clock,
-    /// Lane of each stream and the clock of all that happened before its next work, by the stream's
-    /// index.
+    /// Lane of each stream, and clock of everything that happened before the stream's next work.
+    /// The key is the stream's index.
     pub(crate) streams: FxHashMap<u32, (Lane, Clock)>,
-    /// Clocks of the work of destroyed streams, by context.
+    /// Clocks of the work of destroyed streams, keyed by context.
     pub(crate) gone: FxHashMap<u32, Clock>,
-    /// Name of each lane in findings.
+    /// Name of each lane, as findings print it.
     pub(crate) names: Vec<String>,
     pub(crate) ranges: Ranges,
     pub(crate) blocks: Blocks,
-    /// Freed allocations whose addresses were not allocated again, by base.
+    /// Freed allocations whose addresses were not allocated again, keyed by base address.
     pub(crate) quarantine: BTreeMap<u64, Quarantined>,
-    /// Bases in quarantine, oldest first.
+    /// Base addresses in quarantine, oldest first.
     quarantine_order: VecDeque<u64>,
 }
 
@@ -69,8 +69,8 @@ impl Checker {
         })
     }
 
-    /// Puts a freed allocation in quarantine. If there are more than [`QUARANTINED`], the oldest
-    /// leaves.
+    /// Puts a freed allocation in quarantine. If the quarantine then exceeds [`QUARANTINED`]
+    /// allocations, removes the oldest one.
     pub(crate) fn quarantine(&mut self, base: u64, freed: Quarantined) {
         self.quarantine.insert(base, freed);
         self.quarantine_order.push_back(base);

@@ -1,13 +1,13 @@
-//! Vector clocks: which steps have happened before which.
+//! Vector clocks, which record the order of steps of the host and the streams.
 
-/// Number of an actor, never given out twice. The host is one actor, and each stream is another.
+/// Number of an actor, never reused. The host is one actor, and each stream is another.
 pub(crate) type Lane = usize;
 
-/// Lane of the host. All its threads share it, because the emulator does not see the host's locks:
-/// a clock for each thread would report accesses that those locks order.
+/// Lane of the host. All host threads share this lane, because the emulator does not see the host's
+/// locks. A clock for each thread would report accesses that those locks order.
 pub(crate) const HOST: Lane = 0;
 
-/// Steps of each lane that have happened before.
+/// Number of the last step of each lane that has happened, indexed by lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Vec<u64>);
 
@@ -33,7 +33,7 @@ impl Clock {
         Epoch { lane, step: self.0.get(lane).copied().unwrap_or(0) }
     }
 
-    /// Adds everything that has happened before `other`.
+    /// Adds all steps that have happened before `other`.
     pub(crate) fn join(&mut self, other: &Clock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);

@@ -8,15 +8,15 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) primary: bool,
-    /// Count of `cuCtxAttach` without a `cuCtxDetach`.
+    /// Number of `cuCtxAttach` calls without a matching `cuCtxDetach`.
     pub(crate) attached: u64,
     pub(crate) flags: u32,
     pub(crate) id: u64,
     /// Code that every call in a lost context returns.
     pub(crate) error: Option<CUresult>,
-    /// Default stream that waits for all blocking streams.
+    /// The default stream that waits for all blocking streams.
     pub(crate) legacy: u32,
-    /// Each thread's own default stream, by the thread's number.
+    /// Each thread's own default stream, keyed by thread number.
     pub(crate) per_thread: FxHashMap<u64, u32>,
     /// Devices whose memory the context may use.
     pub(crate) peers: Vec<usize>,
@@ -25,29 +25,30 @@ pub(crate) struct Context {
     pub(crate) bytes: u64,
 }
 
-/// Each thread's stack of current contexts, by the thread's number.
+/// Each thread's stack of current contexts, keyed by thread number.
 ///
-/// The stacks lie behind the emulator's lock and not in a thread-local variable. Destructors of
-/// other thread-local variables call the driver at their thread's end, when that variable may
+/// The emulator's lock protects the stacks. They are not in a thread-local variable, because
+/// destructors of other such variables call the driver when their thread ends. The stack could then
 /// already be destroyed.
 #[derive(Default)]
 pub(crate) struct Stacks {
     of: FxHashMap<u64, Stack>,
-    /// Number of stacks at which stacks of ended threads are searched next.
+    /// Number of stacks that triggers the next search for stacks of ended threads.
     tidy_at: usize,
 }
 
 struct Stack {
     /// Handles of contexts. Null entries (0) are allowed.
     contexts: Vec<usize>,
-    /// Alive until the destructors of the thread's variables run.
+    /// Reference to the thread's `ALIVE`. It is alive until the destructors of the thread's
+    /// variables run.
     thread: Weak<()>,
-    /// True if the thread was ending at the last look. It may have made calls since.
+    /// True if the last search found the thread ending. The thread may have made calls since.
     was_ending: bool,
 }
 
-/// Bounds the stacks that ended threads leave behind. Such stacks are looked for beyond this many
-/// stacks, and whenever their number has doubled.
+/// Number of stacks that triggers the first search for stacks of ended threads. Later searches run
+/// whenever the number of stacks has doubled. This bounds the stacks that ended threads leave.
 const TIDY_AT: usize = 64;
 
 impl Stacks {
@@ -71,8 +72,8 @@ impl Stacks {
         self.of.get(&this_thread()).and_then(|stack| stack.contexts.last().copied()).unwrap_or(0)
     }
 
-    /// Drops the stacks of ended threads. An ending thread keeps its stack until the second look,
-    /// because destructors that have not run yet may need its current context.
+    /// Drops the stacks of ended threads. An ending thread keeps its stack until the second search,
+    /// because destructors that have not run yet may need the stack's current context.
     fn tidy(&mut self) {
         if self.of.len() < self.tidy_at.max(TIDY_AT) {
             return;
@@ -88,12 +89,12 @@ impl Stacks {
 }
 
 thread_local! {
-    /// Alive as long as the thread.
+    /// Value that lives as long as the thread.
     static ALIVE: Arc<()> = Arc::default();
 }
 
-/// Returns a number for the calling thread that no other thread of the process ever has. The number
-/// needs no destructor, so a thread can ask for it until its very end.
+/// Returns the calling thread's number, which no other thread of the process ever has. The number
+/// needs no destructor, so a thread can call this function until the thread ends.
 pub(crate) fn this_thread() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -107,7 +108,7 @@ pub(crate) fn this_thread() -> u64 {
 mod tests {
     use super::*;
 
-    /// Asserts that the stacks of ended threads do not grow with their number.
+    /// Asserts that the number of stacks does not grow with the number of ended threads.
     #[test]
     fn stacks_of_ended_threads_go() {
         let mut stacks = Stacks::default();

@@ -20,7 +20,8 @@ pub(crate) enum Owner {
 
 pub(crate) struct Device {
     pub(crate) profile: Profile,
-    /// Number of the device in the machine. Its UUID and its place on the PCI bus show it.
+    /// Number of the device in the machine. The device's UUID and place on the PCI bus contain this
+    /// number.
     pub(crate) number: CUdevice,
     used: [u64; 5],
     high_water: u64,
@@ -28,10 +29,11 @@ pub(crate) struct Device {
     managed_high_water: u64,
     demand_high_water: u64,
     pub(crate) largest_refused: u64,
-    /// Freed memory that cannot be allocated yet: the call at which it can be, and its bytes.
+    /// Freed memory that cannot be allocated yet: the call at which it becomes available, and its
+    /// bytes.
     late: VecDeque<(u64, u64)>,
     late_bytes: u64,
-    /// Account that other processes share, with this device's number in it.
+    /// Account that several processes share, and this device's index in it.
     account: Option<(Arc<Account>, usize)>,
     /// Granules that small plain allocations share.
     pub(crate) small: Slots,
@@ -55,38 +57,40 @@ pub struct Usage {
     /// Managed memory that the device holds because it lacks concurrent access (see
     /// [`Profile::concurrent_managed_access`](crate::Profile)).
     pub managed: u64,
-    /// Memory freed and not yet available (see [`Profile::late_release_calls`](crate::Profile)).
+    /// Memory that was freed but is not available yet (see
+    /// [`Profile::late_release_calls`](crate::Profile)).
     pub late: u64,
     /// Free memory.
     pub free: u64,
-    /// Most memory in use at once since the emulator was made. With a shared account, it is the
-    /// peak of all processes, as seen when this one took memory.
+    /// Peak of the memory in use since the emulator was made. With a shared account, the peak
+    /// covers all processes. It is then updated only when this process takes memory.
     pub high_water: u64,
-    /// Most managed memory at once whose pages migrate, allocated with this device current. It has
-    /// no part of the device's memory here.
+    /// Peak of managed memory with migrating pages that was allocated with this device current.
+    /// Such memory does not count as memory of the device.
     pub managed_high_water: u64,
-    /// Most memory in use and managed memory together at once. If it exceeds the device's memory,
-    /// managed memory is oversubscribed.
+    /// Peak of the sum of memory in use and managed memory. If this peak exceeds the device's
+    /// memory, managed memory is oversubscribed.
     pub demand_high_water: u64,
     /// Largest request that the device had no memory for, bytes.
     pub largest_refused: u64,
 }
 
 impl Usage {
-    /// Returns the memory in use: all but the free memory.
+    /// Returns the memory in use, which is all memory except the free memory.
     pub fn in_use(&self) -> u64 {
         let Usage { context, plain, pools, vmm, managed, late, .. } = *self;
         context + plain + pools + vmm + managed + late
     }
 }
 
-/// The primary context. The whole process shares it.
+/// The primary context, which the whole process shares.
 #[derive(Default)]
 pub(crate) struct Primary {
-    /// Handle since the context was first made. It stays the same: measured.
+    /// Handle; `None` until the context is first made. After that, the handle stays the same:
+    /// measured.
     pub(crate) handle: Option<usize>,
     pub(crate) active: bool,
-    /// References. A reset does not remove them: measured.
+    /// Number of references. A reset does not change it: measured.
     pub(crate) retained: u64,
     pub(crate) flags: u32,
 }
@@ -117,7 +121,7 @@ impl Device {
         }
     }
 
-    /// Takes memory; false if the device has not enough.
+    /// Takes memory. Returns false if the device has too little.
     pub(crate) fn charge(&mut self, owner: Owner, bytes: u64, limit: u64) -> bool {
         let total = self.used_bytes();
         if bytes > self.capacity(limit).saturating_sub(total) {
@@ -151,7 +155,7 @@ impl Device {
         self.managed = self.managed.saturating_sub(bytes);
     }
 
-    /// Returns a figure that grows when a peak does.
+    /// Returns a figure that grows when a peak of this device grows.
     pub(crate) fn peak_mark(&self) -> u64 {
         self.high_water.saturating_add(self.demand_high_water)
     }
@@ -169,7 +173,7 @@ impl Device {
         }
     }
 
-    /// Makes memory available that was freed long enough ago.
+    /// Makes freed memory available once enough calls have been made since its free.
     pub(crate) fn settle(&mut self, calls: u64) {
         while let Some(&(due, bytes)) = self.late.front()
             && due <= calls
@@ -217,7 +221,7 @@ impl Device {
     }
 }
 
-/// Returns everything to the shared account. Other emulators may still use it.
+/// Releases all memory of the device in the shared account, which other emulators may still use.
 impl Drop for Device {
     fn drop(&mut self) {
         self.release_shared(self.used_bytes());

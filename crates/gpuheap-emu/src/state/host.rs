@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-/// Maps zeroed host memory. It takes no pages until it is touched.
+/// Maps zeroed host memory. The mapping takes no pages until the program touches them.
 pub(crate) fn map(bytes: usize) -> Option<u64> {
     // SAFETY: an anonymous mapping at an address that the system chooses touches no existing
     // memory.
@@ -19,7 +19,7 @@ pub(crate) fn map(bytes: usize) -> Option<u64> {
     (address != libc::MAP_FAILED).then(|| address.expose_provenance() as u64)
 }
 
-/// Unmaps a block of [`map`].
+/// Unmaps a block that [`map`] returned.
 pub(crate) fn unmap(address: u64, bytes: usize) {
     // SAFETY: called only with a result of `map`, once, after the work that uses the block is done.
     unsafe { libc::munmap(pointer(address).cast(), bytes) };

@@ -39,7 +39,7 @@ use space::{Kind, Space};
 use stream::Stream;
 use vmm::Vmm;
 
-/// State behind the emulator's lock.
+/// State that the emulator's lock protects.
 pub(crate) struct State {
     pub(crate) options: Options,
     pub(crate) initialised: bool,
@@ -58,20 +58,20 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Uploads and the program's own blocks, while kernels do nothing.
+    /// Uploads and blocks of the program's own allocator, recorded if kernels are not run.
     pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, bytes.
     pub(crate) pinned_bytes: u64,
-    /// Default and current pools of the host's and of managed memory, made at their first use.
+    /// Default and current pools of host memory and of managed memory, made at their first use.
     pub(crate) pools_at: Vec<PoolsAt>,
-    /// Blocks of pools of the host's or managed memory that were freed. Queued work of a program
-    /// with an error may still use them, so they stay mapped until no work is queued.
+    /// Freed blocks from pools of host or managed memory. In a faulty program, queued work may
+    /// still use these blocks, so they stay mapped until no work is queued.
     pub(crate) retired: Vec<(u64, usize)>,
     /// Virtual time, nanoseconds.
     pub(crate) clock: u64,
     /// Id of the next queued work.
     pub(crate) next_op: u64,
-    /// Count of work queued in all streams.
+    /// Number of pieces of work queued in all streams.
     pub(crate) pending: usize,
     /// Streams with queued work, by index.
     pub(crate) active: Vec<u32>,
@@ -134,20 +134,21 @@ impl State {
         }
     }
 
-    /// Returns a number that is given out once in this emulator.
+    /// Returns a number that this emulator has not returned before.
     pub(crate) fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Unmaps the blocks of host pools that were freed.
+    /// Unmaps the freed blocks of host pools.
     pub(crate) fn unmap_retired(&mut self) {
         for (address, mapped) in self.retired.drain(..) {
             host::unmap(address, mapped);
         }
     }
 
-    /// Returns the memory that the plan of failures leaves every device, bytes.
+    /// Returns the limit that the plan of failures sets for each device's memory, bytes; `u64::MAX`
+    /// if there is no limit.
     pub(crate) fn memory_limit(&self) -> u64 {
         self.options.faults.memory_limit().unwrap_or(u64::MAX)
     }
@@ -176,8 +177,8 @@ impl Drop for State {
     }
 }
 
-/// Returns the first id of an emulator. Streams and contexts of different emulators have different
-/// ids.
+/// Returns the first id of a new emulator. Streams and contexts of different emulators have
+/// different ids.
 fn first_id() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static EMULATORS: AtomicU64 = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! Sizes of kernels' parameters, as the image of a module states them: PTX, an ELF file, or a fat
-//! binary that has either uncompressed. `nvcc` leaves ELF files uncompressed by default; the
+//! Sizes of kernel parameters, read from the image of a module: PTX, an ELF file, or a fat binary
+//! that contains either one uncompressed. `nvcc` leaves ELF files uncompressed by default. The
 //! libraries of NVIDIA and PyTorch are compressed, so the parameters of their kernels are unknown.
 
 use std::ffi::{c_char, c_void};
@@ -11,25 +11,27 @@ use rustc_hash::FxHashMap;
 use crate::state::host;
 use crate::{In, Outcome};
 
-/// Sizes of parameters in order, bytes, by the kernel's name.
+/// Sizes of parameters in order, bytes, keyed by kernel name.
 pub(crate) type Parameters = FxHashMap<String, Arc<[u32]>>;
 
-/// First four bytes of a fat binary, and of the structure by which compiled programs refer to one.
+/// First four bytes of a fat binary, and of the structure through which compiled programs refer to
+/// a fat binary.
 const FAT_BINARY: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
 const ELF: [u8; 4] = *b"\x7fELF";
-/// ELF's number for CUDA's devices.
+/// Machine number of CUDA devices in an ELF header.
 const CUDA: u16 = 190;
-/// Bytes of an ELF file's header, and of an entry in its table of sections.
+/// Size of an ELF file's header, and of an entry in its section table, bytes.
 const ELF_HEADER: usize = 64;
 const SECTION: usize = 64;
-/// Most bytes of an ELF file that is read. The largest one of PyTorch's has 60 MiB.
+/// Maximum size of an ELF file that is read, bytes. The largest ELF file of PyTorch has 60 MiB.
 const MOST_ELF: u64 = 1 << 30;
 /// Kinds of entries in a fat binary, and the flags of a compressed one.
 const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const COMPRESSED: u64 = 0x2000 | 0x8000;
-/// Format of an attribute that has a size, and the attribute that describes a parameter.
+/// Format number of an attribute with a size, and number of the attribute that describes a
+/// parameter.
 const SIZED: u8 = 4;
 const PARAMETER: u8 = 0x17;
 
@@ -37,12 +39,12 @@ const PARAMETER: u8 = 0x17;
 pub(crate) enum Image {
     Ptx(String),
     Elf(Vec<u8>),
-    /// An image that states nothing.
+    /// An image whose parameters are unknown.
     Unknown,
 }
 
 impl Image {
-    /// Reads the image at an address of the program.
+    /// Reads the image at an address in the program's memory.
     pub(crate) fn at(image: In<c_void>) -> Outcome<Image> {
         if image.address() == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -75,15 +77,15 @@ impl Image {
     }
 }
 
-/// Place of an image.
+/// Location of an image.
 enum Source<'i> {
-    /// Address of an image whose size it states itself.
+    /// Address of an image in memory. The image itself states its size.
     Memory(u64),
     File(&'i [u8]),
 }
 
 impl Source<'_> {
-    /// Reads bytes; zeros past the end of a file.
+    /// Reads bytes. Bytes past the end of a file read as zeros.
     fn read(&self, at: u64, bytes: &mut [u8]) {
         match self {
             Source::Memory(address) => host::read(address + at, bytes),
@@ -95,7 +97,8 @@ impl Source<'_> {
         }
     }
 
-    /// Reads no byte after the first one that differs: a text may be shorter.
+    /// Returns whether the image begins with `magic`. Stops at the first byte that differs, because
+    /// a text may be shorter than `magic`.
     fn begins_with(&self, magic: [u8; 4]) -> bool {
         (0..).zip(magic).all(|(at, byte)| self.number::<1>(at) == u64::from(byte))
     }
@@ -137,8 +140,8 @@ impl Source<'_> {
         }
     }
 
-    /// Reads the first entry of a fat binary that is not compressed. Those for other architectures
-    /// have the same parameters.
+    /// Reads the first uncompressed entry of a fat binary. Entries for other architectures have the
+    /// same parameters.
     fn fat_binary(&self) -> Image {
         let header = self.number::<2>(6);
         let end = header + self.number::<8>(8);
@@ -174,7 +177,7 @@ fn parse_ptx(text: &str) -> Parameters {
     entries.collect()
 }
 
-/// Returns the size of a parameter of PTX, in its text after `.param`.
+/// Returns the size of a PTX parameter, read from the text after `.param`.
 fn parse_ptx_size(text: &str) -> Option<u32> {
     let type_of = |word: &str| {
         let kind = word.strip_prefix(['.'])?.strip_prefix(['b', 's', 'u', 'f'])?;
@@ -187,8 +190,8 @@ fn parse_ptx_size(text: &str) -> Option<u32> {
     }
 }
 
-/// Returns the parameters of the kernels in an ELF file, by its sections `.nv.info.NAME`. `None` if
-/// the file is damaged.
+/// Returns the parameters of the kernels in an ELF file, read from the sections `.nv.info.NAME`.
+/// Returns `None` if the file is damaged.
 fn parse_elf(file: &[u8]) -> Option<Parameters> {
     let elf = Elf(file);
     let (table, count) = elf.sections_at()?;
@@ -208,7 +211,8 @@ fn parse_elf(file: &[u8]) -> Option<Parameters> {
     Some(found)
 }
 
-/// Returns the sizes of the parameters among a kernel's attributes; `None` if one is missing.
+/// Returns the sizes of the parameters that a kernel's attributes describe; `None` if a parameter
+/// is missing.
 fn parse_attributes(attributes: &[u8]) -> Option<Arc<[u32]>> {
     let elf = Elf(attributes);
     let mut sizes = Vec::<Option<u32>>::new();
@@ -228,7 +232,7 @@ fn parse_attributes(attributes: &[u8]) -> Option<Arc<[u32]>> {
     sizes.into_iter().collect()
 }
 
-/// Numbers of an ELF file, or of a part of one.
+/// Reader of numbers in an ELF file or in a part of one.
 struct Elf<'f>(&'f [u8]);
 
 impl Elf<'_> {
@@ -238,7 +242,7 @@ impl Elf<'_> {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// Returns the place and the length of the table of sections, if the file is one for CUDA.
+    /// Returns the offset and the length of the section table, if the file is for CUDA.
     fn sections_at(&self) -> Option<(u64, usize)> {
         let is_cuda = self.number::<2>(18)? as u16 == CUDA;
         let is_known = self.number::<2>(58)? as usize == SECTION;
@@ -246,7 +250,7 @@ impl Elf<'_> {
         (is_cuda && is_known && table < MOST_ELF).then_some((table, count))
     }
 
-    /// Returns the place and the bytes of the section whose entry lies at `entry`.
+    /// Returns the offset and the size of the section whose table entry is at `entry`.
     fn extent(&self, entry: usize) -> Option<(u64, u64)> {
         /// Type of a section that has no bytes in the file.
         const NO_BITS: u64 = 8;

@@ -1,4 +1,4 @@
-//! Content of device memory: pages that exist once they are touched.
+//! Content of device memory. A page takes host memory only once it is touched.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,18 +6,18 @@ use std::collections::btree_map::Entry;
 /// Unit in which host memory backs device memory, bytes.
 pub(crate) const PAGE: u64 = 64 << 10;
 
-/// Value of a byte that was never written, while kernels compute. A program that reads such bytes
-/// gets absurd values.
+/// Value of a byte that was never written, if kernels are run. A program that reads such bytes gets
+/// absurd values.
 pub(crate) const POISON: u8 = 0xcb;
 
-/// Device memory by physical address, sparse. Untouched pages cost nothing, and neither do pages
-/// that hold one repeated word. For plain memory, the physical address is the virtual one.
+/// Sparse device memory, keyed by physical address. Untouched pages and pages with one repeated
+/// word take no host memory. For plain memory, the physical address equals the virtual address.
 pub(crate) struct Pages {
     /// Value of a byte that was never written.
     fresh: u8,
-    /// Pages with content, by their first address.
+    /// Pages with content, keyed by first address.
     pages: BTreeMap<u64, Box<[u8]>>,
-    /// Runs of whole pages that hold one word: first address to end and word.
+    /// Runs of whole pages with one repeated word, keyed by first address: end and word.
     fills: BTreeMap<u64, (u64, Word)>,
 }
 
@@ -38,12 +38,12 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Creates memory of bytes that were never written and read as `fresh`.
+    /// Creates memory in which no byte was ever written and each byte reads as `fresh`.
     pub(crate) fn new(fresh: u8) -> Pages {
         Pages { fresh, pages: BTreeMap::new(), fills: BTreeMap::new() }
     }
 
-    /// Returns whether all bytes were never written.
+    /// Returns whether no byte was ever written.
     pub(crate) fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.fills.is_empty()
     }
@@ -84,14 +84,14 @@ impl Pages {
         self.set(at, length, Some(word));
     }
 
-    /// Makes bytes never written.
+    /// Marks bytes as never written.
     pub(crate) fn forget(&mut self, at: u64, length: u64) {
         if !self.is_empty() {
             self.set(at, length, None);
         }
     }
 
-    /// Copies between ranges; if they overlap, as if through a buffer.
+    /// Copies bytes from one range to another. The ranges may overlap.
     pub(crate) fn copy(&mut self, mut target: u64, mut source: u64, mut length: u64) {
         if target < source + length && source < target + length {
             let mut buffer = bytes_of(0, length as usize);
@@ -120,7 +120,8 @@ impl Pages {
         }
     }
 
-    /// Returns the content of the byte at `at`, and how many bytes from there on have it.
+    /// Returns the content of the byte at `at`, and the number of bytes from `at` on with the same
+    /// kind of content.
     fn run(&self, at: u64, length: u64) -> (Run, u64) {
         let page = at - at % PAGE;
         if self.pages.contains_key(&page) {
@@ -136,8 +137,8 @@ impl Pages {
         (Run::Unwritten, length.min(next_fill.min(next_page) - at))
     }
 
-    /// Makes bytes a repeated word, or never written for `None`. Whole pages become a run; the rest
-    /// is set by bytes.
+    /// Sets bytes to a repeated word; `None` marks them as never written. Whole pages become a run.
+    /// The bytes of partial pages are set one by one.
     fn set(&mut self, at: u64, length: u64, word: Option<Word>) {
         let end = at + length;
         let (first, last) = (at.next_multiple_of(PAGE), end - end % PAGE);
@@ -192,7 +193,7 @@ impl Pages {
         }
     }
 
-    /// Inserts a run of whole pages, joined with its equal neighbours.
+    /// Inserts a run of whole pages, and joins it with neighbouring runs of the same word.
     fn insert_fill(&mut self, mut first: u64, mut last: u64, word: Word) {
         if let Some((&before, &(end, other))) = self.fills.range(..first).next_back()
             && (end, other) == (first, word)
@@ -230,8 +231,8 @@ impl Pages {
     }
 }
 
-/// Makes `length` equal bytes. Unwinds with the error if the host has no memory for them. The
-/// caller of the emulated driver may report it; an abort would end the program.
+/// Returns `length` equal bytes. If the host has no memory for them, unwinds with the error. The
+/// caller of the emulated driver can report the error, but an abort would end the program.
 fn bytes_of(byte: u8, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = bytes.try_reserve_exact(length) {
@@ -257,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// Size that has room for runs of whole pages with odd ends.
+    /// Size of the tested memory, bytes: room for runs of whole pages between partial pages.
     const BYTES: u64 = 5 * PAGE;
 
     #[derive(Clone, Debug)]

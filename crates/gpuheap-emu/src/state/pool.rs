@@ -14,42 +14,42 @@ use crate::state::stream::{OpRef, Stream};
 pub(crate) enum PoolMemory {
     /// Memory of the pool's device.
     Device,
-    /// Memory of this process. It counts as the host's.
+    /// Memory of this process, counted as memory of the host.
     Host(CUmemLocation),
     /// Managed memory, with its preferred location.
     Managed(CUmemLocation),
 }
 
-/// The default pool and the current pool of memory that is not of one device.
+/// The default pool and the current pool of host memory or of managed memory.
 pub(crate) struct PoolsAt {
     pub(crate) memory: PoolMemory,
     pub(crate) default: usize,
     pub(crate) current: usize,
 }
 
-/// A pool. Its arena decides how much memory it needs. Addresses are given out apart from that and
-/// are not reused soon, so that a use after free is found.
+/// A pool. The arena tracks how much memory the pool needs. Virtual addresses are assigned
+/// independently of the arena. They are not reused soon, so that the checks find a use after free.
 pub(crate) struct Pool {
     /// Ordinal of the device; 0 for a pool that has no device.
     pub(crate) device: usize,
     pub(crate) memory: PoolMemory,
-    /// Limit, bytes; 0 for no limit of the pool's own.
+    /// Limit of the pool, bytes; 0 if the pool has no limit.
     pub(crate) max_bytes: u64,
     pub(crate) is_default: bool,
     pub(crate) destroyed: bool,
     pub(crate) threshold: u64,
     pub(crate) follow_events: bool,
-    /// True if another stream may take freed memory as soon as its free is done. If not, it stays
-    /// its stream's until the host waits.
+    /// True if another stream may take freed memory as soon as the free is done. If false, only the
+    /// stream of the free may take the memory until the host waits.
     pub(crate) opportunistic: bool,
     pub(crate) internal_dependencies: bool,
     pub(crate) reserved_high: u64,
-    /// Bytes handed out, as requested. `cuMemFree` does not subtract: measured.
+    /// Bytes handed out, as requested. `cuMemFree` does not subtract from this count: measured.
     pub(crate) used: u64,
     pub(crate) used_high: u64,
-    /// Count of allocations that are live, or whose free is not done.
+    /// Number of allocations that are live or whose queued free is not done.
     pub(crate) live: u64,
-    /// Access of other devices, by ordinal.
+    /// Access of other devices: ordinals and flags.
     pub(crate) access: Vec<(i32, i32)>,
     /// Access of the host.
     pub(crate) host_access: c_int,
@@ -87,7 +87,7 @@ impl Pool {
     }
 
     /// Takes a place for `bytes` in the pool's memory, if `stream` may use one. Also returns the
-    /// free that the stream must wait for.
+    /// queued free that the stream must wait for, if any.
     pub(crate) fn take(
         &mut self,
         bytes: u64,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::state::clock::{Clock, Epoch};
 
-/// Last accesses of every byte that was accessed at all, in disjoint records. They are kept by
-/// physical address, so that two mappings of the same memory count as one.
+/// Last accesses of every byte that was accessed, in disjoint records. The key is the physical
+/// address, so two mappings of the same memory share one record.
 #[derive(Default)]
 pub(crate) struct Ranges(BTreeMap<u64, Span>);
 
@@ -24,7 +24,7 @@ struct Span {
 pub(crate) struct Use {
     pub(crate) epoch: Epoch,
     pub(crate) call: &'static str,
-    /// Address and bytes of the heap's block that the access was in.
+    /// Address and bytes of the heap's block that contains the accessed memory.
     pub(crate) block: Option<(u64, u64)>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Conflict {
 }
 
 impl Ranges {
-    /// Records a write and returns the first earlier access that did not happen before it.
+    /// Records a write. Returns the first known access that is not ordered before this write.
     pub(crate) fn write(
         &mut self,
         at: u64,
@@ -54,7 +54,7 @@ impl Ranges {
         conflict
     }
 
-    /// Records a read and returns the first earlier write that did not happen before it.
+    /// Records a read. Returns the first known write that is not ordered before this read.
     pub(crate) fn read(
         &mut self,
         at: u64,
@@ -71,16 +71,16 @@ impl Ranges {
                 None => record.reads.push(now),
             }
         }
-        // Reads of bytes that were never written are recorded too: a later write must not overtake
-        // them.
+        // Reads of bytes that were never written are recorded too, because a later write must be
+        // ordered after them.
         for (first, end) in self.gaps(at, bytes) {
             self.0.insert(first, Span { end, defined: false, write: None, reads: vec![now] });
         }
         conflict
     }
 
-    /// Returns the first access that did not happen before `clock` and that conflicts with an
-    /// access of the same bytes.
+    /// Returns the first known access that is not ordered before `clock` and that conflicts with a
+    /// new access of the same bytes.
     pub(crate) fn conflict(
         &self,
         at: u64,
@@ -154,7 +154,7 @@ impl Ranges {
         gaps
     }
 
-    /// Splits the record that spans `at`, if one does.
+    /// Splits the record that spans `at`, if there is such a record.
     fn cut_at(&mut self, at: u64) {
         if let Some((_, record)) = self.0.range_mut(..at).next_back()
             && record.end > at

@@ -1,11 +1,11 @@
-//! Granules that small allocations share. Only addresses are kept here, no bytes.
+//! Granules that small allocations share. This module manages addresses only, not their content.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-/// Unit by which device memory in use changes, bytes: measured on the H200. Virtual memory
-/// management has the same granularity.
+/// Unit in which device memory in use grows and shrinks, bytes. Measured on the H200. Virtual
+/// memory management has the same granularity.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
 /// Granules shared by small allocations. The smallest free place that suffices is taken, free
@@ -14,7 +14,7 @@ pub(crate) const GRANULE: u64 = 2 << 20;
 pub(crate) struct Slots {
     free_by_size: BTreeSet<(u64, u64)>,
     free_by_place: BTreeMap<u64, u64>,
-    /// Bytes in use in each granule, by its number: its address in units of granules.
+    /// Bytes in use in each granule, keyed by the granule's address divided by [`GRANULE`].
     granules: FxHashMap<u64, u64>,
 }
 
@@ -24,14 +24,14 @@ impl Slots {
         self.free_by_size.range((bytes, 0)..).next().is_none()
     }
 
-    /// Adds a granule that the device gave, by its address.
+    /// Adds a granule that the device provided. `granule` is its address.
     pub(crate) fn add_granule(&mut self, granule: u64) {
         self.granules.insert(granule / GRANULE, 0);
         self.insert_free(granule, GRANULE);
     }
 
-    /// Takes a place of at most a granule and returns its address; `None` if the allocation [needs
-    /// a granule](Slots::needs_granule) more.
+    /// Takes a place of at most one granule and returns its address. Returns `None` if the
+    /// allocation [needs one more granule](Slots::needs_granule).
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let &(size, place) = self.free_by_size.range((bytes, 0)..).next()?;
         self.remove_free(place, size);
@@ -42,8 +42,8 @@ impl Slots {
         Some(place)
     }
 
-    /// Frees a place. If its granule is then empty, the granule is removed and its address
-    /// returned.
+    /// Frees a place. If its granule is then empty, removes the granule and returns the granule's
+    /// address.
     pub(crate) fn give(&mut self, place: u64, bytes: u64) -> Option<u64> {
         let granule = place / GRANULE;
         let (first, end) = (granule * GRANULE, (granule + 1) * GRANULE);

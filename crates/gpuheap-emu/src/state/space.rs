@@ -1,4 +1,4 @@
-//! Address space: the addresses that the device sees, and the allocation behind each.
+//! Address space: the addresses that the device sees, and the allocation at each address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,30 +7,32 @@ use gpuheap_driver::CUmemLocation;
 use crate::state::slots::GRANULE;
 use crate::state::stream::OpRef;
 
-/// First address of device memory. It is below 2^47, as on real devices. Linux puts neither
-/// programs nor their libraries, heap or stacks there, so a device address is never a host address.
+/// First address of device memory. It is below 2^47, as on real devices. Linux places no program,
+/// library, heap or stack at addresses of device memory, so a device address is never a host
+/// address.
 pub(crate) const FIRST: u64 = 0x2000_0000_0000;
 /// End of device memory's addresses.
 pub(crate) const END: u64 = 0x5000_0000_0000;
 
-/// Context of allocations without one: reserved addresses, and pool memory that outlived its
-/// context.
+/// Context index of allocations without a context: reserved addresses, and pool memory that
+/// outlived its context.
 pub(crate) const NO_CONTEXT: u32 = u32::MAX;
 
-/// Returns whether device memory may have an address.
+/// Returns whether an address is in the range of device memory.
 pub(crate) fn is_device_address(address: u64) -> bool {
     (FIRST..END).contains(&address)
 }
 
-/// All allocations that the device sees, by first address: device memory, reserved addresses, and
-/// the pinned, registered and managed memory of the host.
+/// All allocations that the device sees, keyed by first address: device memory, reserved addresses,
+/// and the pinned, registered and managed memory of the host.
 pub(crate) struct Space {
     allocations: BTreeMap<u64, Allocation>,
-    /// Start of a free range, `cursor..limit`. Addresses are given out upwards, and from the start
-    /// again at the end. Freed addresses so stay free for long, and a use after free is found.
+    /// Start of a free range, `cursor..limit`. Addresses are assigned upwards, and from [`FIRST`]
+    /// again after [`END`]. So freed addresses stay free for long, and the checks find a use after
+    /// free.
     cursor: u64,
     limit: u64,
-    /// Granules that small allocations share. No other allocation goes between those.
+    /// Granules that small allocations share. No other allocation is placed in these granules.
     granules: BTreeSet<u64>,
 }
 
@@ -38,12 +40,12 @@ pub(crate) struct Allocation {
     /// Bytes requested; for reserved addresses, bytes reserved.
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
-    /// Index of its context, or [`NO_CONTEXT`].
+    /// Index of the allocation's context, or [`NO_CONTEXT`].
     pub(crate) context: u32,
     pub(crate) device: usize,
     /// Number that no other allocation ever has.
     pub(crate) id: u64,
-    /// Queued free of the allocation: its stream has not reached it yet.
+    /// Queued free of the allocation, which the stream has not reached yet.
     pub(crate) freed: Option<OpRef>,
     pub(crate) sync_memops: bool,
     /// Advice given for managed memory.
@@ -56,25 +58,26 @@ pub(crate) struct Advice {
     pub(crate) read_mostly: bool,
     pub(crate) preferred: Option<CUmemLocation>,
     pub(crate) last_prefetch: Option<CUmemLocation>,
-    /// Devices, or -1 for the host.
+    /// Devices that access the memory; -1 for the host.
     pub(crate) accessed_by: Vec<i32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A small plain allocation in a shared granule, with the bytes that it takes there.
+    /// A small plain allocation in a shared granule. `taken` is the bytes that it takes in the
+    /// granule.
     Small { taken: u64 },
-    /// A plain allocation with granules of its own.
+    /// A plain allocation in granules that no other allocation shares.
     Large { charged: u64 },
-    /// An allocation from a stream-ordered pool, with its place there, the bytes that it takes, and
-    /// the bytes of host memory that are mapped for it, 0 if it is device memory.
+    /// An allocation from a stream-ordered pool. It takes `taken` bytes at `place` in the pool.
+    /// `mapped` is the bytes of host memory that are mapped for it; 0 for device memory.
     Pool { pool: usize, place: u64, taken: u64, mapped: usize },
-    /// Host memory that the emulator owns, with the bytes that it takes of the device; 0 if its
-    /// pages migrate.
+    /// Managed host memory that the emulator owns. `charged` is the bytes that it takes of the
+    /// device's memory; 0 if its pages migrate.
     Managed { mapped: usize, charged: u64 },
-    /// Host memory that the emulator owns, counted as pinned.
+    /// Pinned host memory that the emulator owns.
     Pinned { mapped: usize, flags: u32 },
-    /// Host memory that the caller owns.
+    /// Registered host memory, which the caller owns.
     Registered { flags: u32 },
     /// Addresses without memory.
     Reserved,
@@ -108,8 +111,8 @@ impl Space {
         Space { allocations: BTreeMap::new(), cursor: FIRST, limit: END, granules: BTreeSet::new() }
     }
 
-    /// Returns free addresses; `None` if no gap is large enough. A call of `insert` must follow,
-    /// which takes them.
+    /// Returns the start of free addresses; `None` if no gap is large enough. The caller must then
+    /// take the addresses with `insert`.
     pub(crate) fn find_gap(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let mut wrapped = false;
         loop {
@@ -140,7 +143,7 @@ impl Space {
         }
     }
 
-    /// Returns whether no allocation has these addresses of device memory.
+    /// Returns whether a range of device memory addresses overlaps no allocation.
     pub(crate) fn is_free(&self, base: u64, bytes: u64) -> bool {
         let Some(end) = base.checked_add(bytes) else { return false };
         base >= FIRST
@@ -153,7 +156,7 @@ impl Space {
             && self.granules.range(base.saturating_sub(GRANULE - 1)..end).next().is_none()
     }
 
-    /// Returns addresses for a granule that small allocations are to share.
+    /// Reserves addresses for a granule that small allocations share. Returns the first address.
     pub(crate) fn add_granule(&mut self) -> Option<u64> {
         let granule = self.find_gap(GRANULE, GRANULE)?;
         self.granules.insert(granule);
@@ -166,7 +169,7 @@ impl Space {
 
     pub(crate) fn insert(&mut self, base: u64, allocation: Allocation) {
         if (self.cursor..self.limit).contains(&base) {
-            // The caller chose this address out of turn.
+            // The caller chose this address instead of calling `find_gap`.
             self.limit = self.cursor;
         }
         self.allocations.insert(base, allocation);
@@ -184,10 +187,10 @@ impl Space {
         self.allocations.get_mut(&base)
     }
 
-    /// Returns the allocation that an address lies in, with its base.
+    /// Returns the allocation that contains an address, with its base.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (&base, allocation) = self.allocations.range(..=address).next_back()?;
-        // An allocation of no bytes has its first address.
+        // An allocation of zero bytes contains its first address.
         (address - base < allocation.bytes.max(1)).then_some((base, allocation))
     }
 
@@ -199,7 +202,7 @@ impl Space {
         self.allocations.iter().map(|(&base, allocation)| (base, allocation))
     }
 
-    /// Returns the addresses around `base..end` that belong to no allocation, cut to `outer`.
+    /// Extends `base..end` on both sides to the neighbouring allocations, but not beyond `outer`.
     pub(crate) fn gap_around(&self, base: u64, end: u64, outer: (u64, u64)) -> (u64, u64) {
         let before = self.allocations.range(..base).next_back();
         let after = self.allocations.range(end..).next();

@@ -18,12 +18,12 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Op>,
     /// True if the stream's first work is a callback that is running now.
     pub(crate) running: bool,
-    /// True once its handle was destroyed. The stream is removed when its work is done.
+    /// True once the stream's handle was destroyed. The stream is removed when its work is done.
     pub(crate) destroyed: bool,
-    /// Time at which its last work is done, virtual nanoseconds.
+    /// Time at which the stream's last work is done, virtual nanoseconds.
     pub(crate) last_done_at: u64,
-    /// Last work of other streams that it has waited for by events. The driver's pools follow these
-    /// waits.
+    /// Last work of each other stream that this stream has waited for through events. The driver's
+    /// pools use these waits.
     pub(crate) waited: Vec<OpRef>,
 }
 
@@ -36,8 +36,9 @@ pub(crate) enum StreamKind {
     Created,
 }
 
-/// Work of a stream, by the stream's index and the work's id. Ids only grow. Work is done once the
-/// stream's first queued work has a later id, even if another stream has the index by then.
+/// Reference to a piece of work: the index of its stream, and its id. Ids only grow. The work is
+/// done once the first queued work at this index has a later id. This holds even if another stream
+/// reuses the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpRef {
     pub(crate) stream: u32,
@@ -48,27 +49,27 @@ pub(crate) struct Op {
     pub(crate) id: u64,
     /// Time at which the work is done under a lag, virtual nanoseconds.
     pub(crate) done_at: u64,
-    /// Work of other streams that must be done before. All of it is older.
+    /// Work of other streams that must be done before this work. All of it was queued earlier.
     pub(crate) after: Vec<OpRef>,
     pub(crate) work: Work,
 }
 
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// A point of the stream, without effect.
+    /// A point in the stream, without effect.
     Nothing,
     Copy(Box<CopyWork>),
     Fill(FillWork),
     Kernel(Box<KernelWork>),
-    /// A launch of a kernel that is not run. The memory at these addresses, its arguments, counts
-    /// as changed by it.
+    /// A launch of a kernel that is not run. The values are the device addresses among its
+    /// arguments. The memory at these addresses counts as changed by the launch.
     Foreign(Box<[u64]>),
-    /// Marks the event of this handle as passed.
+    /// Marks the event with this handle as passed.
     Record(usize),
     Callback(Callback),
     /// Lets any stream take the freed pool memory at this address.
     FreePool(u64),
-    /// Ends a launch's hold on user objects, with the clock of the launch.
+    /// Drops the references of a graph's launch to user objects. Contains the clock of the launch.
     Release(Vec<Arc<Kept>>, Option<Box<Clock>>),
 }
 
@@ -79,7 +80,7 @@ pub(crate) enum Place {
     Device(u64),
     /// An address of this process.
     Host(u64),
-    /// Bytes that were copied at the call.
+    /// Bytes that the call copied from the program's memory.
     Staged(Vec<u8>),
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct FillWork {
     /// Bytes of a row.
     pub(crate) width: u64,
     pub(crate) height: u64,
-    /// Word, repeated to four bytes.
+    /// Fill value, repeated to four bytes.
     pub(crate) pattern: [u8; 4],
 }
 
@@ -112,8 +113,8 @@ pub(crate) struct KernelWork {
     pub(crate) kernel: Kernel,
     /// Words of the kernel's one parameter.
     pub(crate) words: Vec<u64>,
-    /// Code with which the kernel loses the context when it runs, because it uses memory that it
-    /// may not.
+    /// Code with which the kernel loses the context when it runs; `None` if it uses no forbidden
+    /// memory.
     pub(crate) error: Option<CUresult>,
 }
 
@@ -149,7 +150,7 @@ impl Stream {
         self.queue.front().is_none_or(|first| id < first.id)
     }
 
-    /// Records that everything queued from now on runs after `op`.
+    /// Records that all work queued from now on runs after `op`.
     pub(crate) fn note_wait(&mut self, op: OpRef) {
         match self.waited.iter_mut().find(|known| known.stream == op.stream) {
             Some(known) => known.id = known.id.max(op.id),
@@ -157,7 +158,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether everything queued from now on is known to run after `op`.
+    /// Returns whether all work queued from now on is known to run after `op`.
     pub(crate) fn has_waited_for(&self, op: OpRef) -> bool {
         self.waited.iter().any(|known| known.stream == op.stream && known.id >= op.id)
     }

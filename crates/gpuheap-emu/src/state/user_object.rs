@@ -1,4 +1,5 @@
-//! User objects: data of the program that graphs keep, each with the function that ends it.
+//! User objects: data of the program that graphs keep alive. Each object has a function that ends
+//! it.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +9,14 @@ use gpuheap_driver::{CUhostFn, CUstreamCallback};
 
 use crate::state::clock::Clock;
 
-/// A user object with the references that the program holds.
+/// A user object and the references that the program holds to it.
 pub(crate) struct UserObject {
     pub(crate) kept: Arc<Kept>,
     pub(crate) references: u32,
 }
 
-/// The part of a user object that graphs and their launches share. With the last reference, the
-/// function that ends it becomes due.
+/// Part of a user object that graphs and their launches share. When the last reference is dropped,
+/// the function that ends the object becomes due.
 pub(crate) struct Kept {
     end: Mutex<Option<Callback>>,
     due: Due,
@@ -27,7 +28,8 @@ pub(crate) struct Due(Arc<DueList>);
 
 #[derive(Default)]
 struct DueList {
-    /// `false` if the list is empty: each driver call reads this, and few take the lock.
+    /// `false` if the list is empty. Each driver call reads this flag, so that few calls take the
+    /// list's lock.
     is_any: AtomicBool,
     list: Mutex<Vec<Callback>>,
 }
@@ -37,8 +39,8 @@ impl Kept {
         Kept { end: Mutex::new(Some(end)), due }
     }
 
-    /// Notes that a launch of a graph that keeps the object is done. The function that ends the
-    /// object comes after it.
+    /// Records that a launch of a graph that keeps the object is done. The function that ends the
+    /// object is ordered after this launch.
     pub(crate) fn note_launch(&self, clock: Option<&Clock>) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(end), Some(clock)) = (&mut *end, clock) {
@@ -67,7 +69,7 @@ impl Due {
     }
 }
 
-/// Call of a function of the program.
+/// One call of a function of the program.
 #[derive(Clone)]
 pub(crate) struct Callback {
     pub(crate) function: HostFunction,

@@ -7,12 +7,12 @@ use gpuheap_driver::{CU_MEM_ACCESS_FLAGS_PROT_NONE, CUmemAllocationProp};
 use crate::handles::{HandleKind, Handles};
 use crate::state::ranges::Conflict;
 
-/// First physical address that is not a virtual one as well.
+/// First physical address of memory from `cuMemCreate`, above all virtual addresses.
 const FIRST_PHYSICAL: u64 = 1 << 60;
 
 pub(crate) struct Vmm {
     pub(crate) physical: Handles<Physical>,
-    /// Mappings by first address.
+    /// Mappings, keyed by first address.
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     next_physical: u64,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Physical {
     pub(crate) base: u64,
     pub(crate) device: usize,
     pub(crate) properties: Properties,
-    /// References by handle; each `cuMemRetainAllocationHandle` adds one.
+    /// Number of references through handles. Each `cuMemRetainAllocationHandle` adds one.
     pub(crate) references: u64,
     pub(crate) mappings: u64,
 }
@@ -32,16 +32,16 @@ pub(crate) struct Physical {
 #[derive(Clone, Copy)]
 pub(crate) struct Properties(CUmemAllocationProp);
 
-// SAFETY: its pointer is only returned to callers, never followed.
+// SAFETY: the pointer in the properties is only returned to callers, never followed.
 unsafe impl Send for Properties {}
 
 pub(crate) struct Mapping {
     pub(crate) bytes: u64,
-    /// Index of its physical memory.
+    /// Index of the physical memory that is mapped.
     pub(crate) physical: u32,
     pub(crate) base: u64,
     pub(crate) device: usize,
-    /// Access of each device, by ordinal.
+    /// Access flags of each device, indexed by ordinal.
     pub(crate) access: Vec<i32>,
     /// Last work of each stream on these addresses, for the checks.
     pub(crate) uses: Vec<Conflict>,
@@ -58,7 +58,8 @@ impl Properties {
 }
 
 impl Mapping {
-    /// Keeps the last work of a stream: it comes after all its earlier work.
+    /// Records the last work of a stream, and drops the stream's earlier work. The last work is
+    /// ordered after the earlier work.
     pub(crate) fn note(&mut self, work: Conflict) {
         let lane = work.before.epoch.lane;
         match self.uses.iter_mut().find(|known| known.before.epoch.lane == lane) {
@@ -81,14 +82,14 @@ impl Vmm {
         }
     }
 
-    /// Returns addresses for the bytes of new physical memory. They are used once only.
+    /// Returns the first address for new physical memory. Physical addresses are never reused.
     pub(crate) fn take_physical(&mut self, bytes: u64) -> u64 {
         let base = self.next_physical;
         self.next_physical += bytes;
         base
     }
 
-    /// Returns the mapping that an address lies in, with its first address.
+    /// Returns the mapping that contains an address, with the mapping's first address.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Mapping)> {
         let (&start, mapping) = self.mappings.range(..=address).next_back()?;
         (address - start < mapping.bytes).then_some((start, mapping))
@@ -99,8 +100,8 @@ impl Vmm {
         (address - start < mapping.bytes).then_some(mapping)
     }
 
-    /// Returns the mappings that make up exactly `first..end`; `None` if a border cuts through one.
-    /// Holes between them are allowed if `holes` is true.
+    /// Returns the mappings that together cover exactly `first..end`. Returns `None` if `first` or
+    /// `end` cuts through a mapping. Gaps between mappings are allowed if `holes` is true.
     pub(crate) fn whole(&self, first: u64, end: u64, holes: bool) -> Option<Vec<u64>> {
         let mut at = first;
         let mut found = Vec::new();
