@@ -9,15 +9,15 @@
 >>> heap.flush().given_back > 0
 True
 
-Importing this package opens no device, imports no GPU library, and loads the extension module only
-when a name of it is used. The modules for PyTorch, CuPy, Numba, RMM, cuda.core and PyCUDA are
-`gpuheap.torch`, `gpuheap.cupy` and so on, imported at their first use; `gpuheap.install()` installs
-the heap in each library that is there.
+Importing this package opens no device and imports no GPU library. It loads the extension module at
+the first use of a name that needs it. The modules for PyTorch, CuPy, Numba, RMM, cuda.core and
+PyCUDA are `gpuheap.torch`, `gpuheap.cupy` and so on, imported at their first use.
+`gpuheap.install()` installs the heap in each library that is installed.
 """
 
 from __future__ import annotations
 
-# Not imported: `typing` takes longer than all of gpuheap.
+# `typing` is not imported: its import takes longer than importing all of gpuheap.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
         torch,
     )
 
-# Public names by module. Every run of pytest loads this package for its plugin, so no module is
-# imported before its first use.
+# Public names, keyed by module. Every run of pytest loads this package for its plugin, so each
+# module is imported only at its first use.
 _MODULES = {
     "_adapt": ("host",),
     "_batches": ("batches",),
@@ -176,8 +176,8 @@ __all__ = [
 ]
 
 
-# Modules of the package that a program may use without an import: `gpuheap.torch`. They import
-# their library at its first use, except `numba`.
+# Modules of the package that a program may use without importing them, such as `gpuheap.torch`.
+# Each imports its library at the first use, except `numba`.
 _SUBMODULES = (
     "cuda_core",
     "cupy",
@@ -210,7 +210,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Registers `%%gpumem` and `%gpuflush`: `%load_ext gpuheap`."""
+    """Registers the magics `%%gpumem` and `%gpuflush`. IPython calls it for `%load_ext gpuheap`."""
     from gpuheap.ipython import load
 
     load(shell)

@@ -1,4 +1,4 @@
-"""`python -m gpuheap`: the command, and `emulate`."""
+"""The `gpuheap` command, run by `python -m gpuheap`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Structures with arrays inside, moved to a device and back: `Heap.adapt` and `gpuheap.host`."""
+"""Moves structures that contain arrays to a device and back: `Heap.adapt` and `gpuheap.host`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def adapt(heap: Heap, structure: Any, narrow: bool = False) -> Any:
 
 
 def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Array]]:
-    """Returns the adapted structure, and the arrays that were uploaded for it. Device arrays of the
-    caller in the structure are not among them."""
+    """Returns the adapted structure, and the arrays that were uploaded for it. Device arrays that
+    the caller's structure already contained are not included."""
     made: list[Array] = []
 
     def upload(leaf: Any) -> Any:
@@ -37,7 +37,7 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Ar
     try:
         return walk(structure, adapted), made
     except BaseException:
-        # An exception keeps frames, and the frames would keep the arrays.
+        # The exception's traceback keeps frames alive, and the frames would keep the arrays.
         for array in made:
             array.free()
         raise
@@ -46,8 +46,8 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Ar
 def host(structure: Any) -> Any:
     """Moves a structure to the host: the inverse of `Heap.adapt`.
 
-    Each `gpuheap.Array` becomes an array of NumPy, or nested lists if NumPy is not installed.
-    Everything else stays. Waits for the work on the arrays.
+    Each `gpuheap.Array` becomes a NumPy array. If NumPy is not installed, it becomes nested lists.
+    Everything else stays unchanged. Waits for the work on the arrays.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -72,8 +72,8 @@ def host(structure: Any) -> Any:
 
 def walk(structure: Any, leaf: Callable[[Any], Any]) -> Any:
     """Rebuilds dicts, lists, tuples, named tuples and dataclasses with their leaves replaced. An
-    object that occurs twice is replaced once. Does not recurse, so that structures may be of any
-    depth."""
+    object that occurs twice is replaced once. Uses no recursion, so the nesting depth is not
+    limited."""
     return Walk(leaf).rebuilt(structure)
 
 
@@ -84,7 +84,7 @@ class Open:
 
     def __init__(self, container: Any, step: Step | None, parts: list[tuple[Step, Any]]) -> None:
         self.container = container
-        #: Name of it in the container around.
+        #: Name of this container in the container that contains it.
         self.step = step
         self.parts = parts
         self.made: list[Any] = []
@@ -106,15 +106,15 @@ class Step(NamedTuple):
 
 
 class Walk:
-    """State of a walk. Not nested functions: they would refer to each other, and keep arrays until
-    the collector runs."""
+    """State of a walk. It is a class because nested functions would refer to each other, and keep
+    arrays until the collector runs."""
 
     def __init__(self, leaf: Callable[[Any], Any]) -> None:
         self.leaf = leaf
-        # Each object with its replacement, by identity.
+        # Replaced objects, keyed by `id`: each object with its replacement.
         self.done: dict[int, tuple[Any, Any]] = {}
-        # Containers whose parts are being replaced, the outermost first. They live as long as the
-        # structure.
+        # Containers whose parts are being replaced, the outermost first. The structure keeps them
+        # alive.
         self.open: list[Open] = []
         self.open_numbers: set[int] = set()
         # Name of the current part in the innermost open container.
@@ -141,8 +141,8 @@ class Walk:
             raise
 
     def begin(self, part: Any) -> tuple[bool, Any]:
-        """Replaces a part at once, or opens it if it is a container. Returns whether it is
-        replaced, and its replacement."""
+        """Replaces a part, or opens it if it is a container. Returns `True` and the replacement if
+        the part was replaced, or `False` and `None` if it was opened."""
         key = id(part)
         if key in self.done:
             return True, self.done[key][1]
@@ -160,7 +160,8 @@ class Walk:
         return True, made
 
     def end(self) -> Any:
-        """Makes the innermost open container anew, of its parts."""
+        """Closes the innermost open container. Returns its replacement, made of the replaced
+        parts."""
         inner = self.open.pop()
         self.step = inner.step
         key = id(inner.container)
@@ -178,12 +179,12 @@ class Walk:
         return "".join(map(str, named))
 
 
-#: Most steps of a path that an error shows.
+#: Maximum number of steps of a path that an error shows.
 MOST_STEPS = 40
 
 
 def parts_of(part: Any) -> list[tuple[Step, Any]] | None:
-    """Returns the parts of a container; `None` for other objects."""
+    """Returns the parts of a container. Returns `None` for other objects."""
     if isinstance(part, dict):
         return [(Step(name), value) for name, value in part.items()]
     if isinstance(part, (list, tuple)):
@@ -197,7 +198,7 @@ def parts_of(part: Any) -> list[tuple[Step, Any]] | None:
 
 
 def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
-    """Makes a container like `part`, of other parts."""
+    """Makes a container like `part` from the parts `made`."""
     kind = type(part)
     if isinstance(part, (list, tuple)):
         return kind(*made) if hasattr(part, "_fields") else kind(made)
@@ -206,8 +207,8 @@ def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
         return with_fields(part, named)
     if kind is dict:
         return named
-    # Other kinds of dict (ordered, with defaults, counters) keep their settings. Their own `update`
-    # may mean something else: a counter's adds.
+    # Subclasses of dict (ordered, with defaults, counters) keep their settings. Their own `update`
+    # may do something else: a counter's `update` adds.
     import copy
 
     same = copy.copy(part)
@@ -217,7 +218,7 @@ def of_parts(part: Any, parts: list[tuple[Step, Any]], made: list[Any]) -> Any:
 
 
 def with_fields(part: Any, fields: dict[str, Any]) -> Any:
-    """Copies a dataclass with other values. Its `__init__` does not run, for it may reject device
+    """Copies a dataclass with other field values. Does not run `__init__`, which may reject device
     arrays."""
     import copy
 
@@ -228,8 +229,8 @@ def with_fields(part: Any, fields: dict[str, Any]) -> Any:
 
 
 def is_host_array(part: Any) -> bool:
-    """Returns `True` for objects that become device arrays: objects with the buffer protocol,
-    except `bytes` and NumPy's numbers. These are values, like texts and numbers."""
+    """Returns `True` for an object that becomes a device array: any object with the buffer
+    protocol, except `bytes` and NumPy's numbers. Those are values, as strings and numbers are."""
     if isinstance(part, (bytes, str, int, float, complex, type(None), Array)):
         return False
     numpy = sys.modules.get("numpy")
@@ -244,7 +245,7 @@ def is_host_array(part: Any) -> bool:
     return True
 
 
-#: Libraries of tables in the host's memory, with the call that makes an array of a table's column.
+#: Table libraries that use host memory, each with the code that makes arrays of a table's columns.
 _TABLES = {
     "pandas": "{name: x[name].to_numpy() for name in x}",
     "polars": "{name: x[name].to_numpy() for name in x.columns}",
@@ -255,7 +256,8 @@ _COLUMNS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__", "__array
 
 
 def refuse_table(part: Any) -> None:
-    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow: it has no buffer."""
+    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow. These have no buffer
+    protocol."""
     for base in type(part).__mro__:
         library = base.__module__.partition(".")[0]
         if library in _TABLES and any(hasattr(base, name) for name in _COLUMNS):

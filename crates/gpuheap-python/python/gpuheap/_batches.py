@@ -1,4 +1,4 @@
-"""Data larger than the device, one batch on it at a time: `gpuheap.batches`."""
+"""Processes data larger than the device in batches: `gpuheap.batches`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 def batches(
     data: Any, narrow: bool = False, fraction: float = 0.5, heap: Heap | None = None
 ) -> Batches:
-    """Uploads data in batches, each freed before the next.
+    """Uploads data in batches. Frees each batch before the next one.
 
-    An array (an object with the buffer protocol) or a tuple of arrays with equally many rows is cut
-    into ranges of rows: a batch takes at most `fraction` of the memory that the heap may still
-    have. If memory runs out all the same, the batch and all later ones have half the rows. The
+    An array (an object with the buffer protocol), or a tuple of arrays with equally many rows, is
+    cut into ranges of rows. A batch takes at most `fraction` of the memory that the heap can still
+    allocate. If memory runs out all the same, this batch and all later ones have half the rows. The
     items of any other iterable are adapted one after another, as `Heap.adapt` does. With `narrow`,
     float64 becomes float32.
 
-    Without `heap`, the default heap is used. The loop's variable is an error once the next batch's
-    turn has come; `batches.keep(batch)` takes a batch out of its turn.
+    Without `heap`, the default heap is used. Using a batch after the loop has moved on raises an
+    error. `batches.keep(batch)` prevents this: it keeps the batch's memory.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB", limit="16MiB")
@@ -54,9 +54,9 @@ def batches(
 
 
 class Batches(Iterator[Any]):
-    """An iterator of batches: items of an iterable, or ranges of rows. From `gpuheap.batches`. The
-    memory of a batch is freed when the next one is requested, and at the end of the loop or of a
-    `with` block."""
+    """An iterator of batches, made by `gpuheap.batches`. A batch is an item of an iterable, or a
+    range of rows. Its memory is freed when the next batch is requested, and at the end of the loop
+    or of a `with` block."""
 
     def __init__(self, heap: Heap, source: _Items | _Rows, narrow: bool) -> None:
         self._heap = heap
@@ -66,31 +66,31 @@ class Batches(Iterator[Any]):
 
     @property
     def chunk(self) -> int:
-        """Rows of a batch; 0 for items."""
+        """Number of rows of a batch; 0 for items of an iterable."""
         return self._source.chunk
 
     @property
     def rows(self) -> range:
-        """Rows of the current batch; empty for items."""
+        """Range of the current batch's rows; empty for items of an iterable."""
         return self._source.rows
 
     def keep(self, batch: Any) -> Any:
-        """Keeps the arrays of the current batch beyond its turn, also arrays that `batch` has only
-        parts of. Returns the batch."""
+        """Keeps the arrays of the current batch when the next one is requested. If `batch` contains
+        parts of arrays, keeps the whole arrays. Returns `batch`."""
         kept = {array._memory.id for array in arrays(batch)}
         self._current = [array for array in self._current if array._memory.id not in kept]
         return batch
 
     def halve(self) -> None:
-        """Frees the current batch, for work on it that ran out of memory. Its rows come again, in
-        batches of half as many, as do all later rows. Raises `ValueError` for a batch of one row,
-        and for items."""
+        """Frees the current batch after work on it ran out of memory. Its rows are uploaded again
+        in batches of half as many rows. All later batches are as small. Raises `ValueError` for a
+        batch of one row, and for items of an iterable."""
         self._source.halve()
         self.close()
 
     def close(self) -> None:
-        """Frees the current batch. A loop that was left calls this by the end of the `with` block,
-        or when the batches are collected."""
+        """Frees the current batch. If a program leaves the loop early, the end of the `with` block
+        calls this, or the collection of the batches."""
         current, self._current = self._current, []
         for array in current:
             array.free()
@@ -100,7 +100,8 @@ class Batches(Iterator[Any]):
         while True:
             piece = self._source.next()
             try:
-                # Device arrays that the program put in the structure are its own to free.
+                # Device arrays that the program put in the structure are freed by the program
+                # alone.
                 batch, self._current = adapt_noting(self._heap, piece, self._narrow)
             except OutOfMemory as error:
                 self._source.split(error)
@@ -121,7 +122,7 @@ class Batches(Iterator[Any]):
 
 
 class _Items:
-    """Items of an iterable, one a batch."""
+    """Items of an iterable. Each item is a batch."""
 
     chunk = 0
     rows = range(0)
@@ -174,7 +175,8 @@ class _Rows:
         return piece if self._is_tuple else piece[0]
 
     def split(self, error: OutOfMemory) -> None:
-        """Continues with half the rows, or raises the error if a single row did not fit."""
+        """Halves the rows of this batch and of all later ones. If the batch has a single row,
+        raises `error`."""
         if len(self.rows) == 1:
             self._begun = self._total
             error.add_note(f"row {self.rows.start} does not fit by itself")
@@ -203,8 +205,8 @@ def arrays(structure: Any) -> list[Array]:
 
 
 def room(heap: Heap) -> int:
-    """Returns the bytes that the heap may still hand out: the most for which `would_fit` does not
-    say no."""
+    """Returns the bytes that the heap can still allocate: the largest size, to 1 MiB, for which
+    `would_fit` does not return `"no"`."""
     low, high = 0, heap.device.total_memory
     while high - low > 1 << 20:
         middle = (low + high) // 2

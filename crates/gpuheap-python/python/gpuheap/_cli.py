@@ -1,4 +1,4 @@
-"""The command `gpuheap`, and `python -m gpuheap`."""
+"""The `gpuheap` command, also run by `python -m gpuheap`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ def main() -> int:
     if sys.argv[1:2] in (["dry-run"], ["emulate"]):
         from gpuheap import emulate
 
-        # The executable is the interpreter: the libraries are in another folder.
+        # The command's executable is the Python interpreter, so the command cannot find the
+        # libraries next to it.
         os.environ.setdefault("GPUHEAP_STAND_INS", str(emulate.folder()))
     from gpuheap import _gpuheap
 
-    # Ctrl-C and a closed pipe end the command at once, unlike Python code.
+    # Ctrl-C and a closed pipe end the command at once. Python's own handlers would wait until the
+    # native code returns.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     return _gpuheap.run_command(["gpuheap", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Errors of gpuheap. The extension module makes them by `from_kind` and `out_of_memory`."""
+"""Errors of gpuheap. The extension module makes them with `from_kind` and `out_of_memory`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Error(RuntimeError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """A request for which a heap had no memory, with its evidence.
+    """A request that a heap had no memory for, with the evidence.
 
     The attributes are the figures after the last attempt, in bytes: `requested`, `live`, `cached`,
     `largest_cached_block`, `largest_stitchable`, `pending`, `reserved`, `limit`, `device`,
-    `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`, and
-    `cause`, one word. `tried` has the reclaim steps with the bytes that each freed. `figures` has
-    all of them. The error holds no memory and no frames.
+    `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by` and `device_short_by`.
+    `cause` is one word. `tried` contains the reclaim steps, with the bytes that each step freed.
+    `figures` is a dictionary of all of these. The error holds no memory and no frames.
 
-    A request beyond the limit of a scope has the cause `"scope"` and the attributes `scope` (its
-    name), `requested`, `live`, `limit` and `short_by`.
+    If a request exceeds the limit of a scope, `cause` is `"scope"`. The other attributes are then
+    `scope` (the scope's name), `requested`, `live`, `limit` and `short_by`.
     """
 
     kind = "OutOfMemory"
@@ -48,13 +48,13 @@ class Freed(Error):
 
 
 class Gone(Error):
-    """The device's context ended: in a forked child, or after a reset."""
+    """The device's context ended, in a forked child or after a reset."""
 
     kind = "Gone"
 
 
 class DriverError(Error):
-    """A call of the driver failed, or there is no driver."""
+    """A driver call failed, or the machine has no driver."""
 
     kind = "Driver"
 
@@ -86,7 +86,7 @@ class Bug(Error):
     kind = "Bug"
 
 
-# Programs and tracebacks name these classes by the package.
+# Programs and tracebacks show these classes as members of the package.
 for _public in (
     Error,
     OutOfMemory,
@@ -126,7 +126,7 @@ def warn_emulated(device: str, memory: int) -> None:
 
     from gpuheap._heap import size
 
-    # The line of the program, above the frames of this package.
+    # Finds the program's line: the first frame outside this package.
     level, frame = 1, sys._getframe(0)
     while (
         frame.f_back is not None
@@ -144,14 +144,14 @@ def warn_emulated(device: str, memory: int) -> None:
 
 
 def from_kind(kind: str, text: str) -> Error:
-    """Makes the error of a kind of `gpuheap::ErrorKind`."""
+    """Makes the error for a kind of `gpuheap::ErrorKind`."""
     error = _CLASSES.get(kind, BadInput)(text)
     error.kind = kind
     return error
 
 
 def out_of_memory(text: str, figures: dict[str, Any]) -> OutOfMemory:
-    """Makes the error of a request that ran out of memory."""
+    """Makes the error for a request that ran out of memory."""
     error = OutOfMemory(text)
     error.figures = figures
     return error
@@ -168,7 +168,7 @@ def scope_shortage(scope: str, requested: int, left: int, limit: int) -> str:
 
 
 def scope_exceeded(figures: dict[str, Any]) -> OutOfMemory:
-    """Makes the error of a request beyond the limit of a scope."""
+    """Makes the error for a request beyond the limit of a scope."""
     from gpuheap._heap import size
 
     requested, live, limit = (size(figures[name]) for name in ("requested", "live", "limit"))

@@ -1,4 +1,4 @@
-"""Explanations of out-of-memory errors, and replays of recorded programs, as objects."""
+"""Explanations of out-of-memory errors, and replays of recorded traces, as Python objects."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from gpuheap import _gpuheap
 from gpuheap._errors import OutOfMemory
 from gpuheap._heap import size
 
-#: Program, cause, evidence, fix, `True` if the form is known from documentation alone, and the
-#: text.
+#: An explanation: program, cause, evidence, fix, whether the error's form is known from
+#: documentation alone, and the explanation's text.
 Explained = tuple[str, str, list[tuple[str, int]], str, bool, str]
 
 
 class Explanation:
-    """An out-of-memory error: cause, figures, and the first remedy. `str()` has all of it."""
+    """The explanation of an out-of-memory error: cause, figures, and the first remedy. `str()`
+    returns the whole explanation."""
 
     def __init__(self, explained: Explained) -> None:
-        #: Program that raised the error: `"PyTorch"`.
+        #: Program that raised the error, such as `"PyTorch"`.
         self.program: str
         #: Cause, in a sentence.
         self.cause: str
         #: First remedy: a command, a setting or a line of code.
         self.fix: str
-        #: `True` if the form of the error is known from documentation and reports alone.
+        #: `True` if the form of the error is known only from documentation and reports.
         self.from_documentation: bool
         self.program, self.cause, figures, self.fix, self.from_documentation, self._text = explained
-        #: Figures that the cause follows from, by name, in bytes.
+        #: Figures that support the cause, in bytes, keyed by name.
         self.evidence: dict[str, int] = dict(figures)
 
     def __str__(self) -> str:
@@ -46,9 +47,9 @@ class Explanation:
 def explain(error: BaseException | str | None = None) -> Explanation | None:
     """Explains an out-of-memory error of PyTorch, CuPy, RMM, cuDF, Numba, JAX, PyCUDA or gpuheap.
 
-    Takes the exception, or a text with the error somewhere in it, such as a log. Without an
-    argument it explains the last uncaught error. Reads the causes of an exception too. `None` if no
-    known out-of-memory error is in it. Uses the rules of the command `gpuheap explain`.
+    Takes the exception, or a text that contains the error, such as a log. Without an argument,
+    explains the last uncaught error. Also reads the causes of an exception. Returns `None` if it
+    finds no known out-of-memory error. Uses the same rules as the command `gpuheap explain`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
@@ -74,9 +75,9 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
             return Explanation(_of_scope(one.figures))
         text = one if isinstance(one, str) else _text(one)
         if isinstance(one, OutOfMemory):
-            # The text rounds the sizes that the figures have to the byte.
+            # The error's text rounds its sizes. The figures are exact.
             text = f"{json.dumps(one.figures)}\n{text}"
-        # A text may have half of a character, and no UTF-8 form.
+        # A text may contain half of a surrogate pair, which has no UTF-8 form.
         explained = _gpuheap._explain(text.encode("utf-8", "replace").decode())
         if explained is not None:
             return Explanation(explained)
@@ -84,7 +85,7 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
 
 
 def _of_scope(figures: dict[str, Any]) -> Explained:
-    """Explains the error of a request beyond a scope's limit."""
+    """Explains the error for a request beyond a scope's limit."""
     cause = f"the limit of scope {figures['scope']!r} is reached"
     fix = f"raise the scope's limit by {size(figures['short_by'])}, or free what was requested inside it"
     evidence = [(name, figures[name]) for name in ("requested", "live", "limit")]
@@ -97,8 +98,8 @@ def _of_scope(figures: dict[str, Any]) -> Explained:
 
 
 def _text(error: BaseException) -> str:
-    """Returns the last lines of an exception's traceback, without its causes: `traceback` would
-    read them at each call."""
+    """Returns the last lines of an exception's traceback, without its causes. With them,
+    `traceback` would read all causes again at each call."""
     kind = type(error)
     name = (
         kind.__qualname__
@@ -108,7 +109,7 @@ def _text(error: BaseException) -> str:
     try:
         lines = [f"{name}: {error}", *map(str, getattr(error, "__notes__", ()))]
     except Exception:
-        # The exception's own code fails. Its class name remains.
+        # The exception's own code failed, so only the class name is known.
         return name
     return "\n".join(lines)
 
@@ -129,17 +130,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 class Replay:
-    """The verdict on the traces of a file. `str()` is the command's output."""
+    """The verdict on the traces of a file. `str()` returns the command's output."""
 
     def __init__(self, figures: str, text: str) -> None:
-        #: One dictionary for each trace, as `gpuheap replay --json` prints it
+        #: One dictionary for each trace, with the fields that `gpuheap replay --json` prints
         #: (docs/replay.schema.json).
         self.traces: list[dict[str, Any]] = json.loads(figures)
         self._text = text
 
     @property
     def gets_through(self) -> bool:
-        """`True` if every trace gets through on its device."""
+        """`True` if every trace completes on its device."""
         return all(trace["verdict"]["gets_through"] for trace in self.traces)
 
     def __str__(self) -> str:
@@ -163,11 +164,11 @@ def replay(
     recorded_only: bool = False,
 ) -> Replay:
     """Replays a PyTorch snapshot or an RMM log through models of allocators, without a GPU. The
-    verdict names settings and cards on which the program gets through. Takes the arguments of
+    verdict names settings and cards on which the program would complete. Takes the arguments of
     `gpuheap replay`.
 
-    Blocks until it is done, about a second per million events. Raises `OSError` for a missing file,
-    and `ValueError` for a file that is no trace or a wrong argument.
+    Blocks until the replay ends, about a second per million events. Raises `OSError` for a missing
+    file, and `ValueError` for a wrong argument or a file that is not a trace.
     """
     figures, text = _gpuheap._replay(
         fspath(path),

@@ -1,4 +1,5 @@
-"""Flushes that release memory kept only by tracebacks, dead threads' frames or notebook outputs."""
+"""Flushes that also release memory held only by tracebacks, ended threads' frames or notebook
+outputs."""
 
 from __future__ import annotations
 
@@ -17,17 +18,16 @@ _LAST = ("last_exc", "last_value", "last_type", "last_traceback")
 
 
 def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
-    """Collects Python's garbage, and gives all cached memory of the default heap back to the
-    driver.
+    """Collects Python's garbage, and returns all cached memory of the default heap to the driver.
 
-    With `tracebacks` it first releases the objects that an error left and no code needs:
+    With `tracebacks`, it first releases objects that an error left and no code needs:
     `sys.last_exc`, `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the
-    locals of threads that ended, where the traceback of an exception keeps them. The exceptions
-    themselves stay, with their text and lines. With `outputs` it also empties IPython's `Out`, `_`,
-    `__`, `___` and `_1`, `_2`... A frame that runs, or that a generator will resume, is never
-    touched.
+    locals of ended threads that an exception's traceback keeps. The exceptions themselves stay,
+    with their text and lines. With `outputs`, it also empties IPython's `Out`, `_`, `__`, `___` and
+    `_1`, `_2`... It never touches a frame that runs or that a generator will resume.
 
-    `released` of the report has the bytes that each freed. Waits for frees in flight.
+    The report's attribute `released` has the bytes that each release freed. Waits for frees in
+    flight.
     """
     gc.collect()
     released = []
@@ -62,7 +62,7 @@ def _forget_last_error() -> None:
 
 
 def _ipython() -> Any:
-    """Returns IPython's shell, if the program runs in one."""
+    """Returns IPython's shell. Returns `None` if the program does not run in IPython."""
     module = sys.modules.get("IPython")
     return module.get_ipython() if module is not None else None
 
@@ -80,7 +80,7 @@ def _forget_traceback(shell: Any) -> None:
 
 def _forget_outputs(shell: Any) -> None:
     shell.displayhook.flush()
-    # IPython's `flush` removes these from the user's namespace alone.
+    # IPython's `flush` removes these names only from the user's namespace.
     shell.user_ns_hidden.update(
         (name, "") for name in ("_", "__", "___") if name in shell.user_ns_hidden
     )
@@ -90,7 +90,7 @@ def _forget_outputs(shell: Any) -> None:
 
 
 def _frames_of_dead_threads() -> dict[str, list[types.FrameType]]:
-    """Returns frames of ended threads that a traceback keeps, by thread name."""
+    """Returns the frames of ended threads that a traceback keeps, keyed by thread name."""
     running = {id(frame) for _, frame in _frames.running_frames()}
     found: dict[str, dict[int, types.FrameType]] = {}
     for traceback in gc.get_objects():

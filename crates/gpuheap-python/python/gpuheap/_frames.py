@@ -1,4 +1,4 @@
-"""Frames of threads, read without leaving a trace of the reading."""
+"""Reads the frames of threads without keeping their locals alive."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def running_frames() -> list[tuple[int, types.FrameType]]:
-    """Returns the frames that run now, the innermost of each thread first, with the thread's
-    number. Frames of this package are left out."""
+    """Returns the frames that run now, each with its thread's number. The innermost frame of each
+    thread comes first. Leaves out frames of this package."""
     found = []
     innermost = sys._current_frames()
     while innermost:
         ident, running = innermost.popitem()
-        # A frame that held itself in `frame` would keep its locals after its end.
+        # Deletes `running`: if this function's own frame held itself, its locals would outlive the
+        # call.
         frame: types.FrameType | None = running
         del running
         while frame is not None:
@@ -34,7 +35,7 @@ def running_frames() -> list[tuple[int, types.FrameType]]:
 
 
 def local_names(frame: types.FrameType) -> dict[str, int]:
-    """Returns the `id` of each local of a frame, by name."""
+    """Returns the `id` of each local of a frame, keyed by name."""
     return {name: id(value) for name, value in _locals(frame).items()}
 
 
@@ -44,28 +45,28 @@ def local_values(frame: types.FrameType) -> list[Any]:
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:
-    """Copies a frame's locals: another thread may change them meanwhile. Empty for a class body
-    with a namespace of another type."""
+    """Copies a frame's locals, because another thread may change them meanwhile. Returns an empty
+    copy for a class body whose namespace is not a dict."""
     values = frame.f_locals
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         named = _plain.items(values) if _plain.is_a(values, dict) else []
         return {name: value for name, value in named if type(name) is str}
     found = dict(values)
-    # Until Python 3.13 a function's frame keeps the dictionary that this call made, and with it the
-    # values of its locals. Empties the dictionary, unless `locals()` or a debugger has it too.
+    # Until Python 3.13, `f_locals` leaves a dictionary in a function's frame that keeps the values
+    # alive. Empties the dictionary unless `locals()` or a debugger uses it too.
     if sys.version_info < (3, 13) and sys.gettrace() is None and sys.getrefcount(values) <= 3:
         values.clear()
     return found
 
 
 def place(frame: types.FrameType, line: int | None = None) -> str:
-    """`f at file:line`."""
+    """Returns a frame's place as `f() at file:line`."""
     code = frame.f_code
     return f"{code.co_qualname}() at {code.co_filename}:{line or frame.f_lineno}"
 
 
 def thread_names() -> dict[int | None, str]:
-    """Returns the names of the running threads, by number."""
+    """Returns the names of the running threads, keyed by thread number."""
     return {
         _of_thread(thread, threading.Thread.ident): name_of(thread)
         for thread in threading.enumerate()
@@ -73,8 +74,8 @@ def thread_names() -> dict[int | None, str]:
 
 
 def name_of(thread: threading.Thread) -> str:
-    """Returns the name of a thread. A subclass of the program may override the name: its code is
-    not run."""
+    """Returns the name of a thread. If the program's subclass overrides `name`, does not run the
+    override."""
     name = _of_thread(thread, threading.Thread.name)
     return name if type(name) is str else "?"
 
@@ -83,17 +84,17 @@ def _of_thread(thread: threading.Thread, getter: Any) -> Any:
     try:
         return getter.fget(thread)
     except Exception:
-        # Its class does not call the `__init__` of `Thread`.
+        # The thread's class does not call `Thread.__init__`.
         return None
 
 
 def is_alive(thread: threading.Thread) -> bool:
-    """Returns whether a thread runs, whatever its class says."""
+    """Returns whether a thread runs. Does not run code of the thread's class."""
     return any(thread is one for one in threading.enumerate())
 
 
 def dead_thread(frame: types.FrameType) -> threading.Thread | None:
-    """Returns the thread that ran a frame, if the thread ended."""
+    """Returns the ended thread that ran a frame. Returns `None` if the thread is still alive."""
     outermost = frame
     while outermost.f_back is not None:
         outermost = outermost.f_back
@@ -114,7 +115,7 @@ def is_suspended(frame: types.FrameType) -> bool:
 def resumable_on_stack() -> list[weakref.ref[Any]]:
     """Returns weak references to the generators and coroutines that run on this thread, the
     innermost first. Leaves out generators that `contextlib` or pytest drive: they are suspended
-    while the code of their block runs."""
+    while the code of their `with` block or test runs."""
     found = []
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
@@ -138,8 +139,8 @@ def _is_driver(frame: types.FrameType) -> bool:
 
 
 def _opener(frame: types.FrameType) -> Any:
-    """Returns the generator or the coroutine of a frame; `None` if the interpreter does not expose
-    it."""
+    """Returns the generator or the coroutine of a frame. Returns `None` if the interpreter does not
+    expose it."""
     if sys.version_info >= (3, 14):
         return frame.f_generator
     try:
@@ -153,7 +154,7 @@ def _opener(frame: types.FrameType) -> Any:
 
 
 def frame_of(node: Any) -> types.FrameType | None:
-    """Returns the frame of a generator or a coroutine that has not ended; `None` for other
+    """Returns the frame of a generator or coroutine that has not ended. Returns `None` for other
     objects."""
     kind = type(node)
     found: types.FrameType | None = None

@@ -1,4 +1,4 @@
-# The extension module, as type checkers read it. Its documentation is in its docstrings.
+# Type stubs of the extension module. Its docstrings contain the documentation.
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol, Self, final, overload
@@ -34,11 +34,11 @@ __all__ = [
 
 __version__: str
 
-# The protocol of PEP 688. Python's own library has it from 3.12 on.
+# The buffer protocol of PEP 688. Python's own library defines it from 3.12 on.
 class _SupportsBuffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-# Arrays of NumPy, whose types have the protocol from 3.12 on.
+# NumPy's arrays. Their types have the buffer protocol from Python 3.12 on.
 class _HasArrayInterface(Protocol):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...

@@ -1,6 +1,6 @@
-"""The heap with its reports: status, flush, leaks."""
+"""The class `Heap` with its reports: status, flush, leaks."""
 
-# The fields of named tuples get their types in the class.
+# The named tuples below declare the types of their fields in the class.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import namedtuple
 
 from gpuheap import _gpuheap
 
-# Not imported: `typing`, `json` and `html` take longer than all of gpuheap.
+# `typing`, `json` and `html` are not imported: they take longer than importing all of gpuheap.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes", "threads"))):
-    """A line of the program with its outstanding memory, and the names of the allocating
-    threads."""
+    """A line of the program: its outstanding memory, and the names of the threads that allocated
+    it."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes
 
 
 class Report:
-    """Figures of a heap: `str()` for people, `to_dict()` for programs, a table in a notebook. Each
-    figure is an attribute too."""
+    """Figures of a heap. `str()` returns them for people, `to_dict()` for programs, and a notebook
+    shows a table. Each figure is an attribute too."""
 
     def __init__(self, figures: dict[str, Any], text: str) -> None:
         self._figures = figures
@@ -80,7 +80,7 @@ class Report:
 
 
 class Status(Report):
-    """Memory of a heap and its device at one moment. From `Heap.status()`."""
+    """Memory of a heap and its device at one moment, returned by `Heap.status()`."""
 
 
 class Released(namedtuple("Released", ("name", "bytes"))):
@@ -96,8 +96,8 @@ class Released(namedtuple("Released", ("name", "bytes"))):
 
 
 class FlushReport(Report):
-    """Report of a flush: returned and remaining memory. From `Heap.flush()` and
-    `gpuheap.flush()`."""
+    """Report of a flush: returned and remaining memory. `Heap.flush()` and `gpuheap.flush()` return
+    it."""
 
     #: Objects that `gpuheap.flush(tracebacks=True)` released.
     released: list[Released] = []
@@ -114,7 +114,7 @@ class FlushReport(Report):
 
 
 class Leaks(tuple[Line, ...]):
-    """Lines that hold memory, most bytes first. From `Heap.leaks()`."""
+    """Lines that hold memory, most bytes first, returned by `Heap.leaks()`."""
 
     @property
     def bytes(self) -> int:
@@ -137,18 +137,19 @@ class Heap(_gpuheap.Heap):
         return Status(json.loads(figures), text)
 
     def flush(self) -> FlushReport:
-        """Returns all cached memory to the driver, with a report of the rest. Waits for frees in
-        flight."""
+        """Returns all cached memory to the driver. Returns a report of the returned and the
+        remaining memory. Waits for frees in flight."""
         import json
 
         figures, text = self._flush()
         return FlushReport(json.loads(figures), text)
 
     def adapt(self, structure: Any, narrow: bool = False) -> Any:
-        """Moves the arrays inside a structure to the device, and keeps the rest: dicts, lists,
-        tuples, named tuples and dataclasses are rebuilt. Arrays are objects with the buffer
-        protocol (NumPy's arrays, `array.array`, `memoryview`); numbers, texts and `bytes` stay.
-        With `narrow`, float64 becomes float32. `gpuheap.host` moves a structure back."""
+        """Returns a copy of a structure in which host arrays are replaced by device arrays.
+        Rebuilds dicts, lists, tuples, named tuples and dataclasses. Host arrays are objects with
+        the buffer protocol (NumPy's arrays, `array.array`, `memoryview`). Numbers, strings and
+        `bytes` stay. With `narrow`, float64 becomes float32. `gpuheap.host` moves a structure
+        back."""
         from gpuheap._adapt import adapt
 
         return adapt(self, structure, narrow)
@@ -159,7 +160,7 @@ class Heap(_gpuheap.Heap):
 
     def held(self) -> list[Held]:
         """Returns every outstanding allocation with its holders, most bytes first. Needs
-        `track="lines"`. Examines every object of the program: do not call it in loops.
+        `track="lines"`. Do not call it in loops: it examines every object of the program.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
@@ -172,7 +173,8 @@ class Heap(_gpuheap.Heap):
         return held(self)
 
     def meter(self) -> Meter:
-        """Begins to measure this heap: the peak of live memory, and the kept memory by line.
+        """Begins to measure this heap: the peak of live memory, and for each line the memory that
+        it keeps.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
@@ -193,24 +195,25 @@ class Heap(_gpuheap.Heap):
         limit: int | str | None = None,
         on_leak: str | Callable[[Scope], object] = "warn",
     ) -> Scope:
-        """Opens a scope: `with heap.scope("load", limit="6 GiB"):`, or a decorator.
+        """Opens a scope, as in `with heap.scope("load", limit="6 GiB"):`. The result is also a
+        decorator.
 
         The end of the scope frees the buffers that the code inside requested, in the order of their
-        streams, also after an exception. `Scope.keep` excepts a buffer, and so does the return from
-        a decorated function. The scope does not free objects of libraries: it reports them. The
-        code inside is all code that the block calls. Threads and asyncio tasks that the block
-        starts are outside, and so is code that runs while a generator that opened the scope is
-        suspended.
+        streams, also after an exception. It does not free a buffer that was passed to `Scope.keep`
+        or returned from a decorated function. It does not free objects of libraries either, but
+        reports them. The code inside is all code that the block calls. Threads and asyncio tasks
+        that the block starts are outside. If a generator opened the scope, code that runs while the
+        generator is suspended is outside too.
 
-        `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it
-        raises `gpuheap.OutOfMemory` with the scope's name. The limit counts requests of Python
-        code, made directly or through CuPy, Numba, cuda.core and PyCUDA. Only the heap's limit
-        counts requests of RMM and PyTorch: no Python may run below them.
+        `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond the
+        limit raises `gpuheap.OutOfMemory` with the scope's name. The limit counts requests of
+        Python code, made directly or through CuPy, Numba, cuda.core and PyCUDA. Requests of RMM and
+        PyTorch count only against the heap's limit, because no Python may run below them.
 
-        `on_leak` chooses the reaction if memory stays: `"warn"` (a `gpuheap.LeakWarning`),
-        `"raise"` (`gpuheap.Leaked`), `"ignore"`, or a function that gets the scope. If the scope
-        ends by an exception, the exception gets a note instead. A heap with `track="lines"` names
-        the lines.
+        `on_leak` is the reaction if memory outlives the scope: `"warn"` (a `gpuheap.LeakWarning`),
+        `"raise"` (`gpuheap.Leaked`), `"ignore"`, or a function that is called with the scope. If an
+        exception ends the scope, the exception gets a note instead. If the heap has
+        `track="lines"`, the report names the lines.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -228,7 +231,7 @@ class Heap(_gpuheap.Heap):
 
 
 _default: Heap | None = None
-# A signal's handler may need the default heap while it is made.
+# Reentrant, because a signal handler may request the default heap while this thread makes it.
 _default_lock = RLock()
 
 
@@ -241,25 +244,25 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_heap() -> Heap:
-    """Returns the heap that `gpuheap.status()`, `gpuheap.flush()` and the modules of libraries use:
-    set by `set_default_heap` or `install`, else made for the first device with the settings of the
-    environment."""
+    """Returns the heap that `gpuheap.status()`, `gpuheap.flush()` and the modules for libraries
+    use. `set_default_heap` or `install` sets it. If neither was called, makes it for the default
+    device with the settings of the environment."""
     global _default
     with _default_lock:
         if _default is None:
             made = Heap()
-            # Unless a signal's handler made it meanwhile.
+            # A signal handler may have made the default heap meanwhile. That heap stays.
             _default = made if _default is None else _default
         return _default
 
 
 def peek_default_heap() -> Heap | None:
-    """Returns the default heap, if there is one yet."""
+    """Returns the default heap. Returns `None` if it was not made yet."""
     return _default
 
 
 def set_default_heap(heap: Heap | None) -> Heap | None:
-    """Sets the heap that `default_heap` returns. Returns the earlier one."""
+    """Sets the heap that `default_heap` returns. Returns the previous one."""
     if heap is not None and not isinstance(heap, Heap):
         raise TypeError(f"the default heap is a gpuheap.Heap or None, not {type(heap).__name__}")
     global _default
@@ -274,7 +277,7 @@ def status() -> Status:
 
 
 def size(nbytes: int) -> str:
-    """Returns a size for people: `512.000 MiB`."""
+    """Returns a size as text for people, such as `512.000 MiB`."""
     if nbytes < 0:
         return f"-{size(-nbytes)}"
     if nbytes < 1024:

@@ -1,4 +1,4 @@
-"""Holders of GPU memory: the names through which the program reaches an object."""
+"""Finds the holders of GPU memory: the names through which the program reaches an object."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from gpuheap import _frames, _plain
 from gpuheap._heap import Heap, size
 from gpuheap._objects import memory_objects, memory_of
 
-# Most objects and levels that a search examines. A program of a million objects is searched in
-# about a second.
+# Limits of a search: objects and levels that it examines, and holders that it returns. With these
+# limits, a search in a program of a million objects takes about a second.
 _MOST_OBJECTS = 20_000
 _MOST_LEVELS = 32
 _MOST_HOLDERS = 8
 
-# Objects above which the objects that refer to them are found by a pass over all objects: the
-# collector compares each reference with each of the objects.
+# Maximum number of objects whose referrers the collector looks up. For more objects, one pass over
+# all objects is faster: the collector compares each reference with each of the objects.
 _FEW = 16
 _CHUNK = 200
 
-# Searches of several threads take turns: each would find objects that the others hold. After this
-# many seconds the others stop waiting: the search may hang in the program's own code.
+# Searches of several threads take turns, because each search would find the objects that another
+# search holds. A thread waits at most this many seconds: the other search may hang in the program's
+# own code.
 _turn = threading.RLock()
 _MOST_SECONDS = 30
 
@@ -54,10 +55,10 @@ def _in_turn() -> Iterator[None]:
 
 
 class Holder(NamedTuple):
-    """A name that keeps an object alive. Holds no object.
+    """A name that keeps an object alive. The `Holder` itself refers to no object.
 
-    `kind` is `"local"`, `"global"`, `"class"`, `"output"` (IPython's), `"traceback"` (an exception
-    that is kept), `"thread"`, `"cycle"` (waits for the collector) or `"unknown"`.
+    `kind` is `"local"`, `"global"`, `"class"`, `"output"` (of IPython), `"traceback"` (of an
+    exception that is kept), `"thread"`, `"cycle"` (waits for the collector) or `"unknown"`.
     """
 
     kind: str
@@ -71,7 +72,7 @@ class Holder(NamedTuple):
 
 
 class Held(NamedTuple):
-    """An allocation with its holders. From `Heap.held`."""
+    """An allocation with its holders, returned by `Heap.held`."""
 
     bytes: int
     file: str
@@ -92,10 +93,10 @@ class Held(NamedTuple):
 
 
 def holders(obj: Any) -> list[Holder]:
-    """Returns the holders of an object: a buffer, an array or any other.
+    """Returns the holders of a buffer, an array or any other object.
 
-    Walks from the object to the names that reach it. Each level between them takes as long as a run
-    of Python's collector: do not call it in loops. Changes nothing.
+    Walks from the object up to the names that reach it. Do not call it in loops: each level of the
+    walk takes as long as a run of Python's collector. Changes nothing.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -110,7 +111,7 @@ def holders(obj: Any) -> list[Holder]:
 
 
 def held(heap: Heap) -> list[Held]:
-    """Returns every outstanding allocation of a heap with its holders, most bytes first:
+    """Returns every outstanding allocation of a heap with its holders, most bytes first. Implements
     `Heap.held`."""
     records = heap._records()
     holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in records])
@@ -131,13 +132,13 @@ def held(heap: Heap) -> list[Held]:
 
 
 def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
-    """Returns the holders of objects with memory in a range of addresses."""
+    """Returns the holders of the objects whose memory is in a range of addresses."""
     return _holders_of_ranges([(address, nbytes)])[0]
 
 
 def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
-    """Returns the holders of objects with memory in each of some ranges: address and bytes. Ranges
-    do not overlap."""
+    """Returns, for each range of addresses, the holders of the objects whose memory is in it. A
+    range is an address and a number of bytes. Ranges do not overlap."""
     starts = sorted(ranges)
     with _in_turn():
         inside: dict[int, list[int]] = {}
@@ -165,28 +166,30 @@ def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
 
 
 def _without_parts(found: list[Holder]) -> list[Holder]:
-    """One name may hold an array and the buffer inside it. Each name is listed once."""
+    """Lists each name once. A name may occur twice: it holds an array and the buffer inside the
+    array."""
     unique = list(dict.fromkeys(found))
     named = [holder for holder in unique if holder.kind not in ("unknown", "cycle")]
     return (named or unique)[:_MOST_HOLDERS]
 
 
 class _Search:
-    """The objects that refer to some objects, level by level up to names.
+    """A search from objects up to the names that keep them alive, level by level.
 
-    `nodes` has the objects by number, and `above` the numbers of the objects that refer to each.
-    These two and the list of the current level are the only containers of objects here. The walk
-    leaves them out of its results.
+    `nodes` contains the found objects, keyed by `id`. `above` contains for each object the `id`s of
+    the objects that refer to it. Only these two and the list of the current level hold objects
+    here. The walk leaves them out of its results.
     """
 
     def __init__(self, targets: list[Any]) -> None:
         self.nodes: dict[int, Any] = {}
         self.above: dict[int, dict[int, None]] = {}
         self.is_complete = True
-        #: Names of parts of large containers, by the numbers of container and part.
+        #: Names of the parts of large containers, keyed by the `id` of the container, then of the
+        #: part.
         self.steps: dict[int, dict[int, str]] = {}
-        # A module may have a second name: multiprocessing's __mp_main__ is __main__. The first name
-        # counts.
+        # A module may have two names: multiprocessing's __mp_main__ is also __main__. Uses the
+        # first.
         self.modules: dict[int, str] = {}
         for name, module in _plain.items(sys.modules):
             variables = _plain.variables(module)
@@ -195,7 +198,8 @@ class _Search:
         self.threads = {id(thread): _frames.name_of(thread) for thread in threading.enumerate()}
         self.running = {id(frame) for _, frame in _frames.running_frames()}
         self._walk(targets)
-        # Only now are all objects held: the `id` of an ended object may be another's by now.
+        # Reads `id`s only now that `nodes` holds all objects: the `id` of an ended object may be
+        # reused.
         names = _frames.thread_names()
         self.handled = _handled(names)
         self.locals: dict[int, list[tuple[str, str]]] = {}
@@ -253,9 +257,9 @@ class _Search:
         )
 
     def holders_of(self, target: int) -> list[Holder]:
-        """Returns the shortest path from each name down to an object."""
+        """Returns for each name the shortest path from the name to an object."""
         found: list[Holder] = []
-        # Paths from a node down to the target, the shortest first.
+        # Paths from a node to the target, the shortest first.
         ways: list[tuple[int, ...]] = [(target,)]
         seen = {target: 1}
         while ways and len(found) < _MOST_HOLDERS:
@@ -272,7 +276,7 @@ class _Search:
         return found[:_MOST_HOLDERS] or self._unnamed(target, set(seen))
 
     def _names(self, way: tuple[int, ...]) -> list[Holder]:
-        """Returns the names of a path's first node."""
+        """Returns the names that hold the first node of a path."""
         number = way[0]
         node = self.nodes[number]
         held = way[1] if len(way) > 1 else None
@@ -288,7 +292,8 @@ class _Search:
                     )
                 ]
         if number not in self.locals and number not in self.handled and not self._is_root(node):
-            # Most nodes have no name. Their path may lead through large containers.
+            # Most nodes have no name. Skips `_path` for them: it is slow if the path contains large
+            # containers.
             return []
         below = self._path(way)
         found = [
@@ -371,9 +376,10 @@ class _Search:
         return []
 
     def _cycle(self, target: int) -> list[int]:
-        """Returns the objects above one that refer to each other in a circle."""
-        # A nested recursive function would refer to itself, and keep this object until the
-        # collector runs.
+        """Returns a reference cycle above an object, as `id`s. Returns an empty list if there is no
+        cycle."""
+        # Uses a loop: a nested recursive function would refer to itself, and keep this object alive
+        # until the collector runs.
         way, left = [target], [iter(self.above.get(target, ()))]
         done: set[int] = set()
         while way:
@@ -389,7 +395,8 @@ class _Search:
         return []
 
     def _step(self, outer: Any, node: Any, child: int) -> str:
-        """Returns how `node` names `child`, inside `outer`."""
+        """Returns how `node` refers to `child`, as code. `outer` is the object that refers to
+        `node`."""
         kind = type(node)
         if kind is types.TracebackType:
             return ""
@@ -409,7 +416,7 @@ class _Search:
         return _attribute(node, child)
 
     def _part(self, node: Any, child: int) -> str | None:
-        """Returns the key or the index of `child` in a container."""
+        """Returns the key or the index of `child` in the container `node`."""
         parts: Any = None
         if _plain.is_a(node, dict):
             parts = ((value, key) for key, value in _plain.items(node))
@@ -432,7 +439,7 @@ _TRACEBACK: Any = vars(BaseException)["__traceback__"].__get__
 
 
 def len_of(node: Any) -> int:
-    """Returns the length of a dictionary, a list or a tuple, without code of its class."""
+    """Returns the length of a dictionary, a list or a tuple. Runs no code of its class."""
     for kind in (dict, list, tuple):
         if _plain.is_a(node, kind):
             return kind.__len__(node)
@@ -440,10 +447,10 @@ def len_of(node: Any) -> int:
 
 
 def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
-    """Returns the objects that refer to one of a level. Notes in `ours` the containers of the
-    search itself."""
+    """Returns the objects that refer to an object of `level`. Adds the `id`s of the search's own
+    containers to `ours`."""
     if len(level) <= _FEW:
-        # Python 3.13 shows the tuple of the call's arguments as a referrer.
+        # From Python 3.13 on, the tuple of the call's arguments is a referrer too.
         arguments = tuple(level)
         ours.add(id(arguments))
         return gc.get_referrers(*arguments)
@@ -460,12 +467,12 @@ def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]
 
 
 def vars_of_module(frame: types.FrameType) -> int:
-    """Returns the `id` of a frame's variables if they are a module's globals; else 0."""
+    """Returns the `id` of the globals of a module's frame. Returns 0 for other frames."""
     return id(frame.f_globals) if frame.f_code.co_name == "<module>" else 0
 
 
 def _handled(names: dict[int | None, str]) -> dict[int, str]:
-    """Returns the exceptions that threads handle now, by number."""
+    """Returns the names of threads that handle an exception now, keyed by the exception's `id`."""
     return {
         id(error[1] if type(error) is tuple else error): names.get(ident, str(ident))
         for ident, error in sys._current_exceptions().items()
@@ -480,7 +487,7 @@ def _is_output(module: str, key: str) -> bool:
 
 
 def _attribute(node: Any, child: int) -> str:
-    """Returns `.name` of an attribute."""
+    """Returns `.name` for the attribute of `node` that contains `child`."""
     variables = _plain.variables(node)
     if variables is not None:
         for name, value in _plain.items(variables):

@@ -1,4 +1,4 @@
-"""One heap for all libraries of a process."""
+"""Makes one heap serve all libraries of a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Undo = Callable[[], object]
 
 
 class Outcome(NamedTuple):
-    """The outcome of `install` for one library: an action, or the reason for none."""
+    """The outcome of `install` for one library. `text` names the action, or why it was not done."""
 
     done: bool
     text: str
@@ -23,7 +23,8 @@ class Outcome(NamedTuple):
 
 
 class Installed:
-    """The result of `gpuheap.install`: `heap`, and an `Outcome` for each of `libraries`."""
+    """The result of `gpuheap.install`: `heap`, and `libraries` with an `Outcome` for each
+    library."""
 
     def __init__(self, heap: _heap.Heap, before: _heap.Heap | None, given: tuple[Any, ...]) -> None:
         self.heap = heap
@@ -33,9 +34,9 @@ class Installed:
         self._undos: list[tuple[str, Undo | None]] = []
 
     def undo(self) -> dict[str, str]:
-        """Restores the earlier allocators, the last one first, and the default heap. Memory that
-        libraries hold stays valid. Returns the libraries that keep the heap, with the reason. A
-        second call does nothing."""
+        """Restores the earlier allocators in reverse order, and the earlier default heap. Memory
+        that libraries hold stays valid. Returns the libraries that keep the heap, each with the
+        reason. A second call does nothing."""
         global _current
         if _current is not self:
             return {}
@@ -69,7 +70,8 @@ _current: Installed | None = None
 
 
 def installed() -> Installed | None:
-    """Returns the result of the last `install`; `None` before it, and after `undo`."""
+    """Returns the result of the last `install`. Returns `None` before `install` and after
+    `undo`."""
     return _current
 
 
@@ -84,11 +86,11 @@ def install(
     """Makes one heap serve the libraries of the process, and makes it the default heap. Call it
     before anything uses the GPU.
 
-    The heap is `heap`, or a new one of `device` with `limit` and the `settings` of `gpuheap.Heap`.
-    `libraries` is `"auto"` for all installed ones, or names: `cuda.core`, `cupy`, `jax`, `numba`,
-    `pycuda`, `rmm`, `torch`. They are imported. A library that cannot be served does not stop the
-    others: print the result to see the outcome for each. A second call with the same arguments
-    returns the first result, as does `gpuheap.installed()`.
+    The heap is `heap`, or a new heap of `device` with `limit` and the `settings` of `gpuheap.Heap`.
+    `libraries` is `"auto"` for all installed libraries, or some of these names: `cuda.core`,
+    `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports them. If one library cannot
+    be served, the others still are: print the result to see each outcome. A second call with the
+    same arguments returns the first result, as does `gpuheap.installed()`.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")
@@ -99,7 +101,7 @@ def install(
     """
     global _current
     names = _names(libraries)
-    # Objects of one device are compared by its name.
+    # Compares devices by name: each opening of a device makes a new object.
     given = (limit, names, libraries == "auto", heap, getattr(device, "name", device), settings)
     if _current is not None:
         if _current._given == given:
@@ -119,7 +121,7 @@ def install(
         for name in names:
             made.libraries[name] = _served(made, name, asked=libraries != "auto")
     except BaseException:
-        # Ctrl-C while a library is imported: the caller has no object to undo with yet.
+        # An interrupt during an import. The caller has no object yet to call `undo` on.
         made.undo()
         raise
     return made
@@ -132,7 +134,7 @@ def _served(made: Installed, name: str, asked: bool) -> Outcome:
     try:
         text, undo = serve(made.heap)
     except Exception as error:
-        # A library that is broken or too old does not leave the others out.
+        # A library that is broken or too old does not stop the others.
         return Outcome(False, str(error) or type(error).__name__)
     made._undos.append((name, undo))
     return Outcome(True, text)
@@ -162,7 +164,7 @@ def _cuda_core(heap: _heap.Heap) -> tuple[str, Undo]:
 
     from gpuheap import cuda_core
 
-    # A device has a memory resource once it is current.
+    # A device has no memory resource before it is made current.
     Device(heap.device.ordinal).set_current()
     made = cuda_core.install(heap)
     return "memory resource of the device", lambda: cuda_core.uninstall(made)
@@ -209,7 +211,8 @@ def _torch(heap: _heap.Heap) -> tuple[str, Undo | None]:
     return "allocator", None
 
 
-#: Hooks by the name of the library, with the module that shows whether it is installed.
+#: Hooks, keyed by library. Each is the module that shows whether the library is installed, and the
+#: function that installs the hook.
 _LIBRARIES: dict[str, tuple[str, Callable[[_heap.Heap], tuple[str, Undo | None]]]] = {
     "torch": ("torch", _torch),
     "rmm": ("rmm", _rmm),

@@ -1,4 +1,5 @@
-"""Meters: GPU memory of a section of a program, of heaps and of PyTorch's own allocator."""
+"""Meters of the GPU memory that a section of a program takes from heaps and PyTorch's own
+allocator."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from gpuheap._heap import Line, size
 
 
 class Reading(NamedTuple):
-    """GPU memory since a meter was made. From `Meter.read()`. Bytes."""
+    """GPU memory in bytes since a meter was made, returned by `Meter.read()`."""
 
-    #: Most bytes live at once, above the live bytes at the start. For several allocators, the sum
-    #: of their peaks.
+    #: Peak of the live bytes above the live bytes at the start. For several allocators, the sum of
+    #: their peaks.
     peak: int
-    #: Bytes live now, above the live bytes at the start; 0 if fewer are live.
+    #: Live bytes now minus live bytes at the start, at least 0.
     kept: int
-    #: Lines that hold more or less than at the start, the largest growth first. Counts and bytes
-    #: are the differences. Needs a heap with `track="lines"`.
+    #: Lines that hold more or less memory than at the start, the largest growth first. Counts and
+    #: bytes are the differences from the start. Needs a heap with `track="lines"`.
     lines: list[Line]
 
     def __str__(self) -> str:
@@ -27,9 +28,10 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """A measurement that begins with its making. From `gpuheap.meter()` and `Heap.meter()`.
+    """A measurement of GPU memory that begins when the meter is made. `gpuheap.meter()` and
+    `Heap.meter()` return it.
 
-    Counts all threads, and all libraries that use the heap. Meters may overlap.
+    It counts all threads, and all libraries that use the heap. Meters may overlap in time.
     """
 
     def __init__(self, heap: _heap.Heap | None) -> None:
@@ -50,7 +52,7 @@ class Meter:
         heap = _heap.peek_default_heap() if self._is_default else self._heap
         earlier = self._lines
         if heap is not None and heap is not self._heap:
-            # The default heap was made or replaced in the section.
+            # The default heap was made or replaced after the meter was made.
             stats = heap.stats()
             peak, kept, earlier = peak + stats["live_peak"], kept + stats["live"], {}
         for device, cuda in self._torch_devices():
@@ -79,14 +81,15 @@ def meter() -> Meter:
 
 
 def live_bytes() -> int:
-    """Returns the live bytes of the default heap and PyTorch's allocator. Opens no device."""
+    """Returns the live bytes of the default heap plus those of PyTorch's allocator. Opens no
+    device."""
     heap = _heap.peek_default_heap()
     own = heap.stats()["live"] if heap is not None else 0
     return own + sum(_torch_live().values())
 
 
 def _lines(heap: _heap.Heap | None) -> dict[tuple[str, int, str], Line]:
-    """Returns the lines that hold memory, by file, line and function."""
+    """Returns the lines that hold memory, keyed by file, line and function."""
     if heap is None or not heap.tracks:
         return {}
     return {(line.file, line.line, line.function): line for line in heap.leaks()}
@@ -114,8 +117,8 @@ def _torch_live() -> dict[int, int]:
 
 
 def _torch_devices() -> list[tuple[int, Any]]:
-    """Returns the devices on which PyTorch's own allocator is in use. Empty if a heap replaced it:
-    the heap has the figures."""
+    """Returns the devices on which PyTorch's own allocator is in use. Returns an empty list if a
+    heap replaced that allocator, because the heap then counts the memory."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     try:
@@ -125,6 +128,6 @@ def _torch_devices() -> list[tuple[int, Any]]:
         for device in devices:
             cuda.memory_allocated(device)
     except RuntimeError:
-        # A pluggable allocator has no such statistics.
+        # PyTorch with a pluggable allocator has no such statistics.
         return []
     return [(device, cuda) for device in devices]

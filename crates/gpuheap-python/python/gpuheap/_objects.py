@@ -1,4 +1,4 @@
-"""Python objects that hold device memory: gpuheap's, and other libraries'."""
+"""Finds Python objects of gpuheap and of other libraries that hold device memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from gpuheap import _frames, _gpuheap, _plain
 
 _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
-# Objects that are examined together. Most of them have a known class.
+# Number of objects that are examined together. Most of them have a class that was already seen.
 _CHUNK = 500
 
 
 def memory_of(holder: Any) -> tuple[int, int] | None:
-    """Returns address and bytes of the device memory that an object holds; `None` if it holds none.
-    Of the object's class, runs only the code that returns the address."""
+    """Returns address and bytes of the device memory that an object holds. Returns `None` if it
+    holds no device memory. Runs only the code of the object's class that returns the address."""
     try:
         return _memory_of(holder, type(holder))
     except KeyboardInterrupt:
         raise
     except BaseException:
-        # The object has no address, such as a tensor that needs gradients.
+        # Some objects have no address, such as a tensor that needs gradients.
         return None
 
 
@@ -29,7 +29,7 @@ def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
     if any(kind is own for own in _OWN):
         return None if holder.freed else (holder.ptr, holder.nbytes)
     if _plain.has(kind, "untyped_storage"):
-        # A PyTorch tensor on the host has a storage too.
+        # A PyTorch tensor in host memory has a storage too.
         if not holder.is_cuda:
             return None
         storage = holder.untyped_storage()
@@ -47,17 +47,19 @@ def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
 
 
 def memory_objects() -> list[Any]:
-    """Returns all objects that may hold device memory, if Python's collector knows them or objects
-    that refer to them. Examines every object of the program, and runs no code of it."""
+    """Returns all objects that may hold device memory. Finds an object if Python's collector tracks
+    it or an object that refers to it. Examines every object of the program, and runs no code of the
+    program."""
     found: dict[int, Any] = {}
     look = _Look(found)
     everything, chunk = gc.get_objects(), []
     for start in range(0, len(everything), _CHUNK):
         chunk = everything[start : start + _CHUNK]
         look.at(chunk)
-        # The collector does not track a buffer: it refers to no other object.
+        # The collector does not track a buffer, because a buffer refers to no other object.
+        # Examines the objects that the chunk refers to as well.
         look.at(gc.get_referents(*chunk))
-    # They have the dictionaries of locals, and would keep them filled.
+    # These lists contain dictionaries of frames' locals, and would keep the locals alive.
     del everything, chunk
     for _, frame in _frames.running_frames():
         look.at(_frames.local_values(frame))
@@ -65,17 +67,17 @@ def memory_objects() -> list[Any]:
 
 
 class _Look:
-    """An examination of many objects. It lasts as long as one search, because it keeps their
-    classes alive."""
+    """An examination of many objects. Use it for one search only, because it keeps the classes of
+    the objects alive."""
 
     def __init__(self, found: dict[int, Any]) -> None:
         self.found = found
-        # By the `id` of a class: hashing the class may run code of its metaclass.
+        # Classes, keyed by `id`: hashing a class may run code of its metaclass.
         self.kinds: dict[int, type] = {}
         self.holding: set[int] = set()
 
     def at(self, objects: list[Any]) -> None:
-        """Notes the objects that may hold device memory."""
+        """Adds the objects that may hold device memory to `found`."""
         numbers = set(map(id, map(type, objects)))
         if not numbers <= self.kinds.keys():
             for one in objects:
@@ -99,18 +101,18 @@ def may_hold(kind: type) -> bool:
 
 
 def _is_of_cuda_core(kind: type) -> bool:
-    """Returns `True` for buffers of cuda.core. They have no array interface."""
+    """Returns `True` for the class of cuda.core's buffers. They have no CUDA array interface."""
     return _plain.has(kind, "memory_resource") and _plain.module_of(kind).startswith("cuda.core")
 
 
 def _is_of_pycuda(kind: type) -> bool:
-    """Returns `True` for gpuheap's pointers in PyCUDA's arrays. The collector does not track them,
-    so a search from the buffer inside ends at them."""
+    """Returns `True` for the class of gpuheap's pointers in PyCUDA's arrays. The collector does not
+    track a pointer, so a search upwards from its buffer would end there."""
     return _plain.module_of(kind) == "gpuheap.pycuda"
 
 
 def _span(interface: dict[str, Any]) -> int:
-    """Returns the bytes from the first element to the end of the last one."""
+    """Returns the number of bytes from the start of the first element to the end of the last."""
     shape: tuple[int, ...] = interface["shape"]
     item = int(interface["typestr"][2:])
     if 0 in shape:

@@ -1,12 +1,12 @@
-"""Reads of objects without code of their classes: a search meets every object of the program.
-Attributes may load a module, fail, or come from a metaclass."""
+"""Reads objects without running code of their classes. A search meets every object of the program.
+Reading an attribute may load a module, fail, or run code of a metaclass."""
 
 from __future__ import annotations
 
 import types
 from typing import Any
 
-# C's own descriptors: a metaclass may override each attribute.
+# Descriptors of `type` itself: a metaclass may override each of these attributes.
 _MRO: Any = type.__dict__["__mro__"].__get__
 _CONTENTS: Any = type.__dict__["__dict__"].__get__
 _QUALNAME: Any = type.__dict__["__qualname__"].__get__
@@ -18,18 +18,18 @@ _MOST_TRIES = 1000
 
 
 def is_a(node: Any, kind: type) -> bool:
-    """Returns `True` for an instance of a class or a subclass. `isinstance` would also run code of
-    the object."""
+    """Returns `True` for an instance of a class or a subclass. `isinstance` would also run the
+    object's own code."""
     return issubclass(type(node), kind)
 
 
 def contents(kind: type) -> Any:
-    """Returns the names that a class itself defines."""
+    """Returns the namespace of a class, without the names of its bases."""
     return _CONTENTS(kind)
 
 
 def classes(kind: type) -> tuple[type, ...]:
-    """Returns a class and its bases, in the order of resolution."""
+    """Returns a class and its bases, in method resolution order."""
     found: tuple[type, ...] = _MRO(kind)
     return found
 
@@ -40,7 +40,8 @@ def has(kind: type, name: str) -> bool:
 
 
 def variables(node: Any) -> dict[Any, Any] | None:
-    """Returns the dictionary of an object's attributes; `None` if it has none."""
+    """Returns the dictionary of an object's attributes. Returns `None` if the object has no
+    dictionary."""
     for kind in _MRO(type(node)):
         slot = _CONTENTS(kind).get("__dict__")
         if type(slot) is _SLOTS[0] or type(slot) is _SLOTS[1]:
@@ -53,15 +54,15 @@ def variables(node: Any) -> dict[Any, Any] | None:
 
 
 def items(table: Any) -> list[tuple[Any, Any]]:
-    """Returns the items of a dictionary or of a class's namespace, as a list: a copy as a
-    dictionary would compare keys."""
+    """Returns the items of a dictionary or of a class's namespace as a list. Copying them to a
+    dictionary would compare keys, which may run the program's code."""
     for _ in range(_MOST_TRIES):
         try:
             return list(
                 table.items() if type(table) is types.MappingProxyType else dict.items(table)
             )
         except RuntimeError:
-            # Another thread changed the dictionary meanwhile.
+            # Another thread changed the dictionary during the read.
             continue
     return []
 

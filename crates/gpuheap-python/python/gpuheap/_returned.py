@@ -1,4 +1,4 @@
-"""Device memory inside the value that a function returns."""
+"""Finds device memory inside the value that a function returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
 _ATOMS = frozenset(
     (int, float, str, bytes, bool, complex, type(None), bytearray, memoryview, range, slice)
 )
-#: Types of objects that are no data, and lead to the whole program.
+#: Types of objects that are not data. Following them would lead through the whole program.
 _CODE = (
     type,
     types.ModuleType,
@@ -25,15 +25,15 @@ _CODE = (
     types.FrameType,
 )
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
-#: Most containers and objects that are searched. A larger result is no structure of arrays.
+#: Maximum number of objects that are searched. A larger result is not a structure of arrays.
 _MOST = 100_000
 
 
 def memory_in(result: Any) -> Iterator[Any]:
-    """Returns the buffers and arrays in a value: the value itself, and inside lists, tuples, sets,
-    dictionaries and attributes of objects, dataclasses included."""
+    """Returns the buffers and arrays in a value: the value itself, and those inside lists, tuples,
+    sets, dictionaries and attributes of objects, including dataclasses."""
     seen: set[int] = set()
-    # Keeps the objects: the `id` of an ended object may be another's.
+    # `kept` holds the objects: the `id` of an ended object may be reused.
     left, kept = [result], []
     while left:
         one = left.pop()
@@ -46,7 +46,7 @@ def memory_in(result: Any) -> Iterator[Any]:
             if not one.freed:
                 yield one
         elif _plain.has(kind, "untyped_storage"):
-            # The limit does not count PyTorch's tensors.
+            # A scope's limit does not count PyTorch's tensors.
             continue
         elif may_hold(kind):
             if memory_of(one) is not None:
@@ -61,7 +61,7 @@ def memory_in(result: Any) -> Iterator[Any]:
 
 
 def _parts(one: Any) -> list[Any]:
-    """Returns the parts of an object, without code of its class."""
+    """Returns the parts of an object. Runs no code of its class."""
     if any(_plain.is_a(one, kind) for kind in _CODE):
         return []
     if _plain.is_a(one, dict):

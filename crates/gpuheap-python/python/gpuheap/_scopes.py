@@ -1,4 +1,4 @@
-"""Scopes: sections of a program whose GPU memory is limited, and free at the end."""
+"""Scopes: sections of a program whose GPU memory is limited, and freed at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # The latest open scope of a context. The extension module reads it to find the scope that governs
-# the calling code.
+# the caller.
 current: ContextVar[_gpuheap._Account | None] = ContextVar("gpuheap_scope", default=None)
 
 _ON_LEAK = ("warn", "raise", "ignore")
@@ -37,8 +37,8 @@ class Leak(NamedTuple):
     address: int
 
     def holders(self) -> list[Any]:
-        """Returns the holders: `Holder` objects. Walks Python's objects: about a second for a
-        million."""
+        """Returns the holders, as `Holder` objects. Walks Python's objects, which takes about a
+        second per million objects."""
         from gpuheap._holders import holders_of_memory
 
         return holders_of_memory(self.address, self.bytes)
@@ -53,8 +53,8 @@ class Leak(NamedTuple):
 
 
 def _place_of(buffer: Any) -> tuple[int, int] | None:
-    """Returns address and bytes of a buffer, an array or a library's object; `None` for memory of
-    the host."""
+    """Returns address and bytes of a buffer, an array or a library's object. Returns `None` for
+    host memory."""
     if isinstance(buffer, _gpuheap.HostBuffer):
         return None
     if isinstance(buffer, _gpuheap.Array):
@@ -73,8 +73,8 @@ def _place_of(buffer: Any) -> tuple[int, int] | None:
 
 
 class _Failures:
-    """Failures at the end of a scope, raised after all other steps of the end. A context manager
-    that keeps the exception of each step."""
+    """A context manager that keeps the exceptions of the steps at a scope's end. They are raised
+    after all steps have run."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -89,11 +89,13 @@ class _Failures:
         return True
 
     def tell(self, body: BaseException | None) -> None:
-        """Raises the first failure, with notes of the others. If the body of the scope raised an
-        exception, the body's exception gets the notes instead, unless the end was interrupted."""
+        """Raises the first failure, with notes about the others. If the body of the scope raised an
+        exception, that exception gets the notes and no failure is raised, unless an interrupt is
+        among the failures."""
         if not self._kept:
             return
-        # An interrupt comes first. Empties the list: exceptions hold the frames that they passed.
+        # Sorts interrupts to the front. Empties `_kept`, because an exception holds the frames that
+        # it passed.
         kept, self._kept = sorted(self._kept, key=lambda error: isinstance(error, Exception)), []
         raised = body if body is not None and isinstance(kept[0], Exception) else kept.pop(0)
         where = f"the end of scope {self._scope.name!r} also failed"
@@ -108,10 +110,11 @@ class _Failures:
 
 
 class Scope:
-    """A section of a program. From `Heap.scope`, `gpuheap.scope` and `gpuheap.thread_scope`.
+    """A section of a program whose GPU memory is limited, and freed at the end. Made by
+    `Heap.scope`, `gpuheap.scope` and `gpuheap.thread_scope`.
 
-    A context manager, and a decorator of functions and async functions; a decorated function opens
-    a scope of its own for each call.
+    A scope is a context manager, and a decorator for functions and async functions. A decorated
+    function opens a separate scope for each call.
     """
 
     def __init__(
@@ -132,9 +135,9 @@ class Scope:
         self._account: _gpuheap._Account | None = None
         #: Memory that outlived the scope, most bytes first. Needs a heap with `track="lines"`.
         self.leaked: list[Leak] = []
-        #: Bytes that outlived the scope, without kept memory.
+        #: Bytes that outlived the scope and were not passed to `keep`.
         self.leaked_bytes = 0
-        #: Bytes of own buffers that the end of the scope freed.
+        #: Bytes of the scope's own buffers that its end freed.
         self.freed_bytes = 0
         #: Name of the thread that opened the scope.
         self.thread = ""
@@ -145,19 +148,20 @@ class Scope:
 
     @property
     def live(self) -> int:
-        """Live bytes that were requested inside. Memory of other threads and tasks is not
-        counted."""
+        """Live bytes that were requested inside the scope. Does not count memory that other threads
+        and tasks requested."""
         return self._opened().live
 
     @property
     def own_peak(self) -> int:
-        """Most bytes that were requested inside and live at once. The limit bounds them."""
+        """Peak of the live bytes that were requested inside the scope. The scope's limit bounds
+        it."""
         return self._opened().peak
 
     def keep(self, buffer: Any) -> Any:
-        """Keeps a buffer beyond the scope, and returns it. The scope around, if any, frees the
-        buffer at its own end. Keeps the whole memory of an array, even if a part of it is passed. A
-        kept object of a library is not reported.
+        """Keeps a buffer beyond the scope, and returns it. If there is an outer scope, that scope
+        frees the buffer at its own end. If a part of an array is passed, keeps the whole memory of
+        the array. A library's object that is kept is not reported as a leak.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -172,7 +176,7 @@ class Scope:
         return buffer
 
     def _keep_inside(self, result: Any) -> Any:
-        """Keeps all memory in the result of a function."""
+        """Keeps all memory in the result of a decorated function."""
         account = self._opened()
         if account.live or account.owned:
             from gpuheap._returned import memory_in
@@ -198,9 +202,9 @@ class Scope:
         account = self._opened()
         account.close()
         _open.pop(account.number, None)
-        # A framework may enter the scope in one context and leave it in another, and a program may
-        # leave it before a scope inside it. In both cases the current scope stays, and skips this
-        # one.
+        # A framework may enter the scope in one context and leave it in another. A program may
+        # leave it before a scope inside it. In both cases `current` contains another scope, and
+        # stays unchanged: later look-ups skip the closed scope.
         if current.get() is account:
             current.set(account.before)
         failures = _Failures(self)
@@ -217,7 +221,7 @@ class Scope:
                 self._tell(error)
         failures.tell(error)
 
-    #: Frames from a warning to the code of the program.
+    #: Number of frames from a warning up to the program's code.
     _level = 3
 
     def _opened(self) -> _gpuheap._Account:
@@ -228,11 +232,12 @@ class Scope:
         return self._account
 
     def _used(self) -> Heap:
-        """Returns the heap: given, or the default heap at the first use."""
+        """Returns the heap that was passed. Without it, returns the default heap."""
         return self._heap or default_heap()
 
     def _free_own(self, account: _gpuheap._Account, failures: _Failures) -> list[str]:
-        """Frees the scope's own buffers. Returns the texts of warnings."""
+        """Frees the scope's own buffers. Returns the texts of warnings about buffers that could not
+        be freed."""
         viewed = []
         for buffer in account.take_owned():
             with failures:
@@ -267,7 +272,8 @@ class Scope:
     def _tell(self, error: BaseException | None) -> None:
         text = self.report()
         if error is not None:
-            # The traceback in flight holds the objects of its frames: they are no leak yet.
+            # The traceback of `error` holds the objects of its frames. They may be no leak, so only
+            # a note is added.
             error.add_note(text)
         elif callable(self._on_leak):
             self._on_leak(self)
@@ -277,8 +283,8 @@ class Scope:
             warnings.warn(text, LeakWarning, stacklevel=self._level)
 
     def report(self, holders: bool = False) -> str:
-        """Returns the memory that outlived the scope as a text; with `holders`, with its
-        holders."""
+        """Returns a text about the memory that outlived the scope. With `holders`, the text names
+        the holders too."""
         if not self.leaked_bytes:
             return f"scope {self.name!r}: nothing outlived it"
         lines = [
@@ -326,7 +332,7 @@ class Scope:
         return f"<gpuheap.Scope {self.name!r}>"
 
 
-# Open scopes by number.
+# Open scopes, keyed by number.
 _open: weakref.WeakValueDictionary[int, Scope] = weakref.WeakValueDictionary()
 
 
@@ -342,8 +348,8 @@ def scope(
 
 
 def current_scope() -> Scope:
-    """Returns the innermost open scope that governs the calling code. A decorated function gets its
-    own scope by this call. Outside of all scopes it raises `gpuheap.BadInput`.
+    """Returns the innermost open scope that governs the caller. In a decorated function, this is
+    the scope of the current call. Outside of all scopes it raises `gpuheap.BadInput`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -386,7 +392,8 @@ def thread_scope(
     on_leak: str | Callable[[Scope], object] = "warn",
     heap: Heap | None = None,
 ) -> Any:
-    """Returns a scope for the function of a thread. The default name is the thread's.
+    """Returns a scope that decorates the function of a thread. The scope's default name is the
+    thread's.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -403,7 +410,8 @@ def thread_scope(
 
 
 def _is_read(buffer: Any) -> bool:
-    """Returns whether an array made by the CUDA array interface may refer to the buffer. Such an
-    array holds the object, and ignores `free`. An exposed live object counts as held: the interface
-    has no end, and counts of references differ between versions."""
+    """Returns whether an array made through the CUDA array interface may refer to the buffer. Such
+    an array holds the buffer, and does not notice `free`. An exposed buffer that is alive counts as
+    held. The interface does not report the end of a use, and reference counts differ between Python
+    versions."""
     return getattr(buffer, "_exposed", False)

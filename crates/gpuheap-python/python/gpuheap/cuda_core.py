@@ -8,11 +8,11 @@
     gpuheap.cuda_core.install()             # device.allocate and all that uses it
     buffer = device.allocate(1 << 20, stream=device.create_stream())
 
-`resource()` makes the memory resource alone, to be passed as an argument. Needs cuda-core 1.0 or
-newer.
+`resource()` makes the memory resource without installing it, to be passed as an argument. Needs
+cuda-core 1.0 or newer.
 """
 
-# Type checkers take the library for this module, by its name.
+# Type checkers confuse the library with this module, which has the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 def resource(heap: _heap.Heap | None = None) -> MemoryResource:
     """Returns a `cuda.core.MemoryResource` over `heap`, or over the default heap.
 
-    A buffer is freed when it is closed or collected, after the work of its allocating stream and of
-    the stream that it is closed on. Running out of memory raises `gpuheap.OutOfMemory`.
+    A buffer is freed when it is closed or collected. The free comes after the work of the stream
+    that it was allocated on, and of the stream that it is closed on. If memory runs out, an
+    allocation raises `gpuheap.OutOfMemory`.
     """
     heap = _heap.default_heap() if heap is None else heap
     if heap.device.emulated:
@@ -43,8 +44,8 @@ def resource(heap: _heap.Heap | None = None) -> MemoryResource:
 
 
 def install(heap: _heap.Heap | None = None) -> MemoryResource:
-    """Makes `resource(heap)` the memory resource of the heap's device, and returns it. The earlier
-    resource is its attribute `before`; `uninstall` restores it."""
+    """Makes `resource(heap)` the memory resource of the heap's device. Returns the new resource.
+    Its attribute `before` is the earlier resource, which `uninstall` restores."""
     from cuda.core import Device
 
     made = resource(heap)
@@ -57,8 +58,8 @@ def install(heap: _heap.Heap | None = None) -> MemoryResource:
 
 
 def uninstall(installed: MemoryResource) -> None:
-    """Restores the earlier memory resource. Buffers of `installed` stay valid. Does nothing if
-    another resource was set since."""
+    """Restores the earlier memory resource. Buffers of `installed` stay valid. Does nothing if the
+    program has set another resource since."""
     from cuda.core import Device
 
     device = Device(installed.device_id)

@@ -4,11 +4,11 @@
     gpuheap.cupy.install()
     array = cupy.zeros(1_000_000)           # from the heap, in the order of CuPy's current stream
 
-Running out of memory raises an error of two classes: CuPy's `OutOfMemoryError` and gpuheap's
-`OutOfMemory`.
+If memory runs out, an allocation raises an error that is both CuPy's `OutOfMemoryError` and
+gpuheap's `OutOfMemory`.
 """
 
-# Type checkers take the library for this module, by its name.
+# Type checkers confuse the library with this module, which has the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-#: The unit of the sizes of CuPy's own pool, bytes.
+#: Unit of the sizes in CuPy's own pool, in bytes.
 _UNIT = 512
 
-#: CuPy's earlier allocator, while the heap serves CuPy.
+#: CuPy's earlier allocator. Empty while the heap does not serve CuPy.
 _before: list[Any] = []
 
 
 class Allocator:
     """An allocator for `cupy.cuda.set_allocator`. Memory is freed in the order of the stream that
-    was current when it was allocated."""
+    was current at the allocation."""
 
     def __init__(self, heap: _heap.Heap) -> None:
         from cupy.cuda import get_current_stream
@@ -59,7 +59,8 @@ class Allocator:
                 f"CuPy's current device is {self._device()}, and its heap is of device {self._ordinal}; allocate "
                 f'under cupy.cuda.Device({self._ordinal}), or install a heap of "cuda:{self._device()}"'
             )
-        # Rounded as in CuPy's own pool: programs use the whole `size` of the memory.
+        # Rounds the size as CuPy's own pool does, because programs use the whole `size` of the
+        # memory.
         nbytes = nbytes + _UNIT - 1 & -_UNIT
         try:
             buffer = self._alloc(nbytes, self._stream())
@@ -81,15 +82,15 @@ class PinnedAllocator:
 
 
 class _Pinned:
-    """Pinned memory, by the names that CuPy's pointers read."""
+    """Pinned memory with the attributes that CuPy's pointers read."""
 
     def __init__(self, memory, nbytes: int) -> None:
         self.memory, self.ptr, self.size = memory, memory.ptr, nbytes
 
 
 def install(heap: _heap.Heap | None = None) -> Allocator:
-    """Makes CuPy take its memory from `heap`, or from the default heap. Existing arrays of CuPy
-    keep their memory. `uninstall` restores the earlier allocators."""
+    """Makes CuPy allocate from `heap`, or from the default heap. Existing CuPy arrays keep their
+    memory. `uninstall` restores the earlier allocators."""
     import cupy
 
     made = Allocator(_heap.default_heap() if heap is None else heap)
@@ -102,9 +103,9 @@ def install(heap: _heap.Heap | None = None) -> Allocator:
 
 
 def uninstall() -> None:
-    """Restores the earlier allocator of device memory, and CuPy's own pool of pinned memory: CuPy
-    does not expose its pinned allocator. Arrays from the heap stay valid. Does nothing if another
-    allocator was set since."""
+    """Restores the earlier allocator of device memory. For pinned memory, restores CuPy's own pool,
+    because CuPy does not expose its pinned allocator. Arrays from the heap stay valid. Does nothing
+    if the program has set another allocator since."""
     import cupy
 
     if not _before or not isinstance(cupy.cuda.get_allocator(), Allocator):
@@ -118,7 +119,7 @@ def _error_class() -> Any:
     from cupy.cuda.memory import OutOfMemoryError
 
     class HeapOutOfMemoryError(OutOfMemory, OutOfMemoryError):
-        """Out of memory: CuPy's exception class with gpuheap's figures."""
+        """CuPy's out-of-memory exception with gpuheap's figures."""
 
         def __init__(self, text: str) -> None:
             MemoryError.__init__(self, text)

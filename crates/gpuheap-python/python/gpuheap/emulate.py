@@ -1,10 +1,10 @@
-"""Runs a program on the emulated device: an emulated `libcuda.so.1` replaces the driver.
+"""Runs a program on an emulated device. An emulated `libcuda.so.1` replaces the driver.
 
     python -m gpuheap emulate --device rtx4090 --checks -- python script.py
 
-Programs of the driver's own interface run: cuda.core, Numba's memory, PyCUDA's memory, this
-package. Libraries with NVIDIA's runtime do not: PyTorch (use `gpuheap dry-run`), CuPy, RMM. Other
-libraries' kernels do not run either.
+Programs that use only the driver's interface run: cuda.core, Numba's memory, PyCUDA's memory, this
+package. Libraries that use NVIDIA's runtime do not run: PyTorch (use `gpuheap dry-run`), CuPy, RMM.
+Kernels of other libraries do not run either.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from gpuheap._errors import DriverError
 
 
 def folder() -> Path:
-    """Returns the folder of the emulated libraries, for `gpuheap emulate` and `gpuheap dry-run`."""
+    """Returns the folder of the emulated libraries that `gpuheap emulate` and `gpuheap dry-run`
+    use."""
     return Path(__file__).parent / "emulated"
 
 
 def library() -> Path:
-    """Returns the emulated `libcuda.so.1`. Its folder is to be the first of `LD_LIBRARY_PATH`.
+    """Returns the path of the emulated `libcuda.so.1`. Its folder has to be first in
+    `LD_LIBRARY_PATH`.
 
     Raises `gpuheap.DriverError` if this build of the package lacks it.
     """
@@ -41,11 +43,11 @@ def environment(
     checks: bool = False,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Returns the environment in which a program finds the emulated driver.
+    """Returns an environment in which a program loads the emulated driver.
 
-    `device` is a profile or bytes (`"rtx4090"`, `"16GiB"`), several with commas between them.
-    `schedule` chooses when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`,
-    `"lag:1000"`. With `checks` each misuse of memory is a line on stderr.
+    `device` is a profile or a size (`"rtx4090"`, `"16GiB"`), or several of them separated by
+    commas. `schedule` chooses when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`,
+    `"lag:1000"`. With `checks`, each misuse of memory prints a line to stderr.
     """
     made = dict(os.environ if base is None else base)
     paths = [str(library().parent)]

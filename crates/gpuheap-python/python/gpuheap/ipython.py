@@ -24,10 +24,10 @@ class GpuMagics(Magics):
     @no_var_expand
     @cell_magic
     def gpumem(self, line: str, cell: str) -> None:
-        """Runs the cell, and prints its peak of GPU memory and the kept bytes by line.
+        """Runs the cell. Prints the peak of GPU memory, and the bytes that each line keeps.
 
         Counts the default heap, with all libraries that `gpuheap.install()` hooked, and PyTorch's
-        own allocator. A heap with `track="lines"` names the lines.
+        own allocator. If the heap has `track="lines"`, the report names the lines.
         """
         measured = meter()
         try:
@@ -41,8 +41,8 @@ class GpuMagics(Magics):
     )
     @line_magic
     def gpuflush(self, line: str) -> FlushReport:
-        """Releases objects that the last error and ended threads left, collects garbage, flushes
-        the heap, and shows the bytes that each freed."""
+        """Releases objects that the last error and ended threads left, collects garbage, and
+        flushes the heap. Shows the bytes that each step freed."""
         arguments = parse_argstring(self.gpuflush, line)  # type: ignore[no-untyped-call]
         return flush(tracebacks=True, outputs=arguments.outputs)
 

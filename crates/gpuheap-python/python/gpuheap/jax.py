@@ -1,10 +1,11 @@
-"""JAX: a share of the device next to a heap of gpuheap. JAX takes no foreign allocator.
+"""JAX: limits JAX to a share of the device, next to a heap of gpuheap. JAX accepts no foreign
+allocator.
 
     import gpuheap.jax
     gpuheap.jax.configure(fraction=0.2)     # before JAX opens the GPU
     import jax
 
-A heap counts JAX's memory as foreign. Arrays are exchanged by DLPack, without a copy.
+A heap counts JAX's memory as foreign. DLPack exchanges arrays without a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FRACTION = "XLA_CLIENT_MEM_FRACTION"
-#: The earlier name; JAX refuses both at once.
+#: Earlier name of the variable. JAX refuses to have both set.
 FRACTION_BEFORE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
@@ -28,11 +29,11 @@ PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 def configure(
     fraction: float | None = None, *, preallocate: bool = False, heap: _heap.Heap | None = None
 ) -> Callable[[], None]:
-    """Sets the largest share of the device's memory that JAX takes, by environment variables that
-    JAX reads when it opens the GPU. Without `fraction` the share is the memory above the limit of
-    `heap` (or of the default heap). Returns a function that restores the variables.
+    """Sets the largest share of the device's memory that JAX takes. Sets environment variables,
+    which JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the
+    limit of `heap` (or of the default heap). Returns a function that restores the variables.
 
-    Raises `gpuheap.BadInput` if JAX has opened the GPU already.
+    If JAX has opened the GPU already, raises `gpuheap.BadInput`.
 
     >>> import gpuheap, gpuheap.jax, os
     >>> undo = gpuheap.jax.configure(heap=gpuheap.Heap("emulated:1GiB", limit="75%"))

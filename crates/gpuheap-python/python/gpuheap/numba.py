@@ -1,6 +1,6 @@
 """Numba: device memory from a heap of gpuheap, as an External Memory Management plugin.
 
-Either in the environment, before the program starts:
+Select it either in the environment, before the program starts:
 
     NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba python program.py
 
@@ -9,12 +9,12 @@ or in the program, before its first use of the GPU:
     import gpuheap.numba
     gpuheap.numba.install()
 
-Numba names no stream when it allocates. Memory is ordered on the legacy default stream, like
-Numba's own streams; order other streams yourself. Dropped memory is free at once, and not at
-Numba's next cleanup.
+Numba names no stream when it allocates, so memory is ordered on the legacy default stream. Numba's
+own streams are ordered with that stream; order other streams yourself. Memory that the program
+drops is freed at once, and not at Numba's next cleanup.
 """
 
-# Type checkers take the library for this module, by its name.
+# Type checkers confuse the library with this module, which has the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gpuheap._errors import BadInput
 
 
 def install(heap: _heap.Heap | None = None) -> None:
-    """Makes Numba take device memory from `heap`, or from the default heap. Each other device gets
-    its own heap. Call it before Numba makes a context: later Numba refuses."""
+    """Makes Numba allocate device memory from `heap`, or from the default heap. Each other device
+    gets a separate heap. Call it before Numba makes a context: Numba refuses it afterwards."""
     global _heap_given
     from numba.cuda.cudadrv import devices, driver
 
@@ -52,12 +52,13 @@ def install(heap: _heap.Heap | None = None) -> None:
 
 
 _heap_given: _heap.Heap | None = None
-#: Heaps of the other devices.
+#: Heaps of the other devices, keyed by device ordinal.
 _others: dict[int, _heap.Heap] = {}
 
 
 class HeapManager(HostOnlyCUDAMemoryManager):
-    """Device memory from a heap of gpuheap; pinned and mapped memory from Numba."""
+    """A memory manager that takes device memory from a heap. Pinned and mapped memory is Numba's
+    own."""
 
     def __init__(self, *arguments, **keywords) -> None:
         super().__init__(*arguments, **keywords)
@@ -78,7 +79,7 @@ class HeapManager(HostOnlyCUDAMemoryManager):
         for heap in (_heap_given, _heap.default_heap()):
             if heap is not None and not heap.device.emulated and heap.device.ordinal == ordinal:
                 return heap
-        # The default heap is of another device.
+        # Neither heap is of this device, so the device gets a heap of its own.
         if ordinal not in _others:
             _others[ordinal] = _heap.Heap(f"cuda:{ordinal}")
         return _others[ordinal]
@@ -109,8 +110,8 @@ class HeapManager(HostOnlyCUDAMemoryManager):
 
 
 class _Freer:
-    """Frees an address when Numba's finalizer calls it. Numba makes one for each allocation, so it
-    is small."""
+    """Frees an address when Numba's finalizer calls it. The object is small, because each
+    allocation has one."""
 
     __slots__ = ("address", "heap")
 

@@ -5,14 +5,15 @@
     allocator = gpuheap.pycuda.allocator()
     array = pycuda.gpuarray.zeros(1000, "f4", allocator=allocator)
 
-Any thread may free the memory, with or without a context: no "device_allocation in out-of-thread
-context could not be cleaned up".
+Any thread may free the memory, with or without a context. The message "device_allocation in
+out-of-thread context could not be cleaned up" does not appear.
 
-`pycuda.autoinit` makes its own context. Memory of the device's primary context, used by gpuheap and
-the CUDA runtime, is not valid there. `allocator()` then raises, and names `pycuda.autoprimaryctx`.
+`pycuda.autoinit` makes a separate context. gpuheap and the CUDA runtime use the device's primary
+context, and its memory is not valid in another one. `allocator()` then raises an error that names
+`pycuda.autoprimaryctx`.
 """
 
-# Type checkers take the library for this module, by its name.
+# Type checkers confuse the library with this module, which has the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ if TYPE_CHECKING:
 
 
 def allocator(heap: _heap.Heap | None = None) -> Callable[[int], Any]:
-    """Returns a callable for `allocator=` of PyCUDA's arrays: it takes bytes, and returns a pointer
-    that owns its memory. Memory is ordered on the legacy default stream."""
+    """Returns a callable for the argument `allocator=` of PyCUDA's arrays. It takes a number of
+    bytes, and returns a pointer that owns its memory. The memory is ordered on the legacy default
+    stream."""
     from pycuda import driver
 
     of = _heap.default_heap() if heap is None else heap
     _check_context(driver, of)
 
     class Pointer(driver.PointerHolderBase):
-        """Device memory of a heap. The collection of this object frees it, on any thread."""
+        """A pointer that owns device memory of a heap. Collecting it frees the memory, on any
+        thread."""
 
         def __init__(self, nbytes: int) -> None:
             super().__init__()

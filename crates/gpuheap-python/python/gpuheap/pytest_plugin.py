@@ -1,4 +1,4 @@
-"""GPU memory in pytest: budgets of tests, limits of kept memory, and a summary.
+"""GPU memory in pytest: budgets for tests, limits for the memory that tests keep, and a summary.
 
     @pytest.mark.gpu_limit("2 GiB")          # the test may have that much live at once
     @pytest.mark.gpu_limit_leaks("1 MiB")    # and leave that much behind
@@ -7,11 +7,12 @@
     pytest --gpuheap                         # peaks of all tests, in the summary
     pytest --gpuheap-device emulated:16GiB   # the device of the fixture `gpu_heap`
 
-Counts live memory of the default heap, of all libraries that `gpuheap.install()` hooked, and of
-PyTorch's own allocator. Both limits apply to the test's call, above the live memory of its
-fixtures.
+The plugin counts live memory of the default heap, of all libraries that `gpuheap.install()` hooked,
+and of PyTorch's own allocator. Both limits apply to the call of the test. They count the memory
+above the live memory of the test's fixtures.
 
-Pytest loads this module in every run. It imports nothing of the package until a test uses it.
+Pytest loads this module in every run. The module imports nothing of the package until a test uses
+it.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.pluginmanager.register(_measuring(), "gpuheap-measuring")
     except TypeError:
-        # Older versions have no `wrapper`. A run without options or markers of gpuheap is not
-        # changed.
+        # Older versions have no hooks with `wrapper`. Runs without options or markers of gpuheap do
+        # not need one.
         config.pluginmanager.register(_TooOld(), "gpuheap-measuring")
     if config.getoption("gpuheap") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Summary(), "gpuheap-summary")
@@ -70,8 +71,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The default heap. Without one, makes a heap of `--gpuheap-device` that records lines. Buffers
-    that the test requests from it are freed at the test's end."""
+    """The default heap. If no default heap exists, makes one on the device of `--gpuheap-device`,
+    and it records lines. Buffers that the test requests from the heap are freed at the test's
+    end."""
     import gpuheap
     from gpuheap._heap import peek_default_heap
 
@@ -88,7 +90,7 @@ def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def _measuring() -> object:
     class Measuring:
-        """Measures the call of a test, and adds the figures to the report."""
+        """Measures the call of a test, and adds the figures to the test's report."""
 
         @pytest.hookimpl(wrapper=True, trylast=True)
         def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -102,7 +104,8 @@ def _measuring() -> object:
             try:
                 result = yield
             except BaseException:
-                # The frames of the traceback hold memory: it is no leak.
+                # Does not check the limits: the frames of the traceback hold memory, which is not a
+                # leak.
                 _note(item, measured.read())
                 raise
             gc.collect()
@@ -131,7 +134,7 @@ def _measuring() -> object:
 
 
 class _TooOld:
-    """Stands in for the measuring hook if pytest is too old for it."""
+    """Fails each measured test, because pytest is too old for the measuring hook."""
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if _is_measured(item):
@@ -142,8 +145,8 @@ class _TooOld:
 
 
 class _Summary:
-    """The tests' peaks. With xdist the workers' reports bring the figures, as properties of each
-    test."""
+    """The peaks of the tests. With xdist, the workers send the figures as properties of their test
+    reports."""
 
     def __init__(self) -> None:
         self.figures: dict[str, tuple[int, int]] = {}
@@ -177,7 +180,7 @@ def _explained(call: pytest.CallInfo[Any]) -> Any:
     try:
         return explain(call.excinfo.value)
     except Exception as error:
-        # An exception that cannot be read does not end the run.
+        # An exception that cannot be read must not end the run.
         return f"gpuheap cannot read the test's exception: {type(error).__name__}"
 
 

@@ -3,12 +3,12 @@
     import gpuheap.rmm
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
 
-RMM calls Python for each allocation and each free, under the interpreter's lock: one to two
-microseconds a pair, half of it RMM's own call, and one thread at a time. No collection of garbage
+RMM calls Python for each allocation and each free, and holds the interpreter's lock. A pair takes
+one to two microseconds, half of it RMM's own call, on one thread at a time. No garbage collection
 runs inside RMM's calls, because RMM may hold its own locks.
 """
 
-# Type checkers take the library for this module, by its name.
+# Type checkers confuse the library with this module, which has the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def resource(heap: _heap.Heap | None = None) -> Any:
     """Returns an `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors
-    wrap it."""
+    can wrap it."""
     import rmm
     from rmm.mr import CallbackMemoryResource
     from rmm.pylibrmm.stream import Stream
@@ -36,8 +36,8 @@ def resource(heap: _heap.Heap | None = None) -> Any:
     heap = _heap.default_heap() if heap is None else heap
     allocate, free = heap._allocate_address, heap._free_address
 
-    # RMM makes an object for each call. It does not keep the stream alive, so the heap gets the
-    # number.
+    # RMM makes a new stream object for each call. The object does not keep the stream alive, so the
+    # heap gets the handle as a number.
     def deallocate(address: int, nbytes: int, stream) -> None:
         free(address, stream.__cuda_stream__()[1])
 
@@ -51,8 +51,8 @@ _installed = None
 
 
 def install(heap: _heap.Heap | None = None) -> Any:
-    """Makes `resource(heap)` RMM's resource for the heap's device, and returns it. Install it
-    before cuDF's spilling and before adaptors, so that they wrap it."""
+    """Makes `resource(heap)` RMM's resource for the heap's device. Returns the resource. Call it
+    before cuDF's spilling and adaptors are set up, so that they wrap the resource."""
     import rmm
 
     global _installed
@@ -73,7 +73,8 @@ def install(heap: _heap.Heap | None = None) -> Any:
 
 
 def _check_runs(rmm: Any) -> None:
-    """Refuses an RMM that cannot allocate: CUDA's runtime finds no GPU under an emulated driver."""
+    """Raises an error if RMM cannot allocate: under an emulated driver, CUDA's runtime finds no
+    GPU."""
     try:
         rmm.DeviceBuffer(size=1)
     except Exception as error:
@@ -83,8 +84,8 @@ def _check_runs(rmm: Any) -> None:
 
 
 def uninstall() -> None:
-    """Restores the earlier resource, unless RMM has another one by now. Allocated memory stays
-    valid."""
+    """Restores the earlier resource, unless the program has set another one since. Allocated memory
+    stays valid."""
     import rmm
 
     if _installed is not None:

@@ -1,26 +1,26 @@
-"""PyTorch: device memory from a heap of gpuheap, instead of PyTorch's caching allocator.
+"""PyTorch: takes device memory from a heap of gpuheap, instead of PyTorch's caching allocator.
 
     import torch, gpuheap.torch
     gpuheap.torch.install(limit="80%")      # before the first tensor on the GPU
     ...
     gpuheap.torch.max_memory_allocated()
 
-PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise afterwards: PyTorch
-keeps no statistics for another allocator. The functions here replace them. `torch.cuda.MemPool`,
-`torch.compile` with `mode="reduce-overhead"` and tensors shared between processes do not work
-either; for those leave PyTorch's allocator in place, and let `pool()` give it segments from the
-heap.
+After `install`, PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise an
+error, because PyTorch keeps no statistics for another allocator. The functions of this module
+replace them. `torch.cuda.MemPool`, `torch.compile` with `mode="reduce-overhead"` and tensors shared
+between processes do not work either. For those, leave PyTorch's allocator in place, and let
+`pool()` take segments from the heap.
 
 CUDA graphs work (`torch.cuda.graph`, `make_graphed_callables`; tried with PyTorch 2.11). Memory
-that a capture allocated serves that graph's pool alone until the graph is deleted, and counts as
+that a capture allocated serves only the pool of that graph until the graph is deleted. It counts as
 live until then.
 
-Running out of memory raises `torch.OutOfMemoryError`. Its text begins with "CUDA out of memory.":
-Accelerate and Lightning recognise that. `gpuheap.explain` reads it. Wheels of PyTorch before 2.7
-have an older C++ interface, and raise a `RuntimeError` with that text.
+If memory runs out, an allocation raises `torch.OutOfMemoryError`. Its text begins with "CUDA out of
+memory.", which Accelerate and Lightning recognise. `gpuheap.explain` can read the error. Wheels of
+PyTorch before 2.7 have an older C++ interface, and raise a `RuntimeError` with the same text.
 """
 
-# Type checkers take the library for this module, by its name.
+# Type checkers confuse the library with this module, which has the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     Track = Literal["off", "lines"]
 
 _installed: _heap.Heap | None = None
-#: Heaps that serve PyTorch, by device, until the end of the process.
+#: Heaps that serve PyTorch until the end of the process, keyed by device.
 _served: dict[int, _heap.Heap] = {}
 
 
 def install(
     heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
 ) -> _heap.Heap:
-    """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`.
+    """Makes PyTorch allocate device memory from `heap`, or from a new heap of cuda:0 with `limit`.
     Returns the heap. Call it before PyTorch's first allocation. It cannot be undone.
 
     `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heap. Only the
@@ -71,20 +71,20 @@ def install(
     allocator.set_record_stream_fn(functions["record_stream"])
     allocator.set_reset_fn(functions["reset"])
     allocator.set_memory_fraction_fn(functions["fraction"])
-    # Older versions of PyTorch have other names and types for these functions. Their captures are
-    # refused.
+    # Older versions of PyTorch have other names and types for these functions. With those versions,
+    # graph captures are refused.
     if hasattr(allocator, "set_begin_allocate_to_pool"):
         allocator.set_begin_allocate_to_pool(functions["begin_pool"])
         allocator.set_end_allocate_to_pool_fn(functions["end_pool"])
         allocator.set_release_pool(functions["release_pool"])
     was_served = 0 in _served
-    # Not `torch.cuda.current_device()`: it would initialize PyTorch's allocator.
+    # Uses device 0, because `torch.cuda.current_device()` would initialize PyTorch's allocator.
     heap = _serve(0, heap, limit, track)
     try:
         torch._C._cuda_changeCurrentAllocator(allocator)
     except BaseException as error:
         if not was_served:
-            # PyTorch holds no memory of the heap.
+            # PyTorch holds no memory of the heap yet, so the heap can be removed.
             _gpuheap._torch_leave(0)
             del _served[0]
         if isinstance(error, RuntimeError):
@@ -98,14 +98,14 @@ def install(
 def pool(
     heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
 ) -> Any:
-    """Returns a `torch.cuda.MemPool` that takes its segments from `heap`: PyTorch's allocator and
-    its statistics stay.
+    """Returns a `torch.cuda.MemPool` that takes its segments from `heap`. PyTorch keeps its own
+    allocator and statistics.
 
         with torch.cuda.use_mem_pool(gpuheap.torch.pool(limit="4GiB")):
             model = load()
 
-    PyTorch does not retry after it ran out of memory inside such a pool, and uses the pool on the
-    current thread alone.
+    If memory runs out inside such a pool, PyTorch does not retry. PyTorch uses the pool only on the
+    current thread.
     """
     import torch
 
@@ -126,20 +126,21 @@ def memory_allocated() -> int:
 
 
 def max_memory_allocated() -> int:
-    """Returns the most bytes of live tensors since `install`, or since
+    """Returns the peak of the bytes of live tensors since `install`, or since
     `reset_peak_memory_stats`."""
     heap = _of_install()
     return _meter.read()[2] if _meter is not None else heap.stats()["live_peak"]
 
 
 def reset_peak_memory_stats() -> None:
-    """Resets `max_memory_allocated`."""
+    """Restarts the measurement of `max_memory_allocated`."""
     global _meter
     _meter = _of_install()._meter()
 
 
 def memory_stats() -> dict[str, int]:
-    """Returns figures of the heap by PyTorch's names: `allocated_bytes.all.current` and others."""
+    """Returns figures of the heap, keyed by PyTorch's names: `allocated_bytes.all.current` and
+    others."""
     stats = _of_install().stats()
     return {
         "allocated_bytes.all.current": stats["live"],
@@ -155,7 +156,7 @@ def memory_stats() -> dict[str, int]:
 
 
 _meter: _gpuheap._Meter | None = None
-#: Allocators: PyTorch uses them to the end of the process.
+#: Allocators that PyTorch uses until the end of the process.
 _kept: list[Any] = []
 _TOO_LATE = (
     "PyTorch has used the GPU already and keeps its allocator; call gpuheap.torch.install() before anything of "
@@ -166,7 +167,7 @@ _TOO_LATE = (
 def _serve(
     ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track | None
 ) -> _heap.Heap:
-    """Returns the heap that serves a device to PyTorch. A device keeps its first heap."""
+    """Returns the heap that serves a device to PyTorch. A device never changes its heap."""
     if heap is not None and (limit is not None or track is not None):
         raise BadInput(
             "limit and track are for a new heap; set them where you make the heap that you pass"
