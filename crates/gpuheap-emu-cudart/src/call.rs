@@ -1,4 +1,4 @@
-//! The process's driver, and the entry of a call.
+//! Access to the process's driver, and the common start of every call.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use gpuheap_driver::{CUresult, LibCuda, OpenError};
 use crate::context;
 use crate::error::{INSUFFICIENT_DRIVER, Outcome, record};
 
-/// Returns the process's driver, found and initialised at the first call.
+/// Returns the process's driver. The first call finds and initialises the driver.
 pub(crate) fn driver() -> Outcome<&'static LibCuda> {
     static DRIVER: OnceLock<Result<LibCuda, CUresult>> = OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
@@ -20,8 +20,8 @@ pub(crate) fn driver() -> Outcome<&'static LibCuda> {
     driver.as_ref().map_err(|code| *code)
 }
 
-/// Calls `body` with the driver, with the primary context of the thread's device current unless
-/// another one is. A failure becomes the thread's last error.
+/// Calls `body` with the driver. If the thread has no current context, first makes the primary
+/// context of the thread's device current. Stores a failure as the thread's last error.
 pub(crate) fn in_context(body: impl FnOnce(&LibCuda) -> Outcome) -> CUresult {
     guarded(|| {
         let driver = driver()?;
@@ -30,8 +30,8 @@ pub(crate) fn in_context(body: impl FnOnce(&LibCuda) -> Outcome) -> CUresult {
     })
 }
 
-/// Calls `body`. A failure becomes the thread's last error, and a panic becomes a failure: none
-/// reaches the program.
+/// Calls `body`. Stores a failure as the thread's last error. Converts a panic to a failure, so
+/// that no panic reaches the program.
 pub(crate) fn guarded(body: impl FnOnce() -> Outcome) -> CUresult {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUresult::SUCCESS,

@@ -1,4 +1,4 @@
-//! Devices of threads, and their primary contexts.
+//! The device of each thread, and the devices' primary contexts.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -9,20 +9,22 @@ use gpuheap_driver::{CUcontext, LibCuda};
 
 use crate::error::{Out, Outcome, call};
 
-/// Primary contexts that the runtime holds, by device.
+/// Primary contexts that the runtime retains, keyed by device ordinal.
 static PRIMARY: Mutex<Option<HashMap<c_int, CUcontext>>> = Mutex::new(None);
 
 thread_local! {
-    /// Device that the thread chose, for calls with no current context.
+    /// Ordinal of the device that the thread chose. Calls use it if the thread has no current
+    /// context.
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// Makes the primary context of the thread's device current, unless a context is.
+/// If the thread has no current context, makes the primary context of the thread's device current.
 pub(crate) fn enter(driver: &LibCuda) -> Outcome {
     if current(driver)?.is_null() { make_current(driver, DEVICE.get()) } else { Ok(()) }
 }
 
-/// Returns the thread's device: the current context's, or else the one that the thread chose.
+/// Returns the thread's device: that of the current context if there is one, else the device that
+/// the thread chose.
 pub(crate) fn device(driver: &LibCuda) -> Outcome<c_int> {
     if current(driver)?.is_null() {
         return Ok(DEVICE.get());
@@ -38,7 +40,8 @@ pub(crate) fn set_device(driver: &LibCuda, device: c_int) -> Outcome {
     Ok(())
 }
 
-/// Returns the primary context of a device. Creates it if necessary, and keeps it.
+/// Returns the primary context of a device. At the first call for a device, retains the context,
+/// and creates it if necessary.
 pub(crate) fn primary(driver: &LibCuda, device: c_int) -> Outcome<CUcontext> {
     let mut held = lock();
     let held = held.get_or_insert_default();
@@ -53,7 +56,8 @@ pub(crate) fn primary(driver: &LibCuda, device: c_int) -> Outcome<CUcontext> {
     Ok(context)
 }
 
-/// Destroys everything in the primary context of the thread's device.
+/// Destroys all objects in the primary context of the thread's device. Returns the device's
+/// ordinal.
 pub(crate) fn reset(driver: &LibCuda) -> Outcome<c_int> {
     let device = device(driver)?;
     let held = lock().get_or_insert_default().remove(&device);

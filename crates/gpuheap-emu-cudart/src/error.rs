@@ -1,5 +1,5 @@
-//! Codes of the runtime. The driver has fewer, of the same numbers. Calls of the driver, whose
-//! codes become outcomes.
+//! Codes of the runtime, and calls to the driver that return an [`Outcome`]. Each code of the
+//! driver is also a code of the runtime, with the same number.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,15 +15,15 @@ pub(crate) type Out<T> = abi::Out<T, CUresult>;
 pub(crate) type In<T> = abi::In<T, CUresult>;
 pub(crate) type Text = abi::Text<CUresult>;
 
-/// A grid or block has a size that no device launches.
+/// A grid or block has a size that no device can launch.
 pub(crate) const INVALID_CONFIGURATION: CUresult = CUresult(9);
-/// A pitch is smaller than its rows.
+/// The pitch is smaller than the width of a row.
 pub(crate) const INVALID_PITCH: CUresult = CUresult(12);
 /// No variable of the device is registered at the address.
 pub(crate) const INVALID_SYMBOL: CUresult = CUresult(13);
 /// No driver was found, or it is too old.
 pub(crate) const INSUFFICIENT_DRIVER: CUresult = CUresult(35);
-/// A kernel is launched without a configuration.
+/// The kernel was launched without a configuration.
 pub(crate) const MISSING_CONFIGURATION: CUresult = CUresult(52);
 /// No kernel is registered at the address.
 pub(crate) const INVALID_DEVICE_FUNCTION: CUresult = CUresult(98);
@@ -45,12 +45,12 @@ pub(crate) fn last() -> CUresult {
     LAST.get()
 }
 
-/// Returns the thread's last error and forgets it.
+/// Returns the thread's last error and clears it.
 pub(crate) fn take_last() -> CUresult {
     LAST.replace(CUresult::SUCCESS)
 }
 
-/// Turns the driver's code into an outcome.
+/// Converts the driver's code to an outcome.
 pub(crate) fn check(code: CUresult) -> Outcome {
     match code {
         CUresult::SUCCESS => Ok(()),
@@ -63,8 +63,8 @@ pub(crate) fn check(code: CUresult) -> Outcome {
 macro_rules! call {
     ($driver:expr, $function:ident($($arg:expr),* $(,)?)) => {{
         let driver: &::gpuheap_driver::LibCuda = $driver;
-        // SAFETY: the arguments are from the program's call, whose function has the contract of
-        // the driver's one, or local places of their types.
+        // SAFETY: each argument is from the program's call, or points to a local of the right type.
+        // The program called a function with the same contract as the driver's function.
         let code = unsafe {
             ::gpuheap_driver::Driver::$function(driver, $(::gpuheap_driver::abi::Raw::raw($arg)),*)
         };
@@ -79,7 +79,8 @@ pub(crate) fn name(code: CUresult) -> *const c_char {
     found.map_or(c"unrecognized error code", |(_, name)| *name).as_ptr()
 }
 
-/// Returns the text of a code as a static C string. Codes that the driver has too have its texts.
+/// Returns the text of a code as a static C string. Uses the driver's text, if the driver has the
+/// code and [`TEXTS_OF_RUNTIME`] does not.
 pub(crate) fn text(code: CUresult) -> *const c_char {
     static TEXTS: OnceLock<HashMap<i32, CString>> = OnceLock::new();
     let texts = TEXTS.get_or_init(|| {
@@ -93,7 +94,7 @@ pub(crate) fn text(code: CUresult) -> *const c_char {
     texts.get(&code.0).map_or_else(|| name(code), |text| text.as_ptr())
 }
 
-/// Texts of codes that the driver lacks, or words otherwise, by number.
+/// Numbers and texts of codes that the driver lacks, or for which the runtime has another text.
 const TEXTS_OF_RUNTIME: &[(i32, &str)] = &[
     (0, "no error"),
     (INVALID_CONFIGURATION.0, "invalid configuration argument"),

@@ -1,4 +1,4 @@
-//! C symbols, made from the table of the runtime's functions.
+//! Exports the C symbols, generated from the table of the runtime's functions.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

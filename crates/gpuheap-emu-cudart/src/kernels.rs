@@ -1,4 +1,4 @@
-//! Kernels and variables that the program's fat binaries register, loaded at their first use.
+//! Kernels and variables that the program's fat binaries register. Each is loaded at its first use.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,21 +16,21 @@ use crate::types::Dim3;
 static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
 
 thread_local! {
-    /// Configurations of launches that the thread has begun.
+    /// Stack of the configurations of launches that the thread has begun.
     static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Images of the program, and their kernels and variables.
+/// The program's images, with their kernels and variables.
 #[derive(Default)]
 struct Registered {
     images: Vec<Image>,
-    /// Kernels by the address of the host's function.
+    /// Kernels, keyed by the address of the host function that stands for the kernel.
     kernels: HashMap<u64, Kernel>,
-    /// Variables by the address of the host's variable.
+    /// Variables, keyed by the address of the host variable that stands for the device variable.
     variables: HashMap<u64, Variable>,
 }
 
-/// A fat binary. Addresses are kept as numbers, because they go from thread to thread.
+/// A fat binary. Addresses are integers, because pointers cannot be shared between threads.
 struct Image {
     data: usize,
     library: Option<CUlibrary>,
@@ -38,14 +38,15 @@ struct Image {
 
 struct Kernel {
     image: usize,
-    /// Address of the name, a C string of the program.
+    /// Address of the kernel's name, a C string of the program.
     name: usize,
     loaded: Option<CUkernel>,
 }
 
 struct Variable {
     bytes: usize,
-    /// Address of the variable on each device that has it.
+    /// Addresses of the variable, keyed by the ordinal of the device. Has no entry until the first
+    /// use on a device.
     at: HashMap<c_int, CUdeviceptr>,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Configuration {
     pub(crate) stream: CUstream,
 }
 
-/// Registers a fat binary and returns its number.
+/// Registers a fat binary and returns the image's index.
 pub(crate) fn register_image(data: *const c_void) -> usize {
     let mut registered = lock();
     let images = &mut registered.get_or_insert_default().images;
@@ -66,19 +67,19 @@ pub(crate) fn register_image(data: *const c_void) -> usize {
     images.len() - 1
 }
 
-/// Registers a kernel of an image. Its name is a constant of the program.
+/// Registers a kernel of an image. `name` is a constant of the program.
 pub(crate) fn register_kernel(image: usize, host: In<c_void>, name: *const c_char) {
     let kernel = Kernel { image, name: name.expose_provenance(), loaded: None };
     lock().get_or_insert_default().kernels.insert(host.address(), kernel);
 }
 
-/// Registers a variable.
+/// Registers a device variable under the address of its host variable.
 pub(crate) fn register_variable(host: In<c_void>, bytes: usize) {
     let variable = Variable { bytes, at: HashMap::new() };
     lock().get_or_insert_default().variables.insert(host.address(), variable);
 }
 
-/// Returns the kernel of the host's function.
+/// Returns the kernel that is registered for a host function. Loads the kernel if necessary.
 pub(crate) fn kernel(driver: &LibCuda, host: In<c_void>) -> Outcome<CUkernel> {
     let mut registered = lock();
     let Registered { images, kernels, .. } = registered.get_or_insert_default();
@@ -96,13 +97,13 @@ pub(crate) fn kernel(driver: &LibCuda, host: In<c_void>) -> Outcome<CUkernel> {
     Ok(*found.loaded.insert(kernel))
 }
 
-/// Returns the driver's handle for launches of the host's function.
+/// Returns the driver's handle to launch the kernel that is registered for a host function.
 pub(crate) fn function(driver: &LibCuda, host: In<c_void>) -> Outcome<CUfunction> {
-    // The driver takes a kernel where it takes a function.
+    // Driver functions that take a function handle also take a kernel handle.
     kernel(driver, host).map(|kernel| CUfunction(kernel.0))
 }
 
-/// Returns the name of the kernel of the host's function.
+/// Returns the name of the kernel that is registered for a host function.
 pub(crate) fn name(host: In<c_void>) -> Outcome<*const c_char> {
     let mut registered = lock();
     let found = registered.get_or_insert_default().kernels.get(&host.address());
@@ -110,8 +111,8 @@ pub(crate) fn name(host: In<c_void>) -> Outcome<*const c_char> {
     Ok(ptr::with_exposed_provenance(found.name))
 }
 
-/// Returns the address and the size of a variable on the current context's device. Its memory, of
-/// zeros, is allocated at the first use.
+/// Returns the address and the size of a variable on `device`, the current context's device. The
+/// first use allocates the variable's memory, filled with zeros.
 pub(crate) fn variable(
     driver: &LibCuda,
     device: c_int,
@@ -138,19 +139,19 @@ pub(crate) fn variable_bytes(host: In<c_void>) -> Outcome<usize> {
     found.map(|found| found.bytes).ok_or(INVALID_SYMBOL)
 }
 
-/// Forgets the memory of variables on a device that was reset.
+/// Drops the addresses of variables on a device that was reset.
 pub(crate) fn forget_variables(device: c_int) {
     for variable in lock().get_or_insert_default().variables.values_mut() {
         variable.at.remove(&device);
     }
 }
 
-/// Keeps the configuration of a launch that the thread begins.
+/// Pushes the configuration of a launch that the calling thread begins.
 pub(crate) fn push_configuration(configuration: Configuration) {
     CONFIGURATIONS.with_borrow_mut(|stack| stack.push(configuration));
 }
 
-/// Returns the configuration of the launch that the thread began last.
+/// Pops the configuration of the launch that the calling thread began last.
 pub(crate) fn pop_configuration() -> Outcome<Configuration> {
     CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(MISSING_CONFIGURATION)
 }

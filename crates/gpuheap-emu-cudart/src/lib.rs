@@ -1,10 +1,12 @@
-//! The CUDA runtime as a library for unmodified programs, over whichever driver `libcuda.so.1` is.
+//! The CUDA runtime as a library for unmodified programs. It calls the driver that the loader finds
+//! as `libcuda.so.1`.
 //!
 //! It is made for the emulated driver, and for programs that load the runtime as a shared library.
-//! Every function of the table is exported under its C name, its per-thread twin included. A
-//! function that is not modelled is exported too: it names itself and refuses the call.
+//! Every function of the table, and every per-thread twin, is exported under its C name. Functions
+//! that are not modelled are exported too. They write their name to stderr once, and return an
+//! error.
 //!
-//! Nothing runs when the library is loaded or unloaded, and no panic leaves it.
+//! The library runs no code when it is loaded or unloaded. No panic reaches the program.
 #![cfg(unix)]
 
 #[macro_use]

@@ -1,4 +1,5 @@
-//! Functions of the runtime that are not modelled: each names itself and refuses the call.
+//! Functions of the runtime that are not modelled: each writes its name to stderr once and returns
+//! an error.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -10,14 +11,15 @@ use gpuheap_driver::{CUresult, export};
 
 use crate::call::guarded;
 
-/// Folder of the report that is written when the process exits.
+/// Environment variable that names the folder of the report. The report is written when the process
+/// exits.
 const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 
-/// Calls of functions that are not modelled, by name.
+/// Numbers of calls of functions that are not modelled, keyed by the function's name.
 static CALLS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
-// The functions read none of the caller's arguments. The caller's side removes arguments in every C
-// ABI of Unix.
+// The functions declare no arguments, although callers pass some. That works because in every C ABI
+// of Unix, the caller removes the arguments.
 macro_rules! refusals {
     ($($name:ident),* $(,)?) => {
         export! {$(
@@ -33,7 +35,8 @@ functions_not_modelled!(refusals);
 
 macro_rules! refusals_of_driver {
     ($($name:ident)*) => {
-        /// Returns the address of the function of this name that refuses; `None` for other names.
+        /// Returns the address of the refusing function named `name`; `None` if no such function
+        /// exists.
         ///
         /// PyTorch looks up the driver's functions of green contexts, and calls them without a
         /// check that they were found.
@@ -57,7 +60,7 @@ refusals_of_driver!(
     cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxStreamCreate
 );
 
-/// Refuses a call. The first one of a function is written to stderr.
+/// Refuses a call. Writes the first call of each function to stderr.
 fn refuse(function: &'static str) -> CUresult {
     guarded(|| {
         let Ok(mut calls) = CALLS.lock() else { return Err(CUresult::ERROR_NOT_SUPPORTED) };
@@ -76,8 +79,8 @@ fn refuse(function: &'static str) -> CUresult {
     })
 }
 
-/// Writes the calls that were refused into the folder that the environment names, as
-/// `cudart.PID.json`.
+/// Writes the numbers of refused calls to `cudart.PID.json`, in the folder that the environment
+/// variable [`REPORT`] names.
 extern "C" fn write_report() {
     let _ = guarded(|| {
         let (Some(folder), Ok(calls)) = (std::env::var_os(REPORT), CALLS.lock()) else {
@@ -95,7 +98,8 @@ extern "C" fn write_report() {
     });
 }
 
-/// Writes a line to stderr. A program without one misses nothing that it could have read.
+/// Writes a line to stderr. Ignores errors: without stderr, the program could not show the line
+/// anyway.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "gpuheap: cudart: {line}");
 }

@@ -1,5 +1,5 @@
-//! Functions that compiled programs call without naming them: registration of kernels and
-//! variables, and the configuration of launches. Also functions that return no outcome.
+//! Functions to which the compiler adds calls: they register kernels and variables, and configure
+//! launches. Also functions that do not return a code of success or failure.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,22 +12,24 @@ use crate::kernels::{self, Configuration};
 use crate::types::{Dim3, FatBinary};
 
 export! {
-    /// Registers a fat binary and returns its handle. Both live as long as the process.
+    /// Registers a fat binary and returns its handle. Binary and handle stay valid until the
+    /// process ends.
     fn __cudaRegisterFatBinary(binary: In<FatBinary>) -> *mut usize {
         let data = binary.get().map_or(std::ptr::null(), |binary| binary.data);
         Box::leak(Box::new(kernels::register_image(data)))
     }
 
-    /// Ends the registration of a fat binary, or at the process's end its use. The fat binary
-    /// stays: the process's other libraries may still launch kernels.
+    /// Does nothing. Compiled programs call these functions after the registration of a fat binary,
+    /// and at the process's end. The fat binary stays registered, because other libraries of the
+    /// process may still launch kernels.
     fn __cudaRegisterFatBinaryEnd | __cudaUnregisterFatBinary(_image: In<usize>) -> () {}
 
-    /// Returns that a fat binary is ready.
+    /// Returns 1: the fat binary is ready.
     fn __cudaInitModule(_image: In<usize>) -> c_char {
         1
     }
 
-    /// Registers a kernel under the address of the host's function.
+    /// Registers a kernel under the address of its host function.
     fn __cudaRegisterFunction(
         image: In<usize>,
         host: In<c_void>,
@@ -45,7 +47,7 @@ export! {
         }
     }
 
-    /// Registers a variable under the address of the host's one.
+    /// Registers a device variable under the address of its host variable.
     fn __cudaRegisterVar(
         _image: In<usize>,
         host: In<c_void>,
@@ -59,7 +61,7 @@ export! {
         kernels::register_variable(host, bytes);
     }
 
-    /// Keeps the configuration of the launch that the thread begins.
+    /// Stores the configuration of the launch that the calling thread begins.
     fn __cudaPushCallConfiguration(
         grid: Dim3,
         block: Dim3,
@@ -72,7 +74,7 @@ export! {
         })
     }
 
-    /// Returns the thread's last error and forgets it.
+    /// Returns the thread's last error and clears it.
     fn cudaGetLastError() -> CUresult {
         error::take_last()
     }

@@ -1,9 +1,10 @@
 //! The table of the runtime's functions, declared once.
 
-/// Calls `$callback!` with every function of the runtime that is modelled and returns a code.
+/// Expands `$callback!` with every modelled function of the runtime that returns a code.
 ///
-/// A row is a function, the driver's function that it is in the thread's context (none for one that
-/// module `functions` has), its per-thread twin if it has one, and its arguments:
+/// A row has the function's name, the driver's function that implements it in the thread's context,
+/// the per-thread twin if one exists, and the arguments. The driver's function is left out if
+/// module `functions` implements the row:
 ///
 /// ```text
 /// name [driver, twin] (arguments);
@@ -21,11 +22,11 @@ macro_rules! runtime_functions {
         cudaProfilerStart [cuProfilerStart,] ();
         /// Stops the collection of a profiler's data.
         cudaProfilerStop [cuProfilerStop,] ();
-        /// Returns a function of the driver by base name.
+        /// Returns the driver's function with this base name.
         cudaGetDriverEntryPoint [,cudaGetDriverEntryPoint_ptsz] (symbol: Text, function: Out<*mut c_void>, flags: u64, status: Out<c_int>);
-        /// Returns a function of the driver by base name and version.
+        /// Returns the driver's function with this base name and version.
         cudaGetDriverEntryPointByVersion [,cudaGetDriverEntryPointByVersion_ptsz] (symbol: Text, function: Out<*mut c_void>, version: c_uint, flags: u64, status: Out<c_int>);
-        /// Returns one of the driver's private tables.
+        /// Returns one of the driver's private tables of functions.
         cudaGetExportTable [cuGetExportTable,] (table: Out<*const c_void>, id: In<CUuuid>);
 
         // ---- devices ----
@@ -36,15 +37,15 @@ macro_rules! runtime_functions {
         cudaGetDevice [,] (device: Out<c_int>);
         /// Sets the thread's device and makes its primary context current.
         cudaSetDevice [,] (device: c_int);
-        /// Creates the primary context of a device, and does not make it current.
+        /// Creates the primary context of a device, but does not make it current.
         cudaInitDevice [,] (device: c_int, device_flags: c_uint, flags: c_uint);
         /// Returns the first device.
         cudaChooseDevice [,] (device: Out<c_int>, properties: In<c_void>);
         /// Accepts a list of devices, and changes nothing.
         cudaSetValidDevices [,] (devices: Out<c_int>, count: c_int);
-        /// Returns how the thread's device waits.
+        /// Returns the flags of the thread's device, such as how threads wait for work.
         cudaGetDeviceFlags [,] (flags: Out<c_uint>);
-        /// Sets how the thread's device waits.
+        /// Sets the flags of the thread's device, such as how threads wait for work.
         cudaSetDeviceFlags [,] (flags: c_uint);
         /// Returns the properties of a device, laid out as in CUDA 13.
         cudaGetDeviceProperties [,] (properties: Out<c_void>, device: c_int);
@@ -52,13 +53,13 @@ macro_rules! runtime_functions {
         cudaGetDeviceProperties_v2 [,] (properties: Out<c_void>, device: c_int);
         /// Returns a property of a device.
         cudaDeviceGetAttribute [,] (value: Out<c_int>, attribute: CUdevice_attribute, device: c_int);
-        /// Returns a device's place on the PCI bus.
+        /// Returns a device's address on the PCI bus.
         cudaDeviceGetPCIBusId [,] (id: Out<c_char>, length: c_int, device: c_int);
-        /// Returns a device by its place on the PCI bus.
+        /// Returns the device with this address on the PCI bus.
         cudaDeviceGetByPCIBusId [,] (device: Out<c_int>, id: Text);
         /// Waits for all work of the thread's device.
         cudaDeviceSynchronize [cuCtxSynchronize,] ();
-        /// Destroys everything that the process has on the thread's device.
+        /// Destroys all objects of the process on the thread's device.
         cudaDeviceReset [,] ();
         /// Returns a limit of the thread's device.
         cudaDeviceGetLimit [cuCtxGetLimit,] (value: Out<usize>, limit: c_int);
@@ -70,15 +71,15 @@ macro_rules! runtime_functions {
         cudaDeviceSetCacheConfig [,] (preference: c_int);
         /// Returns the lowest and the highest priority of streams.
         cudaDeviceGetStreamPriorityRange [cuCtxGetStreamPriorityRange,] (least: Out<c_int>, greatest: Out<c_int>);
-        /// Returns whether one device can use another's memory.
+        /// Returns whether one device can access the memory of another device.
         cudaDeviceCanAccessPeer [,] (can: Out<c_int>, device: c_int, peer: c_int);
-        /// Lets the thread's device use a peer's memory.
+        /// Allows the thread's device to access the memory of a peer device.
         cudaDeviceEnablePeerAccess [,] (peer: c_int, flags: c_uint);
-        /// Ends the access of the thread's device to a peer's memory.
+        /// Ends the thread's device's access to the memory of a peer device.
         cudaDeviceDisablePeerAccess [,] (peer: c_int);
         /// Returns a property of the connection between two devices.
         cudaDeviceGetP2PAttribute [,] (value: Out<c_int>, attribute: c_int, source: c_int, target: c_int);
-        /// Returns the pool that a device has from the start.
+        /// Returns the device's default pool. The driver creates that pool.
         cudaDeviceGetDefaultMemPool [,] (pool: Out<CUmemoryPool>, device: c_int);
         /// Returns the pool that `cudaMallocAsync` allocates from.
         cudaDeviceGetMemPool [,] (pool: Out<CUmemoryPool>, device: c_int);
@@ -89,7 +90,7 @@ macro_rules! runtime_functions {
 
         /// Returns the free and total bytes of the thread's device.
         cudaMemGetInfo [cuMemGetInfo_v2,] (free: Out<usize>, total: Out<usize>);
-        /// Allocates device memory. No bytes give a null pointer.
+        /// Allocates device memory. If `bytes` is 0, returns a null pointer.
         cudaMalloc [,] (pointer: Out<CUdeviceptr>, bytes: usize);
         /// Allocates device memory in rows, each aligned.
         cudaMallocPitch [,] (pointer: Out<CUdeviceptr>, pitch: Out<usize>, width: usize, height: usize);
@@ -107,27 +108,28 @@ macro_rules! runtime_functions {
         cudaHostRegister [cuMemHostRegister_v2,] (pointer: Out<c_void>, bytes: usize, flags: c_uint);
         /// Unpins host memory of the caller.
         cudaHostUnregister [cuMemHostUnregister,] (pointer: Out<c_void>);
-        /// Returns the address at which the device sees pinned host memory.
+        /// Returns the device address of pinned host memory.
         cudaHostGetDevicePointer [cuMemHostGetDevicePointer_v2,] (device_pointer: Out<CUdeviceptr>, pointer: Out<c_void>, flags: c_uint);
         /// Returns the flags with which pinned host memory was allocated.
         cudaHostGetFlags [cuMemHostGetFlags,] (flags: Out<c_uint>, pointer: Out<c_void>);
-        /// Returns the kind and the addresses of the memory behind a pointer.
+        /// Returns the kind and the addresses of the memory that a pointer points to.
         cudaPointerGetAttributes [,] (attributes: Out<PointerAttributes>, pointer: CUdeviceptr);
-        /// Sets how managed memory will be used. The place is a device in CUDA 12 and a location in
-        /// 13.
+        /// Advises the driver how managed memory will be used. `place` is a device in CUDA 12, and
+        /// a location in CUDA 13.
         cudaMemAdvise [,] (pointer: CUdeviceptr, bytes: usize, advice: c_int, place: u64);
-        /// Sets how managed memory will be used, with a location.
+        /// Advises the driver how managed memory will be used, and at which location.
         cudaMemAdvise_v2 [cuMemAdvise_v2,] (pointer: CUdeviceptr, bytes: usize, advice: c_int, location: CUmemLocation);
-        /// Moves managed memory. The place is a device in CUDA 12, followed by the stream, and a
-        /// location in 13, with flags between.
+        /// Prefetches managed memory. In CUDA 12, `place` is a device, and the next argument is the
+        /// stream. In CUDA 13, `place` is a location, and the next arguments are flags and the
+        /// stream.
         cudaMemPrefetchAsync [,cudaMemPrefetchAsync_ptsz] (pointer: CUdeviceptr, bytes: usize, place: u64, flags_or_stream: usize, stream: CUstream);
-        /// Moves managed memory to a location.
+        /// Prefetches managed memory to a location.
         cudaMemPrefetchAsync_v2 [cuMemPrefetchAsync_v2, cudaMemPrefetchAsync_v2_ptsz] (pointer: CUdeviceptr, bytes: usize, location: CUmemLocation, flags: c_uint, stream: CUstream);
-        /// Returns the advice given for a range of managed memory.
+        /// Returns one attribute of a range of managed memory: advice given, or the last prefetch.
         cudaMemRangeGetAttribute [cuMemRangeGetAttribute,] (data: Out<c_void>, data_bytes: usize, attribute: c_int, pointer: CUdeviceptr, bytes: usize);
-        /// Returns several of these attributes.
+        /// Returns several attributes of a range of managed memory.
         cudaMemRangeGetAttributes [cuMemRangeGetAttributes,] (data: Out<*mut c_void>, data_bytes: Out<usize>, attributes: Out<c_int>, count: usize, pointer: CUdeviceptr, bytes: usize);
-        /// Sets which streams use managed memory.
+        /// Sets, in stream order, which streams may use managed memory.
         cudaStreamAttachMemAsync [cuStreamAttachMemAsync, cudaStreamAttachMemAsync_ptsz] (stream: CUstream, pointer: CUdeviceptr, bytes: usize, flags: c_uint);
 
         // ---- copies and fills ----
@@ -144,34 +146,35 @@ macro_rules! runtime_functions {
         cudaMemcpy2D [,cudaMemcpy2D_ptds] (target: CUdeviceptr, target_pitch: usize, source: CUdeviceptr, source_pitch: usize, width: usize, height: usize, kind: c_int);
         /// Copies a rectangle, in stream order.
         cudaMemcpy2DAsync [,cudaMemcpy2DAsync_ptsz] (target: CUdeviceptr, target_pitch: usize, source: CUdeviceptr, source_pitch: usize, width: usize, height: usize, kind: c_int, stream: CUstream);
-        /// Copies to a variable of the device.
+        /// Copies to a device variable.
         cudaMemcpyToSymbol [,cudaMemcpyToSymbol_ptds] (symbol: In<c_void>, source: CUdeviceptr, bytes: usize, offset: usize, kind: c_int);
-        /// Copies to a variable of the device, in stream order.
+        /// Copies to a device variable, in stream order.
         cudaMemcpyToSymbolAsync [,cudaMemcpyToSymbolAsync_ptsz] (symbol: In<c_void>, source: CUdeviceptr, bytes: usize, offset: usize, kind: c_int, stream: CUstream);
-        /// Copies from a variable of the device.
+        /// Copies from a device variable.
         cudaMemcpyFromSymbol [,cudaMemcpyFromSymbol_ptds] (target: CUdeviceptr, symbol: In<c_void>, bytes: usize, offset: usize, kind: c_int);
-        /// Copies from a variable of the device, in stream order.
+        /// Copies from a device variable, in stream order.
         cudaMemcpyFromSymbolAsync [,cudaMemcpyFromSymbolAsync_ptsz] (target: CUdeviceptr, symbol: In<c_void>, bytes: usize, offset: usize, kind: c_int, stream: CUstream);
-        /// Fills bytes.
+        /// Fills memory with copies of a byte.
         cudaMemset [,cudaMemset_ptds] (pointer: CUdeviceptr, value: c_int, bytes: usize);
-        /// Fills bytes, in stream order.
+        /// Fills memory with copies of a byte, in stream order.
         cudaMemsetAsync [,cudaMemsetAsync_ptsz] (pointer: CUdeviceptr, value: c_int, bytes: usize, stream: CUstream);
         /// Fills a rectangle of bytes.
         cudaMemset2D [,cudaMemset2D_ptds] (pointer: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize);
         /// Fills a rectangle of bytes, in stream order.
         cudaMemset2DAsync [,cudaMemset2DAsync_ptsz] (pointer: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize, stream: CUstream);
-        /// Returns the address of a variable on the thread's device.
+        /// Returns the address that a device variable has on the thread's device.
         cudaGetSymbolAddress [,] (pointer: Out<CUdeviceptr>, symbol: In<c_void>);
-        /// Returns the size of a variable of the device.
+        /// Returns the size of a device variable.
         cudaGetSymbolSize [,] (bytes: Out<usize>, symbol: In<c_void>);
 
         // ---- pools ----
 
-        /// Allocates memory from the device's pool. No bytes give a null pointer.
+        /// Allocates memory from the device's current pool, in stream order. If `bytes` is 0,
+        /// returns a null pointer.
         cudaMallocAsync [,cudaMallocAsync_ptsz] (pointer: Out<CUdeviceptr>, bytes: usize, stream: CUstream);
-        /// Allocates memory from a pool.
+        /// Allocates memory from a pool, in stream order.
         cudaMallocFromPoolAsync [,cudaMallocFromPoolAsync_ptsz] (pointer: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream);
-        /// Frees pool memory at this point of the stream.
+        /// Frees memory of a pool, in stream order.
         cudaFreeAsync [cuMemFreeAsync, cudaFreeAsync_ptsz] (pointer: CUdeviceptr, stream: CUstream);
         /// Creates a pool.
         cudaMemPoolCreate [cuMemPoolCreate,] (pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>);
@@ -183,15 +186,15 @@ macro_rules! runtime_functions {
         cudaMemPoolSetAttribute [cuMemPoolSetAttribute,] (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
         /// Returns a property of a pool.
         cudaMemPoolGetAttribute [cuMemPoolGetAttribute,] (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
-        /// Lets other devices use a pool's memory.
+        /// Sets which devices may access a pool's memory.
         cudaMemPoolSetAccess [cuMemPoolSetAccess,] (pool: CUmemoryPool, access: In<CUmemAccessDesc>, count: usize);
-        /// Returns whether a device may use a pool's memory.
+        /// Returns the access of a location to a pool's memory.
         cudaMemPoolGetAccess [cuMemPoolGetAccess,] (flags: Out<c_int>, pool: CUmemoryPool, location: Out<CUmemLocation>);
-        /// Returns the pool that a location has from the start.
+        /// Returns a location's default pool. The driver creates that pool.
         cudaMemGetDefaultMemPool [cuMemGetDefaultMemPool,] (pool: Out<CUmemoryPool>, location: Out<CUmemLocation>, kind: c_int);
-        /// Returns the pool that a location allocates from.
+        /// Returns the current pool of a location: the pool that allocations there come from.
         cudaMemGetMemPool [cuMemGetMemPool,] (pool: Out<CUmemoryPool>, location: Out<CUmemLocation>, kind: c_int);
-        /// Sets the pool that a location allocates from.
+        /// Sets the current pool of a location: the pool that allocations there come from.
         cudaMemSetMemPool [cuMemSetMemPool,] (location: Out<CUmemLocation>, kind: c_int, pool: CUmemoryPool);
 
         // ---- streams ----
@@ -210,11 +213,11 @@ macro_rules! runtime_functions {
         cudaStreamQuery [cuStreamQuery, cudaStreamQuery_ptsz] (stream: CUstream);
         /// Makes a stream wait for an event.
         cudaStreamWaitEvent [cuStreamWaitEvent, cudaStreamWaitEvent_ptsz] (stream: CUstream, event: CUevent, flags: c_uint);
-        /// Calls a host function at this point of the stream, with the stream's status.
+        /// Calls a host function, in stream order, with the stream's status.
         cudaStreamAddCallback [cuStreamAddCallback, cudaStreamAddCallback_ptsz] (stream: CUstream, callback: CUstreamCallback, data: Out<c_void>, flags: c_uint);
-        /// Calls a host function at this point of the stream.
+        /// Calls a host function, in stream order.
         cudaLaunchHostFunc [cuLaunchHostFunc, cudaLaunchHostFunc_ptsz] (stream: CUstream, function: CUhostFn, data: Out<c_void>);
-        /// Returns a number that no other stream of the process ever has.
+        /// Returns a stream's id. The process never reuses the id.
         cudaStreamGetId [cuStreamGetId, cudaStreamGetId_ptsz] (stream: CUstream, id: Out<u64>);
         /// Returns the flags with which a stream was created.
         cudaStreamGetFlags [cuStreamGetFlags, cudaStreamGetFlags_ptsz] (stream: CUstream, flags: Out<c_uint>);
@@ -231,27 +234,28 @@ macro_rules! runtime_functions {
         cudaStreamEndCapture [cuStreamEndCapture, cudaStreamEndCapture_ptsz] (stream: CUstream, graph: Out<CUgraph>);
         /// Returns whether a stream is recording a graph.
         cudaStreamIsCapturing [cuStreamIsCapturing, cudaStreamIsCapturing_ptsz] (stream: CUstream, status: Out<CUstreamCaptureStatus>);
-        /// Returns the state of a stream's capture, as in CUDA 13.
+        /// Returns the state of a stream's capture. Has CUDA 13's arguments.
         cudaStreamGetCaptureInfo [cuStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo_ptsz] (stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<CUgraph>, dependencies: Out<*const CUgraphNode>, edges: Out<*const c_void>, count: Out<usize>);
-        /// Returns the state of a stream's capture, as in CUDA 13.
+        /// Returns the state of a stream's capture. Has CUDA 13's arguments.
         cudaStreamGetCaptureInfo_v3 [cuStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo_v3_ptsz] (stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<CUgraph>, dependencies: Out<*const CUgraphNode>, edges: Out<*const c_void>, count: Out<usize>);
-        /// Returns the state of a stream's capture, as in CUDA 12.
+        /// Returns the state of a stream's capture. Has CUDA 12's arguments.
         cudaStreamGetCaptureInfo_v2 [cuStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo_v2_ptsz] (stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<CUgraph>, dependencies: Out<*const CUgraphNode>, count: Out<usize>);
-        /// Sets which calls captures forbid the calling thread.
+        /// Sets which calls are forbidden on the calling thread during captures. Returns the
+        /// previous setting.
         cudaThreadExchangeStreamCaptureMode [cuThreadExchangeStreamCaptureMode,] (mode: Out<CUstreamCaptureMode>);
-        /// Returns a graph's nodes, or their number.
+        /// Returns a graph's nodes, or their number if `nodes` is null.
         cudaGraphGetNodes [cuGraphGetNodes,] (graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>);
-        /// Writes an empty graph in the language of Graphviz: the nodes of a graph are not kept.
+        /// Writes an empty graph in Graphviz format, because a graph's nodes are not recorded.
         cudaGraphDebugDotPrint [,] (graph: CUgraph, path: Text, flags: c_uint);
         /// Creates an executable graph from a graph.
         cudaGraphInstantiate [cuGraphInstantiateWithFlags,] (executable: Out<CUgraphExec>, graph: CUgraph, flags: u64);
         /// Creates an executable graph from a graph.
         cudaGraphInstantiateWithFlags [cuGraphInstantiateWithFlags,] (executable: Out<CUgraphExec>, graph: CUgraph, flags: u64);
-        /// Creates an executable graph from a graph, and says why it failed if it did.
+        /// Creates an executable graph from a graph. If the creation fails, writes the reason.
         cudaGraphInstantiateWithParams [cuGraphInstantiateWithParams, cudaGraphInstantiateWithParams_ptsz] (executable: Out<CUgraphExec>, graph: CUgraph, parameters: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>);
-        /// Prepares a device for an executable graph.
+        /// Uploads an executable graph to the device without launching it, in stream order.
         cudaGraphUpload [cuGraphUpload, cudaGraphUpload_ptsz] (executable: CUgraphExec, stream: CUstream);
-        /// Runs a graph's work in the order of a stream.
+        /// Launches an executable graph, in stream order.
         cudaGraphLaunch [cuGraphLaunch, cudaGraphLaunch_ptsz] (executable: CUgraphExec, stream: CUstream);
         /// Destroys an executable graph.
         cudaGraphExecDestroy [cuGraphExecDestroy,] (executable: CUgraphExec);
@@ -261,7 +265,7 @@ macro_rules! runtime_functions {
         cudaDeviceGetGraphMemAttribute [cuDeviceGetGraphMemAttribute,] (device: CUdevice, attribute: CUgraphMem_attribute, value: Out<c_void>);
         /// Resets a high-water mark of the memory that graphs allocate on a device.
         cudaDeviceSetGraphMemAttribute [cuDeviceSetGraphMemAttribute,] (device: CUdevice, attribute: CUgraphMem_attribute, value: Out<c_void>);
-        /// Returns memory that graphs do not use to the device.
+        /// Returns to the device the unused memory that graphs allocated.
         cudaDeviceGraphMemTrim [cuDeviceGraphMemTrim,] (device: CUdevice);
 
         // ---- events ----
@@ -272,13 +276,13 @@ macro_rules! runtime_functions {
         cudaEventCreateWithFlags [cuEventCreate,] (event: Out<CUevent>, flags: c_uint);
         /// Destroys an event.
         cudaEventDestroy [cuEventDestroy_v2,] (event: CUevent);
-        /// Records an event at this point of a stream.
+        /// Records an event, in stream order.
         cudaEventRecord [cuEventRecord, cudaEventRecord_ptsz] (event: CUevent, stream: CUstream);
-        /// Records an event with flags.
+        /// Records an event, in stream order, with flags.
         cudaEventRecordWithFlags [cuEventRecordWithFlags, cudaEventRecordWithFlags_ptsz] (event: CUevent, stream: CUstream, flags: c_uint);
-        /// Returns whether the stream has passed the event's record.
+        /// Returns whether the work that was captured by the event's last record has completed.
         cudaEventQuery [cuEventQuery,] (event: CUevent);
-        /// Waits until the stream has passed the event's record.
+        /// Waits until the work that was captured by the event's last record has completed.
         cudaEventSynchronize [cuEventSynchronize,] (event: CUevent);
         /// Returns the milliseconds between two events.
         cudaEventElapsedTime [cuEventElapsedTime,] (milliseconds: Out<f32>, start: CUevent, end: CUevent);
@@ -293,15 +297,16 @@ macro_rules! runtime_functions {
         cudaLaunchCooperativeKernel [,cudaLaunchCooperativeKernel_ptsz] (function: In<c_void>, grid: Dim3, block: Dim3, arguments: Out<*mut c_void>, shared_bytes: usize, stream: CUstream);
         /// Launches a kernel with attributes.
         cudaLaunchKernelExC [,cudaLaunchKernelExC_ptsz] (config: In<LaunchConfig>, function: In<c_void>, arguments: Out<*mut c_void>);
-        /// Launches a kernel by its handle.
+        /// Launches the kernel that a handle names.
         __cudaLaunchKernel [,__cudaLaunchKernel_ptsz] (kernel: CUkernel, grid: Dim3, block: Dim3, arguments: Out<*mut c_void>, shared_bytes: usize, stream: CUstream);
-        /// Returns the handle of a kernel by the host's function.
+        /// Returns the handle of the kernel that is registered for a host function.
         __cudaGetKernel [,] (kernel: Out<CUkernel>, function: In<c_void>);
-        /// Returns the handle of a kernel by the host's function.
+        /// Returns the handle of the kernel that is registered for a host function.
         cudaGetKernel [,] (kernel: Out<CUkernel>, function: In<c_void>);
-        /// Returns the driver's handle of a kernel by the host's function.
+        /// Returns the driver's function handle of the kernel that is registered for a host
+        /// function.
         cudaGetFuncBySymbol [,] (function: Out<CUfunction>, symbol: In<c_void>);
-        /// Returns the configuration of the launch that the thread makes.
+        /// Returns the configuration of the launch that the calling thread began last.
         __cudaPopCallConfiguration [,] (grid: Out<Dim3>, block: Out<Dim3>, shared_bytes: Out<usize>, stream: Out<CUstream>);
         /// Returns the properties of a kernel.
         cudaFuncGetAttributes [,] (attributes: Out<FunctionAttributes>, function: In<c_void>);
@@ -311,15 +316,16 @@ macro_rules! runtime_functions {
         cudaFuncSetCacheConfig [,] (function: In<c_void>, preference: c_int);
         /// Returns the name of a kernel.
         cudaFuncGetName [,] (name: Out<*const c_char>, function: In<c_void>);
-        /// Returns the most blocks of a kernel that run on a multiprocessor at once.
+        /// Returns how many blocks of a kernel can run on a multiprocessor at once.
         cudaOccupancyMaxActiveBlocksPerMultiprocessor [,] (count: Out<c_int>, function: In<c_void>, block_threads: c_int, shared_bytes: usize);
-        /// Returns the most blocks of a kernel that run on a multiprocessor at once, with flags.
+        /// Returns how many blocks of a kernel can run on a multiprocessor at once. Takes flags.
         cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags [,] (count: Out<c_int>, function: In<c_void>, block_threads: c_int, shared_bytes: usize, flags: c_uint);
-        /// Returns the shared memory that a block can have.
+        /// Returns the dynamic shared memory that each block can have if `blocks` blocks run on a
+        /// multiprocessor at once.
         cudaOccupancyAvailableDynamicSMemPerBlock [,] (bytes: Out<usize>, function: In<c_void>, blocks: c_int, block_threads: c_int);
         /// Returns the largest cluster that a launch can have.
         cudaOccupancyMaxPotentialClusterSize [,] (blocks: Out<c_int>, function: In<c_void>, config: In<LaunchConfig>);
-        /// Returns the most clusters of a launch that run at once.
+        /// Returns how many clusters of a launch can run on the device at once.
         cudaOccupancyMaxActiveClusters [,] (clusters: Out<c_int>, function: In<c_void>, config: In<LaunchConfig>);
         /// Loads a library of kernels.
         cudaLibraryLoadData [cuLibraryLoadData,] (library: Out<CUlibrary>, image: In<c_void>, jit_options: Out<c_int>, jit_values: Out<*mut c_void>, jit_count: c_uint, options: Out<c_int>, values: Out<*mut c_void>, count: c_uint);
@@ -327,9 +333,9 @@ macro_rules! runtime_functions {
         cudaLibraryLoadFromFile [cuLibraryLoadFromFile,] (library: Out<CUlibrary>, file: Text, jit_options: Out<c_int>, jit_values: Out<*mut c_void>, jit_count: c_uint, options: Out<c_int>, values: Out<*mut c_void>, count: c_uint);
         /// Unloads a library of kernels.
         cudaLibraryUnload [cuLibraryUnload,] (library: CUlibrary);
-        /// Returns a kernel of a library by name.
+        /// Returns the kernel with this name from a library.
         cudaLibraryGetKernel [cuLibraryGetKernel,] (kernel: Out<CUkernel>, library: CUlibrary, name: Text);
-        /// Returns a variable of a library by name.
+        /// Returns the variable with this name from a library.
         cudaLibraryGetGlobal [cuLibraryGetGlobal,] (pointer: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: Text);
         }
     };

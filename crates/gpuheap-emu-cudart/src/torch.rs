@@ -1,19 +1,20 @@
-//! PyTorch's reports of its memory. The emulated driver does not see it otherwise: the allocator
-//! reuses blocks without the driver, and the parameters of its compressed kernels are unknown.
+//! Passes PyTorch's reports of its memory to the emulated driver. The driver cannot see that
+//! memory's use itself: PyTorch's allocator reuses blocks without the driver, and the parameters of
+//! PyTorch's compressed kernels are unknown.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
-/// Function by which PyTorch's allocators report each block to its profiler:
-/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. Its bytes are
-/// negative if the block is freed.
+/// Function with which PyTorch's allocators report each block to PyTorch's profiler:
+/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. The second
+/// argument, bytes, is negative if the block is freed.
 const REPORT: &CStr = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
 /// Function that PyTorch calls after each operator that changed a tensor in place:
 /// `torch::autograd::impl::bump_version(const at::Tensor&)`.
 const BUMP_VERSION: &CStr = c"_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE";
 /// `at::functionalization::impl::isFunctionalTensor(const at::Tensor&)`.
 const IS_FUNCTIONAL: &CStr = c"_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE";
-/// Libraries that have these functions.
+/// Libraries of PyTorch that have the functions above.
 const C10: &CStr = c"libc10.so";
 const TORCH: &CStr = c"libtorch_cpu.so";
 /// Library of the emulated driver.
@@ -39,11 +40,13 @@ const CUDA: i8 = 1;
 #[repr(C)]
 struct Tensor(*const c_void);
 
-/// Functions that describe a tensor: PyTorch's C functions for compiled models, and three of C++.
+/// Functions that describe a tensor: three C++ functions of PyTorch, and C functions that PyTorch
+/// has for compiled models.
 struct Torch {
-    /// `true` for a subclass of Python's, whose memory is another tensor's.
+    /// Returns `true` for an instance of a tensor subclass in Python. Another tensor has its
+    /// memory.
     has_dispatch: unsafe extern "C-unwind" fn(&Tensor) -> bool,
-    /// `true` for the wrapper of a tensor that is being traced.
+    /// Returns `true` for the wrapper of a tensor that is being traced.
     is_functional: unsafe extern "C-unwind" fn(&Tensor) -> bool,
     has_storage: unsafe extern "C-unwind" fn(*const c_void) -> bool,
     device_type: Get<c_int>,
@@ -56,12 +59,12 @@ struct Torch {
     storage_offset: Get<i64>,
 }
 
-/// Function that returns a property of a tensor. Its own result is 0 unless it failed.
+/// Function that writes a property of a tensor. It returns 0 for success.
 type Get<T> = unsafe extern "C-unwind" fn(&Tensor, &mut T) -> c_int;
 
 /// Reports a block of device memory to the emulated driver, and each block to PyTorch's profiler.
-// SAFETY: this library is loaded before PyTorch's, so the name is PyTorch's alone, and its function
-// is called in the end.
+// SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
+// libraries, so its function replaces PyTorch's, and calls that function at its end.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
 unsafe extern "C-unwind" fn report(
     block: *mut c_void,
@@ -73,40 +76,40 @@ unsafe extern "C-unwind" fn report(
     static HANDED_OUT: OnceLock<Option<ReportRange>> = OnceLock::new();
     static PYTORCHS: OnceLock<Option<Report>> = OnceLock::new();
     if let (CUDA, Ok(bytes @ 1..)) = (device.kind, u64::try_from(bytes)) {
-        // SAFETY: the emulated driver alone has a function of that name, with this type.
+        // SAFETY: only the emulated driver has a function of that name, with this type.
         let found = || unsafe { find(DRIVER, c"gpuheap_emulated_handed_out") };
         if let Some(handed_out) = HANDED_OUT.get_or_init(found) {
-            // SAFETY: the function takes any numbers.
+            // SAFETY: the function accepts all numbers.
             unsafe { handed_out(block.addr() as u64, bytes) };
         }
     }
     let found = PYTORCHS.get_or_init(|| {
-        // SAFETY: the name of a C++ function has its type.
+        // SAFETY: the mangled name of a C++ function includes the function's type.
         let found: Option<Report> = unsafe { find(C10, REPORT) };
         found.filter(|&found| found as usize != report as *const () as usize)
     });
     if let Some(report) = found {
-        // SAFETY: PyTorch passed these arguments to this very function.
+        // SAFETY: PyTorch passed these arguments for a call of the same function.
         unsafe { report(block, bytes, allocated, reserved, device) };
     }
 }
 
-/// Counts a change of a tensor as PyTorch does, and reports the tensor's memory to the emulated
-/// driver if it is on a device.
-// SAFETY: this library is loaded before PyTorch's, so the name is PyTorch's alone, and its function
-// is called first.
+/// Calls PyTorch's `bump_version`, which counts a change of the tensor. If the tensor is on a
+/// device, reports the tensor's memory to the emulated driver.
+// SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
+// libraries, so its function replaces PyTorch's, and calls that function first.
 #[unsafe(export_name = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE")]
 unsafe extern "C-unwind" fn bump_version(tensor: &Tensor) {
     static PYTORCHS: OnceLock<Option<BumpVersion>> = OnceLock::new();
     static PROPERTIES: OnceLock<Option<Torch>> = OnceLock::new();
     static CHANGED: OnceLock<Option<ReportRange>> = OnceLock::new();
     let found = PYTORCHS.get_or_init(|| {
-        // SAFETY: the name of a C++ function has its type.
+        // SAFETY: the mangled name of a C++ function includes the function's type.
         let found: Option<BumpVersion> = unsafe { find(TORCH, BUMP_VERSION) };
         found.filter(|&found| found as usize != bump_version as *const () as usize)
     });
     if let Some(bump_version) = found {
-        // SAFETY: PyTorch passed this tensor to this very function.
+        // SAFETY: PyTorch passed this tensor for a call of the same function.
         unsafe { bump_version(tensor) };
     }
     // SAFETY: PyTorch passed a tensor that lives during the call.
@@ -115,11 +118,11 @@ unsafe extern "C-unwind" fn bump_version(tensor: &Tensor) {
     else {
         return;
     };
-    // SAFETY: the emulated driver alone has a function of that name, with this type. It is loaded
-    // once a tensor is on a device.
+    // SAFETY: only the emulated driver has a function of that name, with this type. If a tensor is
+    // on a device, the driver is loaded.
     let found = || unsafe { find(DRIVER, c"gpuheap_emulated_changed") };
     if let Some(changed) = CHANGED.get_or_init(found) {
-        // SAFETY: the function takes any numbers.
+        // SAFETY: the function accepts all numbers.
         unsafe { changed(address, bytes) };
     }
 }
@@ -145,14 +148,15 @@ impl Torch {
         }
     }
 
-    /// Returns the device memory of a tensor, as address and bytes. A tensor with gaps reaches to
-    /// the end of its storage.
+    /// Returns the device memory of a tensor, as address and bytes. If the tensor has gaps, the
+    /// range ends at the end of the storage.
     ///
     /// # Safety
     ///
-    /// The tensor is PyTorch's.
+    /// `tensor` was created by PyTorch.
     unsafe fn memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
-        // SAFETY: the tensor is one, and has an implementation, by the caller's contract.
+        // SAFETY: by the caller's contract, PyTorch created the tensor. The calls follow a check
+        // that its implementation is not null.
         let is_plain = unsafe {
             !tensor.0.is_null()
                 && !(self.has_dispatch)(tensor)
@@ -178,14 +182,14 @@ impl Torch {
     }
 }
 
-/// Returns a property of a tensor; `None` if it has none.
+/// Returns a property of a tensor; `None` if the tensor lacks the property.
 ///
 /// # Safety
 ///
-/// The tensor is PyTorch's, and is plain.
+/// `tensor` was created by PyTorch, and is plain: it has memory of its own.
 unsafe fn get<T: Default>(property: Get<T>, tensor: &Tensor) -> Option<T> {
     let mut value = T::default();
-    // SAFETY: the function is PyTorch's, and the tensor too, by the caller's contract.
+    // SAFETY: by the caller's contract, PyTorch created the tensor. The function is PyTorch's too.
     let code = unsafe { property(tensor, &mut value) };
     (code == 0).then_some(value)
 }
@@ -197,7 +201,8 @@ unsafe fn get<T: Default>(property: Get<T>, tensor: &Tensor) -> Option<T> {
 /// `F` is the type of a pointer to that function.
 unsafe fn find<F: Copy>(library: &CStr, name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: both names are C strings. The library is loaded, and stays so.
+    // SAFETY: both names are C strings. `dlopen` finds only loaded libraries, and keeps the library
+    // loaded.
     let found = unsafe {
         let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if library.is_null() {
@@ -205,6 +210,7 @@ unsafe fn find<F: Copy>(library: &CStr, name: &CStr) -> Option<F> {
         }
         libc::dlsym(library, name.as_ptr())
     };
-    // SAFETY: the address is not null, and is the function's, by the caller's contract.
+    // SAFETY: the address is not null. By the caller's contract, `F` is the type of a pointer to
+    // the function at that address.
     (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
 }

@@ -1,7 +1,7 @@
-//! Types of the runtime that the driver does not have, with the layout of `driver_types.h`.
+//! Types of the runtime that the driver lacks, with the layout of `driver_types.h`.
 //!
-//! The runtime's handles, flags and numbered constants are the driver's, so its types stand for
-//! them.
+//! The runtime's handles, flags and numbered constants equal the driver's, so the code uses the
+//! driver's types for them.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -35,7 +35,7 @@ pub(crate) struct LaunchConfig {
     pub(crate) count: c_uint,
 }
 
-/// Kind and addresses of a pointer's memory. In CUDA 13, 64 bytes of zeros follow.
+/// Kind and addresses of the memory that a pointer points to. In CUDA 13, 64 bytes of zeros follow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PointerAttributes {
@@ -52,14 +52,14 @@ pub(crate) struct FunctionAttributes {
     pub(crate) shared_bytes: usize,
     pub(crate) constant_bytes: usize,
     pub(crate) local_bytes: usize,
-    /// The driver's properties of numbers 0 and 4 to 13.
+    /// Values of the driver's properties with the numbers 0 and 4 to 13.
     pub(crate) numbers: [c_int; 11],
     pub(crate) cluster_scheduling: c_int,
     pub(crate) non_portable_cluster: c_int,
     pub(crate) reserved: [c_int; 16],
 }
 
-/// A fat binary as the compiler wraps it.
+/// The compiler's wrapper of a fat binary.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct FatBinary {
@@ -69,7 +69,7 @@ pub(crate) struct FatBinary {
     pub(crate) more: *const c_void,
 }
 
-// Sizes of the structures of driver_types.h on 64-bit machines.
+// Checks the structures' sizes against `driver_types.h` on 64-bit machines.
 const _: () = {
     assert!(size_of::<LaunchConfig>() == 56);
     assert!(size_of::<PointerAttributes>() == 24);

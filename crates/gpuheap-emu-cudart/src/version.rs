@@ -1,22 +1,21 @@
-//! Major version of the runtime that the program was built for. A few functions have different
-//! arguments in CUDA 12 and 13 under one name.
+//! Major version of the runtime that the program was built for. A few functions have the same name
+//! in CUDA 12 and 13, but different arguments.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
-/// Entry of an object's dynamic section: number of the end, of a needed library, of the table of
-/// strings.
+/// Tags in an object's dynamic section: the end, a needed library, and the string table.
 const END: i64 = 0;
 const NEEDED: i64 = 1;
 const STRINGS: i64 = 5;
 
-/// Returns 12 or 13: the version of the runtime that an object of the process needs, the newest if
-/// several do or none does.
+/// Returns the major version of the runtime that the process's objects need: 12 if some need 12 and
+/// none needs 13, else 13.
 pub(crate) fn major() -> c_int {
     static MAJOR: OnceLock<c_int> = OnceLock::new();
     *MAJOR.get_or_init(|| {
         let mut found = Needed::default();
-        // SAFETY: the function is called during the call alone, with a pointer to `found`.
+        // SAFETY: `look` is called only during this call, with a pointer to `found`.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
         if found.twelve && !found.thirteen { 12 } else { 13 }
     })
@@ -35,17 +34,18 @@ struct Entry {
     value: u64,
 }
 
-/// Looks for the runtime among the libraries that one object needs.
+/// Searches for the runtime among the libraries that one object needs.
 ///
 /// # Safety
 ///
 /// `info` describes a loaded object, and `data` is a [`Needed`].
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the caller promises both, and a loaded object's dynamic section ends at an entry of
-    // zero and refers to a table of C strings.
+    // SAFETY: the caller guarantees both arguments. A loaded object's dynamic section ends with a
+    // zero entry, and refers to a table of C strings.
     unsafe {
         let (info, found) = (&*info, &mut *data.cast::<Needed>());
-        // The kernel's own object does not relocate its section, and needs no library.
+        // Skips the Linux kernel's own object: the addresses in its dynamic section are not
+        // relocated. It needs no library.
         let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
         if name.to_bytes().starts_with(b"linux-vdso") {
             return 0;
@@ -58,7 +58,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mu
             std::ptr::with_exposed_provenance((info.dlpi_addr + dynamic.p_vaddr) as usize);
         let entries = || (0..).map(|index| &*first.add(index)).take_while(|entry| entry.tag != END);
         let Some(strings) = entries().find(|entry| entry.tag == STRINGS) else { return 0 };
-        // The loader of some systems leaves the address relative to the object.
+        // On some systems, the loader leaves the string table's address relative to the object.
         let strings = match strings.value {
             relative if relative < info.dlpi_addr => info.dlpi_addr + relative,
             absolute => absolute,

@@ -1,5 +1,5 @@
-/* A program of CUDA 12 or 13, by its first argument: the arguments of cudaMemAdvise differ. Prints
- * the version of the runtime, and the place that the advice gives the memory. */
+/* Compiled for CUDA 12 or 13: the arguments of cudaMemAdvise differ. Prints the version of the
+ * runtime, and the location to which the advice assigns the memory. */
 #include <stdio.h>
 #include <stdlib.h>
 

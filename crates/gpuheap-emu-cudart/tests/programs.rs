@@ -9,7 +9,8 @@ use tempfile::TempDir;
 #[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 
-/// Memory moves as `docs/emulator.md` says; all else follows the runtime's documentation.
+/// Output that the program must print. Memory figures follow `docs/emulator.md`, and all else
+/// follows the runtime's documentation.
 const PRINTED: &str = "\
 plain: 12 MiB
 of no bytes: 1
@@ -73,8 +74,8 @@ fn a_program_of_each_family_runs() {
     );
 }
 
-/// A program names the runtime of its CUDA by the library that it needs. The library itself is an
-/// empty one of that name and version.
+/// The name of the runtime library that a program needs shows the program's version of CUDA. The
+/// test makes an empty library with that name and version.
 #[test]
 fn argument_layout_follows_programs_runtime() {
     for major in ["12", "13"] {
@@ -89,8 +90,8 @@ fn argument_layout_follows_programs_runtime() {
     }
 }
 
-/// PyTorch's allocator reuses memory without the driver, and an upload would stay readable there.
-/// So would an upload that an operator changes in place.
+/// PyTorch's allocator reuses memory without the driver. Without PyTorch's reports, earlier uploads
+/// would stay readable in reused memory, and in tensors that an operator changed in place.
 #[test]
 fn memory_that_pytorch_reports_reads_zero() {
     let folder = folder();
@@ -134,13 +135,13 @@ changed: 1
     assert_eq!(printed, expected);
 }
 
-/// Returns a folder with the runtime and the driver.
+/// Returns a folder that contains the emulated runtime and the emulated driver.
 fn folder() -> TempDir {
     library::folder(&[&library::CUDART, &library::LIBCUDA])
 }
 
-/// Compiles the program `NAME.c` as `program`; the name of a program that is a number is the major
-/// version of its CUDA.
+/// Compiles the C file `source` to `program`. If the program's name is a number, that number is the
+/// program's major version of CUDA.
 fn compile(folder: &TempDir, source: &str, program: &str, link: &[&Path]) -> PathBuf {
     let program_path = folder.path().join(program);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{source}.c"));
@@ -151,7 +152,7 @@ fn compile(folder: &TempDir, source: &str, program: &str, link: &[&Path]) -> Pat
     program_path
 }
 
-/// Makes an empty library with the name of a runtime.
+/// Creates an empty library with the name of the runtime of CUDA `major`.
 fn shell(folder: &TempDir, major: &str) -> PathBuf {
     let path = folder.path().join(format!("libcudart.so.{major}"));
     let name = format!("-Wl,-soname,libcudart.so.{major}");

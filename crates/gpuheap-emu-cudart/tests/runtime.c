@@ -1,4 +1,4 @@
-/* A program of the runtime, as people write them; it declares what it uses. Prints figures. */
+/* A typical program of the runtime. It declares the functions that it uses. Prints figures. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Stands for PyTorch: its allocator reports each block to a profiler in another library, and its
- * operators count their changes of a tensor there. With LIBRARY defined, it is that library. */
+/* Stands for PyTorch: the allocator reports each block to a profiler in another library, and the
+ * operators count changes of tensors in that library. With LIBRARY defined, builds that library. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@ struct device {
   signed char kind, index;
 };
 
-/* An implementation of a tensor, as far as its functions here read it. */
+/* The implementation of a tensor, with only the fields that the functions below read. */
 struct tensor {
   void *memory;
   int64_t elements, storage_bytes, storage_offset;
@@ -72,14 +72,14 @@ static int print(char *memory) {
   return 0;
 }
 
-/* Uploads two numbers, reports the first one's block, and prints both as the device has them. */
+/* Uploads two numbers, reports the block of the first, and prints both numbers from the device. */
 static int after_report(char *memory, long bytes, struct device device) {
   if (upload(memory)) return 1;
   report(memory, bytes, 3, 4, device);
   return print(memory);
 }
 
-/* Uploads two numbers, changes a tensor, and prints both as the device has them. */
+/* Uploads two numbers, changes a tensor, and prints both numbers from the device. */
 static int after_change(char *memory, struct tensor tensor) {
   struct tensor *changed = &tensor;
   if (upload(memory)) return 1;
@@ -95,7 +95,7 @@ static int changes(char *memory) {
   other.storage_offset = 128;
   other.memory = memory + 512;
   if (after_change(memory, other)) return 3;
-  /* Tensors without memory of their own on the device. */
+  /* Tensors that have no device memory of their own. */
   other = plain;
   other.device_kind = 0;
   if (after_change(memory, other)) return 4;

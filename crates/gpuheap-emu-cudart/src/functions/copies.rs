@@ -10,9 +10,10 @@ use crate::call::driver;
 use crate::error::{INVALID_PITCH, In, Out, Outcome, call};
 use crate::{context, kernels};
 
-/// Last kind of copy, `cudaMemcpyDefault`. The addresses show the direction of every kind.
+/// Highest valid kind of copy, `cudaMemcpyDefault`. A valid kind is otherwise ignored: the
+/// addresses determine the direction.
 const LAST_KIND: c_int = 4;
-/// Direction of a copy that is not one of the known.
+/// Code `cudaErrorInvalidMemcpyDirection`: the kind of copy is unknown.
 const INVALID_DIRECTION: CUresult = CUresult(21);
 
 pub(crate) fn cudaMemcpy(
@@ -195,7 +196,8 @@ pub(crate) fn cudaGetSymbolSize(bytes: Out<usize>, symbol: In<c_void>) -> Outcom
     bytes.write(found)
 }
 
-/// Returns the address of bytes of a variable.
+/// Returns the device address of the byte at `offset` in a variable. Checks that `bytes` from there
+/// are within the variable.
 fn within(symbol: In<c_void>, offset: usize, bytes: usize) -> Outcome<CUdeviceptr> {
     let driver = entered()?;
     let (address, size) = kernels::variable(driver, context::device(driver)?, symbol)?;

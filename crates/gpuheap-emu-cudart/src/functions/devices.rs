@@ -1,4 +1,4 @@
-//! Devices: their number, the thread's device, peers, pools.
+//! Functions for devices: the number of devices, the thread's device, peers, and pools.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! Launches, and properties of kernels.
+//! Functions that launch kernels, and functions for properties of kernels.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -250,7 +250,8 @@ fn launch(
     ))
 }
 
-/// Returns the outcome of a launch. The runtime has a code of its own for sizes that do not fit.
+/// Converts the driver's outcome of a launch to the runtime's. For invalid sizes, the runtime has a
+/// different code.
 fn launched(outcome: Outcome) -> Outcome {
     outcome.map_err(|code| match code {
         CUresult::ERROR_INVALID_VALUE => INVALID_CONFIGURATION,
@@ -258,7 +259,7 @@ fn launched(outcome: Outcome) -> Outcome {
     })
 }
 
-/// Returns a configuration as the driver has it.
+/// Converts a launch configuration to the driver's type.
 fn driver_config(config: In<LaunchConfig>) -> Outcome<CUlaunchConfig> {
     let config = config.get()?;
     Ok(CUlaunchConfig {

@@ -1,4 +1,4 @@
-//! Allocations and pointers.
+//! Functions for allocations and pointers.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -13,14 +13,15 @@ use crate::error::{Out, Outcome, call};
 use crate::types::PointerAttributes;
 use crate::version;
 
-/// Elements of pitched memory, bytes. The pitch is aligned for every size that the driver takes.
+/// Element size to request for pitched memory, bytes. It is the largest that the driver takes, so
+/// the pitch is aligned for all element sizes.
 const ELEMENT: c_uint = 16;
-/// Device of a pointer that belongs to none.
+/// Device ordinal to return for a pointer that belongs to no device.
 const NO_DEVICE: c_int = -2;
-/// Kinds of memory behind a pointer.
+/// Kinds of memory that a pointer can point to.
 const UNREGISTERED: c_int = 0;
 const MANAGED: c_int = 3;
-/// Bytes of zeros that CUDA 13 has behind the attributes of a pointer.
+/// Bytes of zeros that follow the attributes of a pointer in CUDA 13.
 const RESERVED_IN_13: usize = 64;
 
 pub(crate) fn cudaMalloc(pointer: Out<CUdeviceptr>, bytes: usize) -> Outcome {
@@ -114,7 +115,8 @@ pub(crate) fn cudaPointerGetAttributes(
             outcome?;
             found.device = device;
             found.kind = if managed != 0 { MANAGED } else { kind };
-            // Either address is missing for memory that the other side alone sees.
+            // If only the host or only the device sees the memory, the other side's address is
+            // missing.
             let address = |attribute| {
                 let (outcome, address) =
                     Out::local(ptr::null_mut(), |place| get(place.cast(), attribute));
@@ -160,8 +162,8 @@ pub(crate) fn cudaMemPrefetchAsync(
     call!(driver, cuMemPrefetchAsync_v2(pointer, bytes, location(place), flags, stream))
 }
 
-/// Returns the location that an argument is: a device's ordinal or -1 for the host in CUDA 12, a
-/// location in CUDA 13.
+/// Converts an argument to a location. In CUDA 12, the argument is a device's ordinal, or -1 for
+/// the host. In CUDA 13, it is a location.
 fn location(place: u64) -> CUmemLocation {
     let (low, high) = (place as u32, (place >> 32) as u32);
     match (version::major(), low.cast_signed()) {

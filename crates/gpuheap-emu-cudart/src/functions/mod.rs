@@ -1,4 +1,4 @@
-//! Functions of the runtime that are more than a function of the driver.
+//! Functions of the runtime that do more than call one function of the driver.
 #![allow(non_snake_case, reason = "named as in C")]
 
 mod copies;
@@ -21,8 +21,8 @@ use crate::call::driver;
 use crate::context;
 use crate::error::Outcome;
 
-/// Returns the driver, with the primary context of the thread's device current unless another one
-/// is.
+/// Returns the driver. If the thread has no current context, first makes the primary context of the
+/// thread's device current.
 fn entered() -> Outcome<&'static LibCuda> {
     let driver = driver()?;
     context::enter(driver)?;

@@ -1,4 +1,5 @@
-//! Properties of a device in one structure, laid out as in CUDA 12 or 13.
+//! Functions that return all properties of a device in one structure, with the layout of CUDA 12 or
+//! 13.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -7,28 +8,29 @@ use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 use crate::call::driver;
 use crate::error::{Out, Outcome, call};
 
-/// Bytes of the structure in CUDA 12 and 13.
+/// Sizes of the structure in CUDA 12 and in CUDA 13, bytes.
 const BYTES_IN_12: usize = 1032;
 const BYTES_IN_13: usize = 1008;
 
-/// Bytes of the name and of the UUID, with which the structure begins, and of the LUID and its
-/// mask. No device here has these.
+/// Sizes, in bytes, of the first fields of the structure: the name, the UUID, and the LUID with its
+/// mask. The LUID is zero here.
 const NAME: usize = 256;
 const UUID: usize = 16;
 const LUID: usize = 12;
 
-/// A field of the structure, after those.
+/// A field of the structure, after the name, the UUID and the LUID.
 #[derive(Clone, Copy)]
 enum Field {
     /// Memory of the device.
     Memory,
-    /// Property of this number, as a C `int`.
+    /// Value of the device attribute with this number, as a C `int`.
     Int(c_int),
-    /// Property of this number, as a `size_t`.
+    /// Value of the device attribute with this number, as a `size_t`.
     Size(c_int),
-    /// Property of this number, in the structure of CUDA 12 alone.
+    /// Value of the device attribute with this number, as a C `int`. Only in the structure of CUDA
+    /// 12.
     IntIn12(c_int),
-    /// Zeros as C `int`s, where no property has the value.
+    /// This number of C `int`s that are 0: no device attribute has the value.
     Zeros(usize),
 }
 
@@ -56,7 +58,7 @@ const FIELDS: &[Field] = &[
     Int(31), Int(32), Int(33), Int(34), Int(50), Int(35), Int(40), Int(41),
     // Clock and width of the memory, caches, threads, priorities.
     IntIn12(36), Int(37), Int(38), Int(108), Int(39), Int(78), Int(79), Int(80),
-    // Of a multiprocessor: shared memory, registers. Managed memory, board, atomics.
+    // Shared memory and registers of a multiprocessor, managed memory, board, atomics.
     Size(81), Int(82), Int(83), Int(84), Int(85), Int(86), IntIn12(87),
     // Pageable and managed access, preemption, cooperative launches.
     Int(88), Int(89), Int(90), Int(91), Int(95), IntIn12(96), Size(97), Int(100), Int(101),
@@ -68,11 +70,11 @@ const FIELDS: &[Field] = &[
     Int(121), Int(125), Int(120), Int(129),
 ];
 
-/// Fields at the end in CUDA 13: NUMA, MPS, PCI identity.
+/// Last fields of the structure in CUDA 13: NUMA, MPS, PCI identity.
 const LAST_IN_13: &[Field] =
     &[Int(130), Int(131), Int(133), Int(134), Int(139), Int(140), Int(143), Zeros(56)];
 
-/// Zeros at the end in CUDA 12.
+/// Last fields of the structure in CUDA 12: zeros.
 const LAST_IN_12: &[Field] = &[Zeros(63)];
 
 pub(crate) fn cudaGetDeviceProperties(properties: Out<c_void>, device: c_int) -> Outcome {
@@ -113,7 +115,7 @@ fn layout(device: c_int, is_12: bool) -> Outcome<Vec<u8>> {
         let (outcome, value) =
             Out::local(0, |value| call!(driver, cuDeviceGetAttribute(value, attribute, device)));
         match outcome {
-            // A driver that does not know a property does not have it.
+            // If the driver does not know an attribute, its value is 0.
             Err(CUresult::ERROR_INVALID_VALUE) => Ok(0),
             outcome => outcome.map(|()| value),
         }

@@ -1,4 +1,4 @@
-//! Versions, and the way to the driver.
+//! Functions for versions, and for access to the driver's functions.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -10,8 +10,8 @@ use crate::error::{Out, Outcome, Text, call};
 use crate::not_modelled::refusing;
 use crate::version;
 
-/// Versions of the runtime that this library is for programs of CUDA 12 and 13, as
-/// 1000 × major + 10 × minor.
+/// Versions of the runtime that this library reports to programs of CUDA 12 and of CUDA 13, as 1000
+/// × major + 10 × minor.
 const VERSIONS: [c_int; 2] = [12_090, 13_000];
 
 pub(crate) fn cudaRuntimeGetVersion(version: Out<c_int>) -> Outcome {
