@@ -1,9 +1,10 @@
-//! Builds the other parts of a wheel, with the feature `wheel`: the C++ entrance for PyTorch, and
-//! the emulated libraries of `gpuheap emulate` and `gpuheap dry-run`.
+//! With the feature `wheel`, builds the other parts of a wheel: the C++ functions that PyTorch
+//! calls, and the emulated libraries of `gpuheap emulate` and `gpuheap dry-run`.
 //!
-//! The emulated libraries are libraries of their own, so Cargo builds them here, into a target
-//! folder of its own: the one of this build is locked. `WHEEL_EMULATED` names a folder of ones that
-//! are built already. maturin then takes them from `python/gpuheap/emulated/`.
+//! The emulated libraries are separate packages, so a second Cargo builds them. It uses another
+//! target folder, because the folder of this build is locked. If `WHEEL_EMULATED` names a folder,
+//! the libraries in that folder are used instead. The script copies the libraries to
+//! `python/gpuheap/emulated/`, where maturin finds them.
 
 use std::env;
 use std::error::Error;
@@ -33,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Packages of the emulated libraries, with their files and the names that they have in the wheel.
+/// Packages of the emulated libraries, each with its file and the file's name in the wheel.
 const EMULATED: [(&str, &str, &str); 4] = [
     ("gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1"),
     ("gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1"),
@@ -41,7 +42,7 @@ const EMULATED: [(&str, &str, &str); 4] = [
     ("gpuheap-emu-libraries", "libgpuheap_emu_libraries.so", "libgpuheap_emu_libraries.so"),
 ];
 
-/// Builds the emulated libraries, and returns the folder that has them.
+/// Builds the emulated libraries. Returns the folder that contains them.
 fn emulated(here: &Path) -> Result<PathBuf, Box<dyn Error>> {
     for of in ["emu", "driver", "kernels"] {
         println!("cargo::rerun-if-changed=../gpuheap-{of}/src");
@@ -67,7 +68,7 @@ fn emulated(here: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(target.join("release"))
 }
 
-/// Compiles the function that throws for PyTorch.
+/// Compiles `src/torch_entry.cpp`, the C++ functions that PyTorch calls.
 #[cfg(feature = "wheel")]
 fn entry() {
     println!("cargo::rerun-if-changed=src/torch_entry.cpp");

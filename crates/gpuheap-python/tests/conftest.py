@@ -10,7 +10,7 @@ from support import needs_driver
 
 @pytest.fixture
 def heap():
-    """A heap that records lines. The end of a test frees its memory."""
+    """A heap that records lines. Its memory is freed at the test's end."""
     heap = gpuheap.Heap("emulated:1GiB", limit="512MiB", track="lines")
     yield heap
     assert not heap.leaks(), heap.leaks()
@@ -18,8 +18,8 @@ def heap():
 
 @pytest.fixture
 def driver_heap():
-    """A heap of the machine's driver: the emulated one, or a GPU's. Its memory is free at the
-    end."""
+    """A heap of the machine's driver, which is the emulated driver or a GPU's. Its memory is freed
+    at the test's end."""
     needs_driver()
     heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
     yield heap

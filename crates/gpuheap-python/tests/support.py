@@ -1,4 +1,4 @@
-"""Helpers of several tests."""
+"""Helpers that several tests use."""
 
 import threading
 
@@ -8,7 +8,8 @@ import gpuheap
 
 
 def needs_driver(*modules):
-    """Skips the test without a driver, real or emulated, or without a library."""
+    """Skips the test if the machine has no driver, real or emulated, or if one of `modules` is
+    missing."""
     for module in modules:
         pytest.importorskip(module, reason=f"{module} is not installed")
     try:
@@ -18,8 +19,8 @@ def needs_driver(*modules):
 
 
 def in_threads(*works):
-    """Runs each on a thread of its own, to its end. Returns the answers; raises the first error,
-    which would end nothing but its thread."""
+    """Runs each callable on a new thread, and waits for all threads. Returns their results. Raises
+    the first error: without this, an error on a thread would end only that thread."""
     answers, errors = [None] * len(works), []
 
     def run(at):

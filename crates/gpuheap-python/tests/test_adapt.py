@@ -1,4 +1,4 @@
-"""Structures with arrays inside, to a device and back."""
+"""Structures that contain arrays, moved to a device and back."""
 
 import array
 import collections
@@ -127,7 +127,7 @@ def test_key_with_failing_repr_is_named(heap):
 
 
 class Sized(dict):
-    """A dict with an argument of its class, that counts its assignments."""
+    """A dict subclass whose constructor takes an argument. It counts assignments."""
 
     def __init__(self, size):
         self.size = size
@@ -153,7 +153,7 @@ def test_dict_subclasses_keep_their_type(heap):
 
 
 def table(library, name, **attributes):
-    """A stand-in for a class of a library of tables."""
+    """Makes a stand-in for a class of a table library."""
     made = type(name, (), {"__array__": None, "__iter__": lambda self: iter("ab"), **attributes})
     made.__module__ = f"{library}.core.{name.lower()}"
     return made()
@@ -184,7 +184,7 @@ def test_tables_are_refused_with_remedy(heap, library, remedy):
             use()
     with pytest.raises(TypeError, match=r"numpy.asarray\(x\)"):
         heap.array(column)
-    # A value of such a library is no column.
+    # A single value of such a library is not a column.
     value = type("Timestamp", (), {})
     value.__module__ = f"{library}.scalars"
     value = value()

@@ -1,4 +1,4 @@
-"""Memory by its address, as hooks keep it."""
+"""Allocations that hooks keep by address."""
 
 import threading
 
@@ -65,7 +65,8 @@ def test_request_below_foreign_allocator_collects_nothing(heap):
 def test_foreign_lock_and_interpreter_never_deadlock(
     heap,
 ):
-    """One thread holds a lock and requests memory below it; another waits for the lock."""
+    """While one thread holds a foreign lock and requests memory, other threads wait for that
+    lock."""
     lock, done = threading.Lock(), []
 
     def below():

@@ -1,4 +1,4 @@
-"""Arrays: their elements, parts, arithmetic and reductions, with NumPy as the model."""
+"""Arrays: elements, parts, arithmetic and reductions, compared with NumPy's results."""
 
 import array
 import gc
@@ -34,7 +34,7 @@ def np():
 
 
 def sample(np, rng, kind, shape):
-    """Elements of a type, small enough that float32 adds them without rounding."""
+    """Makes elements of a type, small enough that float32 adds them without rounding."""
     if kind == "bool":
         return np.array(rng.integers(0, 2, shape), "bool")
     low = 0 if kind.startswith("u") else -20
@@ -86,7 +86,7 @@ def endless():
 
 
 class Liar:
-    """Its iterator makes the list longer."""
+    """An element whose conversion makes the list that contains it longer."""
 
     def __init__(self, items):
         self.items = items
@@ -621,7 +621,8 @@ def test_comparisons_go_by_value(np, heap):
             for name in ("eq", "ne", "lt", "le", "gt", "ge"):
                 compare = getattr(operator, name)
                 mask = compare(a, number)
-                # Both are floats where Python rounds an integer to compare it.
+                # Rounds an integer to a float before the comparison, as gpuheap does for float
+                # arrays.
                 exact = number if abs(number) > 2**64 or not kind.startswith("f") else float(number)
                 assert mask.dtype == "bool" and mask.to_list() == [
                     compare(one, exact) for one in host
@@ -713,7 +714,7 @@ def test_iteration_lets_threads_interrupt_it(heap):
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    # All of it is one call of C. It handles signals only in the iterators.
+    # The loop runs in C without Python code. Only gpuheap's iterators handle signals in it.
     numbers = itertools.chain.from_iterable(itertools.repeat(a, 1000))
     with pytest.raises(KeyboardInterrupt):
         begun.set()
@@ -757,7 +758,7 @@ def test_reductions_take_numpys_arguments(np, heap):
 
 
 class Raising:
-    """Its conversions raise an error of the caller."""
+    """An object whose conversions raise an error of the caller."""
 
     def __init__(self, error):
         self.error = error
@@ -977,7 +978,7 @@ def test_threads_share_an_array(heap):
 
 
 def of_little_host_memory(program):
-    """Runs a program that may have 256 MiB more of the host's memory."""
+    """Runs a program that may take at most 256 MiB of additional host memory."""
     begin = """
 import mmap, resource
 import gpuheap

@@ -9,7 +9,7 @@ import gpuheap
 
 @pytest.fixture
 def small():
-    """A heap that has room for 16 MiB."""
+    """A heap with a limit of 16 MiB."""
     heap = gpuheap.Heap("emulated:1GiB", limit="16MiB", track="lines")
     yield heap
     assert not heap.leaks(), heap.leaks()

@@ -1,4 +1,4 @@
-"""cuda.core, unmodified from its wheel, with memory from a heap."""
+"""cuda.core from its unmodified wheel, with memory from a heap."""
 
 import gc
 
@@ -72,8 +72,9 @@ def test_install_and_uninstall(driver_heap, device):
 
 
 def test_own_pool_keeps_stream_order(driver_heap, device):
-    """Closed memory is served again without new memory, and with the driver calls of a free on a
-    foreign stream: whether it captures, whether earlier frees are reached, and an event."""
+    """Closed memory is reused without new memory of the driver. Each reuse costs only the driver
+    calls of a free on a foreign stream: queries for a capture and for earlier frees, and an
+    event."""
     resource = gpuheap.cuda_core.resource(driver_heap)
     stream = device.create_stream()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""CuPy's hook against fakes of the classes that it touches: CuPy itself needs a GPU."""
+"""CuPy's hook, tested with fakes of the classes that it uses, because CuPy itself needs a GPU."""
 
 import gc
 import pickle
@@ -11,7 +11,7 @@ import gpuheap
 
 
 class Stream:
-    """A stream as CuPy has it: an object that its handle lives as long as."""
+    """A stream as in CuPy: the stream lives as long as this object."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -31,7 +31,7 @@ class Pointer:
 
 
 class OutOfMemoryError(MemoryError):
-    """CuPy's own error. It takes three numbers."""
+    """CuPy's out-of-memory error. Its constructor takes three numbers."""
 
     def __init__(self, size, total, limit=0):
         super().__init__(f"out of memory allocating {size} bytes")
@@ -44,7 +44,7 @@ class Pool:
 
 @pytest.fixture
 def cupy(monkeypatch, driver_heap):
-    """The part of CuPy that the hook uses. `state` has CuPy's settings."""
+    """The part of CuPy that the hook uses. `state` contains CuPy's settings."""
     state = types.SimpleNamespace(
         allocator=Pool().malloc, pinned=Pool().malloc, device=0, stream=Stream(driver_heap.stream())
     )
@@ -89,7 +89,7 @@ def cupy(monkeypatch, driver_heap):
 def test_arrays_are_of_the_heap(cupy, driver_heap):
     cupy.hook.install(driver_heap)
     pointer = cupy.allocator(1000)
-    # A size of CuPy's own pool.
+    # 1000 bytes are rounded to a size of CuPy's own pool.
     assert (pointer.mem.size, pointer.mem.device_id, driver_heap.stats()["live"]) == (1024, 0, 1024)
     assert pointer.mem.owner.stream == cupy.stream.inner.handle
     assert driver_heap.leaks()[0].function == "test_arrays_are_of_the_heap"
@@ -139,7 +139,7 @@ def test_second_install_is_refused(cupy, driver_heap):
     kept = cupy.allocator(1000)
     cupy.hook.uninstall()
     assert (cupy.allocator, cupy.pinned) == (before, cupy.pools[1].malloc)
-    # An allocator that somebody set since stays.
+    # `uninstall` leaves an allocator that the program has set since.
     cupy.allocator = before = Pool().malloc
     cupy.hook.uninstall()
     assert cupy.allocator == before

@@ -1,4 +1,4 @@
-"""Programs of examples/python, each on an emulated device."""
+"""The programs in examples/python, each run on an emulated device."""
 
 import importlib.metadata
 import os
@@ -30,7 +30,7 @@ def run(*arguments, path=PACKAGE):
 
 
 def lines(text, *expected):
-    """Checks that the lines come in this order."""
+    """Checks that the text contains the expected lines in this order."""
     found = iter(text.splitlines())
     for line in expected:
         assert any(line in one for one in found), f"{line!r} is missing or out of order:\n{text}"

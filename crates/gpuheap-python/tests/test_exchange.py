@@ -1,4 +1,5 @@
-"""Arrays over the memory of others: DLPack and the CUDA array interface, both ways."""
+"""Arrays exchanged with other libraries in both directions, through DLPack and the CUDA array
+interface."""
 
 import ctypes
 import gc
@@ -13,7 +14,7 @@ from support import needs_driver
 
 
 class Theirs:
-    """Another library's object that hands over a given capsule."""
+    """An object of another library that hands over a given capsule."""
 
     def __init__(self, capsule, device=(12, 0)):
         self.capsule, self.device, self.asked = capsule, device, []
@@ -27,7 +28,7 @@ class Theirs:
 
 
 class Old(Theirs):
-    """A library of before DLPack 1.0."""
+    """An object of a library that implements DLPack before version 1.0."""
 
     def __dlpack__(self, stream=None):
         return self.capsule
@@ -78,7 +79,7 @@ class Versioned(ctypes.Structure):
 
 
 def inside(capsule):
-    """The managed tensor of a capsule, to be changed."""
+    """Returns the managed tensor of a capsule, so that a test can change it."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     return Versioned.from_address(get(capsule, b"dltensor_versioned"))
@@ -151,7 +152,7 @@ def refused(heap, change, text, error=BufferError):
     change(inside(theirs.capsule))
     with pytest.raises(error, match=text):
         gpuheap.from_dlpack(theirs, heap)
-    # Unconsumed: its own end frees the memory.
+    # The capsule was not consumed, so the capsule's end frees the memory.
     assert name_of(theirs.capsule) == b"dltensor_versioned"
     del a
     assert heap.stats()["live"] > 0
@@ -297,7 +298,7 @@ def test_unaligned_tensor_rows_are_read(heap):
     tensor.shape = ctypes.cast(begin, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(begin + 16, ctypes.POINTER(ctypes.c_int64))
     assert gpuheap.from_dlpack(theirs, heap).to_list() == [[1, 2, 3]]
-    # An empty row is read from nowhere.
+    # For a tensor without axes, `shape` and `strides` are not read.
     theirs = Theirs(heap.array(5).__dlpack__(max_version=(1, 0)))
     tensor = inside(theirs.capsule).tensor
     tensor.shape = tensor.strides = None
@@ -308,7 +309,7 @@ def test_plain_strides_and_readonly_memory(heap):
     a = heap.array([[1, 2, 3]])
     theirs = Theirs(a.__dlpack__(max_version=(1, 0)))
     managed = inside(theirs.capsule)
-    strides = (ctypes.c_int64 * 2)(77, 1)  # of an axis of length 1, any
+    strides = (ctypes.c_int64 * 2)(77, 1)  # an axis of length 1 may have any stride
     managed.tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
     managed.flags = 1
     b = gpuheap.from_dlpack(theirs, heap)
@@ -385,7 +386,7 @@ def test_cuda_array_interface_is_consumed(heap):
 
 
 def test_capsules_own_device_counts(heap, driver_heap):
-    # The object names the heap's device, and its capsule is of another.
+    # The object names the heap's device, but the capsule's tensor is on another device.
     theirs = Theirs(heap.array([7, 8, 9]).__dlpack__(), device=(2, 0))
     with pytest.raises(BufferError, match=r"\(12, 0\)"):
         gpuheap.from_dlpack(theirs, driver_heap)
@@ -414,7 +415,7 @@ def test_huge_empty_array_lists_nothing(heap):
 
 
 class Pinned(Theirs):
-    """Page-locked memory of a library that has no streams for it, as PyTorch."""
+    """Page-locked memory of a library that, like PyTorch, has no streams for such memory."""
 
     def __dlpack__(self, *, stream=None, max_version=None):
         if stream is not None:
@@ -491,7 +492,7 @@ for make, end in [(make, end) for make in (foreign, used_on_an_ended_stream) for
 
 
 def test_waiting_end_releases_the_lock(driver_heap):
-    # An emulated stream does its work when the host waits for it.
+    # An emulated stream with this schedule does its work only when the host waits for it.
     code, said, errors = python(
         GATE, GPUHEAP_EMULATED_SCHEDULE="on-demand", GPUHEAP_EMULATED_CHECKS="0"
     )

@@ -1,4 +1,4 @@
-"""Explanations and replays: the command's rules, from Python."""
+"""Explanations and replays in Python. They use the same rules as the command."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def test_own_error_has_evidence():
 
 def test_exception_class_identifies_library():
     class OutOfMemoryError(MemoryError):
-        """As CuPy's error: only its class identifies it."""
+        """An error like CuPy's: only its class identifies it."""
 
     OutOfMemoryError.__module__ = "cupy.cuda.memory"
     text = "Out of memory allocating 1,024,000 bytes (allocated so far: 512 bytes)."

@@ -106,7 +106,8 @@ def test_omitted_limit_stays(heap):
 
 
 def test_threads_see_freed_buffer(heap):
-    # Making the exception runs Python code. Under a lock of the buffer's, two threads hung.
+    # Making the exception runs Python code. When this happened under the buffer's lock, two threads
+    # hung.
     buffer, view = heap.alloc(10), heap.pinned(10)
     buffer.free()
     view.free()
@@ -133,7 +134,7 @@ def test_default_heap_can_be_set():
 
 
 def test_forked_child_makes_default_heap():
-    # Another thread holds the lock of the default heap while the process forks.
+    # In the program, another thread holds the lock of the default heap while the process forks.
     program = """
 import os, threading, time
 import gpuheap
@@ -370,7 +371,7 @@ def test_errors_use_python_names(heap, work, error, text):
 
 
 def test_freed_array_names_no_rust(heap):
-    # The check before an operation misses a free in the middle of it.
+    # A free in the middle of an operation comes after the operation's own check for freed memory.
     seen = set()
     for _ in range(200):
         array = heap.zeros(1000)
@@ -404,7 +405,8 @@ def test_single_allocation_is_singular(heap):
 
 
 def test_replaced_cells_keep_their_lines(heap):
-    # A notebook compiles each cell anew. Memory of a cell keeps its line; the cells themselves end.
+    # A notebook compiles each cell again. Outstanding memory keeps the line of its cell. The code
+    # of all other cells is released.
     kept, gone = [], []
     for number in range(2000):
         text = f"\nkept.append(heap.alloc({number + 1}))" if number % 500 == 0 else "heap.alloc(1)"
@@ -492,8 +494,7 @@ print(caught[0].message)
 
 
 def run(program, **settings):
-    """Runs a program in a process with these settings of the environment. Returns what it
-    prints."""
+    """Runs a program in a new process with these environment variables. Returns its output."""
     environment = {**os.environ, **settings}
     environment = {name: value for name, value in environment.items() if value is not None}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Holders of memory, and flushes that release them."""
+"""Holders of memory, and flushes that release the memory."""
 
 import concurrent.futures
 import gc
@@ -16,7 +16,7 @@ from support import in_threads
 
 
 class Model:
-    """Something with attributes."""
+    """A class whose instances have attributes."""
 
 
 class Slotted:
@@ -24,7 +24,7 @@ class Slotted:
 
 
 class TheirArray:
-    """An array of a library: it holds a buffer, and says where its memory is."""
+    """An array of another library. It holds a buffer and has the CUDA array interface."""
 
     def __init__(self, heap, nbytes):
         self.owner = heap.alloc(nbytes)
@@ -57,7 +57,7 @@ def names(holders, kind=None):
 
 
 def as_last_exception(error):
-    """Handles an uncaught error as the interpreter's prompt does."""
+    """Stores an uncaught error as the interactive interpreter does."""
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error

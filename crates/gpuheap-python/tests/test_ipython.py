@@ -1,4 +1,4 @@
-"""Magics in IPython's own shell."""
+"""The magics, run in IPython's own shell."""
 
 import sys
 
@@ -14,7 +14,7 @@ import gpuheap
 
 @pytest.fixture
 def shell(heap):
-    """A shell that has the heap as `heap`, and as its default."""
+    """A shell in which `heap` is the heap, and also the default heap."""
     before, modules = gpuheap.set_default_heap(heap), sys.modules.get("__main__")
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance(colors="nocolor")

@@ -1,5 +1,5 @@
-"""Numba, unmodified from its wheel, with memory from a heap. Each program is a process: Numba takes
-one manager."""
+"""Numba from its unmodified wheel, with memory from a heap. Each program runs in a new process,
+because Numba's memory manager can be set only once."""
 
 import subprocess
 import sys

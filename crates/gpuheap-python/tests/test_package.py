@@ -1,4 +1,4 @@
-"""The package: import, command, emulated driver."""
+"""The package as a whole: import, command, emulated driver."""
 
 import os
 import subprocess

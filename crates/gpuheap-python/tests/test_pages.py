@@ -1,12 +1,12 @@
-"""The Python blocks of docs/python.md and the READMEs, on the emulated device.
+"""Runs the Python blocks of docs/python.md and the READMEs on the emulated device.
 
-The blocks between two headings are one program, `program.py`. A block of text right behind one is
-what it prints; `...` stands for anything, and lines may be broken elsewhere. A comment before a
-block says more:
+The blocks between two headings form one program, `program.py`. If a text block directly follows a
+Python block, it is the expected output. In it `...` matches anything, and line breaks may differ. A
+comment before a block changes how it is tested:
 
-* `<!-- not run: why -->`: only the names of gpuheap in it are looked up.
-* `<!-- needs numba_cuda -->`: run if the module is there.
-* `<!-- pytest -->`: a file of tests.
+* `<!-- not run: why -->`: not run; only checks that its names of gpuheap exist.
+* `<!-- needs numba_cuda -->`: run only if the module is installed.
+* `<!-- pytest -->`: run as a file of tests.
 """
 
 import ast
@@ -39,7 +39,7 @@ PAGES = [
 
 pytestmark = pytest.mark.skipif(not PAGES[0].is_file(), reason="the pages are not beside the tests")
 
-# Runs blocks one after the other, as one file. A line with \1 ends the output of each.
+# Runs blocks one after the other, as one file. A line with \1 ends each block's output.
 RUNNER = """
 import sys
 for code in sys.argv[1:]:
@@ -56,7 +56,8 @@ class Block(NamedTuple):
 
 
 def programs(page):
-    """The blocks of each section of a page, by `page:line` of the first one."""
+    """Returns the blocks of each section of a page. The key is `page:line` of the section's first
+    block."""
     sections, last = [[]], None
     lines = iter(enumerate(page.read_text().splitlines(), 1))
     mark = ""
@@ -136,11 +137,11 @@ def test_blocks_run(name, tmp_path):
         return
     parts, lines = [], 0
     for block in blocks:
-        # Each at its line of the file.
+        # Adds empty lines, so that each block keeps its line numbers within the file.
         parts.append("\n" * lines + block.code)
         lines += block.code.count("\n") + 1
     done = run("-c", RUNNER, *parts)
-    # Findings of the emulated device's checks and warnings of leaks are on stderr.
+    # Findings of the emulated device's checks, and warnings about leaks, would be on stderr.
     assert done.returncode == 0 and not done.stderr, done.stdout.replace("\1", "") + done.stderr
     for block, printed in zip(blocks, done.stdout.split("\n\1\n")):
         compare(block, printed)
@@ -162,7 +163,8 @@ def test_names_exist(name):
 
 
 def look_up(name, line):
-    """Finds `gpuheap.torch.pool`. A module whose library is not installed is not loaded."""
+    """Looks up a name such as `gpuheap.torch.pool`. Stops at a module whose library is not
+    installed."""
     found = gpuheap
     for part in name.split(".")[1:]:
         if not re.fullmatch(r"\w+", part):

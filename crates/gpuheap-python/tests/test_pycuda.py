@@ -1,4 +1,4 @@
-"""PyCUDA's hook against a fake of its driver module."""
+"""PyCUDA's hook, tested with a fake of PyCUDA's driver module."""
 
 import ctypes
 import gc
@@ -12,7 +12,7 @@ import gpuheap
 
 
 class Context:
-    """A context by its handle. `current` is the thread's context."""
+    """A context, known by its handle. `Context.current` is the thread's context."""
 
     current = None
 
@@ -82,7 +82,7 @@ def test_holders_see_through_pointer(hook, driver_heap):
 
     Array.kept = array = Array()
     array.gpudata = hook.allocator(driver_heap)(1000)
-    # As an object of Boost.Python: the collector does not track it.
+    # Makes the pointer like an object of Boost.Python, which the collector does not track.
     ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(array.gpudata))
     (held,) = driver_heap.held()
     assert "Array.kept.gpudata" in str(held) and "builtins.dict" not in str(held), held

@@ -1,5 +1,5 @@
-"""PyCUDA, built from its source, on the emulated driver. Each program is a process: a context of
-PyCUDA lasts as long."""
+"""PyCUDA, built from its source, on the emulated driver. Each program runs in a new process,
+because a context of PyCUDA lasts until the end of the process."""
 
 import subprocess
 import sys
@@ -30,7 +30,8 @@ def run(program):
 
 
 def passes(program):
-    """Runs a program that says nothing: the emulated driver's checks would."""
+    """Runs a program and checks that it prints nothing. The emulated driver's checks print each
+    error."""
     done = run(program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -57,7 +58,7 @@ assert heap.stats()["live"] == 0, heap.leaks()
     )
 
 
-# A thread that allocates 64 MiB with its context pushed, and leaves the free to Python.
+# Runs a thread that allocates 64 MiB with its context pushed, and leaves the free to Python.
 THREAD = """
 def work():
     context.push()

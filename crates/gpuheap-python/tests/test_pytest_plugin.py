@@ -1,4 +1,4 @@
-"""The pytest plugin, in processes and workers of pytest."""
+"""The pytest plugin, in other processes and in xdist's workers."""
 
 import importlib.metadata
 import sys
@@ -7,14 +7,14 @@ import pytest
 
 import gpuheap
 
-# Pytester forgets modules that were imported first inside it; the package would then be there
-# twice.
+# Imported here because pytester forgets modules that are first imported inside it. They would then
+# be loaded twice.
 import gpuheap._meter
 import gpuheap._scopes
 
 pytest_plugins = ["pytester"]
 
-# The wheel's entry point loads the plugin; in a checkout it is named.
+# The wheel's entry point loads the plugin. In a checkout, the option `-p` names it.
 IS_INSTALLED = any(
     found.value == "gpuheap.pytest_plugin"
     for found in importlib.metadata.entry_points(group="pytest11")
@@ -28,7 +28,7 @@ import gpuheap
 MIB = 1 << 20
 """
 
-# The functions of PyTorch that the plugin reads, for a native allocator.
+# A stand-in for the functions of PyTorch that the plugin reads if PyTorch has its own allocator.
 TORCH = """
 import sys, types
 

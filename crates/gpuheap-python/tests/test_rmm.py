@@ -1,4 +1,4 @@
-"""RMM: the real callback resource. It needs no CUDA runtime."""
+"""RMM's real callback resource, which needs no CUDA runtime."""
 
 import pytest
 
@@ -23,8 +23,8 @@ def test_resource_allocates_and_frees(heap):
 
 
 def test_heap_gets_stream_numbers(heap):
-    """RMM makes an object for each call, and the stream outlives it: held as an object, the heap
-    would take its end for the stream's."""
+    """RMM makes a new stream object for each call, and the stream outlives the object. If the heap
+    held the object, it would take the object's end for the stream's end."""
     seen = []
 
     class Spy:
@@ -72,7 +72,7 @@ def test_rmm_that_cannot_allocate_is_refused(driver_heap, monkeypatch):
 
 
 def test_second_install_is_refused(heap, driver_heap, monkeypatch):
-    # The emulated driver has no runtime for RMM.
+    # Skips the check, because under the emulated driver RMM finds no CUDA runtime.
     monkeypatch.setattr(gpuheap.rmm, "_check_runs", lambda _: None)
     before = rmm.mr.get_per_device_resource(0)
     with pytest.raises(gpuheap.BadInput, match="RMM needs a real GPU"):

@@ -1,4 +1,4 @@
-"""Scopes: frees, reports and charges."""
+"""Scopes: freed buffers, reports and charges."""
 
 import _thread
 import asyncio
@@ -23,14 +23,14 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def leaks_are_errors():
-    """A scope that reports memory fails the test, unless the test expects it."""
+    """If a scope reports leaked memory, the test fails, unless the test expects the report."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", gpuheap.LeakWarning)
         yield
 
 
 def library(name="gpuheap.cupy"):
-    """A module that requests memory as a hook does: its memory is not the program's."""
+    """A module that requests memory as a hook does. Scopes do not free that memory."""
     module = types.ModuleType(name)
     exec("def empty(heap, nbytes): return heap.alloc(nbytes)", module.__dict__)
     return module
@@ -269,7 +269,7 @@ def test_scopes_end_in_any_order(heap):
     cupy, held = library(), []
     of_inner = heap.alloc(10)
     outer.__exit__(None, None, None)
-    # The scope inside it is still the one that memory is charged to, and its memory is no leak.
+    # Memory is still charged to the inner scope. It is no leak of the outer scope.
     assert (outer.leaked_bytes, of_inner.freed) == (0, False)
     later, kept = heap.alloc(20), inner.keep(heap.alloc(40))
     held.append(cupy.empty(heap, 80))
@@ -302,7 +302,8 @@ def test_scope_keeps_inner_scopes_buffer(heap):
 
 
 class Reader:
-    """An array as CuPy's `asarray` makes it: an address, and the object that it came from."""
+    """An array like that of CuPy's `asarray`: an address, and the object that the address was read
+    from."""
 
     def __init__(self, owner):
         self.address, self.owner = owner.__cuda_array_interface__["data"][0], owner
@@ -335,7 +336,7 @@ def test_exposed_array_is_not_freed(driver_heap):
 
 
 def test_readers_are_protected_despite_refcounts(driver_heap, monkeypatch):
-    # Python 3.14 does not count the references of local variables.
+    # Acts like Python 3.14, which does not count the references of local variables.
     monkeypatch.setattr(sys, "getrefcount", lambda _: 1)
     for make in (driver_heap.alloc, driver_heap.zeros):
         with driver_heap.scope("load", on_leak="ignore"):
@@ -665,7 +666,7 @@ def test_code_without_a_frame_is_inside(heap):
         scope.__enter__, partial(heap.alloc, 10), partial(heap.zeros, 10),
         partial(scope.__exit__, None, None, None), done.set,
     ]  # fmt: skip
-    # `map` calls them on a thread that has no frame of Python.
+    # `map` calls the works on a thread that has no Python frame.
     _thread.start_new_thread(made.extend, (map(operator.call, works),))
     assert done.wait(10)
     assert (made[1].freed, made[2].freed) == (True, True)
@@ -836,7 +837,7 @@ def test_open_views_are_warned_about(heap):
 
 
 class Broken:
-    """A buffer that the heap fails to free."""
+    """A buffer whose `free` fails."""
 
     freed, nbytes = False, 1
 

@@ -18,7 +18,7 @@ def check(answer):
 
 
 class View:
-    """An object of a stream that somebody else destroys, as torch.cuda.current_stream() makes."""
+    """A stream object like that of torch.cuda.current_stream(). It does not own its stream."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -29,7 +29,8 @@ class View:
 
 @pytest.fixture
 def make(driver_heap):
-    """Makes streams with the driver's own functions, and destroys those that are left."""
+    """Makes streams with the driver's own functions. Destroys the remaining ones at the test's
+    end."""
     check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
     made = []
 
@@ -51,7 +52,7 @@ def make(driver_heap):
 
 
 def test_busy_view_memory_is_not_reused(driver_heap, make):
-    # The checks of the emulated driver see the race.
+    # If memory were reused too early, the emulated driver's checks would report the race.
     handle = make()
     buffer = driver_heap.alloc(1 << 20, View(handle))
     address = buffer.ptr
@@ -90,7 +91,7 @@ def test_stream_object_lives_with_memory(driver_heap, make):
 
 
 class Owner(View):
-    """An object that owns its stream, as torch.cuda.Stream() makes."""
+    """A stream object like that of torch.cuda.Stream(). It owns its stream."""
 
     def __init__(self, make):
         super().__init__(make())
@@ -119,7 +120,7 @@ def test_owner_of_known_stream_is_held(driver_heap, make, before):
 
 
 def test_unneeded_stream_objects_are_released(driver_heap, make):
-    # As `torch.cuda.current_stream()` in a loop, beside a buffer that stays.
+    # Acts like a loop that calls `torch.cuda.current_stream()` while one buffer stays live.
     handle, seen = make(), []
     stays = driver_heap.alloc(1000, View(handle))
     for _ in range(100):
@@ -142,7 +143,8 @@ def test_consumer_stream_ends_before_tensor(driver_heap, make, kind):
 
 
 def test_threads_see_ended_stream(driver_heap, make):
-    # Making the exception runs Python code. Under a lock of the table's, the threads hung.
+    # Making the exception runs Python code. When this happened under the table's lock, the threads
+    # hung.
     handle = make()
     driver_heap.alloc(10, handle).free()
     make.end(handle)
@@ -182,7 +184,8 @@ def test_per_thread_stream_differs_by_thread(driver_heap):
 
 
 def on_a_thread(work):
-    """Runs work on a thread that has the device's context, and has ended when this returns."""
+    """Runs work on a thread that has the device's context. The thread has ended when this
+    returns."""
 
     def run():
         check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
@@ -193,7 +196,7 @@ def on_a_thread(work):
     return in_threads(run)[0]
 
 
-# CU_STREAM_PER_THREAD: another stream on each thread.
+# CU_STREAM_PER_THREAD: the handle names a different stream on each thread.
 OWN = 2
 
 
@@ -204,8 +207,9 @@ def test_per_thread_stream_serves_its_thread(driver_heap, make, own):
         check(driver.cuMemsetD8Async(buffer.ptr, value, 1 << 20, OWN))
         return buffer
 
-    # Freed here, after the thread's end, and used again by the next thread and by another stream.
-    # The checks of the emulated driver see each race.
+    # The first buffer is freed here, after its thread's end. The next thread and another stream
+    # then reuse the memory. If memory were reused too early, the emulated driver's checks would
+    # report the race.
     for value in range(4):
         on_a_thread(lambda: fill(value)).free()
         on_a_thread(lambda: fill(value).free())
@@ -247,7 +251,7 @@ def test_driver_pool_refuses_per_thread_stream(make):
     heap = gpuheap.Heap("cuda:0", pool="driver", limit="512MiB")
     with pytest.raises(gpuheap.Error, match="use a stream of your own, or another pool"):
         heap.alloc(1000, OWN)
-    # Of DLPack's consumers too the stream may be a thread's own.
+    # A DLPack consumer's stream may also be the per-thread default stream.
     capsule = heap.alloc(1000).__dlpack__(stream=OWN)
     del capsule
     gc.collect()

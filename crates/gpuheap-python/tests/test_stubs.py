@@ -1,4 +1,4 @@
-"""Types: the stubs of the extension module, and programs as strict type checkers read them."""
+"""Type stubs of the extension module, and programs that strict type checkers read."""
 
 import json
 import os
@@ -10,15 +10,16 @@ import pytest
 
 import gpuheap
 
-# The buffer protocol has a method in Python from 3.12 on; type checkers know it for all versions.
+# Python's buffer protocol has a method from 3.12 on. Type checkers know the method for all
+# versions.
 ALLOWED = "" if sys.version_info >= (3, 12) else r"gpuheap\._gpuheap\.HostBuffer\.__buffer__"
 PACKAGE = Path(gpuheap.__file__).parent
 
 
 @pytest.fixture
 def mypy(tmp_path):
-    """Runs a module of mypy where the package stands alone: mypy refuses a folder of installed
-    packages."""
+    """Runs a module of mypy in a folder that contains only a link to the package: mypy refuses a
+    folder of installed packages."""
     pytest.importorskip("mypy")
     (tmp_path / "gpuheap").symlink_to(PACKAGE)
     (tmp_path / "mypy.ini").write_text("[mypy]\nignore_missing_imports = True\n")
@@ -140,7 +141,7 @@ def strict_programs():
 
 @pytest.fixture
 def programs(tmp_path):
-    """Writes programs, and returns their files."""
+    """Returns a function that writes programs to files, and returns the files."""
 
     def write(codes):
         for name, code in codes.items():
@@ -152,9 +153,10 @@ def programs(tmp_path):
 
 @pytest.fixture
 def pyright(mypy, tmp_path):
-    """Runs pyright, in strict mode. Returns its errors, each as file and rule."""
+    """Returns a function that runs pyright in strict mode. It returns the errors, each as file and
+    rule."""
     pytest.importorskip("pyright")
-    # A page shows errors and locals that nothing uses.
+    # Pages of docs contain expressions and variables that no code uses.
     settings = {
         "typeCheckingMode": "strict",
         "reportUnusedExpression": False,

@@ -1,6 +1,7 @@
-"""The functions that PyTorch calls, and the module around them, on a stand-in for PyTorch.
+"""The functions that PyTorch calls, and the module `gpuheap.torch`, tested with a stand-in for
+PyTorch.
 
-Each test is a process: PyTorch keeps its allocator to the end.
+Each test runs in a new process, because PyTorch keeps its allocator until the process ends.
 """
 
 import os
@@ -128,7 +129,7 @@ assert "serves no heap of cuda:-1" in caught(1000, -1)
 
 
 def test_out_of_memory_is_pytorchs_exception(tmp_path):
-    # A stand-in for libc10, with a class of the names and the constructor of PyTorch's.
+    # Builds a stand-in for libc10. Its exception class has PyTorch's names and constructor.
     if not shutil.which("g++"):
         pytest.skip("no g++")
     (tmp_path / "c10.cpp").write_text("""
@@ -250,8 +251,8 @@ assert changed == [] and gpuheap.torch.install(first) is first
 
 @pytest.fixture
 def captures(tmp_path):
-    """Begins of a program that captures graphs as PyTorch does: a pool has a filter of streams, in
-    C++."""
+    """The first lines of a program that captures graphs as PyTorch does. A pool has a C++ function
+    that selects streams."""
     if not shutil.which("g++"):
         pytest.skip("no g++")
     (tmp_path / "pools.cpp").write_text("""
@@ -409,8 +410,8 @@ assert live() == MIB
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_child_waits_for_no_lock():
-    # Threads of PyTorch free without the interpreter's lock, so a fork meets a table that is
-    # locked. A child that waits for it is ended by its alarm.
+    # Threads of PyTorch free memory without the interpreter's lock, so a fork may find a locked
+    # table. If the child waits for the table, its alarm ends it.
     run("""
 import os, signal, warnings
 warnings.simplefilter("ignore")

@@ -1,5 +1,5 @@
-"""A fake of the part of CuPy that the hook and its example use: CuPy itself needs a GPU. Its pool
-keeps dropped blocks, as CuPy's does, and has no memory."""
+"""A fake of the part of CuPy that the hook and its example use, because CuPy itself needs a GPU.
+Like CuPy's pool, the fake's pool keeps dropped blocks. Its blocks have no memory."""
 
 import sys
 import types
