@@ -378,7 +378,7 @@ pub(crate) enum Parsed {
 ///
 /// # Errors
 ///
-/// Wrong use, in one line.
+/// Returns a failure with one line if the use is wrong.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Failure> {
     let command = arguments.get(1).and_then(|name| name.to_str()).map(str::to_owned);
     let parsed = match Cli::try_parse_from(arguments) {
@@ -467,7 +467,7 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
     }
 }
 
-/// Parses a limit of at least one granule: a pool cannot take less.
+/// Parses a limit. The least limit is one granule, because a pool cannot take less.
 fn limit(text: &str) -> Result<TypedLimit, String> {
     match size(text)? {
         Size::Bytes(bytes) if bytes < GRANULE => Err(format!(
@@ -526,7 +526,7 @@ fn cuda(text: &str) -> Result<u16, String> {
     })
 }
 
-/// Parses a delay of at most an hour: no stream lags that far behind its host.
+/// Parses a delay of at most an hour, because no stream lags its host by more.
 fn delay(text: &str) -> Result<Duration, String> {
     time(text, "ns", Duration::from_secs(3600), "2ms, 100us")
 }

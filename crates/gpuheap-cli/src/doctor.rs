@@ -49,8 +49,8 @@ enum Form {
 ///
 /// # Errors
 ///
-/// Returns a failure if there is no GPU that answers and no finding says why, or if a recording
-/// cannot be read or written.
+/// Returns a failure if no GPU answers and no finding gives the reason, or if a recording cannot be
+/// read or written.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     let recorder = Recorder::default();
     let mut machine = match &arguments.record {

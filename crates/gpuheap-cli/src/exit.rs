@@ -7,10 +7,11 @@ pub(crate) enum Verdict {
     Fine,
     /// Findings of the kind that the command looks for: exit code 1.
     Findings,
-    /// No findings as far as is known; the text names the limits: exit code 4. A [`Failure`] has
-    /// codes 2 and 3.
+    /// No findings as far as is known: exit code 4. The command's text names facts that are not
+    /// known. A [`Failure`] has codes 2 and 3.
     AsFarAsKnown,
-    /// A program that the command ran ended with this exit code. The command does too.
+    /// A program that the command ran ended with this exit code. The command ends with the same
+    /// code.
     Status(u8),
 }
 
@@ -25,8 +26,8 @@ impl Verdict {
     }
 }
 
-/// Failure of a command: its exit code, and lines for stderr. Each line has the problem, its place,
-/// the reason and the remedy.
+/// Failure of a command: its exit code, and lines for stderr. Each line contains the problem, its
+/// place, the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     code: u8,

@@ -34,7 +34,7 @@ pub(crate) struct ExplainArguments {
     json: bool,
 }
 
-/// Most bytes that are read of an error's text.
+/// Largest number of bytes that are read from an error's text.
 const MOST: u64 = 16 << 20;
 
 /// Explains a rule, or the text of an error.
@@ -86,7 +86,8 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     output::print(&text).map(|()| Verdict::Fine)
 }
 
-/// Returns whether the error is of a program under WSL2; `None` if the text decides.
+/// Returns `Some(true)` for an error of a program under WSL2, and `Some(false)` for one on Linux.
+/// `None` if the text decides.
 fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
     if let Some(profile) = &arguments.profile {
         return Ok(Some(profile.wsl2));
@@ -95,6 +96,6 @@ fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
         Some(_) => Some(machine::read(arguments.machine.as_ref())?.host),
         None => Host::here().ok(),
     };
-    // An error may be of another machine than the one on which it is explained.
+    // The error may come from a machine other than this one.
     Ok(host.is_some_and(|host| host.is_wsl).then_some(true))
 }

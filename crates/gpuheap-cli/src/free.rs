@@ -30,7 +30,7 @@ pub(crate) struct FreeArguments {
 }
 
 /// Prints the holders of memory, and steps that would give it back. With `--yes`, ends proven
-/// orphans, and prints the memory that came back. No memory that came back is a finding.
+/// orphans, and prints the memory that became free. If no memory became free, that is a finding.
 ///
 /// # Errors
 ///
@@ -68,21 +68,22 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     print_returned(before.devices(), wanted)
 }
 
-/// Prints the memory that came back. No memory is a finding.
+/// Prints the memory that became free. If no memory became free, that is a finding.
 fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
     let text = wait_for_memory(before, wanted);
     let verdict = if text == NOTHING { Verdict::Findings } else { Verdict::Fine };
     output::print(&text).map(|()| verdict)
 }
 
-/// Text if no memory came back.
+/// Text if no memory became free.
 const NOTHING: &str = "nothing came back\n";
 
-/// Time until the plan is made again. A process that was just starting is listed by then.
+/// Time between the first plan and the second. A process that was starting at the first plan is
+/// listed at the second.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes more are free, for five seconds at most. Returns a text with the
-/// memory that came back on each device.
+/// memory that became free on each device.
 pub(crate) fn wait_for_memory(before: &[Gpu], wanted: u64) -> String {
     let start = Instant::now();
     loop {

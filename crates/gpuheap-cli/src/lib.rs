@@ -22,8 +22,8 @@ use crate::cli::Command;
 use crate::exit::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
-/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 for an environment error, 4 if it
-/// found nothing as far as is known. `emulate` returns the exit code of its program.
+/// returns the exit code: 0 for no findings, 1 for findings, 2 for wrong use, 3 for an environment
+/// error, 4 for no findings as far as is known. `emulate` returns the exit code of its program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),

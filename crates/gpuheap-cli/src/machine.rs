@@ -28,7 +28,8 @@ pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     Ok(Machine::read(recording))
 }
 
-/// Returns the devices of a machine, or device `wanted` alone. At least one of them answers.
+/// Returns the devices of a machine, or device `wanted` alone. At least one of the returned devices
+/// answers.
 ///
 /// # Errors
 ///

@@ -21,7 +21,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a note to stderr. It needs no action.
+/// Writes a note to stderr. A note needs no action.
 pub(crate) fn note(text: &str) {
     line("note", text);
 }

@@ -102,8 +102,8 @@ fn state_file(pid: u32) -> Result<PathBuf, Failure> {
     Ok(state.join(format!("gpuheap/paused-{pid}.json")))
 }
 
-/// Writes a file and the folders above it. A reader finds the old text or the new one, also if this
-/// process is ended meanwhile.
+/// Writes a file and the folders above it. A reader finds either the old text or the new one, even
+/// if this process is ended during the write.
 ///
 /// # Errors
 ///
@@ -137,7 +137,7 @@ mod tests {
         write(&path, "old and long").unwrap();
         let reader = std::fs::File::open(&path).unwrap();
         write(&path, "new").unwrap();
-        // The file that was open is another one: it was not written over.
+        // The write replaced the file, so the reader's open file still has the old text.
         assert_eq!(std::io::read_to_string(reader).unwrap(), "old and long");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);

@@ -19,7 +19,7 @@ const NAME: &str = "probe-cuda";
 ///
 /// # Errors
 ///
-/// The path of this program is not known.
+/// Returns a failure if the path of this program is not known.
 pub(crate) fn command() -> Result<Vec<String>, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::environment_error(format!("--probe-cuda: the path of this program: {error}"))
@@ -27,8 +27,9 @@ pub(crate) fn command() -> Result<Vec<String>, Failure> {
     Ok(command_for(&program, std::env::args_os().next().as_deref()))
 }
 
-/// Returns the command that probes by a program. `started_as` is the name by which the program was
-/// started: a virtual environment's Python is a link, and finds its environment by that name alone.
+/// Returns the command with which `program` probes. `started_as` is the name with which `program`
+/// was started. A virtual environment's Python is a link, and finds its environment only by that
+/// name.
 fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = |part: &OsStr| part.to_string_lossy().into_owned();
@@ -43,7 +44,7 @@ fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
 ///
 /// # Errors
 ///
-/// The output cannot be written.
+/// Returns a failure if the output cannot be written.
 pub(crate) fn run() -> Result<Verdict, Failure> {
     print_start(None, "driver")?;
     let driver = match LibCuda::open() {
@@ -66,7 +67,7 @@ pub(crate) fn run() -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Probes one device, and on the first one the memory of the host.
+/// Probes one device. For the first device, also probes the memory of the host.
 fn probe_device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
     let uuid = match probe::uuid(driver, ordinal) {
         Ok(uuid) => uuid,
@@ -114,7 +115,8 @@ fn probe_device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
 const PINNED: &str = "pinned memory";
 
 /// Returns the size of the context: the bytes that NVML reports for this process. If NVML does not
-/// list the process, it is the bytes in use on the device, provided that no other process uses it.
+/// list the process, and no other process uses the device, the size is the bytes in use on the
+/// device.
 fn context_size(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
     let own = std::process::id();
     let nvml = Here.nvml().ok();
@@ -133,7 +135,7 @@ fn context_size(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
     CudaProbe { bytes, ..CudaProbe::new(uuid, PROBES[0], Outcome::Ok, text) }
 }
 
-/// Most bytes that are pinned.
+/// Largest number of bytes that are pinned.
 const MOST_PINNED: u64 = 2 << 30;
 
 /// Pins a part of the host's memory: other programs need the rest.
@@ -156,8 +158,9 @@ fn pin_memory(probe: &Probe<'_>) -> CudaProbe {
     }
 }
 
-/// Returns the least memory that the control groups of this process leave it, bytes; `u64::MAX`
-/// without a limit. Pinning more would have the kernel end a process of the group.
+/// Returns the memory that this process may still use under the limits of its control groups,
+/// bytes; `u64::MAX` without a limit. If more were pinned, the kernel would end a process of the
+/// group.
 fn left_by_groups() -> u64 {
     let number = |path: String| Here.read_text(&path).trim().parse::<u64>().ok();
     let groups = Here.read_text("/proc/self/cgroup");
@@ -172,7 +175,7 @@ fn left_by_groups() -> u64 {
             }
             _ => continue,
         };
-        // In a container the path may be valid outside only. Then the root of the groups counts.
+        // In a container, the path may be valid only outside. Then the root of the groups counts.
         for group in Path::new(path).ancestors() {
             let folder = format!("{root}{}", group.display().to_string().trim_end_matches('/'));
             let limit = number(format!("{folder}/{limit}"));

@@ -80,7 +80,8 @@ fn index(name: &str) -> Result<u32, Failure> {
     })
 }
 
-/// Returns the account of an emulated device of this process. Its context is all that it holds.
+/// Returns the account of an emulated device of this process. The context is the only memory in use
+/// on that device.
 fn emulated(name: &str) -> Result<Account, Failure> {
     let wrong = |error: gpuheap::Error| Failure::wrong_use(format!("--device: {error}"));
     let device = Device::open(name).map_err(wrong)?;

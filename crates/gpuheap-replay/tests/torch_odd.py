@@ -1,8 +1,8 @@
-"""Makes the snapshots of tests/data/torch-odd: of other releases of PyTorch, or with less in them.
+"""Makes the snapshots of tests/data/torch-odd: from other PyTorch releases, or with missing facts.
 
     python3 torch_odd.py data/torch-odd
 
-They are made by hand, so that one thing differs in each. Needs neither PyTorch nor a GPU.
+Each snapshot differs from a normal one in one fact. Needs neither PyTorch nor a GPU.
 """
 
 import pickle
@@ -63,7 +63,7 @@ def segment(address, size, blocks):
 
 
 def whole():
-    """A block of 30 MiB that stays, as PyTorch 2.11 would write it."""
+    """Returns a snapshot with one live block of 30 MiB, in the form of PyTorch 2.11."""
     return {
         "segments": [segment(1 << 40, 30 * MIB, [block(1 << 40, 30 * MIB, "active_allocated")])],
         "device_traces": [
@@ -78,7 +78,7 @@ def whole():
 
 
 def older(made):
-    """Without the keys that older releases did not write."""
+    """Removes the keys that older releases did not write."""
     del made["allocator_settings"], made["external_annotations"]
     for held in made["segments"]:
         del held["is_expandable"], held["segment_pool_id"]
@@ -87,18 +87,18 @@ def older(made):
 
 
 def newer(made):
-    """With the keys that newer releases write."""
+    """Adds keys that newer releases write."""
     made["host_segments"], made["host_traces"] = [], []
     made["allocator_settings"]["some_setting"] = 3
 
 
 def no_segments(made):
-    """Without entries of segments."""
+    """Removes the entries about segments."""
     made["device_traces"][0] = [made["device_traces"][0][1]]
 
 
 def late(made):
-    """A ring buffer that lost its beginning: segment and block are older than its events."""
+    """Replaces the events with later ones, like a ring buffer that dropped its oldest events."""
     made["device_traces"][0] = [
         entry("segment_alloc", 2 << 40, 20 * MIB),
         entry("alloc", 2 << 40, 5 * MIB),
@@ -109,12 +109,12 @@ def late(made):
 
 
 def collected(made):
-    """With garbage collection, of a fraction that the snapshot has not."""
+    """Turns garbage collection on. The snapshot lacks the memory fraction."""
     made["allocator_settings"]["garbage_collection_threshold"] = 0.6
 
 
 def emptied(made):
-    """With two calls of empty_cache(): before another request, and before a segment is taken."""
+    """Adds two calls of empty_cache(): one before a request, one before a new segment."""
     events = made["device_traces"][0]
 
     def comes_and_goes(address, size):
@@ -137,7 +137,7 @@ def emptied(made):
 
 
 def ended_pool(made):
-    """With a private pool that ended, and of which each entry says that it is of that pool."""
+    """Adds a private pool that ended. Each entry names its pool."""
     events = made["device_traces"][0]
     pool, common = 2 << 40, 3 << 40
     of_pool = [

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes a PyTorch memory snapshot of any size, byte for byte as CPython pickles PyTorch's own.
+"""Writes a PyTorch memory snapshot of any size, with the bytes that CPython would write.
 
     large.py 1e9 large.pickle           # a pickle of 1 GB
     large.py 1e9 bare.pickle --bare     # without stacks, so with more entries
-    large.py --check                    # compares small ones with the output of pickle.dumps
+    large.py --check                    # compares small snapshots with the output of pickle.dumps
 
-A program that repeats a step: it allocates tensors of changing sizes, and frees them. Each
-allocation has a list of frames of its own, whose frames are shared through the memo; a free's two
-entries share one short list. Nothing is held in memory, so the size is bounded by the disk alone.
+The recorded program repeats a step: it allocates tensors of changing sizes, and frees them. Each
+allocation has a separate list of frames, and the lists share frames through the memo. The two
+entries of a free share one short list. The writer keeps nothing in memory, so only the disk limits
+the size.
 """
 
 import io
@@ -24,12 +25,12 @@ FIRST_US = 1795188632092353
 FUNCTIONS = 300
 PATHS = 500
 DEPTH = 20
-# Entries of one APPENDS, as CPython batches them.
+# Number of entries in one APPENDS: CPython's batch size.
 BATCH = 1000
 
 
 class Pickle:
-    """Opcodes of protocol 4, written in frames."""
+    """Writer of opcodes of protocol 4, in frames."""
 
     def __init__(self, file):
         self.file = file
@@ -62,13 +63,13 @@ class Pickle:
         return self.memoised - 1
 
     def fresh(self, text):
-        """A string that no other place shares."""
+        """Writes a string that is not shared."""
         data = text.encode()
         self.raw(b"\x8c" + bytes([len(data)]) + data)
         return self.memoise()
 
     def text(self, text):
-        """A string that all places share, as Python's interned ones."""
+        """Writes a string that all its uses share, like a string that Python interned."""
         if text in self.texts:
             self.raw(recall(self.texts[text]))
         else:
@@ -143,7 +144,7 @@ def write_segment(out, address, empty_list):
 
 
 class Frames:
-    """Frames by function, each pickled where it is first needed."""
+    """Frames, keyed by function. Each frame is pickled at its first use."""
 
     def __init__(self, out):
         self.out = out
@@ -170,7 +171,7 @@ class Frames:
 
 
 class Entries:
-    """Entries of the trace, in batches as CPython writes a list's items."""
+    """Writer of the trace's entries, in the batches in which CPython writes a list."""
 
     def __init__(self, out, empty_list, bare):
         self.out = out
@@ -217,7 +218,7 @@ class Entries:
 
 
 def write(out, size, bare=False):
-    """Writes a snapshot of about `size` bytes; a bare one has no stacks."""
+    """Writes a snapshot of about `size` bytes. A bare snapshot has no stacks."""
     out.begin(b"}")
     out.raw(b"(")
     out.text("segments")
@@ -257,7 +258,7 @@ def write(out, size, bare=False):
         address = FIRST_ADDRESS + slot * BLOCK_BYTES
         shared = entries.write("free_requested", address, size_of, free_path)
         entries.write("free_completed", address, size_of, shared=shared)
-    # A last batch of one is an APPEND. A mark makes the last batch larger.
+    # CPython writes a last batch of one entry as APPEND. A further entry avoids such a batch.
     if entries.count % BATCH == 1:
         entries.write("snapshot", 0, 0)
     out.raw(b"ea")
@@ -292,7 +293,7 @@ def write(out, size, bare=False):
 
 
 def check():
-    """Compares opcodes, without frames, with those that CPython writes for the same data."""
+    """Compares the opcodes except FRAME with the opcodes that CPython writes for the same data."""
 
     def opcodes(data):
         found = [(op.name, arg) for op, arg, _ in pickletools.genops(data)]

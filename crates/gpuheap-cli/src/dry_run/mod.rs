@@ -16,7 +16,7 @@ use crate::values::{TypedSize, bytes, refuse_option, time};
 
 /// Card that a program runs on by default: the largest one that was measured.
 const CARD: &str = "H200 141GB";
-/// Most devices that share an account of their memory.
+/// Largest number of devices that share one account of their memory.
 const MOST_DEVICES: u32 = 16;
 
 /// Version of the fields of the JSON.
@@ -86,7 +86,7 @@ struct ChosenCard {
 fn smallest(name: &str, error: &UnknownCard) -> ChosenCard {
     let candidates = error.candidates();
     let fitting = cards::all().iter().filter(|card| candidates.contains(&card.name));
-    // The name fits some cards, so that the default is never taken.
+    // At least one card fits the name, so the default is never used.
     let card = fitting.min_by_key(|card| card.total_bytes).unwrap_or(&cards::all()[0]);
     let name = name.trim();
     let note = format!("{name}: taken as {}, the smallest of {}", card.name, candidates.join(", "));
@@ -99,7 +99,7 @@ impl DryRunArguments {
         self.cards().map(drop)
     }
 
-    /// Returns the cards. A name of several cards is the one with the least memory.
+    /// Returns the cards. If a name fits several cards, returns the card with the least memory.
     fn cards(&self) -> Result<Vec<ChosenCard>, Failure> {
         let mut found: Vec<ChosenCard> = Vec::new();
         for name in self.card.as_deref().unwrap_or(CARD).split(',') {
@@ -148,7 +148,7 @@ impl DryRunArguments {
 pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     let options = arguments.options()?;
     if let Some(file) = &arguments.json {
-        // Fails before the program runs.
+        // An early write reports a bad path before the program runs.
         write(file, "")?;
     }
     let mut verdict = dry_run(&options, &Notes).map_err(failed)?;

@@ -7,18 +7,18 @@ use gpuheap_dry_run::{
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
 
-/// Holders that fit on a screen.
+/// Number of holders that fit on a screen.
 const HOLDERS: usize = 3;
-/// Ranks or devices of one card that fit on a screen.
+/// Number of ranks or devices of one card that fit on a screen.
 const ROWS: usize = 8;
-/// Library that has PyTorch's allocator.
+/// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
-/// Requests that fit on a screen, of those that the driver refused and that later succeeded.
+/// Number of requests that are shown although they succeeded after the driver refused them.
 const REFUSALS: usize = 3;
-/// Lines on libraries that fit on a screen.
+/// Number of lines about libraries that fit on a screen.
 const LIBRARIES: usize = 4;
 
-/// Reads that fit on a screen, of those that decide sizes.
+/// Number of shown reads whose results decide sizes.
 const SIZES: usize = 6;
 
 /// Renders a verdict: the outcome first, then figures, remedies and unknown figures.
@@ -201,7 +201,7 @@ struct Row {
     figures: [String; 4],
 }
 
-/// Returns the rows of a card: one for each device of each process that used one.
+/// Returns the rows of a card: for each process, one row for each device that the process used.
 fn rows(card: &CardResult) -> Vec<Row> {
     let fits = match card.outcome {
         Outcome::Fits => "yes",
@@ -325,10 +325,11 @@ fn refused(text: &mut String, card: &CardResult) {
         hanging(text, &format!("Out of memory on {}: ", card.card), "  ", words);
     }
     let mut shown: Vec<&Refusal> = Vec::new();
-    // PyTorch's allocator empties its cache and repeats a request; its failures were shown.
+    // PyTorch's allocator empties its cache and repeats a request; failures of PyTorch were shown
+    // already.
     let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
     for refusal in all().filter(is_of_program).take(REFUSALS) {
-        // If a loop tried several sizes, the first is enough.
+        // If a loop tried several sizes, the first refusal is enough.
         if shown.iter().any(|other| other.lines == refusal.lines && other.then == refusal.then) {
             continue;
         }
@@ -462,7 +463,7 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         true => String::new(),
         false => format!(", most at {}", read_at(&unknown.lines)),
     };
-    // Without reads and launches nothing is unknown, or the program wrote no report.
+    // If there are no reads and no launches, nothing is unknown, or the program wrote no report.
     if unknown.reads + unknown.launches > 0 {
         parts.push(format!(
             "sizes that depend on results: every result is 0, and the program read {}{lines}",

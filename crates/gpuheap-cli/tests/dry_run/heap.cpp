@@ -1,4 +1,4 @@
-// Takes memory by gpuheap's C interface, in the way that its argument names.
+// Takes memory through gpuheap's C interface, in the way that the first argument names.
 #include "gpuheap.h"
 #include <cstdint>
 #include <cstdio>

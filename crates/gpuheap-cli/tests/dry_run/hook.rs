@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::{Bench, Ran};
 
-/// Functions of PyTorch that the hook calls, over a peak that the program sets.
+/// Module with the functions of PyTorch that the hook calls. The program sets the peak that they
+/// return.
 const TORCH: &str = r#"
 import sys, types
 __version__ = "2.11.0+cu130"
@@ -113,7 +114,7 @@ time.sleep(600)
 fn interrupted_program_has_its_figures() {
     let bench = Bench::new();
     bench.file("torch.py", TORCH);
-    // The second signal comes while the reports are written.
+    // The second signal arrives while the reports are written.
     let program = "import os, signal, time, torch
 torch.opened()
 torch.peak[0] = 5
@@ -159,7 +160,7 @@ except MemoryError:
     let lines = failure["lines"].as_array().unwrap();
     assert!(lines[0].as_str().unwrap().ends_with("program.py:5 in forward"), "{lines:?}");
     assert!(lines[1].as_str().unwrap().ends_with("program.py:7 in <module>"), "{lines:?}");
-    // A program that goes on with less.
+    // The program continues with less memory.
     let (ran, json) = self::ran(&format!("{program}\ntorch.step()"), &[]);
     assert_eq!((ran.code, &json["cards"][0]["outcome"]), (0, &json!("fits")), "{}", ran.stderr);
 }
@@ -183,7 +184,7 @@ item()
     assert!(ran.stderr.replace("\n  ", " ").contains(watchdog), "{}", ran.stderr);
 }
 
-/// Runs a callback on a thread of C. It has no Python frame.
+/// Runs a callback on a thread of C. That thread has no Python frame.
 const ON_A_THREAD: &str = r#"
 import ctypes
 def on_a_thread(callback):

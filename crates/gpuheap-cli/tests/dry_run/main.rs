@@ -1,5 +1,5 @@
 //! `gpuheap dry-run` as a user runs it: programs on the emulated driver, and verdicts on reports
-//! that scripts write in the libraries' stead.
+//! that scripts write in place of the libraries.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::command::{Ran, ran};
 
-/// Lines of a shell that report as a program that took memory of the GPU.
+/// Shell lines that write the report of a program that took memory of the GPU.
 const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
                           >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
 
@@ -39,7 +39,7 @@ impl Bench {
         Bench { libraries, files: tempfile::tempdir().unwrap() }
     }
 
-    /// A folder that has the CUDA runtime and the C interface too.
+    /// Makes a folder that also contains the CUDA runtime and the C interface.
     fn with_runtime() -> Bench {
         let all = [&library::LIBCUDA, &library::NVML, &library::CUDART, &library::CAPI];
         Bench { libraries: library::folder(&all), files: tempfile::tempdir().unwrap() }
@@ -97,7 +97,7 @@ impl Bench {
         path.to_str().unwrap().to_owned()
     }
 
-    /// Compiles a C++ program of the repository over the CUDA runtime and the C interface, with
+    /// Compiles a C++ program of the repository with the CUDA runtime and the C interface, with
     /// debug information, and returns its path.
     fn compiled_with_runtime(&self, source: &str) -> String {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -3,7 +3,7 @@
 use crate::{Bench, Ran, library};
 use serde_json::{Value, json};
 
-/// Runs `refused.cpp` on a card, in one of its ways.
+/// Runs `refused.cpp` on a card. `way` is the first argument of that program.
 fn ran(way: &str, card: &str, options: &[&str]) -> (Ran, Value) {
     let bench = Bench::with_runtime();
     let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
@@ -154,7 +154,7 @@ fn refusal_under_dropin_counts() {
     let drop_in = library::folder(&[&library::MALLOC]);
     let drop_in = drop_in.path().join("libgpuheap_malloc.so");
     let program = bench.compiled_with_runtime("crates/gpuheap-cli/tests/dry_run/refused.cpp");
-    // Before the emulated libraries, or after them.
+    // The drop-in is preloaded before the emulated libraries, then after them.
     for list in
         [format!("{}:$LD_PRELOAD", drop_in.display()), format!("$LD_PRELOAD:{}", drop_in.display())]
     {
@@ -174,7 +174,7 @@ fn refusal_under_dropin_counts() {
     }
 }
 
-/// Runs a program of `examples/cpp` on an H200 with other memory. Its context takes 527 MiB.
+/// Runs a program of `examples/cpp` on an H200 with `memory`. The context takes 527 MiB.
 fn example(name: &str, memory: &str) -> (Ran, Value) {
     let bench = Bench::with_runtime();
     let program = bench.compiled_with_runtime(&format!("examples/cpp/{name}.cpp"));
@@ -199,7 +199,7 @@ fn example_free_and_reset_has_verdict() {
     assert!(refused["lines"][0].as_str().unwrap().contains(&place), "{refused}");
 }
 
-/// Two processes hold a context each, and 256 MiB.
+/// Two processes each hold a context and 256 MiB.
 #[test]
 fn example_process_end_has_verdict() {
     let (ran, json) = example("process_end", "2GiB");

@@ -1,5 +1,5 @@
-/* Operators of PyTorch by the names of their functions, on the driver: each reads four bytes from
- * the device, itself or by another operator. */
+/* Functions with the names of PyTorch's operators. Each function reads four bytes from the device
+ * through the driver, itself or by a call of another operator. */
 #include <dlfcn.h>
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-/* A program with a pool of its own. A block that keeps an upload of an earlier user is handed out
- * again. A kernel writes a size into it, and the program takes as many bytes. Prints the size. */
+/* A program with its own pool. The pool hands a block out again that still contains an upload of an
+ * earlier user. A kernel writes a size into the block. The program prints and allocates it. */
 #include <dlfcn.h>
 #include <stdio.h>
 

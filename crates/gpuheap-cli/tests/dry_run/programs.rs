@@ -48,7 +48,7 @@ fn largest_fitting_value_is_found() {
     let take = bench.compiled("take.c");
     let (ran, json) =
         bench.json(&["--card", "L4", "--find-batch", "MIB=1..100000", "--", &take, "{MIB}"]);
-    // All but the context, in the granules of the driver.
+    // Usable memory is all memory except the context, in whole granules of the driver.
     let usable = json["cards"][0]["usable"].as_u64().unwrap();
     assert_eq!(
         json["batch"]["found"],
@@ -103,7 +103,7 @@ fn variable_is_set_and_replaced() {
 fn python_loads_hook_and_own_sitecustomize() {
     let bench = Bench::new();
     bench.file("sitecustomize.py", "print('own')");
-    // Stands for PyTorch, with the members that the hook reads.
+    // The file stands for PyTorch, with the members that the hook reads.
     bench.file("torch.py", "class version: cuda = None\n__version__ = '0'\nprint('torch')\n");
     let script = "import sys, torch; print([p for p in sys.path if 'gpuheap-dry-run' in p])";
     let mut command = bench.command();

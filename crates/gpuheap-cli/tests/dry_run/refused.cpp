@@ -1,5 +1,5 @@
-// Takes memory by the CUDA runtime, in the way that its first argument names. No way but `checked`
-// looks at a result.
+// Takes memory through the CUDA runtime, in the way that the first argument names. Only the way
+// `checked` checks results.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -47,7 +47,7 @@ static void halve() {
   }
 }
 
-// The second array of each turn is missing, and the third one has the size of the second one.
+// The second array of each turn gets no memory. The third array has the size of the second.
 static void three_arrays() {
   void *first, *second, *third;
   cudaMalloc(&first, 16 * GIB);
@@ -56,7 +56,7 @@ static void three_arrays() {
   cudaMalloc(&third, 16 * GIB);
 }
 
-// The program works with each size in turn, and has no memory for the first ones.
+// The program tries one size after another. The first sizes get no memory.
 static void sweep() {
   for (std::size_t bytes = 64 * GIB; bytes >= GIB; bytes /= 2) {
     void *workspace = nullptr;
@@ -66,7 +66,7 @@ static void sweep() {
   }
 }
 
-// The second turn has no memory for its work, and the third one has.
+// The second turn gets no memory for its workspace. The third turn gets memory.
 static void take_turns() {
   void *model, *workspace;
   cudaMalloc(&model, 16 * GIB);

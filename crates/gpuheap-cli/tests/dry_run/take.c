@@ -1,5 +1,5 @@
-/* Takes as many MiB of device memory as its argument says, through the driver, reads 8 bytes and
- * frees them. With a second argument it queries the free memory before. */
+/* Allocates device memory through the driver, reads 8 bytes of it, and frees it. The first argument
+ * is the size in MiB. If a second argument is given, queries the free memory first. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

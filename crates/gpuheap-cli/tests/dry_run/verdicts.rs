@@ -2,8 +2,8 @@
 
 use crate::Bench;
 
-/// Returns a script that writes reports of a process, then ends with a code. `{TRACE}` in them is
-/// a snapshot's path.
+/// Returns a script that writes reports of a process, then ends with `code`. In `driver` and
+/// `torch`, `{TRACE}` stands for a snapshot's path.
 fn script(bench: &Bench, driver: &str, torch: &str, trace: &str, code: i32) -> String {
     let traces = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/traces");
     let copy = match trace {
@@ -150,7 +150,7 @@ fn size_from_result_has_own_code() {
     assert_eq!((ran.code, &json["outcome"]), (4, &"fits_as_far_as_known".into()));
     assert_eq!(json["unknown"]["sizes"][0]["times"], 9);
     assert!(ran.stderr.contains("train.py:31 in mask by nonzero (9)"), "{}", ran.stderr);
-    // No card and no need is known, and none is named.
+    // No fitting card is known, and no needed memory. So the verdict names neither.
     assert_eq!((&json["is_lower_bound"], &json["next"]), (&true.into(), &None::<()>.into()));
     assert_eq!(json["needs"]["cards"], serde_json::json!([]));
     assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);

@@ -63,7 +63,7 @@ fn finding_about_driver_has_code_one() {
     assert!(ran.stdout.contains("G07"), "{}", ran.stdout);
 }
 
-/// Machine under WSL2 whose only device has failed. No rule is about it.
+/// Machine under WSL2 whose only device has failed. No rule covers that failure.
 const NO_ANSWER: &str = "== /dev/dxg\n== nvml\n{\"devices\": [{\"failure\": {\"code\": 999, \
                          \"text\": \"unknown error\"}}]}\n";
 

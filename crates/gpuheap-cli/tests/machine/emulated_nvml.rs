@@ -1,4 +1,4 @@
-//! Commands on the emulated NVML. They load it like the real one.
+//! Commands on the emulated NVML. The commands load it like the real NVML.
 
 use std::path::Path;
 
@@ -63,8 +63,8 @@ fn missing_cuda_is_a_skipped_probe() {
     );
 }
 
-/// Returns a description with this test, a pid that cannot exist, and 1 GiB that no process is
-/// listed with.
+/// Returns a description with this test, a pid that cannot exist, and 1 GiB that belongs to no
+/// listed process.
 fn description() -> String {
     let own = std::process::id();
     format!(
@@ -147,7 +147,7 @@ fn free_names_live_holders() {
     let line = format!("1024 MiB  pid {own} machine-");
     assert!(ran.stdout.contains(&line), "{}", ran.stdout);
     assert!(ran.stdout.contains(&format!("$ kill {own}\n")), "{}", ran.stdout);
-    // The program lives, so that nothing is ended, and no memory comes back.
+    // The program is alive, so nothing is ended, and no memory becomes free.
     let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["free", "--yes"]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(ran.stdout.starts_with("nothing was ended: no process is a proven"), "{}", ran.stdout);

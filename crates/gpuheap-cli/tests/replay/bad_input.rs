@@ -23,7 +23,7 @@ fn pickle(opcodes: &[u8]) -> Vec<u8> {
     [b"\x80\x02", opcodes, b"."].concat()
 }
 
-/// Returns files that are not traces, by name.
+/// Returns files that are not traces, each with its name.
 fn files() -> Vec<(&'static str, Vec<u8>)> {
     let rows = good();
     let noise: Vec<u8> =

@@ -41,7 +41,7 @@ fn fraction_is_advised_if_device_suffices() {
     assert!(advised(&[]).contains("set_per_process_memory_fraction(4.94 * 2**30"));
 }
 
-/// At the recorded speed, 1.81 GiB is enough. At others, the program needs up to 1.94 GiB.
+/// At the recorded speed, 1.81 GiB is enough. At other speeds, the program needs up to 1.94 GiB.
 #[test]
 fn range_beyond_device_may_fail() {
     let run = "two_streams.snapshot.pickle.gz";
@@ -62,7 +62,8 @@ fn range_beyond_device_may_fail() {
     assert!(shown.contains("1.94 GiB of usable memory is enough"), "{shown}");
 }
 
-/// A pool with as many bytes and as many driver calls is not advised.
+/// The report does not advise a pool that takes as many bytes and makes as many driver calls as the
+/// program's own pool.
 #[test]
 fn advice_for_successful_run_takes_less() {
     let run = "two_streams.snapshot.pickle.gz";

@@ -47,8 +47,8 @@ fn recorded_only_omits_earlier_blocks() {
     assert_eq!(peaks(&["--recorded-only"]), [(1_842_372_616, 0), (671_893_152, 0)]);
 }
 
-/// Pools with segments as small as a request. They have a test of their own, so that both halves
-/// run at once.
+/// Pools with segments as small as a request. These pools have a separate test, so that the two
+/// tests run in parallel.
 const SMALL_SEGMENTS: [&str; 2] = ["simple", "binned"];
 
 /// Replays on devices from far too small to more than enough.

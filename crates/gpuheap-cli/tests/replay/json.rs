@@ -153,7 +153,8 @@ fn pools_keep_requested_order_without_repeats() {
     assert_eq!(pools, ["split", "none"]);
 }
 
-/// Returns a snapshot in which each device has one allocation of this many bytes; none for 0.
+/// Returns a snapshot in which each device has one allocation of this many bytes, or no allocation
+/// for 0.
 fn snapshot(devices: &[u8]) -> Vec<u8> {
     let text =
         |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();

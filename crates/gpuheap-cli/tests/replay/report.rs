@@ -81,7 +81,8 @@ fn gaps_of_recording_are_named() {
     insta::assert_snapshot!(told);
 }
 
-/// The graphs of this program ended before the snapshot. So the model is off, and no block waits.
+/// The graphs of this program ended before the snapshot. So the model differs from the recording,
+/// although no block waits.
 #[test]
 fn range_names_its_reason() {
     let folder = recordings().join("torch-programs");
@@ -175,7 +176,7 @@ fn cards_are_found_by_name() {
     assert!(ran.stderr.contains("give one of A100 40GB, A100 80GB"), "{}", ran.stderr);
 }
 
-/// A device is too small for all resources of RMM. The report has the memory that is enough, and
+/// A device is too small for all resources of RMM. The report names the memory that is enough, and
 /// cards with more memory fit.
 #[test]
 fn failed_log_names_memory_and_cards() {

@@ -256,7 +256,7 @@ pub(super) const P14: Rule = Rule {
 };
 
 /// Returns a finding for each device on which other users have memory. The finding is a warning if
-/// they have at least half of the device.
+/// these users have more than half of the device.
 fn other_users(machine: &Machine) -> Vec<Finding> {
     if machine.host.uid == Some(0) {
         return Vec::new();

@@ -1,8 +1,8 @@
 """The fork case on a real GPU: a parent takes 1 GiB, forks a child that only sleeps, and dies.
 
 Run as root with the command's path: python3 fork_case.py target/release/gpuheap
-Prints the evidence that the rule P01 reads, then what status, doctor and free say, and fails unless
-the memory comes back. fork_case.machine in the current folder is a recording of the machine.
+Prints the evidence that rule P01 reads, then the output of status, doctor and free. Fails unless
+the memory becomes free. Records the machine in fork_case.machine in the current folder.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ KCMP = {"x86_64": 312, "aarch64": 272}
 
 
 def threads(pid):
-    """Names of a process's threads. A context starts some that begin with cuda."""
+    """Returns the names of a process's threads. A context starts threads named cuda..."""
     names = []
     for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
         with open(f"/proc/{pid}/task/{thread}/comm") as name:
@@ -26,7 +26,7 @@ def threads(pid):
 
 
 def devices(pid):
-    """Descriptors of a process that are device files of a GPU."""
+    """Returns the descriptors of a process that are open device files of a GPU."""
     found = {}
     for number in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
         try:
@@ -66,7 +66,7 @@ def take_and_fork(pipe):
 
 
 def show(name, path):
-    """Prints a file, or why it cannot be read."""
+    """Prints a file, or the reason why it cannot be read."""
     try:
         with open(path) as file:
             print(f"{name}: {file.read().strip()}")
@@ -75,7 +75,7 @@ def show(name, path):
 
 
 def evidence(parent, child):
-    """Prints what the rule reads of the machine, the ended parent and the child."""
+    """Prints the facts that the rule reads: of the machine, the ended parent and the child."""
     print(f"parent {parent} has ended, child {child} sleeps; this is {os.getpid()}")
     print(
         "namespace:",

@@ -3,17 +3,17 @@
 
     python3 record.py FOLDER [--seconds 50] [--ops 3000] [--seed 1] [--only NAME]
 
-Needs one GPU, RMM for the files of RMM, and CuPy for its own. Without one of them, the script
-leaves out its files, and prints a line about it. A separate process writes each file:
+Needs one GPU, RMM for the files of RMM, and CuPy for the file of CuPy. If a library is missing, the
+script leaves out the files of that library, and prints a line. A separate process writes each file:
 FOLDER/NAME.csv.gz for pool, arena, binning, async, cuda and cupy. A file holds several programs.
 Each begins with a line `# {...}` of JSON (model, settings, device memory, versions). Then it has
 one row for each operation:
 
 * `a`: a request for `bytes` on `stream`, met if `ok` is 1. `f`: the block `id` is freed on
   `stream`, not always the stream of its request. `e`: CuPy's `free_all_blocks`.
-* `reserved`: bytes after the operation that the resource has from its upstream, by a
-  `StatisticsResourceAdaptor` below it, or that CuPy's pool says it holds; -1 where neither counts.
-* `taken`: bytes that the device has less free than before the resource was made (cuMemGetInfo).
+* `reserved`: bytes that the resource holds from its upstream after the operation. A
+  `StatisticsResourceAdaptor` below the resource counts them, or CuPy's pool; -1 if neither does.
+* `taken`: decrease in bytes of the device's free memory (cuMemGetInfo) since the resource was made.
 
 Copy the files into crates/gpuheap-replay/tests/data/pools, and add their names to the test.
 """
@@ -33,8 +33,8 @@ import time
 MIB = 1 << 20
 COLUMNS = ("op", "id", "bytes", "stream", "ok", "reserved", "taken")
 
-# File, model as gpuheap names it, bytes that the upstream has (0: the device), streams, target of
-# live bytes in MiB.
+# File, gpuheap's name of the model, bytes of the upstream (0: the whole device), number of streams,
+# target of live bytes in MiB.
 PROGRAMS = [
     ("pool", "rmm:pool:initial_pool_size:0", 0, 1, 1500),
     ("pool", "rmm:pool:initial_pool_size:268435456", 0, 2, 1500),
@@ -55,7 +55,7 @@ PROGRAMS = [
 
 
 class Driver:
-    """Free and total memory of the device, by the driver."""
+    """Access to the driver: its figures of free and total device memory, and a wait."""
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -72,13 +72,13 @@ class Driver:
 
 
 def settings_of(model):
-    """`name:a:1,b:2` as a dictionary."""
+    """Returns the settings in `name:a:1,b:2` as a dictionary."""
     text = model.removeprefix("rmm:").partition(":")[2]
     return {pair.split(":")[0]: int(pair.split(":")[1]) for pair in text.split(",") if pair}
 
 
 class Rmm:
-    """One of RMM's resources, over a counting adaptor where it has an upstream."""
+    """One of RMM's resources. If it has an upstream, an adaptor between them counts bytes."""
 
     def __init__(self, model, upstream_bytes, streams):
         import rmm
@@ -159,7 +159,7 @@ class CuPy:
                 raise MemoryError from error
 
     def free(self, pointer, size, stream):
-        # The caller has the last reference. The block is freed with it.
+        # The last reference to the pointer frees the block when it is deleted.
         del pointer
 
     def reserved(self):
@@ -186,7 +186,7 @@ def play(driver, file, number, program, ops, seconds, seed):
     """Runs a random program and writes its rows."""
     name, model, upstream_bytes, streams, target_mib = program
     kind = CuPy if name == "cupy" else Rmm
-    # The first allocation initialises the driver. That memory is not the resource's.
+    # The first allocation initialises the driver. The driver then takes memory of its own.
     warm = kind("cupy" if name == "cupy" else "cuda", 0, streams)
     pointers = [(warm.allocate(MIB, stream), stream) for stream in range(streams)]
     for index, (pointer, stream) in enumerate(pointers):
@@ -225,7 +225,7 @@ def play(driver, file, number, program, ops, seconds, seed):
         file.write(f"{op},{number},{size_},{stream},{int(ok)},{own.reserved()},{taken}\n")
 
     while rows < ops and time.monotonic() - start < seconds:
-        # The target breathes, so that memory grows, shrinks and grows again.
+        # The target varies, so that memory grows, shrinks and grows again.
         wanted = target_mib * MIB * (0.3, 1.0, 0.6, 1.05)[rows // 300 % 4]
         if own.clear and rng.random() < 0.002:
             own.clear()
@@ -306,7 +306,7 @@ def main():
             print(f"{name}: left out, {module} is not installed", flush=True)
             continue
         left = deadline - time.monotonic()
-        # Loading the module takes seconds of its share.
+        # 3 s of each share are left for the import of the module.
         share = max(2, left / (len(names) - index) - 3)
         command = [
             sys.executable,

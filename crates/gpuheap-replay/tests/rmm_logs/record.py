@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Records logs of RMM for the test `rmm`: work like cuDF's, once with room and once without.
+"""Records logs of RMM for the test `rmm`: work like cuDF's, once with enough memory, once not.
 
     python3 record.py FOLDER
 
-Needs RMM and one GPU. Prints the bytes that the pool took from its upstream at most, and the text
-of the failure. Copy the files into crates/gpuheap-replay/tests/data/rmm-logs.
+Needs RMM and one GPU. Prints the peak of the bytes that the pool took from its upstream, and the
+text of the failure. Copy the files into crates/gpuheap-replay/tests/data/rmm-logs.
 """
 
 import gzip

@@ -3,20 +3,20 @@
 
     python3 record.py --out FOLDER [--seconds 120] [--ops 6000] [--seed 1] [--only NAME]
 
-Needs PyTorch with CUDA and one GPU. Every program runs in a process of its own, because PyTorch
-reads PYTORCH_CUDA_ALLOC_CONF once. Each gives FOLDER/NAME.csv.gz:
+Needs PyTorch with CUDA and one GPU. Every program runs in a separate process, because PyTorch
+reads PYTORCH_CUDA_ALLOC_CONF once. Each process writes FOLDER/NAME.csv.gz with:
 
 * a line `# {...}` of JSON: settings, version, device memory, fraction, stream handles;
-* a header and one row for each operation, with the allocator's own statistics after it;
+* a header and one row for each operation, with the allocator's statistics after the operation;
 * rows whose op is `S`: the segments that were taken and given back, in order, with addresses.
 
 Operations: `a` torch.empty on a stream (in a MemPool if `pool` is not 0), `f` del, `u`
-record_stream, `h` a stream is held up, `r` that stream runs on, `e` empty_cache. A stream is held
-up by a wait for a value in pinned memory, so that it is the program that decides when a free is
-completed, and not the device's speed. After every free of a block with recorded streams the streams
-that are not held are synchronised: the free is completed by the next `a`.
+record_stream, `h` holds a stream, `r` releases that stream, `e` empty_cache. A held stream waits
+for a value in pinned memory. So the program, and not the device's speed, decides when a free is
+completed. After every free of a block with recorded streams, the streams that are not held are
+synchronised. So the free is completed by the next `a`.
 
-Copy the files into crates/gpuheap-replay/tests/data/oracle to have them replayed by the suite.
+The suite replays the files that are in crates/gpuheap-replay/tests/data/oracle.
 """
 
 import argparse
@@ -32,7 +32,8 @@ import time
 
 MIB = 1 << 20
 
-# Name, PYTORCH_CUDA_ALLOC_CONF, limit in MiB (0: none), holds and record_stream, MemPools.
+# Name, PYTORCH_CUDA_ALLOC_CONF, limit in MiB (0: none), True for holds and record_stream, True for
+# MemPools.
 PROGRAMS = [
     ("default", "", 0, True, False),
     ("expandable", "expandable_segments:True", 0, True, False),
@@ -76,7 +77,7 @@ COLUMNS = [
 
 
 class Held:
-    """Holds streams up by cuStreamWaitValue32, where the driver has it."""
+    """Holds streams with cuStreamWaitValue32, if the driver has that call."""
 
     def __init__(self, torch, streams):
         self.flags = torch.zeros(len(streams) * 16, dtype=torch.int32, pin_memory=True)
@@ -191,7 +192,7 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
     beat = [time.monotonic()]
 
     def watch():
-        # A call that waits for a stream that is held up would wait for ever.
+        # Releases all streams after 8 s, because a call that waits for a held stream never returns.
         while True:
             time.sleep(1)
             if time.monotonic() - beat[0] > 8:
@@ -202,7 +203,7 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
     start = time.monotonic()
     while len(recorder.rows) < ops and time.monotonic() - start < seconds and not spoiled:
         beat[0] = time.monotonic()
-        # The target breathes, so that memory grows, shrinks and grows again.
+        # The target varies, so that memory grows, shrinks and grows again.
         phase = (len(recorder.rows) // 400) % 4
         wanted = target * (0.3, 1.0, 0.6, 1.05)[phase]
         choice = rng.random()

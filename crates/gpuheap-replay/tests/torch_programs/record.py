@@ -3,10 +3,10 @@
 
     python3 record.py --out FOLDER [--only NAME]
 
-Needs PyTorch with CUDA, torchvision, transformers and one GPU. Each program runs in a process of
-its own, with its history from the start to the end, and gives FOLDER/NAME.pickle.gz and a line of
-FOLDER/figures.csv: name, settings, version, peak reserved, peak allocated, retries. Copy them into
-crates/gpuheap-replay/tests/data/torch-programs.
+Needs PyTorch with CUDA, torchvision, transformers and one GPU. Each program runs in a separate
+process that records from start to end. The process writes FOLDER/NAME.pickle.gz, and a line of
+FOLDER/figures.csv: name, settings, version, peak reserved, peak allocated, retries. Copy the files
+into crates/gpuheap-replay/tests/data/torch-programs.
 """
 
 import argparse
@@ -31,12 +31,12 @@ PROGRAMS = [
     ("llama_lora", "garbage_collection_threshold:0.8"),
 ]
 
-# Objects that live until the snapshot: only segments held then name their pool.
+# Objects that live until the snapshot, because only segments held at the snapshot name their pool.
 KEPT = []
 
 
 def graphs(torch, rng, ended):
-    """Two graphs that share a private pool, beside a program of its own."""
+    """Runs two graphs that share a private pool, and eager work outside of the graphs."""
     model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)]).cuda()
     optimizer = torch.optim.Adam(model.parameters(), capturable=True)
 

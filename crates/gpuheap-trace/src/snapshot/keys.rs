@@ -6,7 +6,8 @@ use super::value::Value;
 use crate::error::escape;
 use crate::model::SnapshotKeys;
 
-/// Keys of the dicts of PyTorch 2.11, by the place of the first such dict in a snapshot.
+/// Keys at the top level of a snapshot of PyTorch 2.11. The constants below have the keys of a
+/// snapshot's other dicts.
 const TOP: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
 const SETTINGS: [&str; 9] = [
     "PYTORCH_CUDA_ALLOC_CONF",
