@@ -1,5 +1,5 @@
-//! A fork without exec: the child gets a clear error, and the parent continues. A test target of
-//! its own, because no other thread may run tests meanwhile.
+//! Forks without exec: the child gets a clear error, and the parent continues. The tests are a
+//! separate target, because no other thread may run tests during a fork.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, Limits, MemoryKind, PoolKind, Target, Tracking};
 
-/// One test at a time.
+/// Lock that lets one test run at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn device() -> Device {
@@ -24,10 +24,10 @@ fn device() -> Device {
     }
 }
 
-/// Number of the library's messages to this process's logger.
+/// Number of messages that the library sent to this process's logger.
 static SAID: AtomicU32 = AtomicU32::new(0);
 
-/// A logger that counts.
+/// A logger that counts messages.
 struct Logger;
 
 impl log::Log for Logger {
@@ -42,10 +42,10 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Forks this process. A child that hangs is ended after ten seconds.
+/// Forks this process. If the child hangs, an alarm ends it after ten seconds.
 fn fork() -> libc::pid_t {
-    // SAFETY: other threads may hold locks at the fork, and the child takes none of them: these
-    // tests check that. The child ends without returning to the test harness.
+    // SAFETY: other threads may hold locks at the fork. The child takes none of these locks, as the
+    // tests check. The child ends without returning to the test harness.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -57,7 +57,7 @@ fn fork() -> libc::pid_t {
 
 /// Ends a child, without the exit handlers of its parent.
 fn end_child(code: i32) -> ! {
-    // SAFETY: skips handlers and destructors; the child's memory ends with it.
+    // SAFETY: the call skips handlers and destructors, and the child's memory ends with the child.
     unsafe { libc::_exit(code) }
 }
 
@@ -94,9 +94,9 @@ fn forked_child_errs_parent_works() {
             () if !device.synchronize().is_err_and(|error| is_fork_error(&error)) => 2,
             () if !device.stream().is_err_and(|error| is_fork_error(&error)) => 3,
             () if !event.is_done().is_err_and(|error| is_fork_error(&error)) => 4,
-            // SAFETY: it is refused before anything is done.
+            // SAFETY: the call is refused before it does anything.
             () if !unsafe { device.clone().reset() }.is_err_and(|error| is_fork_error(&error)) => 5,
-            // A real device that the parent had open cannot be opened in the child, not even by its
+            // If the parent had a real device open, the child cannot open that device, not even by
             // name.
             () if !device.is_emulated()
                 && !Device::open(device.name()).is_err_and(|error| is_fork_error(&error)) =>
@@ -132,7 +132,7 @@ fn forked_child_errs_parent_works() {
     }
 }
 
-/// The thread that uploads batches does not exist in a child, and the child does not wait for it.
+/// In a child, the thread that uploads batches does not exist. The child does not wait for it.
 #[test]
 fn forked_child_skips_batches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ fn child_of_busy_parent_exits() {
     for tracking in [Tracking::Counts, Tracking::Backtraces] {
         let heap = Heap::builder(&device).track(tracking).hard_limit(256 << 20).build().unwrap();
         let target = heap.target().unwrap();
-        // Target with which the other threads make arrays: the current scope's target.
+        // Target with which the other threads make arrays. It is the current scope's target.
         let current = Mutex::new(target.clone());
         let stop = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -186,8 +186,8 @@ fn child_of_busy_parent_exits() {
                     }
                 });
             }
-            // A lock guards names and figures of an emulated device. This thread holds it most of
-            // the time.
+            // A lock guards names and figures of an emulated device. This thread holds that lock
+            // most of the time.
             threads.spawn(|| {
                 while let (Some(emulator), false) =
                     (device.emulator(), stop.load(Ordering::Relaxed))
@@ -209,8 +209,9 @@ fn child_of_busy_parent_exits() {
     }
 }
 
-/// Fork with thread caches: blocks returned to a parent's caches, the end of such caches, and
-/// caches of the child's own. Meanwhile threads and heaps of the parent come and go.
+/// Forks a process with thread caches. Tests blocks that are returned to a parent's caches, the end
+/// of such caches, and caches that the child makes. Meanwhile threads and heaps of the parent begin
+/// and end.
 #[test]
 fn child_has_separate_thread_caches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -271,7 +272,7 @@ fn child_has_separate_thread_caches() {
     }
 }
 
-/// Another thread of the parent holds the lock of a foreign stream, to retire it.
+/// Forks while another thread of the parent holds the lock of a foreign stream to retire it.
 #[test]
 fn child_forked_during_retire_exits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -308,7 +309,7 @@ fn child_forked_during_retire_exits() {
     });
 }
 
-/// Stops the other threads, also when a test fails.
+/// Stops the other threads when it is dropped, even if a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -340,7 +341,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
         if child == 0 {
             seen.expect_return(|| format!("{scope:?} {:?}", scope.heap()));
             seen.expect_refused(|| scope.target().and_then(|target| target.uninit::<u8, _>(1)));
-            // The scope ends next, in the child too.
+            // The scope ends after this closure, in the child too.
             seen.at(Location::caller());
         }
         child
@@ -419,7 +420,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     seen.expect_refused(|| batches.next().unwrap_or_else(|| heap.target().map(|_| unreachable!())));
     seen.expect_return(|| drop((unwritten, batches, batch, reclaimer, meter)));
     if let Some(emulator) = device.emulator() {
-        // As with a real driver, there is no device in a child.
+        // Like a real driver, the emulator has no device in a child.
         let mut context = gpuheap::driver::CUcontext::NULL;
         // SAFETY: the emulator refuses the call, and would write only to a local variable.
         let code = unsafe { device.driver().cuCtxGetCurrent(&mut context) };
@@ -436,7 +437,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     seen.expect_return(|| shared.clone());
     seen.expect_return(|| target.stream().clone());
     if device.is_emulated() {
-        // Page-locked memory of a real device need not be there in a child.
+        // In a child, page-locked memory of a real device may not exist.
         seen.expect(borrow[..] == [3; 100]);
     }
     seen.expect_return(|| drop(borrow));
@@ -449,30 +450,30 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     end_child(0)
 }
 
-/// Line at which the child is, in memory shared with its parent.
+/// The child's current line, in memory that it shares with its parent.
 struct Shared(*mut AtomicU32);
 
 impl Shared {
     fn new() -> Shared {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping somewhere.
+        // SAFETY: the call makes a new mapping at an address that the kernel chooses.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0) };
         assert_ne!(page, libc::MAP_FAILED);
         Shared(page.cast())
     }
 
     fn at(&self, line: &Location<'_>) {
-        // SAFETY: mapped, filled with zeros.
+        // SAFETY: the page is mapped, and filled with zeros.
         unsafe { &*self.0 }.store(line.line(), Ordering::Relaxed);
     }
 
     fn line(&self) -> u32 {
-        // SAFETY: mapped, filled with zeros.
+        // SAFETY: the page is mapped, and filled with zeros.
         unsafe { &*self.0 }.load(Ordering::Relaxed)
     }
 
-    /// Waits for the child. The child has to succeed.
+    /// Waits for the child, and asserts that it succeeded.
     fn wait_for(&self, child: libc::pid_t) {
         let status = status_of(child);
         let line = self.line();
@@ -481,7 +482,7 @@ impl Shared {
         assert_eq!(status, 0, "the child failed after line {line}");
     }
 
-    /// Ends the child unless the condition holds.
+    /// Ends the child if the condition is false.
     #[track_caller]
     fn expect(&self, is_so: bool) {
         self.at(Location::caller());
@@ -496,14 +497,14 @@ impl Shared {
         call();
     }
 
-    /// Expects the clear error or success.
+    /// Expects that the call succeeds or returns the clear error.
     #[track_caller]
     fn expect_harmless<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());
         self.expect(call().err().is_none_or(|error| is_fork_error(&error)));
     }
 
-    /// Expects the clear error.
+    /// Expects that the call returns the clear error.
     #[track_caller]
     fn expect_refused<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());
@@ -513,7 +514,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: ours, and no child is left.
+        // SAFETY: the page belongs to this value, and no child is left.
         unsafe { libc::munmap(self.0.cast(), 4096) };
     }
 }

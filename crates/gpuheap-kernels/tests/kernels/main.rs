@@ -1,5 +1,5 @@
-//! Plans and Rust of the kernels, against naive Rust on plain memory. The conformance suite of
-//! `gpuheap-emu` shows on a GPU that the PTX gives equal results.
+//! Tests of the kernels' plans and Rust code on plain memory, compared with naive Rust. On a GPU,
+//! the conformance suite of `gpuheap-emu` checks that the PTX gives equal results.
 #![allow(clippy::unwrap_used)]
 
 mod groups;

@@ -51,7 +51,7 @@ fn every_module_is_well_formed() {
     }
 }
 
-/// Asserts that every register is declared, and every label that is jumped to is there once.
+/// Asserts that every register is declared, and that every jump target occurs once.
 fn check_names(name: &str, text: &str) {
     for (prefix, declared) in text.lines().filter_map(|line| {
         let (prefix, count) = line.trim().strip_prefix(".reg .")?.split_once('<')?;

@@ -1,4 +1,4 @@
-//! Ranges that launches state, compared with the bytes that they use.
+//! Ranges that launches report, compared with the bytes that the launches use.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use gpuheap_kernels::{
     group_sum, reduce,
 };
 
-/// Memory that records the bytes used. All of them are 0.
+/// Memory that records which bytes are used. All bytes are 0.
 #[derive(Default)]
 struct Used {
     read: BTreeSet<u64>,
@@ -54,8 +54,9 @@ fn check(launches: Vec<Launch>) {
             let into = if access.writes { &mut written } else { &mut read };
             into.extend(bytes(&access.region));
         }
-        // The Rust may also read the gaps between elements. Sums that no key names, and the count
-        // of bad rows without any, are stated but not touched.
+        // The Rust version may also read the gaps between elements. Launches of sums also report
+        // bytes that may not be touched: sums that no key names, and the count of bad rows if there
+        // are none.
         let is_sum = launch.kernel.name().contains("_groups_");
         assert!(is_sum || used.read.is_superset(&read), "{launch:?}");
         assert!(is_sum || used.written == written, "{launch:?}");

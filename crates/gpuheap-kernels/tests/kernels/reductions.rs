@@ -19,7 +19,7 @@ const SHAPES: [(usize, usize, usize); 12] = [
     (1, 2, 5000),
 ];
 
-/// Runs all passes and returns the results of `[outer, inner]`.
+/// Runs all passes and returns the results, of shape `[outer, inner]`.
 fn reduced<T: Native, R: Native>(
     op: Reduction,
     (outer, mut n, inner): (usize, usize, usize),
@@ -39,7 +39,7 @@ fn reduced<T: Native, R: Native>(
     }
 }
 
-/// Returns the values that each result is reduced from.
+/// Returns, for each result, the values that are reduced to it.
 fn columns<T: Native>((outer, n, inner): (usize, usize, usize), values: &[T]) -> Vec<Vec<T>> {
     let column = |o: usize, i: usize| (0..n).map(|k| values[(o * n + k) * inner + i]).collect();
     (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))).map(|(o, i)| column(o, i)).collect()

@@ -19,7 +19,7 @@ fn place(index: &[usize], strides: &[isize]) -> isize {
     index.iter().zip(strides).map(|(&i, &stride)| i as isize * stride).sum()
 }
 
-/// Returns how far the elements reach before and after the first.
+/// Returns how far the elements extend before and after the first element.
 fn reach(shape: &[usize], strides: &[isize]) -> (usize, usize) {
     let mut reach = (0, 0);
     for (&length, &stride) in shape.iter().zip(strides) {
@@ -76,7 +76,8 @@ proptest! {
     ) {
         let shape: Vec<usize> = lengths.iter().map(|axis| axis.0).collect();
         prop_assume!(shape.iter().product::<usize>() < 5_000);
-        // The places do not overlap: axes in some order, with gaps, some backwards.
+        // Written places must not overlap. The axes are in any order, with gaps, and some run
+        // backwards.
         let mut axes: Vec<usize> = (0..shape.len()).collect();
         let mut random = Random(order);
         for last in (1..axes.len()).rev() {
@@ -136,12 +137,13 @@ fn adjacent_is_flat_large_is_split() {
         name(add(&[3, 4, 4], four, at(0x9004, &[0, 0, 1]))),
         "gpuheap_strided_add_f32_array_array"
     );
-    // An axis of one element has any stride.
+    // An axis with one element may have any stride.
     let odd = at(0x9000, &[7, 5, 1]);
     assert_eq!(name(add(&[1, 4, 5], odd, odd)), "gpuheap_flat_add_f32_array_array");
     assert_eq!(name(add(&[3, 0, 5], whole, rows)), "");
 
-    // More elements than 31 bits count take one launch if they are adjacent, else several.
+    // More elements than 31 bits can count take one launch if they are adjacent, and several if
+    // not.
     assert_eq!(cast(Type::I8, Type::F32, 1 << 33, 0, 1 << 40).len(), 1);
     let (row, strides) = (1 << 33, [0, 1]);
     let launches = add(&[3, row], at(1 << 40, &[row as isize, 1]), at(1 << 36, &strides));
@@ -150,12 +152,12 @@ fn adjacent_is_flat_large_is_split() {
     for launch in &launches {
         let words = launch.words.as_slice();
         assert!(words[0] < 1 << 31 && words[2] == next, "{launch:?}");
-        // The count is in vectors.
+        // The count in `words[0]` is in vectors of 16 bytes.
         next += 16 * words[0];
     }
     assert_eq!(next, 0x1000 + 4 * 3 * row as u64);
 
-    // Units are as large as everything allows.
+    // A copy uses units as large as the shape, the strides and the addresses allow.
     assert_eq!(name(copy(2, &[4, 64], 0x1000, &[64, 1], 0x9000, &[128, 1])), "gpuheap_copy_16");
     assert_eq!(name(copy(2, &[4, 64], 0x1000, &[64, 1], 0x9000, &[68, 1])), "gpuheap_copy_8");
     assert_eq!(name(copy(2, &[4, 64], 0x1002, &[64, 1], 0x9000, &[128, 1])), "gpuheap_copy_2");

@@ -5,7 +5,7 @@ use gpuheap_kernels::{Launch, Memory, Operand};
 /// First address of the memory.
 const BASE: u64 = 0x7000_0000;
 
-/// Memory with an address. A use outside of it is an error.
+/// Memory that starts at `BASE`. A use of an address outside of it is an error.
 #[derive(Default)]
 pub(crate) struct Plain(Vec<u8>);
 
@@ -59,7 +59,7 @@ impl Memory for Plain {
     }
 }
 
-/// A Rust type of elements.
+/// A Rust type of array elements.
 pub(crate) trait Native: Copy + PartialEq + std::fmt::Debug {
     const OF: gpuheap_kernels::Type;
     const SIZE: usize = size_of::<Self>();
@@ -67,7 +67,7 @@ pub(crate) trait Native: Copy + PartialEq + std::fmt::Debug {
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Returns the bits, zero-extended, with one pattern for all NaNs.
     fn bits(self) -> u64;
-    /// Returns values at the edges of the type, where mistakes show.
+    /// Returns values at the edges of the type's range, which are the most likely to go wrong.
     fn edges() -> Vec<Self>;
 }
 
@@ -95,7 +95,7 @@ macro_rules! native {
     )*};
 }
 
-/// For floats, the first edge is a NaN.
+/// Implements `Native` for types. For floats, the first edge is a NaN.
 macro_rules! natives {
     (integers $($i:ident $I:ident),*; floats $($f:ident $F:ident),*) => {
         $(native! { $i $I [$i::MAX, $i::MIN, 0, 1, 2, 3, 7, 100, $i::MAX - 1, $i::MIN + 1, $i::MAX / 2, 0_i8.wrapping_sub(1) as $i]; })*
@@ -134,7 +134,7 @@ pub(crate) fn dense<'a>(address: u64) -> Operand<'a> {
     Operand::Array { address, strides: &[1] }
 }
 
-/// Random numbers (splitmix64).
+/// Random number generator (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

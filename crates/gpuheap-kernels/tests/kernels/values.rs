@@ -12,7 +12,7 @@ fn pairs<T: Native>() -> (Vec<T>, Vec<T>) {
     edges.iter().flat_map(|a| edges.iter().map(|b| (*a, *b))).unzip()
 }
 
-/// Runs an operation array by array, and for each pair also scalar by array and array by scalar.
+/// Runs an operation on two arrays. For each pair, also runs it with a scalar on either side.
 fn computed<T: Native, R: Native>(
     plan: impl Fn(usize, u64, Operand<'_>, Operand<'_>) -> Vec<gpuheap_kernels::Launch>,
 ) -> Vec<u64> {

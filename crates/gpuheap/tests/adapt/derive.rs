@@ -41,7 +41,8 @@ struct Constant<A, const N: usize> {
     of: Nothing,
 }
 
-/// Bounds hold for the adapted type too. Lifetimes, and parameters that are not adapted, stay.
+/// A struct whose bounds also hold for the adapted type. Its lifetime, and the parameters that are
+/// not adapted, stay.
 #[derive(Adapt, Debug)]
 struct Bounded<'a, A: Debug, U, T>
 where
@@ -57,7 +58,7 @@ where
     kept: Vec<T>,
 }
 
-/// Unit types have no rule, and need none.
+/// A unit type. It has no rule, and needs none.
 #[derive(Debug)]
 struct Metres;
 
@@ -79,7 +80,7 @@ fn derived_structs_change_type_parameters() {
         assert_eq!((down.weights, down.bias), (layer.weights.clone(), Some(arr1(&[3]))));
         let up: Layer<DeviceArray<f32, Ix2>, DeviceArray<f32>> = target.cu(&layer)?;
         assert_eq!((up.bias.unwrap().to_vec()?, up.steps), (vec![3.0], 7));
-        // A structure in a structure, and a vector of them.
+        // Adapts a structure within a structure, and a vector of structures.
         let bias = None::<Vec<u8>>;
         let nested = vec![Layer { weights: layer, bias, name: String::new(), steps: 0 }];
         let up = target.adapt(&nested)?;

@@ -22,9 +22,9 @@ struct Point {
 #[repr(transparent)]
 struct Metres<T>(T);
 
-// SAFETY: transparent over a `T`, so zero bytes are a value of it as of a `T`.
+// SAFETY: `Metres` is transparent over a `T`, so zero bytes are a valid value of both.
 unsafe impl<T: Zeroable> Zeroable for Metres<T> {}
-// SAFETY: transparent over a `T`, its only field, which is plain old data.
+// SAFETY: `Metres` is transparent over a `T`, its only field, and `T` is plain old data.
 unsafe impl<T: Pod> Pod for Metres<T> {}
 
 /// Checks the results of `adapt`, `narrow` and `cu` for few and for many elements.
@@ -35,14 +35,14 @@ where
     T::Cu: PartialEq + std::fmt::Debug,
 {
     let name = std::any::type_name::<T>();
-    // The larger ones are uploaded alone, by chunks.
+    // Larger arrays are uploaded alone, in chunks.
     for repeats in [1, 1000, 3 << 18] {
         let many = elements.repeat(repeats);
         assert_same(&target.adapt(&many).unwrap(), &elements, repeats, name);
         assert_same(&target.narrow(&many).unwrap(), &narrow, repeats, name);
         assert_same(&target.cu(&many).unwrap(), &cu, repeats, name);
     }
-    // An array of the device is adapted through the host.
+    // An array that is on a device is adapted through the host.
     let array = target.array(&elements).unwrap();
     assert_same(&target.adapt(&array).unwrap(), &elements, 1, name);
     assert_same(&target.narrow(&array).unwrap(), &narrow, 1, name);
@@ -135,7 +135,7 @@ fn deep_inside_structures() {
     assert_eq!(narrowed.to_vec().unwrap(), [0.5]);
     drop((matrix, flags, narrowed, up.3));
     drop(diagonal);
-    // A layout that is not contiguous, and an array that is too large for staging.
+    // Tests a layout that is not contiguous, and an array that is too large for staging.
     let large = Array2::from_shape_fn((100, 200), |(row, column)| (1000 * row + column) as f64);
     let up: DeviceArray<f32, _> = target.cu(&large.t()).unwrap();
     assert_eq!(up.to_ndarray().unwrap(), large.t().mapv(|value| value as f32));

@@ -1,5 +1,5 @@
-//! Structures moved to the device and back, on the emulator with its checks on. With
-//! `GPUHEAP_TEST_DEVICE=cuda:0` the tests run on a real GPU.
+//! Tests of structures that are moved to the device and back. They run on the emulator with its
+//! checks on, or with `GPUHEAP_TEST_DEVICE=cuda:0` on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

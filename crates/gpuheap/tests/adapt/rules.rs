@@ -1,4 +1,4 @@
-//! A rule for each kind of structure, both ways.
+//! A rule for each kind of structure, tested in both directions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
@@ -43,7 +43,7 @@ fn many_elements_are_an_array() {
         assert_eq!(of_arrays.to_vec()?, [[1.0, 2.0]]);
         assert!(of_nothing.to_vec()?.is_empty());
         assert_eq!(Host.adapt(&of_vector)?, arr1(&[1_i64, 2]));
-        // A value that is the host's already does not change.
+        // A value that is on the host already does not change.
         assert_eq!(Host.adapt(&vec![1_i32, 2])?, [1, 2]);
         assert_eq!(Host.adapt(&[1_i32, 2])?, [1, 2]);
         Ok(())
@@ -56,7 +56,7 @@ fn arrays_of_ndarray_keep_their_shape() {
         let matrix = Array2::from_shape_fn((3, 4), |(row, column)| (10 * row + column) as i32);
         let up: DeviceArray<i32, Ix2> = target.adapt(&matrix)?;
         assert_eq!((up.shape(), Host.adapt(&up)?), (&[3, 4][..], matrix.clone()));
-        // Another layout, a window, an array without axes, and arrays of dynamic dimension.
+        // Tests another layout, a window, an array without axes, and arrays of dynamic dimension.
         assert_eq!(Host.adapt(&target.adapt(&matrix.t())?)?, matrix.t());
         let window = matrix.slice(s![1.., ..;2]);
         assert_eq!(Host.adapt(&target.adapt(&window)?)?, window);
@@ -139,7 +139,7 @@ fn tuples_of_up_to_twelve() {
         assert_eq!((up.9.to_vec()?, up.10, up.11.to_vec()?), (vec![10], 'x', vec![12]));
         let down = Host.adapt(&up)?;
         assert_eq!((down.0, down.8, down.11), (arr1(&[1]), arr1(&[9]), arr1(&[12])));
-        // A tuple with an array in it is a structure; here a vector of such tuples.
+        // A tuple that contains an array is a structure. This is a vector of such tuples.
         let up: Vec<(DeviceArray<u8>, f64)> = target.adapt(&vec![(a(1), 0.5)])?;
         assert_eq!(Host.adapt(&up)?, [(arr1(&[1]), 0.5)]);
         Ok(())
@@ -176,7 +176,7 @@ fn wrappers_are_kept() {
         let up: Symmetric<DeviceArray<i32, _>> = target.adapt(&Symmetric::from_lower(&matrix))?;
         assert_eq!(up.from, Triangle::Lower);
         assert_eq!(Host.adapt(&up)?, Symmetric::from_lower(matrix.clone()));
-        // Wrappers of wrappers, and a vector of them.
+        // Tests wrappers of wrappers, and a vector of them.
         let up: Vec<Transposed<UpperTriangular<DeviceArray<i32, _>>>> =
             target.adapt(&vec![Transposed(UpperTriangular(&matrix))])?;
         assert_eq!(Host.adapt(&up)?, [Transposed(UpperTriangular(matrix))]);

@@ -20,7 +20,7 @@ fn ten_thousand_arrays_are_few_calls() {
     let calls = |name: &str| device.emulator().map_or(0, |emulator| emulator.calls_of(name));
     let copies = calls("cuMemcpyHtoDAsync_v2");
     let up = target.adapt(&host).unwrap();
-    // 256 bytes each.
+    // Each array takes 256 bytes, so all of them fit in three blocks.
     assert_eq!(heap.usage().unwrap().stats.allocations - before, 3);
     if !on_real_gpu() {
         assert_eq!(calls("cuMemcpyHtoDAsync_v2") - copies, 3);
@@ -28,7 +28,8 @@ fn ten_thousand_arrays_are_few_calls() {
     let copies = calls("cuMemcpyDtoHAsync_v2");
     assert_eq!(Host.adapt(&up).unwrap(), host);
     if !on_real_gpu() {
-        // A program may use only the first array of a block.
+        // The first array of a block is read alone, because a program may need only that one. Each
+        // of the three blocks therefore takes two copies.
         assert_eq!(calls("cuMemcpyDtoHAsync_v2") - copies, 6);
     }
     drop(up);
@@ -87,8 +88,8 @@ fn each_is_independent_of_the_others() {
     }
 }
 
-/// A value last used on another stream keeps its order when it is copied down, and when its block
-/// is freed.
+/// If an array was last used on another stream, its download and the free of its block are ordered
+/// after that use.
 #[test]
 fn streams_keep_their_order() {
     for seed in 0..20 {
@@ -110,7 +111,7 @@ fn streams_keep_their_order() {
             array.fill(99).unwrap();
         }
         drop(up);
-        // The next array in this memory waits for all of them.
+        // The next array in this memory waits for the last use of each of the arrays.
         let next = target.filled(6 * 5120, 1_u8).unwrap();
         assert_eq!(next.to_vec().unwrap(), vec![1; 6 * 5120], "seed {seed}");
         drop(next);
@@ -164,7 +165,7 @@ fn small_arrays_name_adapt_call_site() {
     assert_no_findings(&device, "leaks");
 }
 
-/// A program's own rule that uses its result too early gets an error.
+/// If a program's own rule uses its result too early, it gets an error.
 #[test]
 fn arrays_are_there_when_adapt_returned() {
     use gpuheap::adapt::Upload;

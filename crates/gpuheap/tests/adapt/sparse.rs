@@ -29,7 +29,7 @@ fn sparse_layouts_round_trip() {
         assert_eq!(Host.adapt(&target.adapt(&up).unwrap()).unwrap(), host);
         assert_eq!(Host.adapt(&host).unwrap(), host);
     }
-    // A window whose first row does not begin at zero.
+    // Tests a window whose first row does not begin at zero.
     let host = matrix();
     let window = host.slice_outer(1..3);
     let back = Host.adapt(&target.adapt(&window).unwrap()).unwrap();
@@ -53,7 +53,7 @@ fn sparse_conversion_keeps_indices() {
     let text = format!("{:?}", up[0]);
     assert!(text.contains("shape: (3, 4)") && text.contains("[1.5, 2.5, 0.1]"), "{text}");
     drop(up);
-    // A matrix that a kernel made is checked.
+    // Matrices that a kernel made are checked when they are read.
     let mut up = target.adapt(&matrix()).unwrap();
     up.indices.fill(9).unwrap();
     let error = Host.adapt(&up).unwrap_err().to_string();

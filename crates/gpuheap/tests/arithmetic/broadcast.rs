@@ -12,7 +12,8 @@ fn counting(shape: &[usize], start: i32) -> ArrayD<i32> {
     Array::from_iter((0..count).map(|one| one * 3 + start)).into_shape_with_order(shape).unwrap()
 }
 
-/// Makes a shape of up to five axes, and the shape left if some axes are 1 or missing.
+/// Makes two shapes of up to five axes that can be broadcast together: some of their axes are 1 or
+/// missing.
 fn shapes(random: &mut Random) -> [Vec<usize>; 2] {
     let axes = random.below(6) as usize;
     let whole: Vec<usize> = (0..axes).map(|_| random.below(7) as usize).collect();
@@ -61,7 +62,7 @@ fn mismatched_shapes_are_refused() {
     let target = bench.target();
     let row = target.array(&array![1_i64, 2, 3]).unwrap();
     let column = target.array(&array![[10], [20]]).unwrap();
-    // The types of the operands give the result two axes.
+    // The types of the operands imply that the result has two axes.
     let table: DeviceArray<i64, ndarray::Ix2> = (&row + &column).unwrap();
     assert_eq!(table.to_ndarray().unwrap(), array![[11, 12, 13], [21, 22, 23]]);
     let dynamic: DeviceArray<i64, IxDyn> =
@@ -74,7 +75,7 @@ fn mismatched_shapes_are_refused() {
     assert!((&row + &target.zeroed::<i64, _>(2).unwrap()).is_err());
     assert!((&table + &target.zeroed::<i64, _>((3, 2)).unwrap()).is_err());
     assert!(row.broadcast_to((2, 2)).is_err() && table.broadcast_to(3).is_err());
-    // A result larger than any memory.
+    // The result would be larger than any memory.
     let long = target.zeroed::<i64, _>((1 << 12, 1)).unwrap();
     let huge = long.broadcast_to((1 << 12, usize::MAX >> 12));
     assert!(huge.is_err());
@@ -100,7 +101,7 @@ fn empty_arrays_compute_like_others() {
     assert!((&empty + &target.zeroed::<f32, _>(2).unwrap()).is_err());
     assert!(empty.broadcast_to((4, 0, 3)).unwrap().is_empty());
     drop((empty, row, in_place));
-    // Axes whose product would overflow but for an axis of length 0.
+    // The product of these axes would overflow without the axis of length 0.
     let long = target.zeroed::<f32, _>(ndarray::IxDyn(&[0, 1 << 40, 1 << 40])).unwrap();
     assert!(long.sum_axis(0).is_err() && long.mean_axis(0).is_err() && long.max_axis(0).is_err());
     assert_eq!(long.sum_axis(1).unwrap().shape(), [0, 1 << 40]);
@@ -114,7 +115,8 @@ fn empty_arrays_compute_like_others() {
     bench.end();
 }
 
-/// Shapes for which a kernel of 32-bit indices has to be split, with the smallest elements.
+/// Tests shapes with more elements than a kernel with 32-bit indices can address, so the work is
+/// split. The elements are bytes, to save memory.
 #[test]
 fn more_elements_than_32_bits_count() {
     if !crate::support::on_real_gpu() {

@@ -16,7 +16,7 @@ macro_rules! casts {
                     let bench = Bench::new(Schedule::Seeded(1));
                     let target = bench.target();
                     let mut host = values::<$from>(20_011, 3);
-                    // Values near the ends of the other types' ranges, and halves.
+                    // Adds values near the ends of the other types' ranges, and halves.
                     for power in 0..64 {
                         let near = 2.0_f64.powi(power);
                         for off in [-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5] {
@@ -63,8 +63,8 @@ fn a_bool_is_0_or_1() {
     bench.end();
 }
 
-/// `cu` and `narrow` convert arrays of a device on the device, with results equal to those on the
-/// host.
+/// `cu` and `narrow` convert arrays of a device on that device, with results equal to a conversion
+/// on the host.
 #[test]
 fn device_cast_matches_host() {
     fn check<T: Reference>(bench: &Bench, from: MemoryKind, to: MemoryKind)
@@ -100,7 +100,7 @@ fn device_cast_matches_host() {
     let narrow: DeviceArray<f32> = target.narrow(&wide).unwrap();
     let expected: [f32; 3] = [0.1, f32::INFINITY, f32::NAN];
     assert!(narrow.to_vec().unwrap().iter().zip(expected).all(|(one, other)| one.is_same(other)));
-    // Types that no kernel knows, and arrays of another device, are cast through the host.
+    // If no kernel supports a type, or an array is on another device, the cast is done on the host.
     let large = target.array(&[u128::MAX, 7]).unwrap();
     assert_eq!(target.cu(&large).unwrap().to_vec().unwrap(), [u128::MAX as f32, 7.0]);
     let far = Device::open("emulated:1GiB").unwrap().heap().unwrap().target().unwrap();

@@ -33,7 +33,7 @@ fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
 }
 
 /// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
-/// made that call.
+/// made the call that was to fail.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();

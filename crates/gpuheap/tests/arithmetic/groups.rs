@@ -90,7 +90,7 @@ where
             counts[at] += 1.0;
         }
         let (a, keys) = (target.array(&host).unwrap(), target.array(&keys).unwrap());
-        // Exact in any order.
+        // The sums are exact in any order of additions.
         let found = a.sum_by_key(&keys, groups).unwrap().to_ndarray().unwrap();
         assert_eq!(found.mapv(Into::into), sums);
         let found = a.mean_by_key(&keys, groups).unwrap().to_ndarray().unwrap();
@@ -127,16 +127,16 @@ fn group_rows_accept_any_axes() {
     let flags = target.array(&[true, true, false, true]).unwrap();
     assert_eq!(flags.sum_by_key(&keys, 2).unwrap().to_vec().unwrap(), [1, 2]);
     assert_eq!(flags.mean_by_key(&keys, 3).unwrap().to_vec().unwrap()[..2], [1.0, 2.0 / 3.0]);
-    // A view of keys that begins at an odd offset.
+    // Tests a view of keys that begins at an odd offset.
     let part = flags.slice(1..).unwrap();
     assert_eq!(part.sum_by_key(&keys.slice(1..).unwrap(), 2).unwrap().to_vec().unwrap(), [1, 1]);
-    // The result is in the array's kind of memory, though the sums are computed on the device.
+    // The result is in the array's kind of memory, although the sums are computed in device memory.
     let pinned = target.kind(gpuheap::MemoryKind::Pinned).copy_of(&keys).unwrap();
     let counts = pinned.count_by_key(2).unwrap();
     assert_eq!((counts.kind(), counts.to_vec().unwrap()), (pinned.kind(), vec![1, 3]));
     assert_eq!(flags.mean_by_key(&pinned, 2).unwrap().kind(), gpuheap::MemoryKind::Device);
     assert_eq!(pinned.sum_by_key(&keys, 2).unwrap().as_slice().unwrap()[..], [0, 3]);
-    // No values, no rows, no groups.
+    // Tests no values, no rows, and no groups.
     let narrow = a.reshape((4, 6)).unwrap().copy_slice(ndarray::s![.., 0..0]).unwrap();
     assert_eq!(narrow.sum_by_key(&keys, 2).unwrap().shape(), [2, 0]);
     assert!(narrow.sum_by_key(&keys, 1).is_err());
@@ -172,9 +172,9 @@ fn bad_keys_and_lengths_are_refused() {
     assert!(a.sum_by_key(&short, 1).unwrap_err().to_string().contains("3 keys for 4 rows"));
     let number = target.array(&ndarray::arr0(1.0_f32).into_dyn()).unwrap();
     assert!(number.sum_by_key(&short, 1).is_err());
-    // More groups than any memory holds.
+    // These are more groups than any memory holds.
     assert!(short.count_by_key(usize::MAX).is_err() && a.sum_by_key(&short, usize::MAX).is_err());
-    // Rows whose key names no group are in no sum.
+    // If a row's key names no group, the row is in no sum.
     let late = Array1::from_iter((0..100_000).map(|row| u8::from(row == 99_999) * 9));
     let late = target.array(&late).unwrap();
     assert!(said(late.count_by_key(9)).contains("row 99999 (9)"));

@@ -1,5 +1,5 @@
-//! Every kind of memory, windows that begin anywhere, the memory that a result takes, and the line
-//! that made it.
+//! Memory of arithmetic: every kind of memory, windows that begin anywhere, the memory that a
+//! result takes, and the line that made the result.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Heap, MemoryKind, Tracking};
@@ -25,7 +25,7 @@ fn arrays_of_every_kind_go_together() {
     for (left, right) in all.clone().flat_map(|left| all.clone().map(move |right| (left, right))) {
         let (a, b) = (make(left), make(right));
         let c = ((&a + &b).unwrap() + 5).unwrap();
-        // Registered memory is the program's own.
+        // Registered memory belongs to the program, so the result is in pinned memory.
         let like = if left == MemoryKind::Registered { MemoryKind::Pinned } else { left };
         assert_eq!((c.kind(), c.to_vec().unwrap() == sums), (like, true), "{left} {right}");
         let mut a = a;
@@ -33,7 +33,7 @@ fn arrays_of_every_kind_go_together() {
         assert!(!a.cast::<bool>().unwrap().any().unwrap());
         a.write_slice(ndarray::s![..;-1], &b).unwrap();
         if a.kind() != MemoryKind::Device {
-            // The host reads in place, after the kernel.
+            // The host reads the array in place, after the kernel has written it.
             assert_eq!(a.as_slice().unwrap()[..2], [9999, 9998]);
         }
         if a.kind() == MemoryKind::Registered {
@@ -48,16 +48,16 @@ fn wrapped_memory_serves_as_operand() {
     let bench = Bench::new(Schedule::OnDemand);
     let target = bench.target();
     let mut address = 0;
-    // SAFETY: `address` is a local variable; the memory is freed at the end of the test.
+    // SAFETY: `address` is a local variable. The memory is freed at the end of the test.
     let taken =
         bench.device.with_current(|driver| unsafe { driver.cuMemAlloc_v2(&mut address, 4096) });
     check("cuMemAlloc_v2", taken.unwrap()).unwrap();
-    // SAFETY: it has these bytes and is freed after its last use.
+    // SAFETY: the memory has these bytes and is freed after the arrays' last use.
     let wrap = |from: u64, count: usize| unsafe { target.wrap::<u32, _>(from, count).unwrap() };
     let mut whole = wrap(address, 1000);
     whole.write_from(&(0..1000).collect::<Vec<u32>>()).unwrap();
     assert_eq!((&whole * 2).unwrap().sum().unwrap(), 999_000);
-    // Two arrays over overlapping bytes: bytes must be read before they are overwritten.
+    // The two arrays share bytes, so bytes must be read before they are overwritten.
     let (left, right) = (wrap(address, 999), wrap(address + 4, 999));
     assert_eq!(left.stream().id(), right.stream().id());
     let (sum, used) = bench.allocated(|| (left + &right).unwrap());
@@ -70,7 +70,7 @@ fn wrapped_memory_serves_as_operand() {
     assert_eq!(whole.to_vec().unwrap()[..3], [0, 2, 4]);
     drop((whole, left, right, sum));
     bench.device.synchronize().unwrap();
-    // SAFETY: taken above, and the arrays over it were dropped.
+    // SAFETY: the memory was allocated above, and the arrays over it were dropped.
     let freed = bench.device.with_current(|driver| unsafe { driver.cuMemFree_v2(address) });
     check("cuMemFree_v2", freed.unwrap()).unwrap();
     bench.end();
@@ -94,7 +94,7 @@ fn windows_begin_anywhere() {
                 assert_eq!(x.equal(&y).unwrap().to_vec().unwrap(), equal);
                 let cast: Vec<f64> = x.cast::<f64>().unwrap().to_vec().unwrap();
                 assert_eq!(cast.len(), length);
-                // The kernel writes in place, and no byte next to the array.
+                // The kernel writes in place, and writes no byte next to the array.
                 let mut c = a.copy().unwrap();
                 c.slice_mut(i..i + length).unwrap().add_assign(&y).unwrap();
                 let found = c.to_vec().unwrap();
@@ -125,7 +125,7 @@ fn owned_left_side_reuses_its_memory() {
     let (wide, used) = bench.allocated(|| (row - &table).unwrap());
     assert_eq!(used.allocations, 1);
     assert_eq!(wide.to_ndarray().unwrap(), array![[-8, -6, -4], [-8, -6, -4]]);
-    // More axes of length 1, with as many elements.
+    // The result has more axes, but as many elements.
     let line = target.array(&[1, 2]).unwrap();
     let (line, used) = bench.allocated(|| (line + &target.array(&array![[5]]).unwrap()).unwrap());
     assert_eq!((used.allocations, line.to_ndarray().unwrap()), (2, array![[6, 7]]));
@@ -178,8 +178,8 @@ fn results_name_caller_and_join_scope() {
     assert_all_returned(&device, &heap, "sites");
 }
 
-/// Results in new memory of a table of operations, one kind of memory each, compared with
-/// `ndarray`.
+/// Runs several operations on a table, in each kind of memory, and compares their results with
+/// `ndarray`. Some results take new memory.
 #[test]
 fn a_pipeline() {
     let bench = Bench::new(Schedule::OnDemand);

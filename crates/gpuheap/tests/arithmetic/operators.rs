@@ -16,7 +16,7 @@ fn zip<T: Reference, U>(left: &[T], right: &[T], op: impl Fn(T, T) -> U) -> Vec<
     left.iter().zip(right).map(|(left, right)| op(*left, *right)).collect()
 }
 
-/// Returns edge values, and enough others for whole vectors, whole blocks and a rest.
+/// Returns edge values, and enough other values to fill vectors and blocks and leave a remainder.
 fn both<T: Reference>() -> (Vec<T>, Vec<T>) {
     let (mut left, mut right) = pairs::<T>();
     left.extend(values::<T>(5003, 1));
@@ -103,7 +103,7 @@ fn with_numbers<T: Reference>() {
     bench.end();
 }
 
-/// A number on the left needs an implementation for each type.
+/// Tests numbers on the left. Each type has its own implementation of these operators.
 macro_rules! on_the_left {
     ($($of:ident)*) => {
         mod on_the_left {
@@ -162,7 +162,7 @@ fn in_place_of<T: Reference>() {
         .map(|(a, b)| a.plus(*b).times(two).minus(*a).by(*b).plus(*a))
         .collect();
     assert_same(&c.to_vec().unwrap(), &expected, "in place");
-    // A part of an array, at any offset, combined with itself.
+    // Combines a part of an array, at any offset, with itself.
     drop(c);
     let mut c = a.copy().unwrap().into_shared();
     let part = c.clone().into_slice(3..1001).unwrap();
@@ -244,8 +244,8 @@ fn masks_are_turned_and_asked() {
     bench.end();
 }
 
-/// Small integers are divided through floats, and these are not exact. Tests every quotient of 8
-/// bits. Of 16 bits, tests the quotients at and next to whole ones, by every divisor.
+/// Small integers are divided through floats, whose division is not exact. For 8 bits, tests every
+/// quotient. For 16 bits, tests for every divisor the quotients at and next to whole numbers.
 #[test]
 fn quotients_of_small_integers_are_exact() {
     let bench = Bench::new(Schedule::Immediate);

@@ -1,5 +1,5 @@
-//! Order of work: operands last used on other streams, other threads, freed operands, other
-//! devices.
+//! Order of work: operands that were last used on other streams or other threads, freed operands,
+//! and other devices.
 
 use std::sync::Barrier;
 use std::thread;
@@ -78,8 +78,8 @@ fn work_runs_on_left_stream() {
     bench.end();
 }
 
-/// No operation that returns an array waits, once its kernels are loaded, except one that checks
-/// keys.
+/// Operations that return an array do not wait once their kernels are loaded. The only exception is
+/// an operation that checks keys.
 #[test]
 fn only_host_reads_wait() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -186,7 +186,8 @@ fn operands_of_other_device_are_refused() {
     }
 }
 
-/// A result is right, or an error that says freed. Meanwhile no other thread gets the memory.
+/// A result is right, or is an error that says that an operand was freed. Until then, no other
+/// thread gets the operand's memory.
 #[test]
 fn threads_free_operands_meanwhile() {
     for seed in 0..8 {
@@ -230,8 +231,8 @@ fn threads_free_operands_meanwhile() {
     }
 }
 
-/// On devices where host and device must not access unified memory at once: no kernel is launched
-/// while the host borrows any.
+/// Tests devices on which host and device must not access unified memory at once. No kernel is
+/// launched while the host borrows any unified memory.
 #[test]
 fn wsl2_host_borrow_blocks_launch() {
     let profile = Profile::wsl2_rtx4060().without_context();
@@ -241,7 +242,7 @@ fn wsl2_host_borrow_blocks_launch() {
     let a = target.filled(100, 1.0_f32).unwrap();
     let unified = target.kind(MemoryKind::Unified).filled(100, 2.0_f32).unwrap();
     let borrow = unified.as_slice().unwrap();
-    // Before the kernel is loaded, and after.
+    // The first operation has to load its kernel, the last one has not.
     for result in [&a + &a, &a * 2.0, &a + &a] {
         let text = result.unwrap_err().to_string();
         assert!(text.contains("WSL2"), "{text}");
@@ -255,8 +256,8 @@ fn wsl2_host_borrow_blocks_launch() {
     assert_all_returned(&device, &heap, "wsl2");
 }
 
-/// Each kernel is one module, loaded once however many threads need it first, and unloaded with the
-/// context.
+/// Each kernel is one module. It is loaded once, even if several threads need it at the same time,
+/// and unloaded with the context.
 #[test]
 fn kernels_load_once_and_unload() {
     let device = emulated(1 << 30, Schedule::Immediate);

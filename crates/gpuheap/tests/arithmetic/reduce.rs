@@ -1,5 +1,5 @@
-//! Sums, means, the least and the greatest, along every axis and around the lengths at which
-//! kernels change.
+//! Sums, means, minima and maxima along every axis, with lengths near those at which the chosen
+//! kernel changes.
 
 use gpuheap::arithmetic::Scalar;
 use gpuheap::emu::{Profile, Schedule};
@@ -22,7 +22,7 @@ fn extremes_of<T: Reference>() {
         let mut host = values::<T>(length + 3, length as u64);
         for without_nan in [false, true] {
             host.retain(|one| !(without_nan && one.is_nan()));
-            // Windows at any offset.
+            // Tests windows at any offset.
             let a = target.array(&host).unwrap();
             for start in [0, 1, 3] {
                 let Some(part) = host.get(start..).filter(|part| !part.is_empty()) else {
@@ -94,7 +94,8 @@ fn floats_are_summed_in_f64() {
     let target = bench.target();
     let mut random = Random(3);
     for length in LENGTHS {
-        // Sums of these are exact in any order, so they show whether each element is counted once.
+        // Sums of these values are exact in any order, so they show whether each element is counted
+        // once.
         let host: Vec<f32> = (0..length).map(|_| random.below(1 << 20) as f32).collect();
         let exact: f64 = host.iter().map(|one| f64::from(*one)).sum();
         let a = target.array(&host).unwrap();
@@ -104,11 +105,11 @@ fn floats_are_summed_in_f64() {
         assert_eq!(wide.sum().unwrap(), exact, "{length}");
         assert_eq!(wide.mean().unwrap(), exact / length as f64, "{length}");
     }
-    // A count that an `f32` cannot reach by adding ones.
+    // An `f32` cannot reach this count by adding ones.
     let ones = target.filled((1 << 24) + 3, 1.0_f32).unwrap();
     assert_eq!(ones.sum().unwrap(), ((1_u64 << 24) + 3) as f32);
     assert_eq!(ones.mean().unwrap(), 1.0);
-    // Infinities and NaN.
+    // Tests infinities and NaN.
     let odd = target.array(&[f64::INFINITY, 1.0]).unwrap();
     assert_eq!((odd.sum().unwrap(), odd.mean().unwrap()), (f64::INFINITY, f64::INFINITY));
     drop(odd);
@@ -199,7 +200,7 @@ fn float_sum_order_is_fixed() {
     bench.end();
 }
 
-/// More partial results than one pass reduces.
+/// Tests a reduction with more partial results than one pass reduces.
 #[test]
 fn a_large_array_takes_several_passes() {
     let bench = Bench::new(Schedule::Immediate);
@@ -247,7 +248,7 @@ fn empty_sum_is_zero_without_mean() {
     bench.end();
 }
 
-/// The result is in the array's own kind of memory; partial results are not.
+/// The result is in the array's own kind of memory; partial results are in device memory.
 #[test]
 fn reductions_allocate_with_their_array() {
     let bench = Bench::new(Schedule::Seeded(8));

@@ -1,4 +1,4 @@
-//! Expected results: equal operations in Rust, on the host.
+//! Expected results, computed in Rust on the host.
 
 use gpuheap::arithmetic::Number;
 use gpuheap::emu::Schedule;
@@ -7,7 +7,7 @@ use gpuheap_pool::testing::Random;
 
 use crate::support::{assert_all_returned, device, heap};
 
-/// A device with a heap, all of whose memory is returned at the end.
+/// A device with a heap. At the end, all memory of the heap must be returned.
 pub(crate) struct Bench {
     pub(crate) device: Device,
     pub(crate) heap: Heap,
@@ -20,7 +20,7 @@ impl Bench {
         Bench { device, heap }
     }
 
-    /// Runs `work`, and returns its value and this thread's allocations in it.
+    /// Runs `work`, and returns its value and this thread's allocations during it.
     pub(crate) fn allocated<R>(&self, work: impl FnOnce() -> R) -> (R, ThreadUsage) {
         let meter = self.heap.meter().unwrap().with_thread();
         let value = work();
@@ -49,7 +49,7 @@ pub(crate) trait Reference: Number {
     fn by(self, other: Self) -> Self;
     fn pattern(self) -> u64;
     fn draw(random: &mut Random) -> Self;
-    /// Returns the lesser of the two; NaN if one of them is.
+    /// Returns the lesser of the two; NaN if either is NaN.
     fn lesser(self, other: Self) -> Self;
     fn greater(self, other: Self) -> Self;
     fn is_nan(self) -> bool {
@@ -124,7 +124,7 @@ macro_rules! floats {
                     self.to_bits() as u64
                 }
                 fn draw(random: &mut Random) -> $of {
-                    // Numbers of every magnitude, and now and then any bits.
+                    // Returns numbers of every magnitude, and sometimes arbitrary bits.
                     match random.below(4) {
                         0 => $of::from_bits(random.below(u64::MAX) as $bits),
                         _ => (random.below(2_000_001) as $of - 1e6) / 1024.0,
@@ -191,7 +191,7 @@ pub(crate) fn assert_same<T: Reference>(found: &[T], expected: &[T], what: &str)
     }
 }
 
-/// A test for each type of number.
+/// Makes a test for each type of number.
 macro_rules! for_each_number {
     ($name:ident: $body:ident; $($of:ident)*) => {
         mod $name {

@@ -38,7 +38,7 @@ fn counting<T: Element>(shape: &[usize], of: impl Fn(usize) -> T) -> ArrayD<T> {
     ArrayD::from_shape_vec(shape, (0..count).map(of).collect()).unwrap()
 }
 
-/// Tests elements of a size that is one unit, several units, or not a multiple of two.
+/// Tests copies with elements whose size is one unit, several units, or not a multiple of two.
 fn of_size<T: Element + PartialEq + std::fmt::Debug>(seed: u64, of: impl Fn(usize) -> T) {
     let bench = Bench::new(Schedule::Seeded(seed));
     let target = bench.target();
@@ -133,7 +133,7 @@ fn of_no_bytes() {
     bench.end();
 }
 
-/// Bytes at addresses that are not multiples of the unit in which elements of their size are
+/// Tests addresses that are not multiples of the unit in which elements of that size are usually
 /// copied.
 #[test]
 fn windows_that_begin_anywhere() {

@@ -140,7 +140,8 @@ fn impossible_lengths_are_errors() {
     assert!(target.uninit::<f32, _>((usize::MAX, usize::MAX)).is_err());
     assert!(target.uninit::<(), _>((usize::MAX, 2)).is_err());
     assert!(target.zeroed::<u8, _>(1_usize << 63).is_err());
-    // A size that a host could address, but that the device does not have, is out of memory.
+    // A size that a host could address, but that exceeds the device's memory, is an out-of-memory
+    // error.
     let error = target.uninit::<u8, _>(1_usize << 50).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
 }
@@ -154,7 +155,7 @@ fn source_may_change_after_copy() {
     let a = target.array(&host).unwrap();
     host.fill(2);
     assert_eq!(a.to_vec().unwrap(), [1; 1000]);
-    // The driver reads this memory later, on a stream for which no other code waits.
+    // The driver reads this memory later, on a stream that no other code waits for.
     let later = heap.on(&device.stream().unwrap());
     let host = target.register(vec![0_u32; 1000]).unwrap();
     let kinds = [MemoryKind::Pinned, MemoryKind::Unified];

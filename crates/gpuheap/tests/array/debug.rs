@@ -138,7 +138,8 @@ fn unreadable_array_prints_reason() {
     assert_no_findings(&device, "faults");
 }
 
-/// Of 100 GiB only the printed elements were written: reading any other is a finding of the checks.
+/// The array has 100 GiB, of which only the printed elements were written. If any other element is
+/// read, the checks report a finding.
 #[test]
 fn little_is_read_of_much() {
     let device = emulated(200 << 30, Schedule::OnDemand);
@@ -163,7 +164,7 @@ fn little_is_read_of_much() {
      …]
     ");
     assert_eq!(emulator.calls_of("cuMemcpyDtoHAsync_v2") - before, 6);
-    // Elements that are too large to be shown are not read at all.
+    // Elements that are too large to be shown are not read.
     let pages = huge.into_shape(100_usize << 30).unwrap();
     let pages = pages.into_reinterpreted::<[[u8; 4096]; 256]>().unwrap();
     assert_debug_snapshot!(pages.slice(..3).unwrap(), @"DeviceView<[[u8; 4096]; 256]>([3], device) […]");

@@ -1,4 +1,4 @@
-//! Arrays and several devices.
+//! Arrays used on several devices.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Stream};
@@ -25,7 +25,7 @@ fn reached() -> impl Iterator<Item = PoolKind> {
     PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver)
 }
 
-/// Writes an array on a peer; runs later.
+/// Enqueues a write of an array on a peer.
 fn write(array: &DeviceArray<u8>, value: u8, far: &Stream) {
     let address = array.device_ptr(far).unwrap();
     let filled = far.device().with_current(|driver| {
@@ -59,7 +59,7 @@ fn copies_go_from_device_to_device() {
                 let b = a.copy_to(&targets[1]).unwrap();
                 assert_eq!(b.device().ordinal(), 1);
                 assert_eq!(a.stream().id(), targets[0].stream().id(), "stays with its own");
-                // Freed at once and overwritten, while the copy is still running.
+                // The source is freed at once and overwritten, while the copy is still running.
                 drop(a);
                 let over = targets[0].filled(3, 9.0_f32).unwrap();
                 let mut back = targets[0].copy_of(&b).unwrap();
@@ -74,8 +74,8 @@ fn copies_go_from_device_to_device() {
     }
 }
 
-/// The copy runs although the source's stream cannot be made to wait for it. Still no other stream
-/// gets the source's memory before the copy is completed.
+/// The copy runs although the source's stream cannot be made to wait for the copy. Nevertheless, no
+/// other stream gets the source's memory before the copy is completed.
 #[test]
 fn source_outlives_copy_without_wait() {
     let fails = [&["cuStreamWaitEvent"][..], &["cuStreamWaitEvent", "cuStreamSynchronize"]];
@@ -89,7 +89,7 @@ fn source_outlives_copy_without_wait() {
         let a = targets[0].filled(1 << 20, 1_u8).unwrap();
         let mut b = targets[1].filled(1 << 20, 2_u8).unwrap();
         let nth = |name: &&'static str| {
-            // The copy waits for the source first.
+            // The first wait of the copy is for the source, so the second one fails.
             let nth = if *name == "cuStreamWaitEvent" { 2 } else { 1 };
             Fault::nth(name, nth, CUresult::ERROR_UNKNOWN)
         };
@@ -138,11 +138,12 @@ fn peer_device_uses_reachable_array() {
             let a = heap.on(&near).kind(kind).filled(1 << 16, 5_u8).unwrap();
             write(&a, 6, &far);
             assert_eq!(a.stream().id(), far.id());
-            // A copy is made on the array's own device all the same.
+            // The copy is made on the array's own device, although a peer used the array last.
             let copy = a.copy().unwrap();
             assert_eq!(copy.device().ordinal(), a.device().ordinal());
             let read = a.to_vec().unwrap();
-            // Freed on its own device, ordered after the other device's work: no finding.
+            // The array is freed on its own device, ordered after the other device's work. The
+            // checks report no finding.
             drop(a);
             let next = heap.on(&near).kind(kind).filled(1 << 16, 7_u8).unwrap();
             let six = vec![6; 1 << 16];
@@ -153,8 +154,8 @@ fn peer_device_uses_reachable_array() {
     }
 }
 
-/// Peer access is set per mapping: for memory mapped before a peer's first use, for memory mapped
-/// later, and for a range stitched of both.
+/// Peer access is set for each mapping. Tests memory mapped before a peer's first use, memory
+/// mapped later, and a range stitched of both.
 #[test]
 fn peer_reaches_all_mapped_memory() {
     const BYTES: usize = 4 << 20;
@@ -176,7 +177,7 @@ fn peer_reaches_all_mapped_memory() {
     for (array, value) in arrays.iter().chain([&beside]).zip(2..) {
         assert!(array.to_vec().unwrap() == vec![value; BYTES], "{value}");
     }
-    // Frees every other block, so that only a stitched range is large enough.
+    // Every other block is freed, so that only a stitched range is large enough.
     let mut number = 0;
     arrays.retain(|_| {
         number += 1;
@@ -193,8 +194,8 @@ fn peer_reaches_all_mapped_memory() {
     assert_all_returned(&near, &other, "mapped in another heap");
 }
 
-/// If giving a peer access fails, the heap does not record it as given, and gives access at the
-/// peer's next use.
+/// If giving a peer access fails, the heap does not record the access as given. At the peer's next
+/// use, the heap gives access again.
 #[test]
 fn failed_peer_mapping_is_error() {
     let profile = || Profile::with_memory(1 << 30).without_context();
@@ -209,7 +210,7 @@ fn failed_peer_mapping_is_error() {
     let error = a.device_ptr(&far).unwrap_err().to_string();
     assert!(error.contains("cuMemSetAccess failed with CUDA_ERROR_UNKNOWN"), "{error}");
     emulator.set_faults(FaultPlan::default());
-    // Memory mapped since is opened with the rest at the peer's next use.
+    // Memory that was mapped in the meantime is made accessible too, at the peer's next use.
     let b = heap.target().unwrap().filled(64 << 20, 5_u8).unwrap();
     for array in [&a, &b] {
         write(array, 6, &far);
@@ -219,7 +220,7 @@ fn failed_peer_mapping_is_error() {
     assert_all_returned(&devices[0], &heap, "not opened");
 }
 
-/// The freeing stream cannot be made to wait for the other device's, so the host waits.
+/// The stream of the free cannot be made to wait for the other device's stream, so the host waits.
 #[test]
 fn free_outlives_peer_use_without_wait() {
     let ways: [fn(DeviceArray<u8>); 3] = [
@@ -253,7 +254,7 @@ fn free_outlives_peer_use_without_wait() {
     }
 }
 
-/// A peer's writes to such a pool were observed to be lost.
+/// A peer's writes to a pool of the driver were seen to be lost, so such access is refused.
 #[test]
 fn driver_pool_is_unreachable_by_peer() {
     for pool in PoolKind::ALL {
@@ -335,7 +336,8 @@ fn peer_reset_leaves_other_device() {
     }
 }
 
-/// An array last used on a peer is written on its own device, if that device can access the source.
+/// If an array was last used on a peer, a copy into it runs on the array's own device, provided
+/// that device can access the source.
 #[test]
 fn copy_runs_on_device_reaching_both() {
     for pool in reached() {

@@ -31,7 +31,7 @@ fn round<T: Element + PartialEq + std::fmt::Debug>(target: &Target, elements: &[
     assert_eq!(tail.to_vec().unwrap(), &elements[1..], "{name}");
     a.slice_mut(1..).unwrap().fill(elements[0]).unwrap();
     assert_eq!(a.to_vec().unwrap(), vec![elements[0]; elements.len()], "{name}");
-    // Longer than one upload of a fill.
+    // This array is longer than the part that a fill uploads.
     let long = target.filled(5001, elements[1]).unwrap();
     assert_eq!(long.to_vec().unwrap(), vec![elements[1]; 5001], "{name}");
 }
@@ -104,7 +104,8 @@ fn invalid_bytes_are_not_read() {
     assert!(target.array(&[0_u8]).unwrap().reinterpret::<Colour>().unwrap().to_vec().is_err());
 }
 
-/// Fills have widths of 1, 2 and 4 bytes at aligned addresses, but an element need not be aligned.
+/// The driver fills in widths of 1, 2 and 4 bytes at aligned addresses, but an element need not be
+/// aligned.
 #[test]
 fn fills_of_elements_at_odd_places() {
     let device = device(1 << 30, Schedule::Immediate);

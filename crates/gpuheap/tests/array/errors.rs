@@ -1,4 +1,4 @@
-//! Kinds of errors: each is returned by a call that a program can make.
+//! Kinds of errors. Each kind is returned by a call that a program can make.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ impl Bench {
 
     fn with_profile(profile: Profile) -> Bench {
         let device = Device::emulated_with(Options::with_device(profile)).unwrap();
-        // With this pool no call depends on the device.
+        // This pool makes the same calls on every device.
         let heap =
             Heap::builder(&device).pool(PoolKind::Split).track(Tracking::Off).build().unwrap();
         let target = heap.target().unwrap();
@@ -62,7 +62,7 @@ fn in_capture<R>(stream: &Stream, work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A call, the kind of its error, and a part of its text.
+/// A call that fails, with the kind of its error and a part of the error's text.
 type Case = (ErrorKind, &'static str, fn() -> Error);
 
 /// Returns the error of a call that must fail.
@@ -245,11 +245,11 @@ const CASES: &[Case] = &[
         error_of(stream.record().unwrap().elapsed_since(&stream.record().unwrap()))
     }),
     (ErrorKind::BadPointer, "cannot be wrapped: it is null", || {
-        // SAFETY: refused, so never used.
+        // SAFETY: the call is refused, so the address is never used.
         error_of(unsafe { Bench::new().target.wrap::<u32, _>(0, 3) })
     }),
     (ErrorKind::BadPointer, "the driver does not know it", || {
-        // SAFETY: refused, so never used.
+        // SAFETY: the call is refused, so the address is never used.
         error_of(unsafe { Bench::new().target.wrap::<u32, _>(0x1000, 3) })
     }),
     (ErrorKind::BadSetting, "'gpu0' is not a device", || error_of(Device::open("gpu0"))),
@@ -322,7 +322,8 @@ fn try_case((kind, text, call): &Case) -> Result<(), String> {
     if is_right { Ok(()) } else { Err(format!("{said}; expected '{text}'")) }
 }
 
-/// A test cannot take all of a host's memory or threads without harm to other tests.
+/// Kinds that no test causes. A test cannot take all of a host's memory or threads without harm to
+/// other tests.
 const UNTESTED: [ErrorKind; 1] = [ErrorKind::HostResources];
 
 #[test]

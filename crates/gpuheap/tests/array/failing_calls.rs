@@ -34,7 +34,7 @@ fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<()
     }
     assert_eq!(kept.to_vec()?, [1.0, 1.0, 2.0]);
     shared.free_early()?;
-    // Last used on the other device.
+    // Makes the other device the last user of the array.
     kept.device_ptr(far)?;
     drop(kept);
     a.free()?;
@@ -44,7 +44,7 @@ fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<()
 }
 
 /// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
-/// made that call.
+/// made the call that was to fail.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let profile = || Profile::with_memory(96 << 20).without_context();
     let devices = vec![profile(), profile()];

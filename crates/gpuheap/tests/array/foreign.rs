@@ -41,7 +41,8 @@ impl Foreign<'_> {
 
 impl Drop for Foreign<'_> {
     fn drop(&mut self) {
-        // SAFETY: taken by `new`. If other code freed it, the call fails and the checks report it.
+        // SAFETY: `new` allocated the memory. If other code freed it, the call fails and the checks
+        // report it.
         let _ = self.device.with_current(|driver| unsafe {
             match self.kind {
                 MemoryKind::Pinned => driver.cuMemFreeHost(self.address as *mut _),
@@ -121,7 +122,7 @@ fn owner_callback_runs_once() {
     assert_all_returned(&device, &heap, "owned");
 }
 
-/// Memory freed in stream order may be used by work that is still running.
+/// If memory is freed in stream order, work that is still running may use it.
 #[test]
 fn an_owner_frees_in_stream_order() {
     let device = device(1 << 30, Schedule::OnDemand);
@@ -136,7 +137,7 @@ fn an_owner_frees_in_stream_order() {
     let freed = |address: u64, stream: &Stream| {
         let context = stream.device();
         let freed = context.with_current(|driver| {
-            // SAFETY: taken above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe { driver.cuMemFreeAsync(address, stream.raw()) }
         });
         check("cuMemFreeAsync", freed.unwrap()).unwrap();
@@ -174,9 +175,9 @@ fn owner_callback_may_use_and_panic() {
     assert!(error.contains("was to free a wrapped pointer panicked: as planned"), "{error}");
     *handle.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     drop(a);
-    // A panic in a destructor reaches no caller.
+    // If a destructor panics, no caller receives the panic.
     let owner = |_: u64, _: &Stream| panic!("as planned");
-    // SAFETY: as above.
+    // SAFETY: the memory has room and outlives the array.
     drop(unsafe { target.wrap_owned::<u8, _>(memory.address, 64, owner) }.unwrap());
     assert_all_returned(&device, &heap, "owners");
 }
@@ -232,7 +233,7 @@ fn pointer_of_other_device_is_refused() {
     let error = unsafe { target.wrap::<u8, _>(far.address, 64) }.unwrap_err().to_string();
     assert!(error.contains("it is memory of device 1") && error.contains("device 0"), "{error}");
     let pinned = Foreign::new(&devices[1], MemoryKind::Pinned, 64);
-    // SAFETY: has room and outlives the array.
+    // SAFETY: the memory has room and outlives the array.
     let mut a = unsafe { target.wrap::<u8, _>(pinned.address, 64) }.unwrap();
     a.fill(4).unwrap();
     assert_eq!(a.as_slice().unwrap()[..], [4; 64]);
@@ -243,7 +244,7 @@ fn wrapped_elements_are_checked_for_alignment() {
     let device = device(1 << 30, Schedule::Immediate);
     let target = heap(&device, PoolKind::Split).target().unwrap();
     let memory = Foreign::new(&device, MemoryKind::Pinned, 64);
-    // SAFETY: has room and outlives the array.
+    // SAFETY: the memory has room and outlives the array.
     let mut a = unsafe { target.wrap::<u8, _>(memory.address + 1, 32) }.unwrap();
     a.fill(1).unwrap();
     let error = a.reinterpret::<u32>().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Ends of arrays.
+//! Ways in which arrays end.
 
 use std::cell::OnceCell;
 use std::sync::Barrier;
@@ -100,7 +100,7 @@ fn free_is_atomic_with_use() {
             scope.spawn(|| {
                 start.wait();
                 a.free_early().unwrap();
-                // Another array takes the memory from now on.
+                // Another array gets the memory.
                 heap.target().unwrap().filled(1000, 8_u8).unwrap();
             });
         });
@@ -146,7 +146,7 @@ fn borrow_outliving_scope_keeps_memory() {
         let (_, report) = if of_thread { heap.thread_scope(work) } else { heap.scope(work) };
         assert_eq!(report.freed, 1);
         assert!(array.get().unwrap().is_freed());
-        // If the memory had been freed, this array would be in the same place.
+        // If the memory had been freed, this array would get the same address.
         let next = target.filled(1000, 9_u32).unwrap();
         assert_eq!(next.to_vec().unwrap(), [9; 1000]);
         assert_eq!(borrow.get().unwrap()[..], [7; 1000], "{kind}");
@@ -169,9 +169,9 @@ fn zero_on_free_zeroes_memory() {
         let heap = heap(&device, PoolKind::Split);
         let target = heap.target().unwrap().kind(kind);
         drop(target.zero_on_free(true).filled(600, 7_u8).unwrap());
-        // The next array gets the freed block, rounding included, unwritten.
+        // The next array gets the freed block, rounding included, and writes nothing to it.
         let next = target.uninit::<u8, _>(1024).unwrap();
-        // SAFETY: written by the zeros.
+        // SAFETY: the fill with zeros wrote all bytes.
         let next = unsafe { next.assume_written() };
         assert_eq!(next.to_vec().unwrap(), [0; 1024], "{kind}");
         drop(next);

@@ -21,7 +21,7 @@ fn elements_keep_their_row_major_order() {
             assert_eq!((a.kind(), heap.usage_of(kind).unwrap().live), (kind, 36));
             let a = a.resize((2, 2), 0).unwrap();
             assert_eq!(a.to_ndarray().unwrap(), arr2(&[[1, 2], [3, 4]]));
-            // An equal length keeps the memory.
+            // If the length stays the same, the array keeps its memory.
             let place = a.device_ptr(target.stream()).unwrap();
             let a = a.resize(4, 0).unwrap();
             assert_eq!((a.device_ptr(target.stream()).unwrap(), a.shape()), (place, &[4][..]));
@@ -60,7 +60,7 @@ fn resized_window_leaves_its_memory() {
     assert_all_returned(&device, &heap, "window");
 }
 
-/// A resize that failed left the array as it was, and the error holds it.
+/// A failed resize leaves the array unchanged, and the error contains the array.
 #[test]
 fn an_error_holds_the_array() {
     let device = device(1 << 30, Schedule::Seeded(1));

@@ -1,4 +1,4 @@
-//! Scopes free the arrays that were made in them and not moved out.
+//! Scopes: their end frees the arrays that were made in them and not moved out.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,7 +70,7 @@ fn scope_keeps_any_handle() {
         let mut windowed = make(3);
         scope.keep(windowed.view_mut()).fill(9).unwrap();
         let unwritten = scope.keep(target.uninit::<u8, _>(10).unwrap());
-        // An array of another scope, or of none, is not affected.
+        // Keeping an array of another scope, or of no scope, has no effect.
         scope.keep(heap.target().unwrap().filled(7, 7_u8).unwrap().into_shared());
         (owned, shared, windowed, unwritten.fill(4).unwrap())
     });
@@ -98,7 +98,7 @@ fn cycles_are_freed() {
         assert_eq!(node.array.len(), 1 << 20);
     });
     assert_eq!((report.freed, report.freed_bytes, live(&heap)), (1, 4 << 20, 0));
-    // The cycle, and so the heap, is never dropped; its memory is returned all the same.
+    // The reference cycle keeps the heap alive forever, but its memory is returned.
     device.synchronize().unwrap();
     assert!(heap.reclaim_all().unwrap() >= 4 << 20);
 }
@@ -119,7 +119,7 @@ fn a_panic_frees_and_goes_on() {
         assert_eq!(*panicked.unwrap_err().downcast::<&str>().unwrap(), "as planned");
         assert_eq!(live(&heap), 0);
     }
-    // The thread is in no scope now.
+    // The thread is no longer in a scope.
     let after = heap.target().unwrap().filled(10, 1_u8).unwrap();
     let (_, report) = heap.thread_scope(|_| ());
     assert_eq!((report.freed, after.to_vec().unwrap()), (0, vec![1; 10]));
@@ -161,14 +161,14 @@ fn innermost_scope_owns_array() {
         let scoped = outer.target().unwrap();
         let ((late, twice, once), inner) = heap.thread_scope(|inner| {
             let made = |n: usize| target.filled(n, 1_u8).unwrap();
-            // The array belongs to the later scope, whichever target made it.
+            // The array belongs to the later scope, even if the target is of the earlier one.
             let other = scoped.filled(2, 1_u8).unwrap();
             drop(inner.keep(other));
             (made(20), outer.keep(inner.keep(made(30))), inner.keep(made(40)))
         });
         assert_eq!((inner.freed, inner.freed_bytes, inner.kept.len()), (1, 20, 2), "{inner}");
         assert!(late.is_freed() && !twice.is_freed());
-        // An array that the inner scope did not take belongs to the outer one.
+        // If the inner scope does not contain an array, the array belongs to the outer one.
         std::mem::forget(once);
         let (explicit, inner) = heap.scope(|scope| {
             std::mem::forget(target.filled(100, 1_u8).unwrap());
@@ -201,8 +201,8 @@ fn ended_scope_refuses_arrays() {
     assert_all_returned(&device, &heap, "ended");
 }
 
-/// Records of dropped arrays are removed now and then, so the host's memory does not grow with
-/// them.
+/// Records of dropped arrays are removed from time to time, so the number of records does not grow
+/// with the number of dropped arrays.
 #[test]
 fn long_scope_frees_right_arrays() {
     let device = device(1 << 30, Schedule::Immediate);

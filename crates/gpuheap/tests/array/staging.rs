@@ -10,7 +10,7 @@ use gpuheap_pool::testing::Random;
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{assert_all_returned, assert_no_findings, device, emulated};
 
-/// Small enough for many pieces in a test; several threads on any machine.
+/// Settings with pieces so small that a test copies many, and with several threads on any machine.
 const SMALL: Staging = Staging { threads: 3, piece: 64 << 10, slots: 2, threshold: 256 << 10 };
 
 fn staged(device: &Device, staging: Staging) -> Heap {
@@ -21,7 +21,7 @@ fn numbers(count: usize, seed: u64) -> Vec<u32> {
     (0..count as u64).map(|n| (n * 2_654_435_761 + seed) as u32).collect()
 }
 
-/// Returns the number of copies that the emulator executed in this direction.
+/// Returns the number of copies with this driver call that the emulator executed.
 fn copies(device: &Device, symbol: &str) -> Option<u64> {
     device.emulator().map(|emulator| emulator.calls_of(symbol))
 }
@@ -39,7 +39,7 @@ fn contents_are_right_whatever_the_size() {
             let source = numbers(count, threads as u64);
             let array = target.array(&source).unwrap();
             assert!(array.to_vec().unwrap() == source, "{count} elements, {threads} threads");
-            // A window, and the part of an array that is not its start.
+            // Tests a window of the array that does not begin at the array's start.
             let tail = array.slice(5..).unwrap().to_vec().unwrap();
             assert!(tail == source[5..], "{count} elements from 5 on");
         }
@@ -66,7 +66,7 @@ fn copy_is_staged_from_threshold() {
     assert_all_returned(&device, &heap, "threshold");
 }
 
-/// The driver itself copies pinned memory, and memory that is not the device's.
+/// The driver itself copies pinned memory, and arrays that are not in device memory.
 #[test]
 fn page_locked_copy_is_not_staged() {
     let device = emulated(1 << 30, Schedule::Seeded(5));
@@ -106,11 +106,11 @@ fn source_may_change_once_staged() {
     }
 }
 
-/// Uploads whose slots belong to earlier uploads that the device has not reached yet.
+/// Tests uploads whose slots still belong to earlier uploads that the device has not reached.
 #[test]
 fn staging_slots_wait_for_device_read() {
     let device = emulated(1 << 30, Schedule::OnDemand);
-    // A slot for each piece, so that no slot is waited for within an upload.
+    // Each piece has its own slot, so no slot is waited for within an upload.
     let heap = staged(&device, Staging { threads: 1, slots: 4, ..SMALL });
     let target = heap.target().unwrap();
     let arrays: Vec<_> =
@@ -182,12 +182,13 @@ fn copy_without_pinned_memory_is_plain() {
         assert!(array.to_vec().unwrap() == source);
         assert_eq!(heap.usage_of(MemoryKind::Pinned).unwrap().stats.allocations, 0);
         drop(array);
-        // Its figures are promises on WSL2.
+        // Only findings are checked: on WSL2 the driver may report more memory than it has.
         assert_no_findings(&device, "no pinned memory");
     }
 }
 
-/// A limit on pinned memory leaves fewer threads, and room for memory that the program pins.
+/// Under a limit on pinned memory, a copy uses fewer threads, and leaves room for memory that the
+/// program pins.
 #[test]
 fn staging_leaves_room_below_a_limit() {
     let device = emulated(1 << 30, Schedule::Seeded(2));
@@ -200,7 +201,7 @@ fn staging_leaves_room_below_a_limit() {
     let pinned = target.kind(MemoryKind::Pinned).filled(4 << 20, 1_u8).unwrap();
     let usage = heap.usage_of(MemoryKind::Pinned).unwrap();
     assert_eq!((usage.live, usage.reserved), (4 << 20, 4 << 20));
-    // No pinned memory is left, so this copy is a plain one.
+    // No pinned memory is left, so this copy is not staged.
     assert!(array.to_vec().unwrap() == source);
     drop((array, pinned));
     assert_all_returned(&device, &heap, "room");
@@ -237,14 +238,14 @@ fn staging_is_zeroed_if_requested() {
     drop(target.array(&vec![0x5a_u8; SMALL.threshold]).unwrap());
     let bytes = SMALL.piece * SMALL.slots;
     let pinned = target.kind(MemoryKind::Pinned).uninit::<u8, _>(bytes).unwrap();
-    // SAFETY: the emulator's pinned memory is there, and was written when it was staged through.
+    // SAFETY: the emulator's pinned memory exists, and an earlier copy through it wrote all bytes.
     let found = unsafe { pinned.assume_written() };
     assert_eq!(found.to_vec().unwrap(), vec![0; bytes]);
     drop(found);
     assert_all_returned(&device, &heap, "zeroed");
 }
 
-/// One thread, so that the calls come in one order.
+/// Fails one call of a staged copy. With one thread, the order of calls is fixed.
 fn sweep(threads: usize, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();

@@ -24,7 +24,7 @@ fn array_follows_streams_of_use() {
     assert_all_returned(&device, &heap, "streams");
 }
 
-/// Making, copying, passing on and freeing arrays does not wait: on this schedule no work runs
+/// Making, copying, passing on and freeing arrays does not wait. On this schedule, no work runs
 /// until the host waits.
 #[test]
 fn only_reading_waits() {
@@ -51,15 +51,15 @@ fn only_reading_waits() {
     assert_all_returned(&device, &heap, "waits");
 }
 
-/// A stream works for long on an array that is freed meanwhile, and another stream writes to the
-/// array that it allocates then. The device has memory for two arrays only, so both get the freed
-/// block. The first stream's result must not change.
+/// A stream works on an array for a long time. Meanwhile the array is freed, and another stream
+/// allocates an array and writes to it. The device has memory for two arrays only, so both streams
+/// get the freed block. The first stream's result must not change.
 #[test]
 fn freed_memory_waits_for_its_stream() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Seeded(11));
-        // Slow enough on a GPU for the other stream to overtake: a hundred passes over 16 MiB take
-        // most of a millisecond.
+        // The work is slow enough on a GPU for the other stream to overtake: a hundred passes over
+        // 16 MiB take most of a millisecond.
         let (rounds, passes, count) =
             if device.is_emulated() { (4, 2, 512 << 10) } else { (400, 100, 4 << 20) };
         // With these pools the driver chooses addresses, and its own pools grow by 32 MiB.

@@ -6,7 +6,7 @@ use ndarray::{Array1, Array2, arr1};
 
 use crate::support::{assert_all_returned, device, emulated, heap};
 
-/// Elements of a batch: too many to be uploaded together with others.
+/// Number of elements of a batch. A batch is too large to be uploaded together with others.
 const MANY: usize = 10_000;
 
 fn batch_of(nth: u32) -> Vec<u32> {
@@ -29,7 +29,7 @@ fn batches_come_in_order() {
     assert_eq!(heap.usage().unwrap().live, 0);
     let mut all = Vec::new();
     for batch in batches.by_ref() {
-        // The program holds the batch, and it is freed all the same.
+        // The turn's end frees the batch, although the program still holds it.
         all.push(batch.unwrap());
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64);
         assert!(all.last().unwrap().to_vec().unwrap() == batch_of(all.len() as u32 - 1));
@@ -99,7 +99,7 @@ fn results_and_kept_batches_stay() {
             let batch = batch.unwrap();
             made.push(batch.copy().unwrap());
             made.push(batch.target().filled(3, made.len() as u32).unwrap());
-            // A shared handle is enough to keep it.
+            // A shared handle is enough to keep the batch.
             kept.push(batches.keep(batch).into_shared());
         }
         for (nth, pair) in made.chunks(2).enumerate() {
@@ -113,7 +113,7 @@ fn results_and_kept_batches_stay() {
     assert_all_returned(&device, &heap, "kept");
 }
 
-/// Batches in a scope: arrays made of them, and batches kept, belong to the scope.
+/// In a scope, arrays made from batches and batches that were kept belong to the scope.
 #[test]
 fn scopes_are_kept_to() {
     let device = device(1 << 30, Schedule::Seeded(3));
@@ -141,7 +141,7 @@ fn scopes_are_kept_to() {
     assert!(kept.to_vec().unwrap() == batch_of(0));
     drop(kept);
 
-    // A scope that ended has no more batches.
+    // After the scope has ended, a request for a batch returns an error.
     let (mut batches, _) =
         heap.scope(|scope| scope.target().unwrap().batches((0..2).map(batch_of)));
     let error = batches.next().unwrap().unwrap_err().to_string();
@@ -150,7 +150,8 @@ fn scopes_are_kept_to() {
     assert_all_returned(&device, &heap, "scopes");
 }
 
-/// Batches whose turns do not end before the scope does: forgotten, returned, ahead of their turn.
+/// Tests batches whose turns do not end before the scope does: they are forgotten, returned, or
+/// ahead of their turn.
 #[test]
 fn scopes_free_batches_too() {
     for (ahead, of_thread) in [(0, false), (0, true), (2, false), (2, true)] {
@@ -178,9 +179,10 @@ fn scopes_free_batches_too() {
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!(report.freed_bytes, live - 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!((report.kept.len(), report.failed.len()), (1, 0));
-        // A batch ahead of its turn is an error, as is an upload with a target of the scope.
+        // A batch ahead of its turn becomes an error, and so does an upload with a target of the
+        // scope.
         for left in (0..2).rev() {
-            // With the heap's own target, uploads that the scope did not see succeed.
+            // If the target is the heap's own, uploads after the scope's end succeed.
             if of_thread && (ahead == 0 || left == 0) {
                 assert!(batches_next(&mut returned).to_vec().unwrap() == batch_of(4 - left));
                 continue;
@@ -222,8 +224,8 @@ fn scope_frees_batches() {
     assert_all_returned(&device, &heap, "scopes");
 }
 
-/// A batch that is uploaded in a scope of the thread is freed at the scope's end, whichever target
-/// it was requested from.
+/// If a batch is uploaded in a thread scope, the scope's end frees the batch, whichever target
+/// requested it.
 #[test]
 fn thread_scope_covers_its_batches() {
     let device = device(1 << 30, Schedule::Seeded(3));
@@ -269,7 +271,7 @@ fn the_callers_own_arrays_survive() {
             assert!(!same.is_freed() && copy.is_freed() && own.is_freed());
         }
     }
-    // A batch of another kind of memory is a copy that the batch owns.
+    // If the batch has another kind of memory, it is a copy that belongs to the batch.
     let pinned = target.kind(MemoryKind::Pinned);
     let up = pinned.batches([shared.clone()]).next().unwrap().unwrap();
     assert!(up.is_freed() && !shared.is_freed());

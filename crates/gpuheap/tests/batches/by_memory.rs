@@ -1,4 +1,4 @@
-//! Rows of an array in batches, as many rows at a time as memory allows.
+//! Rows of an array in batches. Each batch has as many rows as memory allows.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind};
@@ -44,7 +44,7 @@ fn data_beyond_limit_comes_in_order() {
     }
 }
 
-/// A sibling heap's cache is given back before a request fails, so a batch may use that memory.
+/// The cache of another heap is given back before a request fails, so a batch may use that memory.
 #[test]
 fn chunk_counts_other_heaps_cache() {
     for pool in PoolKind::ALL {
@@ -57,7 +57,8 @@ fn chunk_counts_other_heaps_cache() {
         let target = heap.target().unwrap();
         let mut batches = target.batches_by_memory(&data, 1.0).unwrap();
         let chunk = batches.next().unwrap().unwrap().len() >> 20;
-        // Free without the other heap: 48 MiB. `binned` rounds 112 up to more than there is.
+        // Without the other heap's cache, 48 MiB are free. `binned` rounds 112 MiB up to more than
+        // exists.
         assert!(chunk > 48, "{pool}: {chunk} MiB of 112");
         drop((batches, live));
     }
@@ -105,7 +106,7 @@ fn any_shape_with_rows() {
     assert_eq!((count(&[0, 5]).unwrap(), count(&[5, 0]).unwrap(), count(&[0]).unwrap()), (0, 0, 0));
     let error = count(&[]).unwrap_err().to_string();
     assert!(error.contains("no axis has no rows"), "{error}");
-    // Layouts that are not row-major: columns, and every other row from the end.
+    // Tests layouts that are not row-major: columns, and every other row from the end.
     let data = numbers(100, 5000);
     for view in [data.t(), data.slice(s![..;-2, 3..])] {
         let mut next = 0;
@@ -138,7 +139,7 @@ fn invalid_fraction_is_error() {
     }
 }
 
-/// Memory that other code took since the batches were made.
+/// After the batches were made, other code takes memory, so a batch no longer fits.
 #[test]
 fn batches_are_halved_until_they_fit() {
     for ahead in [0, 2] {
@@ -194,7 +195,7 @@ fn returned_batch_comes_in_halves() {
         while let Some(batch) = batches.next() {
             let batch = batch.unwrap();
             assert_eq!(batches.rows().start, next, "given back, so they come again");
-            // Work that takes as much memory again, twice.
+            // The work on a batch takes twice the batch's memory.
             match batch.copy().and_then(|copy| Ok((copy.copy()?, copy))) {
                 Ok((copy, _)) => {
                     sum += copy.to_vec().unwrap().iter().map(|one| u64::from(*one)).sum::<u64>();
@@ -256,14 +257,14 @@ fn repeating_views_are_batched() {
     let device = emulated(1 << 30, Schedule::Seeded(4));
     let heap = limited(&device, 24 << 20);
     let target = heap.target().unwrap();
-    // More bytes than an address can count.
+    // The array has more bytes than an address can count.
     let one = ndarray::arr0(1_u64);
     let wide = one.broadcast((1, 1 << 62)).unwrap();
     let mut batches = target.batches_by_memory(&wide, 0.5).unwrap();
     assert!(batches.next().unwrap().is_err());
     assert_eq!((batches.rows(), batches.next().is_none()), (0..1, true));
     drop(batches);
-    // As many rows as a length can count, of no bytes.
+    // The array has as many rows as a length can count, and each row has no bytes.
     let none = ndarray::arr0(());
     let many = none.broadcast(usize::MAX / 2).unwrap();
     let mut batches = target.batches_by_memory(&many, 0.5).unwrap();

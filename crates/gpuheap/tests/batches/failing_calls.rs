@@ -1,5 +1,5 @@
-//! Every driver call of a scenario with batches fails in turn: each time an error value or a
-//! successful retry, the statistics exact, nothing lost.
+//! Fails every driver call of a scenario with batches in turn. Each time the result is an error
+//! value or a successful retry, the statistics are exact, and nothing is lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Error, Heap, Staging, Target};
@@ -11,7 +11,7 @@ use crate::support::{assert_all_returned, emulated};
 
 const STAGING: Staging = Staging { threads: 1, piece: 32 << 10, slots: 2, threshold: 64 << 10 };
 
-/// The first error, if there was one.
+/// Uploads batches and reads them. Returns the first error, if any.
 fn scenario(target: &Target, ahead: usize, thread: bool) -> Result<(), Error> {
     let items: Vec<(Vec<u32>, Vec<u8>)> =
         (0..4).map(|nth| (vec![nth; 20_000], vec![nth as u8; 5])).collect();

@@ -101,10 +101,10 @@ fn leaving_early_ends_the_thread() {
                 break;
             }
         }
-        // A second feeder at once. No batch is requested from it.
+        // A second thread uploads at the same time. No batch is requested from it.
         drop(target.batches(endless()).prefetch_on(scope, 2).unwrap());
     });
-    // The scope joined them.
+    // The end of the scope joined both threads.
     assert!(pulled.load(Ordering::Relaxed) <= 4 + 2 + 1 + 3);
     assert_eq!(heap.usage().unwrap().live, 0);
     assert_all_returned(&device, &heap, "early");
@@ -129,7 +129,7 @@ fn iterator_panic_reaches_next() {
     assert_all_returned(&device, &heap, "panic");
 }
 
-/// An item whose rule panics on the feeder's thread.
+/// An item whose rule panics on the thread that uploads.
 struct Panics;
 
 impl<To> Adapt<To> for Panics {
@@ -193,7 +193,7 @@ fn kept_and_made_arrays_stay() {
     assert_all_returned(&device, &heap, "kept");
 }
 
-/// A program that took some batches before it started a feeder thread.
+/// A program takes some batches before it starts a thread that uploads.
 #[test]
 fn feeder_continues_after_batches() {
     let device = emulated(1 << 30, Schedule::Seeded(4));

@@ -1,4 +1,5 @@
-//! Batches, on the emulator with its checks on or on a real GPU: set `GPUHEAP_TEST_DEVICE=cuda:0`.
+//! Tests of batches. They run on the emulator with its checks on, or with
+//! `GPUHEAP_TEST_DEVICE=cuda:0` on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

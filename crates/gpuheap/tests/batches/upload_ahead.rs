@@ -8,7 +8,7 @@ use gpuheap_driver::CUresult;
 
 use crate::support::{assert_all_returned, device, emulated};
 
-/// One segment of the pool's, so that a limit counts in batches.
+/// Size of a batch: one segment of the pool, so that limits are multiples of a batch.
 const BATCH: usize = 20 << 20;
 
 fn limited(device: &Device, batches: usize) -> Heap {
@@ -22,7 +22,7 @@ fn batch_of(nth: usize) -> Vec<u8> {
     batch
 }
 
-/// Returns the ends of a batch, without reading all of it.
+/// Returns the first and the last byte of a batch, without reading all of it.
 fn ends(batch: &DeviceArray<u8>) -> (u8, u8) {
     let read = |at| batch.slice(at..=at).unwrap().to_vec().unwrap()[0];
     (read(0), read(BATCH - 1))
@@ -57,11 +57,12 @@ fn at_most_so_many_have_memory() {
         let batches = heap.target().unwrap().batches((0..6).map(batch_of)).prefetch(ahead);
         let mut live = Vec::new();
         for batch in batches {
-            // With nothing ahead, the batch is freed when the program drops it.
+            // If nothing is uploaded ahead, the batch is freed when the program drops it.
             let _batch = batch.unwrap();
             live.push(heap.usage().unwrap().live as usize / BATCH);
         }
-        // The first batch is handed out as soon as it is uploaded; then those ahead count too.
+        // The first batch is returned as soon as it is uploaded. From the second on, the batches
+        // ahead are live too.
         let expected = |nth: usize| if nth == 0 { 1 } else { ahead.clamp(1, 6 - nth) };
         assert_eq!(live, (0..6).map(expected).collect::<Vec<_>>(), "{ahead} ahead");
         assert_eq!(heap.usage().unwrap().live_peak as usize / BATCH, (ahead + 1).min(6));
@@ -78,7 +79,7 @@ fn short_memory_reduces_batches_ahead() {
         let mut found = Vec::new();
         while let Some(batch) = batches.next() {
             found.push(ends(&batch.unwrap()).0);
-            // A batch that waits for memory is counted too.
+            // A batch that waits for memory is included in the length.
             assert_eq!(batches.len(), 8 - found.len());
         }
         assert_eq!(found, (0..8).collect::<Vec<u8>>());
@@ -87,7 +88,7 @@ fn short_memory_reduces_batches_ahead() {
     }
 }
 
-/// A batch that is too large for the heap is an error at its turn, and later batches follow.
+/// If a batch is too large for the heap, its turn is an error, and later batches follow.
 #[test]
 fn oversized_batch_errs_at_its_turn() {
     let device = emulated(1 << 30, Schedule::Seeded(9));
@@ -112,7 +113,7 @@ fn oversized_batch_errs_at_its_turn() {
     }
 }
 
-/// Work that is enqueued and not waited for, on the target's stream and on others, with staging,
+/// Enqueues work and does not wait for it, on the target's stream and on others, with staging,
 /// under many schedules.
 #[test]
 fn order_holds_whatever_runs_when() {
@@ -156,7 +157,7 @@ fn batch_waits_for_own_upload() {
     let heap = Heap::builder(&device).without_environment().build().unwrap();
     let target = heap.target().unwrap();
     let sources: Vec<_> = (0..3).map(|nth| target.filled(100_000, nth as u8).unwrap()).collect();
-    // Copies between arrays. No host waits for them.
+    // Batches are copies between arrays, so no host waits for them.
     let mut batches = target.batches(&sources).prefetch(2);
     drop(batches.next());
     let emulator = device.emulator().unwrap();
@@ -164,7 +165,7 @@ fn batch_waits_for_own_upload() {
     let before = waits();
     let second = batches.next().unwrap().unwrap();
     assert_eq!(waits(), before, "next does not wait");
-    // The stream on which the third batch is being uploaded.
+    // Gets the stream on which the third batch is being uploaded.
     let side = sources[2].stream();
     assert_ne!(side.id(), target.stream().id());
     assert_eq!(second.to_vec().unwrap(), vec![1; 100_000]);
@@ -174,8 +175,8 @@ fn batch_waits_for_own_upload() {
     assert_all_returned(&device, &heap, "alone");
 }
 
-/// Two batches have memory. While one is worked on, the next is uploaded into the memory of the one
-/// before. That upload waits only for the work on the earlier batch.
+/// Memory suffices for two batches. While the program works on one, the next is uploaded into the
+/// memory of the batch before. That upload waits only for the work on that earlier batch.
 #[test]
 fn upload_ahead_skips_other_work() {
     let device = emulated(1 << 30, Schedule::OnDemand);

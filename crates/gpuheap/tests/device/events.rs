@@ -35,10 +35,10 @@ fn event_orders_streams_without_blocking() {
                 assert!(!written.is_done().unwrap() || !reader.is_done().unwrap());
             }
         }
-        // The reader's work no longer needs the event: it stays ordered after the event's end.
+        // Without the event, the reader's work stays ordered after the write.
         drop(written);
         assert!(read(&target, &device).iter().all(|byte| *byte == 7), "{schedule:?}");
-        // And the write does not follow the read by itself.
+        // The write below is ordered after the read only by this wait.
         writer.wait(&reader.record().unwrap()).unwrap();
         fill(&source, 8, &writer);
         source.free_on(&writer).unwrap();
@@ -57,7 +57,7 @@ fn events_and_streams_report_completion() {
         let block = heap.allocate(1 << 20, &stream).unwrap();
         fill(&block, 1, &stream);
         let event = stream.record().unwrap();
-        // A loop of queries ends.
+        // A loop that queries the event ends.
         while !event.is_done().unwrap() {}
         fill(&block, 2, &stream);
         while !stream.is_done().unwrap() {}
@@ -140,7 +140,7 @@ fn driver_failure_leaks_no_event() {
         let error = stream.record().unwrap_err();
         assert_eq!(error.driver().unwrap().function(), symbol);
     }
-    // The first was never made; the second was.
+    // Only one event is destroyed: the first was never made, the second was.
     assert_eq!(emulator.calls_of("cuEventDestroy_v2"), 1);
     assert_no_findings(&device);
 }

@@ -79,7 +79,7 @@ fn default_device_prefers_real() {
     assert_eq!(device.describe().fallback.is_some(), named.is_none() && !real);
 }
 
-/// Messages that the library logs.
+/// Collects the messages that the library logs.
 struct Logger(Mutex<Vec<(log::Level, String)>>);
 
 impl log::Log for Logger {
@@ -113,7 +113,7 @@ fn emulator_fallback_is_logged_and_kept() {
     assert_eq!(Device::open("emulated").unwrap().describe().fallback, None);
 }
 
-/// Two emulated devices may be called alike.
+/// Two emulated devices may have the same name.
 #[test]
 #[cfg(feature = "arithmetic")]
 fn messages_tell_two_emulated_devices_apart() {
@@ -145,8 +145,8 @@ fn messages_tell_two_emulated_devices_apart() {
 
 const NAMES_IT: &str = "GPUHEAP_DEVICE";
 
-/// The environment is read once, so each value takes a process: this program again, with the test
-/// above alone.
+/// The environment is read once, so each value needs its own process. The process is this program,
+/// which runs only the test above.
 #[test]
 fn the_environment_names_the_default_device() {
     let run = |variable: &str, value: &str| {

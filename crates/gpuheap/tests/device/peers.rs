@@ -6,7 +6,7 @@ use gpuheap_driver::CUresult;
 
 use crate::support::{assert_no_findings, device, emulated, on_real_gpu};
 
-/// Two devices of one driver; fewer on a machine with one GPU.
+/// Returns two devices of one driver; fewer on a machine with one GPU.
 pub(crate) fn two_devices() -> Vec<Device> {
     if on_real_gpu() {
         let names = Device::list().unwrap().into_iter().filter(|info| !info.is_emulated);

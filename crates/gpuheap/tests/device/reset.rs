@@ -1,4 +1,4 @@
-//! A device reset: older handles give an error and free nothing twice, newer ones work.
+//! Device resets: older handles return an error and free nothing twice, and newer handles work.
 
 use std::ptr::from_mut;
 
@@ -9,8 +9,8 @@ use gpuheap_driver::{CUresult, check};
 use crate::support::{assert_no_findings, device, emulated, fill, read};
 
 fn reset(device: Device) -> Device {
-    // SAFETY: only the calling test uses the device, and of objects made before the reset it only
-    // reads the errors.
+    // SAFETY: only the calling test uses the device. Of objects made before the reset, the test
+    // reads only the errors.
     unsafe { device.reset() }.unwrap()
 }
 
@@ -62,11 +62,12 @@ fn objects_older_than_reset_err() {
             ] {
                 assert_eq!(error.to_string(), gone, "{pool}");
             }
-            // A stream from before the reset has no order with blocks of a heap from after it.
+            // A stream from before the reset cannot be ordered with blocks of a heap from after the
+            // reset.
             let newer = Heap::builder(&fresh).pool(pool).build().unwrap();
             assert!(newer.allocate(1, &stream).is_err());
 
-            // New memory is at the addresses of old memory. The old handles must not free it.
+            // New memory has the addresses of old memory. The old handles must not free it.
             let again = fresh.stream().unwrap();
             let block = newer.allocate(3 << 20, &again).unwrap();
             fill(&block, 2, &again);
@@ -79,8 +80,8 @@ fn objects_older_than_reset_err() {
     }
 }
 
-/// Every kind of handle kept past a reset: its calls give the error, and its drop frees nothing of
-/// the new device.
+/// Keeps every kind of handle past a reset. Calls of these handles return the error, and dropping
+/// them frees nothing of the new device.
 #[test]
 fn handles_kept_past_reset_are_harmless() {
     for pool in PoolKind::ALL {
@@ -168,7 +169,8 @@ fn reset_keeps_context_references() {
     let again = reset(fresh);
     drop(again);
     assert_eq!(emulator.usage(0).context, 0, "nobody holds it");
-    // SAFETY: the call takes no pointer, and the emulator refuses a release too many.
+    // SAFETY: the call takes no pointer, and the emulator refuses to release more often than was
+    // retained.
     let released = unsafe { gpuheap_driver::Driver::cuDevicePrimaryCtxRelease_v2(&*emulator, 0) };
     assert_eq!(released, CUresult::ERROR_INVALID_CONTEXT, "there is no reference left over");
 }
@@ -185,7 +187,7 @@ fn another_users_reference_stays() {
     assert!(code.is_success());
     let fresh = reset(device);
     drop(fresh);
-    // SAFETY: retained above.
+    // SAFETY: the context was retained above.
     let code = unsafe { gpuheap_driver::Driver::cuDevicePrimaryCtxRelease_v2(&*emulator, 0) };
     assert!(code.is_success());
     assert_eq!(emulator.usage(0), emulated(Schedule::Immediate).emulator().unwrap().usage(0));

@@ -4,8 +4,8 @@ use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Stream};
 use gpuheap_driver::check;
 
-/// The device under test: the one of `GPUHEAP_TEST_DEVICE`, else an emulated one of a GiB with the
-/// checks on.
+/// Returns the device under test: the device that `GPUHEAP_TEST_DEVICE` names, or otherwise an
+/// emulated device of 1 GiB with the checks on.
 pub(crate) fn device(schedule: Schedule) -> Device {
     match std::env::var("GPUHEAP_TEST_DEVICE") {
         Ok(name) => Device::open(&name).unwrap(),
@@ -22,7 +22,7 @@ pub(crate) fn on_real_gpu() -> bool {
     std::env::var_os("GPUHEAP_TEST_DEVICE").is_some()
 }
 
-/// Fills a block on a stream; runs later.
+/// Enqueues a fill of a block on a stream.
 pub(crate) fn fill(block: &Block, tag: u8, stream: &Stream) {
     let filled = stream.device().with_current(|driver| {
         // SAFETY: the borrowed block keeps its memory, and the borrowed stream its handle.
@@ -33,10 +33,10 @@ pub(crate) fn fill(block: &Block, tag: u8, stream: &Stream) {
     check("cuMemsetD8Async", filled.unwrap()).unwrap();
 }
 
-/// Copies one block onto another of its size on a stream; runs later.
+/// Enqueues a copy of one block to another of the same size on a stream.
 pub(crate) fn copy(from: &Block, to: &Block, stream: &Stream) {
     let copied = stream.device().with_current(|driver| {
-        // SAFETY: both blocks are live and of this size, the stream is alive.
+        // SAFETY: both blocks are live and of this size, and the stream is alive.
         unsafe {
             let bytes = to.bytes() as usize;
             driver.cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, stream.raw())

@@ -1,9 +1,9 @@
-//! A process that ends gives everything back, however it ends: device, unified and pinned memory,
-//! live and cached. Memory does not outlive its process.
+//! Checks that all memory of a process is returned when the process ends, in whatever way. The
+//! memory is device, unified and pinned memory, live and cached.
 //!
-//! The child is this program again. On an emulated device the memory is the child's own, so the
-//! test only checks how the child ends. On a real device (`GPUHEAP_TEST_DEVICE=cuda:0`), this
-//! process queries the driver for the used memory before, during and after.
+//! The child is this program again. If the device is emulated, its memory belongs to the child, so
+//! the test checks only how the child ends. If the device is real (`GPUHEAP_TEST_DEVICE=cuda:0`),
+//! this process queries the driver for the used memory before, during and after the child's life.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -17,7 +17,7 @@ use gpuheap::{Device, Heap, MemoryKind};
 
 const CHILD: &str = "GPUHEAP_TEST_EXIT_CHILD";
 
-/// Bytes of each array that the child holds.
+/// Returns the size in bytes of each array that the child holds.
 fn bytes(device: &Device) -> usize {
     if device.is_emulated() { 4 << 20 } else { 256 << 20 }
 }
@@ -41,8 +41,8 @@ fn process_exit_frees_everything() {
         let mut child = start(how);
         let held = free_bytes(&device);
         if !device.is_emulated() {
-            // Two device arrays and a cached one; unified ones are on the device where they were
-            // written, pinned ones are the host's.
+            // The child takes two device arrays and a cached one. Its unified arrays are on the
+            // device, because they were written there. Its pinned arrays are on the host.
             let taken = before.saturating_sub(held);
             assert!(taken >= 3 * bytes(&device) as u64, "{how}: the child holds {taken} bytes");
         }
@@ -101,7 +101,7 @@ fn hold_and_end(how: &str) -> ! {
         }
         drop(target.filled(bytes, 2_u8).unwrap());
     }
-    // Work in flight at the end.
+    // Enqueues work that is in flight at the end.
     held[0].fill(3).unwrap();
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(b"holding\n").unwrap();
@@ -112,7 +112,7 @@ fn hold_and_end(how: &str) -> ! {
         "exit" => std::process::exit(0),
         "abort" => std::process::abort(),
         "panic" => {
-            // Unwinds through this frame: destructors run, and the harness ends with an error.
+            // Unwinds through this frame. Destructors run, and the harness ends with an error.
             std::panic::resume_unwind(Box::new("the child was told to panic"))
         }
         _ => {

@@ -1,8 +1,8 @@
-//! Values of the library in thread-local variables. Dropping them at the end of their thread, when
-//! other thread-local variables no longer exist, neither aborts nor loses memory.
+//! Values of the library in thread-local variables. They are dropped at the end of their thread,
+//! when other thread-local variables no longer exist. The drop must neither abort nor lose memory.
 //!
-//! An abort ends the process, so every case runs in a child: this program again. The child names
-//! each case before it runs.
+//! An abort ends the process, so every case runs in a child, which is this program again. The child
+//! names each case before it runs.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -22,14 +22,14 @@ const CHILD: &str = "GPUHEAP_TEST_THREAD_END";
 type Values = RefCell<Vec<Box<dyn Any>>>;
 
 thread_local! {
-    /// Registered before the thread uses a device, so dropped after the library's thread-locals.
+    /// Registered before the thread uses a device, so these are dropped after the library's thread-locals.
     static EARLY: Values = const { RefCell::new(Vec::new()) };
-    /// Registered after the thread used a device, so dropped before the library's thread-locals.
+    /// Registered after the thread used a device, so these are dropped before the library's thread-locals.
     static LATE: Values = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes a value. The heap's other handles are dropped before the thread ends, so that a value may
-/// be its last owner.
+/// Makes a value. The heap's other handles are dropped before the thread ends, so the value may be
+/// the heap's last owner.
 type Make = fn(&Heap) -> Box<dyn Any>;
 
 const VALUES: [(&str, Make); 16] = [
@@ -78,7 +78,7 @@ fn thread_locals_drop_at_thread_end() {
                 report that it was given:\nThread 'loader' (";
     assert!(stderr.contains(told), "{stderr}");
     assert!(stderr.contains("1 allocation outstanding: 4.883 KiB from 1 site"), "{stderr}");
-    // The destructors of a thread that calls `exit` run too, the main thread's or not.
+    // The destructors of a thread that calls `exit` run too, whether or not it is the main thread.
     for pool in PoolKind::ALL {
         for order in ["early", "late"] {
             succeeds(&format!("exit {} {order}", pool.name()));
@@ -110,7 +110,7 @@ fn run(case: &str) {
     }
 }
 
-/// The device of one case, with the emulator's checks on.
+/// Makes the device of one case, with the emulator's checks on.
 fn device() -> Device {
     match std::env::var("GPUHEAP_TEST_DEVICE") {
         Ok(name) => Device::open(&name).unwrap(),
@@ -121,7 +121,7 @@ fn device() -> Device {
     }
 }
 
-/// Makes the values of `makes` with a heap of their own and keeps them until this thread ends.
+/// Makes a heap and the values of `makes` with it, and keeps the values until this thread ends.
 fn keep(device: &Device, pool: PoolKind, tracking: Tracking, is_early: bool, makes: &[Make]) {
     if is_early {
         EARLY.with(|values| assert!(values.borrow().is_empty()));
@@ -134,7 +134,7 @@ fn keep(device: &Device, pool: PoolKind, tracking: Tracking, is_early: bool, mak
     if is_early { EARLY.set(values) } else { LATE.set(values) }
 }
 
-/// Drops every value alone, in every pool, before and after the library's thread-locals.
+/// Drops each value alone on a thread, in every pool, before and after the library's thread-locals.
 fn on_threads() {
     let device = device();
     for pool in PoolKind::ALL {
@@ -156,16 +156,16 @@ fn on_threads() {
     }
 }
 
-/// All values at once on a thread that ends the process.
+/// Drops all values at once, on a thread that ends the process.
 fn at_exit(pool: PoolKind, is_early: bool) {
     let makes = VALUES.map(|(_, make)| make);
     keep(&device(), pool, Tracking::Counts, is_early, &makes);
     std::process::exit(0)
 }
 
-/// A destructor of a pthread key runs after the destructors of thread-local variables, and may be
-/// its thread's first use of the library. In its third round, std's own record of the thread no
-/// longer exists.
+/// Uses the library in a destructor of a pthread key. Such a destructor runs after the destructors
+/// of thread-local variables, and may be its thread's first use of the library. In its third round,
+/// std's own record of the thread no longer exists.
 fn in_key_destructors() {
     let mut key = 0;
     // SAFETY: `key` is a local variable, and the destructor lives as long as the process.
@@ -192,20 +192,20 @@ fn in_key_destructors() {
     }
 }
 
-/// Heaps that were used in a key's destructor.
+/// Number of heaps that were used in a key's destructor.
 static USED: AtomicU64 = AtomicU64::new(0);
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Hands the key's destructor a heap in the next round, with the number of that round.
+/// Hands a heap and the number of the next round to the key's destructor, which runs in that round.
 fn leave_to_key(late: Box<(Heap, u32)>) {
     let (key, late) = (KEY.load(Ordering::Relaxed), Box::into_raw(late));
     // SAFETY: the key is valid, and only its destructor uses the box that it points to.
     assert_eq!(unsafe { libc::pthread_setspecific(key, late.cast()) }, 0);
 }
 
-/// A panic in here would end the process.
+/// Uses the heap and drops it. A panic in this function would end the process.
 extern "C" fn use_and_close(late: *mut c_void) {
-    // SAFETY: a box that was given to this call alone.
+    // SAFETY: the pointer is a box that was given to this call alone.
     let mut late = unsafe { Box::from_raw(late.cast::<(Heap, u32)>()) };
     if late.1 < 3 {
         late.1 += 1;
@@ -217,7 +217,8 @@ extern "C" fn use_and_close(late: *mut c_void) {
     USED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A handler of a thread's end may use the heap, whichever was registered first.
+/// A handler of a thread's end may use the heap, whether the handler or the heap's thread-locals
+/// were registered first.
 fn handlers_allocate() {
     for is_early in [true, false] {
         say(&format!("handler, early: {is_early}"));
