@@ -1,20 +1,21 @@
-//! An export that is not the driver's. A program that traces the emulated device finds by it where
-//! results are read.
+//! An export that is not part of the driver API. With it, a program that traces the emulated device
+//! finds the places at which results are read.
 
 use std::ffi::c_ulonglong;
 use std::sync::Mutex;
 
 use gpuheap_emu::take_copied_to_host;
 
-/// Function that is called after each driver call that copied bytes to the host, with those bytes.
+/// Function that is called after each driver call that copied to the host, with the number of
+/// copied bytes.
 type OnCopyToHost = extern "C" fn(bytes: c_ulonglong);
 
-/// Function that is called, if any.
+/// The program's function; `None` if the program has set no function.
 static ON_COPY_TO_HOST: Mutex<Option<OnCopyToHost>> = Mutex::new(None);
 
-/// Sets the function that is called after each driver call that copied bytes to the host. The call
-/// is on the thread of the copy, with no lock held. Null ends the calls.
-// SAFETY: no other library has a symbol of that name.
+/// Sets the function that is called after each driver call that copied to the host. The function is
+/// called on the thread of the copy, and no lock is held. Null ends the calls.
+// SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_emulated_on_copy_to_host(callback: Option<OnCopyToHost>) {
     if let Ok(mut set) = ON_COPY_TO_HOST.lock() {

@@ -1,8 +1,9 @@
-//! `cuGetProcAddress`: a function by base name and version.
+//! `cuGetProcAddress`: looks up a function by base name and version.
 //!
-//! The reference leaves open how a failed search changes the results. So each outcome does as
-//! libcuda 13.0 on an H200. The first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its
-//! result unchanged. The second form succeeds with null and gives the reason in its status.
+//! CUDA's reference does not define the results of a failed search. So each outcome is that of
+//! libcuda 13.0 on an H200. `cuGetProcAddress` returns `CUDA_ERROR_NOT_FOUND` and does not write
+//! the address. `cuGetProcAddress_v2` succeeds, writes a null address, and writes the reason as the
+//! status.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -17,14 +18,16 @@ const FOUND: c_int = 0;
 const SYMBOL_NOT_FOUND: c_int = 1;
 const VERSION_NOT_SUFFICIENT: c_int = 2;
 
-/// All bits that the flags may have. Without the bit for per-thread default streams, the search is
-/// for the legacy default stream. A program's choice for 0 is made when it is compiled.
+/// Mask of all valid flags. If the bit for per-thread default streams is clear, the search is for
+/// functions with the legacy default stream. For flags of 0, real programs make that choice when
+/// they are compiled.
 const KNOWN_FLAGS: u64 = 3;
 
-/// Address of an exported symbol, twins included; `None` for a symbol that is not exported.
+/// Function that returns the address of an exported symbol or per-thread twin; `None` if the symbol
+/// is not exported.
 type AddressOf = fn(&str) -> Option<*mut c_void>;
 
-/// Looks up an entry point as `cuGetProcAddress`.
+/// Looks up an entry point, with the results of `cuGetProcAddress`.
 pub(crate) fn find(
     address_of: AddressOf,
     symbol: Text<CUresult>,
@@ -45,7 +48,7 @@ pub(crate) fn find(
     }
 }
 
-/// Looks up an entry point as `cuGetProcAddress_v2`.
+/// Looks up an entry point, with the results of `cuGetProcAddress_v2`.
 pub(crate) fn find_with_status(
     address_of: AddressOf,
     symbol: Text<CUresult>,

@@ -1,4 +1,4 @@
-//! C symbols, made from the table of driver functions.
+//! Exports the C symbols, generated from the table of driver functions.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -30,7 +30,8 @@ macro_rules! exports {
             exports!(@twin [$($twin)?] $symbol ($($arg: $type),*));
         )*
 
-        /// Returns the address of an exported symbol, twins included.
+        /// Returns the address of an exported symbol or per-thread twin; `None` if the symbol is
+        /// not exported.
         pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
             match symbol {
                 $(
@@ -45,33 +46,34 @@ macro_rules! exports {
     (@twin [$twin:ident] $symbol:ident ($($arg:ident: $type:ty),*)) => {
         export! {
             fn $twin($($arg: $type),*) -> CUresult {
-                // SAFETY: the program's arguments keep the contract of `cuda.h`.
+                // SAFETY: the program's arguments satisfy the contract of `cuda.h`.
                 let call = |device: &Emulator| unsafe { device.$symbol($($arg),*) };
                 process::call(|device| with_per_thread_default_stream(|| call(device)))
             }
         }
     };
-    // These functions concern the process as a whole. The device answers all others.
+    // The functions in these first rows concern the process as a whole. All other functions are
+    // methods of the emulated device.
     (@call cuInit ($flags:ident)) => { process::initialise($flags) };
     (@call cuGetProcAddress ($($arg:ident),*)) => {
-        // SAFETY: the program's arguments keep the contract of `cuGetProcAddress`.
+        // SAFETY: the program's arguments satisfy the contract of `cuGetProcAddress`.
         entry_point::find(address, $(unsafe { Arg::typed($arg) }),*)
     };
     (@call cuGetProcAddress_v2 ($($arg:ident),*)) => {
-        // SAFETY: the program's arguments keep the contract of `cuGetProcAddress_v2`.
+        // SAFETY: the program's arguments satisfy the contract of `cuGetProcAddress_v2`.
         entry_point::find_with_status(address, $(unsafe { Arg::typed($arg) }),*)
     };
     (@call $symbol:ident ($($arg:ident),*)) => {
-        // SAFETY: the program's arguments keep the contract of `cuda.h`. The method has the same
-        // one.
+        // SAFETY: the program's arguments satisfy the contract of `cuda.h`. The method has the same
+        // contract.
         process::call(|device| unsafe { device.$symbol($($arg),*) })
     };
 }
 
 cuda_functions!(exports);
 
-// The functions read none of the caller's arguments. The caller's side removes arguments in every C
-// ABI of Unix.
+// The functions declare no arguments, although callers pass some. That works because in every C ABI
+// of Unix, the caller removes the arguments.
 macro_rules! refusals {
     ($($name:ident),*) => {
         export! {$(

@@ -1,11 +1,11 @@
 //! The emulated CUDA device as a `libcuda.so.1` for unmodified driver-API programs.
 //!
-//! Every function of [`gpuheap_driver::cuda_functions!`] is exported under its C name, its
-//! per-thread twins included, and `cuGetProcAddress` finds it. All of them call one
-//! [`gpuheap_emu::Emulator`] of the process. The environment sets it up at the first call; the
-//! README lists the variables.
+//! Every function of [`gpuheap_driver::cuda_functions!`] and every per-thread twin is exported
+//! under its C name, and `cuGetProcAddress` finds it. All of these functions call the process's one
+//! [`gpuheap_emu::Emulator`]. The first call creates the emulator with settings from environment
+//! variables; the README lists these.
 //!
-//! Nothing runs when the library is loaded or unloaded, and no panic leaves it.
+//! The library runs no code when it is loaded or unloaded. No panic reaches the program.
 #![cfg(unix)]
 
 #[macro_use]

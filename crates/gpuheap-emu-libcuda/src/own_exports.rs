@@ -1,5 +1,5 @@
-//! Exports that are not the driver's. Heaps and allocators of the program report their memory by
-//! them, and the emulated NVML finds the devices.
+//! Exports that are not part of the driver API. The program's heaps and allocators report their
+//! memory through them. The emulated NVML finds the devices through them.
 
 use std::ffi::{c_char, c_int};
 
@@ -13,13 +13,13 @@ use gpuheap_emu::{Profile, Request, Usage, put_request};
 use crate::process;
 use crate::requests::{self, HEAP_REQUEST};
 
-/// Checks that the export has the type that heaps look up.
+/// Checks at compile time that the export has the type with which heaps call it.
 const _: EmulatedBlock = gpuheap_emulated_block;
 
 export! {
-    /// Writes the description of the machine's device `ordinal` and returns 1, or returns 0 if
-    /// there is no such device, as in a child of `fork`. `CUDA_VISIBLE_DEVICES` hides no device
-    /// from NVML. Needs no `cuInit`.
+    /// Writes the description of the device `ordinal` and returns 1. Returns 0 if the device does
+    /// not exist; in a child of `fork`, no device exists. Ignores `CUDA_VISIBLE_DEVICES`, because
+    /// NVML ignores it. May be called before `cuInit`.
     fn gpuheap_emulated_device(
         ordinal: c_int,
         description: Out<EmulatedDevice, CUresult>,
@@ -48,8 +48,7 @@ export! {
     }
 
     /// Reports an event of a heap's block to the checks. Returns 1 if the checks are on, else 0.
-    /// The events are numbered by `BlockEvent` of crate `gpuheap-driver`. An unknown number does
-    /// nothing.
+    /// `event` is a number of `BlockEvent` of crate `gpuheap-driver`. Ignores unknown numbers.
     fn gpuheap_emulated_block(
         event: c_int,
         context: CUcontext,
@@ -77,7 +76,7 @@ export! {
         c_int::from(are_on)
     }
 
-    /// Makes a range of device memory read as never written.
+    /// Marks a range of device memory as never written.
     fn gpuheap_emulated_handed_out(address: CUdeviceptr, bytes: u64) -> () {
         let _ = process::call(|device| {
             device.handed_out(address, bytes);
@@ -85,8 +84,8 @@ export! {
         });
     }
 
-    /// Makes a range of device memory read as never written, unless the program wrote all of it
-    /// after its last launch.
+    /// Marks a range of device memory as never written, unless the program has written all of the
+    /// range since its last launch.
     fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) -> () {
         let _ = process::call(|device| {
             device.changed(address, bytes);
@@ -94,9 +93,9 @@ export! {
         });
     }
 
-    /// Reports a request of a heap, as `gpuheap_driver::EmulatedRequest`: its bytes, the place of
-    /// its result, the line of the program or null for a caller in C, and 1 if it was granted,
-    /// else 0.
+    /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`. They
+    /// are the bytes, the number of the variable that gets the result, the program's line (null for
+    /// a caller in C), and 1 if the request was granted, else 0.
     fn gpuheap_emulated_request(
         bytes: u64,
         place: u64,
@@ -117,7 +116,7 @@ export! {
         });
     }
 
-    /// Notes that the program did another step after the requests that a heap refused.
+    /// Records that the program completed another step after the requests that a heap refused.
     fn gpuheap_emulated_step_done() -> () {
         let _ = process::call(|_| {
             requests::note_step();
@@ -126,7 +125,7 @@ export! {
     }
 }
 
-/// Returns a text as a C string, shortened if it is too long for the array.
+/// Returns a text as a C string, cut to the length of the array.
 fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut place = [0; LENGTH];
     for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {

@@ -1,4 +1,4 @@
-//! The process's one emulated driver, and the entry of a call.
+//! The process's one emulated driver, and the common start of every call.
 
 use std::ffi::c_uint;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,21 +14,21 @@ use crate::{copies, report, requests};
 
 const MESSAGES: Messages = Messages("libcuda");
 
-/// The process's driver, made at the first call and never destroyed. While a process ends, its
-/// other libraries may still call.
+/// The process's driver. The first call creates it. It is never destroyed, because other libraries
+/// may still call it while the process ends.
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
-/// Driver of a child of `fork`, never initialised.
+/// Driver for a child of `fork`. It is never initialised.
 static CHILD: OnceLock<Emulator> = OnceLock::new();
 
-/// Id of the process that initialised the driver; 0 for none yet.
+/// Id of the process that initialised the driver; 0 before that.
 static INITIALISED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// Count of findings that were written to stderr.
+/// Number of findings that were written to stderr.
 static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bounds the findings that are written. More of them show nothing new, and reading them costs
-/// time at every call.
+/// Most findings that are written to stderr. More findings would show nothing new, and every call
+/// would spend time on reading them.
 const REPORTED_AT_MOST: usize = 100;
 
 struct Process {
@@ -38,7 +38,8 @@ struct Process {
     log: bool,
     /// Folder for the report; `None` for no report.
     report: Option<PathBuf>,
-    /// Error in the environment. `cuInit` then fails, so the device is never used.
+    /// Error in the environment variables. If there is one, `cuInit` fails, so the device is never
+    /// used.
     refused: Option<SettingsError>,
 }
 
@@ -60,7 +61,7 @@ fn process() -> &'static Process {
     })
 }
 
-/// Initialises the driver as `cuInit`, the one function that reports an error in the environment.
+/// Does the work of `cuInit`. Only this function reports an error in the environment variables.
 pub(crate) fn initialise(flags: c_uint) -> CUresult {
     guarded(|| {
         if forked() {
@@ -70,7 +71,7 @@ pub(crate) fn initialise(flags: c_uint) -> CUresult {
             MESSAGES.say(&error.to_string());
             return CUresult::ERROR_INVALID_VALUE;
         }
-        // SAFETY: no pointers.
+        // SAFETY: the function takes no pointers.
         let code = unsafe { process().device.cuInit(flags) };
         if code.is_success()
             && INITIALISED_BY.swap(std::process::id(), Ordering::Relaxed) != std::process::id()
@@ -84,7 +85,7 @@ pub(crate) fn initialise(flags: c_uint) -> CUresult {
 }
 
 extern "C" fn write_report() {
-    // At exit, no code can handle a failure any more.
+    // Ignores failures: at exit, no code is left to handle one.
     let _ = guarded(|| {
         if let (Some(folder), false) = (&process().report, forked()) {
             report::write(folder, &process().device);
@@ -93,7 +94,7 @@ extern "C" fn write_report() {
     });
 }
 
-/// Calls the process's driver, or in a forked child a driver that was never initialised.
+/// Calls the process's driver. In a forked child, calls a driver that was never initialised.
 pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     guarded(|| {
         let process = process();
@@ -117,14 +118,14 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
 
 /// Returns the code of `body`, or `ERROR_UNKNOWN` if it panics: no panic reaches the program.
 pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
-    // A panic may leave the emulator's state wrong. The library can only report that, as its
-    // hook does, and continue.
+    // A panic may leave the emulator's state wrong. The library can only continue; its panic hook
+    // reports the panic.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
 /// Returns whether this process is a forked child of the process that initialised the driver. Such
-/// a child has no device, as with the real driver: threads that it lacks may hold the locks
-/// forever.
+/// a child has no device, as with the real driver: threads of the parent may hold locks that are
+/// never released in the child.
 fn forked() -> bool {
     let owner = INITIALISED_BY.load(Ordering::Relaxed);
     owner != 0 && owner != std::process::id()
@@ -148,7 +149,7 @@ fn report_findings(device: &Emulator) {
         return;
     }
     let Ok(findings) = device.findings() else { return };
-    // The thread that moves the count reports the findings, so no finding is reported twice.
+    // The thread that raises the count reports the findings, so no finding is reported twice.
     let upto = findings.len().min(REPORTED_AT_MOST);
     if upto > reported
         && REPORTED.compare_exchange(reported, upto, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -168,7 +169,7 @@ fn report_findings(device: &Emulator) {
 
 /// Writes the number of findings, including those that were not shown.
 extern "C" fn report_count() {
-    // At exit, no code can handle a failure any more.
+    // Ignores failures: at exit, no code is left to handle one.
     let _ = guarded(|| {
         if !forked()
             && let Ok(findings) = process().device.findings()

@@ -1,8 +1,8 @@
 //! Names of the exported functions that refuse every call.
 
-/// Calls `$callback!` with the functions that programs link and the emulator does not model. They
-/// are arrays, textures, sharing between processes, the linker of kernels, and launches of before
-/// CUDA 4. PyCUDA 2026.1 links them, and the table lacks them.
+/// Expands `$callback!` with the names of functions that programs link, but that the emulator does
+/// not model and the table lacks. They are for arrays, textures, sharing between processes, linking
+/// of kernels, and launches in the style before CUDA 4. PyCUDA 2026.1 links them.
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback! {

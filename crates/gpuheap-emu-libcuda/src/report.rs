@@ -1,7 +1,8 @@
 //! Report of the process, written to a folder.
 //!
-//! Its reader is `gpuheap dry-run`. The report is written when the process ends, and before if a
-//! peak grew or a request was refused: a process that ends by a signal or by `_exit` leaves that.
+//! `gpuheap dry-run` reads the report. It is written when the process ends. It is also written when
+//! a peak grows or a request is refused, so that a process that ends by a signal or by `_exit`
+//! leaves a report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,25 +16,25 @@ use gpuheap_emu::Emulator;
 
 use crate::requests::{self, escaped};
 
-/// Functions that the library exports and refuses, with their calls.
+/// Numbers of calls of the functions that the library refuses, keyed by the function's name.
 static REFUSED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
-/// Counts a call of a function that is refused.
+/// Counts a call of a refused function.
 pub(crate) fn refused(function: &'static str) {
     *REFUSED.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
 }
 
-/// Figure of the peak that the last report had.
+/// Peak mark of the emulator at the last report.
 static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
-/// Time of the last report; its lock admits one thread.
+/// Time of the last report. The lock lets only one thread write a report at a time.
 static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
-/// Part of the peak by which it grows before a report is written at once. A program that takes all
-/// of a device in small pieces writes 500 reports by it, of 0.1 ms.
+/// Divisor of the peak: if the peak grows by that part, a report is written at once. With it, a
+/// program that takes all of a device's memory in small pieces writes 500 reports, of 0.1 ms each.
 const GROWTH: u64 = 64;
-/// Time after which a report is written for a smaller growth.
+/// Time since the last report after which a smaller growth of the peak is written.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Writes the report if it has to be, after a call of the driver.
+/// Writes the report after a driver call, if the peak grew enough or the call refused a request.
 pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     let (peak, written) = (device.peak_mark(), WRITTEN_PEAK.load(Ordering::Relaxed));
     if peak == written && !is_refused {
@@ -48,8 +49,8 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     }
 }
 
-/// Writes `driver.PID.json` into the folder, whole: a reader finds the old one or the new one. A
-/// failure is without effect on the program.
+/// Replaces `driver.PID.json` in the folder atomically: a reader finds either the old or the new
+/// content. Ignores failures.
 pub(crate) fn write(folder: &Path, device: &Emulator) {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| keep_earlier(folder));
@@ -60,8 +61,9 @@ pub(crate) fn write(folder: &Path, device: &Emulator) {
     }
 }
 
-/// Renames the reports of this process from before an `exec` to `KIND.PID-N.ENDING`. The driver
-/// writes before the libraries and the Python hook do, so that no report of this program is there.
+/// Renames the reports that this process wrote before an `exec` to `KIND.PID-N.ENDING`. The driver
+/// writes before the other libraries and the Python hook write, so none of the renamed reports is
+/// from the current program.
 fn keep_earlier(folder: &Path) {
     let pid = std::process::id();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -102,7 +104,7 @@ fn text(device: &Emulator) -> String {
         .iter()
         .map(|(function, times)| format!("{{\"function\": \"{function}\", \"times\": {times}}}"));
     let mut text = String::new();
-    // A write to a string never fails.
+    // Ignores the result: writing to a string never fails.
     let _ = writeln!(
         text,
         "{{\"devices\": [{}], \"asked_for_free_memory\": {}, \"copies_to_host\": {}, \

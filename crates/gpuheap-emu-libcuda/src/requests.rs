@@ -1,7 +1,7 @@
 //! Refused requests for device memory, their callers, and the requests that followed.
 //!
-//! A program that ignores a refusal looks like one that tried a size and took another. So the stack
-//! of a refused request is kept, and compared with the stacks of the requests that follow.
+//! A program that ignores a refusal must be distinguished from one that then gets another size. So
+//! the stack of a refused request is kept, and is compared with the stacks of later requests.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,92 +14,96 @@ use std::thread::{self, ThreadId};
 
 use gpuheap_emu::{Request, take_request};
 
-/// Most refused requests that are kept, of different places. A program with more of them repeats
-/// itself.
+/// Most refused requests that are kept, each of a different place in the program. A program with
+/// more refusals repeats itself.
 const KEPT: usize = 64;
-/// Most frames of a stack that are compared.
+/// Most frames of a stack that are kept and compared.
 const DEPTH: usize = 48;
-/// Most lines of the program that are reported of a request.
+/// Most lines of the program that are reported for one request.
 const LINES: usize = 3;
-/// A smaller request takes the place of a refused one if it is at least this part of it. Programs
-/// that try smaller sizes halve them, or take off a tenth.
+/// Divisor: a smaller request replaces a refused one if its size is at least the refused size
+/// divided by this. Programs that try smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
-/// gpuheap's libraries in the places of the vendor's, other than this one.
+/// Libraries of gpuheap, other than this one, that replace the vendor's libraries.
 const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
 
-/// Libraries of gpuheap that serve programs from a heap: the C interface and the drop-in.
+/// Libraries of gpuheap that contain a heap for programs: the C interface and the drop-in.
 const HEAPS: [&str; 2] = ["libgpuheap_capi.so", DROP_IN];
 const DROP_IN: &str = "libgpuheap_malloc.so";
 
-/// Bytes by which the drop-in makes the CUDA runtime fail, after its heap refused a request of the
-/// program: the runtime then has the program's last error.
+/// Size of a request that marks a deliberate failure. After its heap refused a request, the drop-in
+/// makes this request of the CUDA runtime, so that the runtime stores an error as the thread's last
+/// error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
-/// Function of requests that a heap reports with their line.
+/// Function name for requests that a heap reports with the program's line.
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
-/// Library of the requests that a heap makes to serve its program.
+/// Library name for requests that a heap makes to the driver to serve a request of its program.
 const HEAP: &str = "gpuheap";
-/// Frames of a heap among which its report and its requests of the driver have a function in
-/// common.
+/// Most frames of a heap in which to find a function that is on both stacks: that of the heap's
+/// report, and that of its request to the driver.
 const FRAMES_OF_HEAP: usize = 3;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
-/// `true` once a request was refused: then those that follow are compared.
+/// `true` once a request was refused. From then on, later requests are compared with refused ones.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Line of the request that a heap reports next.
+    /// Line of the program for the next request that a heap reports on this thread.
     static LINE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// A request that was refused.
+/// A refused request.
 struct Refused {
     request: Request,
     thread: ThreadId,
     stack: Stack,
-    /// Number of requests of the same place and size.
+    /// Number of refused requests of the same place and size.
     times: u64,
     then: Then,
-    /// `true` once the thread made another request.
+    /// `true` once the thread has made another request.
     is_past: bool,
-    /// `true` once the thread gave the device other work: the program went on without the memory.
+    /// `true` once the thread has given the device other work: the program continued without the
+    /// memory.
     is_over: bool,
-    /// `true` if a heap made it to serve a request of the program, and reported the result.
+    /// `true` if a heap made this request to serve a request of the program, and reported the
+    /// result of the program's request.
     is_inner: bool,
     caller: OnceLock<Caller>,
 }
 
-/// Request that followed.
+/// Request or step that followed a refused request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Nothing,
-    /// The program repeated the request, and got the memory.
+    /// The program repeated the request, and the request was granted.
     Repeated,
-    /// The program tried smaller sizes at once, and got this one, bytes.
+    /// The program tried smaller sizes at once, and this size, in bytes, was granted.
     Less(u64),
-    /// The program did another step of its optimiser.
+    /// The program completed another optimiser step.
     Step,
 }
 
-/// The caller of the first function of CUDA.
+/// Code of the program that called a function of CUDA, and that function.
 struct Caller {
     /// Function of CUDA, as the program called it.
     function: String,
-    /// File of the library or program that called it.
+    /// File name of the library or program that called the function.
     library: String,
-    /// Lines of the program, innermost first.
+    /// Lines of the program on the stack, innermost first.
     lines: Vec<String>,
 }
 
-/// Stack of a request, innermost frame first: return addresses, and where the functions start.
+/// Stack of a request, innermost frame first: the frames' return addresses, and the start addresses
+/// of their functions.
 struct Stack {
     addresses: Vec<usize>,
     functions: Vec<usize>,
-    /// Number of frames before the program's. They differ between requests that a heap serves in
-    /// different ways, so they are not compared.
+    /// Number of frames inside the program's frames. They are not compared, because they depend on
+    /// the way in which a heap serves a request.
     inner: usize,
-    /// Line of the program, if a heap reported it. It alone is compared then.
+    /// Line of the program, if a heap reported one. Then only the line is compared.
     line: Option<String>,
 }
 
@@ -132,7 +136,7 @@ impl Stack {
         Stack { addresses, functions, inner, line }
     }
 
-    /// Returns `true` if both stacks lead through the same functions, or from the same line.
+    /// Returns `true` if both stacks have the same functions, or the same reported line.
     fn has_functions_of(&self, other: &Stack) -> bool {
         match (&self.line, &other.line) {
             (None, None) => self.functions[self.inner..] == other.functions[other.inner..],
@@ -140,8 +144,9 @@ impl Stack {
         }
     }
 
-    /// Returns `true` if a heap made this request of the driver within the call that it reports
-    /// from the stack `heap`: both stacks have one of the heap's functions, with the same callers.
+    /// Returns `true` if this stack's request to the driver was part of the heap's call that is
+    /// reported with the stack `heap`. Then both stacks contain one of the heap's functions, with
+    /// the same callers.
     fn is_within(&self, heap: &Stack) -> bool {
         let first = heap.inner;
         (first..heap.functions.len().min(first + FRAMES_OF_HEAP)).any(|at| {
@@ -156,13 +161,13 @@ impl Stack {
     }
 }
 
-/// Sets the line of the request that the calling thread reports next.
+/// Sets the program's line for the next request that a heap reports on the calling thread.
 pub(crate) fn put_line(line: Option<String>) {
     LINE.set(line);
 }
 
-/// Counts a step of the program's optimiser: a program that caught a heap's refusal goes on with
-/// less.
+/// Records a completed optimiser step. It shows that a program whose request a heap refused has
+/// continued.
 pub(crate) fn note_step() {
     if ANY.load(Ordering::Relaxed) {
         let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +177,8 @@ pub(crate) fn note_step() {
     }
 }
 
-/// Takes up the request of the calling thread's last driver call. Returns `true` if it was refused.
+/// Processes the request of the calling thread's last driver call, if that call made one. Returns
+/// `true` if the request was refused.
 pub(crate) fn take() -> bool {
     let (line, request) = (LINE.take(), take_request());
     let Some(request) = request else { return false };
@@ -181,7 +187,7 @@ pub(crate) fn take() -> bool {
     }
     let stack = Stack::here(&request, line);
     let thread = thread::current().id();
-    // The heap has reported the program's own request.
+    // Skips the deliberate failure: the heap has already reported the program's request.
     if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
         return false;
     }
@@ -223,7 +229,7 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         return;
     }
     if refused.len() == KEPT {
-        // A refusal that was made good is of least use.
+        // Prefers to remove a refusal that a later request made up for: it is the least useful.
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
     }
@@ -240,7 +246,7 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
     });
 }
 
-/// Compares a request that was granted with those that were refused before.
+/// Compares a granted request with the refused requests before it.
 fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, thread: ThreadId) {
     let own = |known: &&mut Refused| {
         known.thread == thread
@@ -266,7 +272,8 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
         (known.then, next) = (Then::Less(request.bytes), bytes);
     }
     let of_thread = |known: &&mut Refused| {
-        // A heap makes its own requests during a request of its program.
+        // A heap makes its own requests while it serves a request of the program, so the two kinds
+        // are not compared.
         known.thread == thread && is_of_heap(&known.request) == is_of_heap(request)
     };
     for known in refused.iter_mut().filter(of_thread) {
@@ -274,12 +281,13 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
     }
 }
 
-/// Returns `true` if a heap of gpuheap refused or granted the request, and not the driver.
+/// Returns `true` if a heap of gpuheap, and not the driver, granted or refused the request.
 fn is_of_heap(request: &Request) -> bool {
     request.function.starts_with("gpuheap")
 }
 
-/// Returns a text for the inside of a JSON string.
+/// Returns the text with special characters replaced by blanks, so that it can be put into a JSON
+/// string.
 pub(crate) fn escaped(text: &str) -> String {
     let special = |c: char| c.is_control() || c == '"' || c == '\\';
     text.chars().map(|c| if special(c) { ' ' } else { c }).collect()
@@ -313,7 +321,7 @@ pub(crate) fn json() -> String {
     refused.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds the caller on a stack: the first frame outside this library and the other stand-ins.
+/// Finds the caller on a stack: the innermost frame outside this library and the other stand-ins.
 fn caller(stack: &Stack, request: &Request) -> Caller {
     let mut called = request.function.to_owned();
     if let Some(line) = &stack.line {
@@ -342,8 +350,8 @@ fn caller(stack: &Stack, request: &Request) -> Caller {
     Caller { function: called, library, lines }
 }
 
-/// Returns `true` if a frame is of this library, of another stand-in, or of the heap that answered
-/// the request.
+/// Returns `true` if a frame belongs to this library, to another stand-in, or to the heap that
+/// served the request.
 fn is_ours(place: &Place, request: &Request) -> bool {
     let own = place_of(is_ours as *const () as usize).map(|place| place.base);
     let file = file_name(&place.file);
@@ -356,7 +364,7 @@ fn is_ours(place: &Place, request: &Request) -> bool {
 /// `main+0x4f in take` or `take+0x11d4`.
 fn line_of(address: usize) -> String {
     let mut found: Option<String> = None;
-    // The call lies before its return address.
+    // The call instruction is before its return address.
     let call = std::ptr::without_provenance_mut(address.wrapping_sub(1));
     let (mut function, mut start) = (None, None);
     backtrace::resolve(call, |symbol| {
@@ -387,7 +395,7 @@ fn line_of(address: usize) -> String {
     })
 }
 
-/// Returns a function's name in C++ or Rust without its arguments.
+/// Returns the name of a C++ or Rust function without the arguments.
 fn without_arguments(name: &str) -> &str {
     const ANONYMOUS: &str = "(anonymous namespace)";
     let mut brackets = name.match_indices('(').map(|(at, _)| at);
@@ -395,7 +403,8 @@ fn without_arguments(name: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Place of an address: the file that has it, and the exported symbol if one has it.
+/// Place of an address: the loaded file that contains the address, and the exported symbol if one
+/// covers it.
 struct Place {
     file: String,
     base: usize,
@@ -403,14 +412,15 @@ struct Place {
 }
 
 fn place_of(address: usize) -> Option<Place> {
-    // SAFETY: the structure is plain data, and zeros are valid for it.
+    // SAFETY: zeros are a valid value of this C structure.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let address = std::ptr::without_provenance(address);
-    // SAFETY: the function follows the pointer of the result alone, and it is valid for a write.
+    // SAFETY: the function dereferences only the pointer to the result, and that pointer is valid
+    // for a write.
     if unsafe { libc::dladdr(address, &raw mut found) } == 0 || found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the names are C strings of a loaded object, and none is unloaded during the call.
+    // SAFETY: the names are C strings of a loaded object. No object is unloaded during the call.
     let text = |name| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
     Some(Place {
         file: text(found.dli_fname),
@@ -429,7 +439,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Requests one after another: bytes, place, stack, and whether each is granted.
+    /// Makes requests one after another, each given as bytes, place, stack, and whether it is
+    /// granted. Returns what followed each refused request.
     fn after(requests: &[(u64, u64, &[usize], bool)]) -> Vec<Then> {
         let thread = thread::current().id();
         let mut refused = VecDeque::new();
@@ -440,7 +451,7 @@ mod tests {
                 inner: 0,
                 line: None,
             };
-            // The fields are public, and the type has no constructor for other crates.
+            // Uses a helper, because the type has no constructor for other crates.
             let request = request(bytes, place, is_granted);
             add(&mut refused, request, stack, thread);
         }
@@ -472,7 +483,7 @@ mod tests {
     fn refusal_alone_stays_open() {
         let (main, other) = ([110, 900], [120, 900]);
         assert!(after(&[(60 * GIB, 1, &main, false)]) == [Then::Nothing]);
-        // The next request of the same function, for something else.
+        // The next request of the same function is for another variable.
         let next = (GIB, 2, &other[..], true);
         assert!(after(&[(60 * GIB, 1, &main, false), next]) == [Then::Nothing]);
         let large = (61 * GIB, 2, &other[..], true);
@@ -494,8 +505,8 @@ mod tests {
         Stack { addresses: vec![1], functions: vec![1], inner: 0, line: Some(line.to_owned()) }
     }
 
-    /// Requests that a heap reports by their lines, one after another: bytes, line, and whether
-    /// each is granted.
+    /// Makes requests one after another that a heap reports with a line. Each is given as bytes,
+    /// line, and whether it is granted.
     fn after_lines(requests: &[(u64, &str, bool)]) -> Vec<Then> {
         let (thread, mut refused) = (thread::current().id(), VecDeque::new());
         for &(bytes, line, is_granted) in requests {
@@ -513,7 +524,7 @@ mod tests {
             inner,
             line: None,
         };
-        // Functions 5 to 7 are the heap's, and 9 is the program's.
+        // Functions 5 to 7 belong to the heap, and function 9 belongs to the program.
         let report = stack(&[110, 220, 510, 610, 710, 920, 1010], 2);
         assert!(stack(&[110, 330, 410, 720, 920, 1010], 0).is_within(&report));
         assert!(!stack(&[110, 330, 410, 720, 930, 1010], 0).is_within(&report), "another call");
@@ -538,7 +549,7 @@ mod tests {
             request
         };
         let stack = || Stack { addresses: vec![110], functions: vec![1], inner: 0, line: None };
-        // Another turn without memory changes nothing.
+        // Later rounds in which the program gets no memory change nothing.
         for is_granted in [false, true, false, true] {
             add(&mut refused, asked(is_granted, is_granted), stack(), thread);
             assert!(refused.iter().all(|known: &Refused| known.then == Then::Nothing));
@@ -551,7 +562,7 @@ mod tests {
         let asked = |gib, is_granted| (gib * GIB, 1, &at[..], is_granted);
         let less = Then::Less(2 * GIB);
         assert!(after(&[asked(8, false), asked(4, false), asked(2, true)]) == [less, less]);
-        // Another request lies between, or the step is too large.
+        // Another request was made in between, or the smaller size is too small.
         let other = (GIB, 2, &[120, 900][..], true);
         assert!(after(&[asked(8, false), other, asked(4, true)]) == [Then::Nothing]);
         assert!(after(&[asked(60, false), asked(2, true)]) == [Then::Nothing]);

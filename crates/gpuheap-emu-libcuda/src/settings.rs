@@ -1,4 +1,4 @@
-//! Settings of the device from the environment.
+//! Reads the settings of the emulated device from environment variables.
 
 use std::env::{self, VarError};
 use std::fmt;
@@ -16,7 +16,7 @@ const DRIVER: &str = "GPUHEAP_EMULATED_DRIVER";
 const LOG: &str = "GPUHEAP_EMULATED_LOG";
 const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
-/// Variable of the driver. Set and empty, it hides all devices.
+/// Environment variable of the real driver. If it is set to an empty text, it hides all devices.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 const SCHEDULES: &str =
@@ -27,26 +27,27 @@ const ACCOUNTS: &str =
 const KERNEL_MODES: &str = "own or no-op";
 const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 
-/// Settings of the process's device.
+/// Settings of the process's emulated driver.
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) options: Options,
-    /// True if requests that cannot be met are written to stderr.
+    /// `true` to write functions that `cuGetProcAddress` does not find to stderr.
     pub(crate) log: bool,
     /// Folder for the report; `None` for no report.
     pub(crate) report: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Reads the environment. A variable that is missing or empty means the default: one `h200`,
-    /// work done at once, no checks, gpuheap's kernels alone, CUDA 13.0, no log, no report, an
-    /// account of its own.
+    /// Reads the environment variables. If a variable is missing or empty, uses the default. The
+    /// defaults are one `h200`, work done at once, no checks, only gpuheap's kernels, CUDA 13.0, no
+    /// log, no report, and an account for this process only.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {
             schedule,
             checks: variable(CHECKS, SWITCH, switch)?.unwrap_or(false),
-            // The program may wait for a callback without calling the driver.
+            // Queued work needs a thread that makes progress: the program may wait for a callback
+            // without calling the driver.
             worker: schedule != Schedule::Immediate,
             ..Options::default()
         };
@@ -62,7 +63,8 @@ impl Settings {
         if let Some(version) = variable(DRIVER, DRIVERS, driver_version)? {
             options.driver_version = version;
         }
-        // Memory of a device that an account has no room for could not be charged to it.
+        // An account has entries for a limited number of devices, and could not count the memory of
+        // more.
         let fits = options.devices.len() <= Account::MOST_DEVICES;
         let account = |path: &str| fits.then(|| Account::open(Path::new(path)).ok())?;
         options.account = variable(ACCOUNT, ACCOUNTS, account)?.map(Arc::new);
@@ -71,7 +73,7 @@ impl Settings {
     }
 }
 
-/// A variable with an invalid value.
+/// An environment variable with an invalid value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SettingsError {
     variable: &'static str,
@@ -138,8 +140,8 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses `12.4` as 12040. The version is at most the newest driver that the table of functions was
-/// compared with: a later driver may have given a known name another signature.
+/// Parses `12.4` as 12040. Returns `None` for versions after the newest driver with which the table
+/// of functions was compared: in a later driver, a known name may have another signature.
 fn driver_version(text: &str) -> Option<i32> {
     let (major, minor) = text.split_once('.')?;
     let (major, minor) = (whole(major)?, whole(minor)?);
@@ -147,7 +149,7 @@ fn driver_version(text: &str) -> Option<i32> {
     known.then_some(major as i32 * 1000 + minor as i32 * 10)
 }
 
-/// Parses a number of digits alone: no sign, no space, no fraction.
+/// Parses a number that has only digits: no sign, no blank, no fraction.
 fn whole(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

@@ -1,4 +1,5 @@
-//! C programs that use `libcuda.so.1`: linked with it, bound by the loader, and loading it.
+//! Tests with C programs that use `libcuda.so.1`. Some are linked with it, and others load it with
+//! `dlopen`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,7 @@ fn a_linked_program_runs() {
     assert_runs(&folder, "client", &link, "the end of the C program\n");
 }
 
-/// Destructors that C and C++ run at a thread's end may call the driver after the library's own
+/// At a thread's end, C and C++ run destructors. They may call the driver after the library's own
 /// thread-local variables are destroyed.
 #[test]
 fn calls_at_thread_end_succeed() {
@@ -40,7 +41,7 @@ fn report_has_peak_and_host_copies() {
     ];
     let output = library::command(&program, &folder, &variables).output().unwrap();
     assert_eq!(library::quiet_success(output), "96 bytes in 2\n");
-    // The forked child has no device, and no report.
+    // The forked child has no device, and writes no report.
     let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     assert_eq!(
@@ -55,8 +56,8 @@ fn report_has_peak_and_host_copies() {
     );
 }
 
-/// Compiles the program `NAME.c` and runs it with the checks on. Asserts that it prints `expected`
-/// and that the checks find nothing.
+/// Compiles the program `NAME.c` and runs it with the checks on. Asserts that the program prints
+/// `expected`, and that the checks have no findings.
 fn assert_runs(folder: &TempDir, name: &str, link: &[&Path], expected: &str) {
     let program = compile(folder, name, link);
     for schedule in ["immediate", "seeded:5"] {

@@ -1,7 +1,7 @@
-//! cudarc as published, on the emulated `libcuda.so.1`.
+//! Tests that run the unmodified crate cudarc on the emulated `libcuda.so.1`.
 //!
-//! cudarc looks for the driver by name, so its program runs in its own process, whose loader finds
-//! the emulated library first.
+//! cudarc loads the driver by name. So each test program runs in a separate process, in which the
+//! loader finds the emulated library first.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn the_program() {
 
     // A synchronisation also returns the pool's cached memory.
     context.synchronize().unwrap();
-    // SAFETY: the device exists, and the pool as long as the device.
+    // SAFETY: the device exists, and its default pool lives as long as the device.
     let pool = unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device()).unwrap();
         result::mem_pool::trim_to(pool, 0).unwrap();
@@ -77,7 +77,8 @@ fn default_stream(context: &Arc<CudaContext>) {
     assert!(stream.clone_dtoh(&up).unwrap().iter().all(|&number| number == 0));
 }
 
-/// One stream writes, and the other reads behind an event. cudarc adds the waits for the free.
+/// Writes on one stream, and reads on another stream after an event. cudarc adds the waits that the
+/// free needs.
 fn two_streams(context: &Arc<CudaContext>) {
     let writer = context.new_stream().unwrap();
     let reader = context.new_stream().unwrap();
@@ -101,7 +102,7 @@ fn two_streams(context: &Arc<CudaContext>) {
 
 fn pinned_memory(context: &Arc<CudaContext>) {
     let stream = context.new_stream().unwrap();
-    // SAFETY: written before it is read.
+    // SAFETY: the memory is written before it is read.
     let mut pinned = unsafe { context.alloc_pinned::<u64>(4096) }.unwrap();
     for (at, number) in pinned.as_mut_slice().unwrap().iter_mut().enumerate() {
         *number = at as u64;
@@ -113,10 +114,10 @@ fn pinned_memory(context: &Arc<CudaContext>) {
     assert_eq!(back, pinned.as_slice().unwrap());
 }
 
-/// Uses the functions below cudarc's safe types: plain and managed memory.
+/// Allocates plain and managed memory with cudarc's unsafe functions.
 fn plain_memory(context: &Arc<CudaContext>) {
     context.bind_to_thread().unwrap();
-    // SAFETY: pointers and sizes belong together, and each block is freed once.
+    // SAFETY: each pointer is used with the size of its block, and each block is freed once.
     unsafe {
         let (free, _) = result::mem_get_info().unwrap();
         let plain = result::malloc_sync(10 << 20).unwrap();
@@ -140,11 +141,11 @@ fn plain_memory(context: &Arc<CudaContext>) {
 
 fn a_pool_of_its_own(context: &Arc<CudaContext>) {
     let stream = context.new_stream().unwrap();
-    // SAFETY: zeros are valid for this structure of integers and pointers.
+    // SAFETY: zeros are valid values of this structure, which has only integers and pointers.
     let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
     properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    // SAFETY: pointers and sizes belong together, and each block is freed once.
+    // SAFETY: each pointer is used with the size of its block, and each block is freed once.
     unsafe {
         let pool = result::mem_pool::create(&properties).unwrap();
         let mut keep = u64::MAX;
@@ -174,13 +175,13 @@ fn out_of_memory(context: &Arc<CudaContext>) {
         assert_eq!(result::malloc_sync(free + 1).unwrap_err(), expected);
     }
     assert_eq!(expected.error_name().unwrap(), c"CUDA_ERROR_OUT_OF_MEMORY");
-    // The failure is an error value, and the next request works.
+    // The failure has no lasting effect: the next request succeeds.
     small_round_trip(&stream);
 }
 
-/// Copies between devices on created streams. With null streams, cudarc 0.19's copy between devices
-/// and its free use the default stream of the thread's current context: the wrong one. The
-/// checks report that.
+/// Copies between devices on created streams. On null streams, cudarc 0.19's copy between devices
+/// and its free use the default stream of the current context, which is the wrong one. The checks
+/// report that.
 fn two_devices(first: &Arc<CudaContext>) {
     let second = CudaContext::new(1).unwrap();
     let numbers: Vec<u16> = (0..3000).collect();

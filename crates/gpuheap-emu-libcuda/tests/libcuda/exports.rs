@@ -1,4 +1,5 @@
-//! Every function of the table is exported, and `cuGetProcAddress` gives its address.
+//! Tests that every function of the table is exported, and that `cuGetProcAddress` returns its
+//! address.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::process::Command;
@@ -33,7 +34,7 @@ const LEGACY_STREAM: u64 = 1;
 const PER_THREAD_STREAM: u64 = 2;
 const BOTH: u64 = 3;
 
-/// Value of a result before the call.
+/// Value of the result pointer before a call, to detect that the call did not write it.
 const UNTOUCHED: *mut c_void = ptr::dangling_mut();
 
 struct Loaded {
@@ -44,20 +45,20 @@ struct Loaded {
 impl Loaded {
     fn new() -> Loaded {
         let folder = library::folder(&[&library::LIBCUDA]);
-        // SAFETY: the library runs nothing when it is loaded.
+        // SAFETY: the library runs no code when it is loaded.
         let library = unsafe { Library::new(folder.path().join("libcuda.so.1")) }.unwrap();
         Loaded { library, _folder: folder }
     }
 
     fn symbol(&self, name: &str) -> *mut c_void {
-        // SAFETY: an address that is never called may have any type.
+        // SAFETY: the address is never called, so its type does not matter.
         *unsafe { self.library.get::<*mut c_void>(name) }.unwrap_or_else(|_| panic!("no {name}"))
     }
 
     fn find(&self, base: &str, version: c_int, flags: u64) -> (CUresult, *mut c_void, c_int) {
         let base = CString::new(base).unwrap();
         let (mut address, mut status) = (UNTOUCHED, -1);
-        // SAFETY: the types are from cuda.h.
+        // SAFETY: the function type is that of `cuda.h`.
         let code = unsafe {
             let find = self.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
             find(base.as_ptr(), &mut address, version, flags, &mut status)
@@ -86,8 +87,9 @@ fn symbols_are_found_at_their_version() {
 
 const ANSWERS: &str = include_str!("entry_points.txt");
 
-/// A real driver's answers, at each version where they change and just before. The real driver's
-/// first generation, with 32-bit sizes, is not in the table: for it, the version is not sufficient.
+/// Compares the results with a real driver's, at each version at which they change and at the
+/// version before. The table lacks the driver's first generation of functions, with 32-bit sizes.
+/// For those, the lookup returns that the version is not sufficient.
 #[test]
 fn lookup_results_match_real_driver() {
     let loaded = Loaded::new();
@@ -123,12 +125,12 @@ fn a_search_that_fails_says_why() {
     assert_eq!(loaded.find("cuMemAlloc_v2", 12_000, 0), missing(SYMBOL_NOT_FOUND));
     assert_eq!(loaded.find("cuMemAllocAsync", 11_010, 0), missing(VERSION_NOT_SUFFICIENT));
 
-    // These calls have a version newer than the driver, or an unknown flag.
+    // The driver refuses a version newer than its own, and unknown flags.
     let refused = (CUresult::ERROR_INVALID_VALUE, UNTOUCHED, -1);
     assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
     assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
 
-    // SAFETY: the types are from cuda.h. The test passes null on purpose.
+    // SAFETY: the function types are those of `cuda.h`. The function must accept null.
     unsafe {
         let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
         let mut address = ptr::null_mut();
@@ -140,7 +142,7 @@ fn a_search_that_fails_says_why() {
         // The status is optional.
         let code = find(c"cuInit".as_ptr(), &mut address, 12_000, 0, nothing);
         assert_eq!((code, address), (CUresult::SUCCESS, loaded.symbol("cuInit")));
-        // The first form has no status.
+        // `cuGetProcAddress` takes no status.
         let first = loaded.library.get::<Find>("cuGetProcAddress").unwrap();
         let code = first(c"cuMemAlloc".as_ptr(), &mut address, 12_000, 0);
         assert_eq!((code, address), (CUresult::SUCCESS, loaded.symbol("cuMemAlloc_v2")));
@@ -152,7 +154,7 @@ fn a_search_that_fails_says_why() {
     }
 }
 
-/// Runs in its own process, because other tests may use the library on the same threads.
+/// Runs in a separate process, because other tests may use the library on the same threads.
 #[test]
 fn twins_use_threads_default_stream() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -165,7 +167,7 @@ fn twins_use_threads_default_stream() {
 #[ignore = "runs in a process of its own"]
 fn asks_for_default_streams() {
     type Id = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
-    // SAFETY: the library runs nothing when it is loaded.
+    // SAFETY: the library runs no code when it is loaded.
     let library = unsafe { Library::new("libcuda.so.1") }.unwrap();
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
@@ -174,7 +176,7 @@ fn asks_for_default_streams() {
     assert!(code.is_success());
     let ask = |symbol: &str| {
         let mut id = 0;
-        // SAFETY: the type is from cuda.h, and `id` is valid for the write.
+        // SAFETY: the function type is that of `cuda.h`, and `id` is valid for the write.
         unsafe {
             assert!(driver.cuCtxSetCurrent(context).is_success());
             let function = library.get::<Id>(symbol).unwrap();
@@ -192,7 +194,7 @@ fn asks_for_default_streams() {
     });
     assert!(own != legacy && another != legacy && own != another);
 
-    // The device's thread outlives the library's handles.
+    // The device's thread keeps running after the handles to the library are dropped.
     drop((driver, library));
     std::thread::sleep(std::time::Duration::from_millis(20));
 }
@@ -216,14 +218,14 @@ fn exports_are_known_names() {
     }
 }
 
-/// PyCUDA is linked with the functions that are refused, so it does not start without them.
+/// PyCUDA is linked with the refused functions, so it does not start if they are missing.
 #[test]
 fn unmodelled_functions_refuse() {
     type Refused = unsafe extern "C" fn() -> CUresult;
     let loaded = Loaded::new();
     assert_eq!(REFUSED.len(), 58);
     for name in REFUSED {
-        // SAFETY: a refused function reads no argument.
+        // SAFETY: the refused functions read no arguments.
         let code = unsafe { loaded.library.get::<Refused>(*name).unwrap()() };
         assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED, "{name}");
         assert!(gpuheap_driver::function(name).is_none(), "{name} is in the table");
@@ -239,7 +241,7 @@ fn library_has_drivers_soname() {
     assert!(text.contains("NODELETE"), "{text}");
 }
 
-/// Returns the output of a program of the binary utilities about the library.
+/// Runs a program of binutils, such as `nm`, on the library, and returns the program's output.
 fn output_of(program: &str, arguments: &[&str]) -> String {
     let folder = library::folder(&[&library::LIBCUDA]);
     let file = folder.path().join("libcuda.so.1");
@@ -266,7 +268,7 @@ fn emulator_in_process_exports_nothing() {
 
     let this = libloading::os::unix::Library::this();
     for row in FUNCTIONS {
-        // SAFETY: an address that is never called may have any type.
+        // SAFETY: the address is never called, so its type does not matter.
         let found = unsafe { this.get::<*mut c_void>(row.symbol) };
         assert!(found.is_err(), "{} is exported", row.symbol);
     }

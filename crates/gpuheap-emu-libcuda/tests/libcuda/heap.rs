@@ -1,5 +1,5 @@
-//! Heaps that use the emulated library as a driver. Misuse of their blocks is found as on a device
-//! that gpuheap emulates itself.
+//! Tests of heaps that use the emulated library as their driver. The checks find the same misuse of
+//! blocks as on a device that gpuheap emulates in the process.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -10,10 +10,10 @@ use gpuheap_capi::{gpuheap_last_error, gpuheap_open, gpuheap_status};
 use crate::library;
 use crate::planted::{self, Bug, By};
 
-/// Blocks of this size come from a thread's cache.
+/// Size of a block that a thread's cache serves, bytes.
 const BYTES: u64 = 1000;
 
-/// Returns parts of the texts of a bug's findings. Each finding has one of them.
+/// Returns parts of the texts of a bug's findings. Each finding contains one of these parts.
 fn texts_of(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::UseAfterFree => &[" bytes into a block of 1000 bytes at ", " and freed on stream "],
@@ -26,7 +26,7 @@ fn texts_of(bug: Bug) -> &'static [&'static str] {
     }
 }
 
-/// Pools with blocks of their own, each a part of a driver allocation.
+/// Kinds of pools whose blocks are parts of a driver allocation.
 const POOLS: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
@@ -48,8 +48,8 @@ fn planted_block_bugs_are_found() {
                 let what = format!("{pool}, {schedule}, {bug:?}, {by:?}:\n{stderr}");
                 let (title, found) = sections.next().unwrap().split_once('\n').unwrap();
                 assert_eq!(title, format!("{bug:?} {by:?}"), "{what}");
-                // A kernel that goes out of bounds loses its context. Nothing in that context can
-                // be freed.
+                // If a kernel accesses memory out of bounds, its context becomes unusable. The
+                // context's memory can then not be freed, so it is reported as leaked.
                 let is_left =
                     |line: &&str| line.contains(" was live when cuDevicePrimaryCtxRelease");
                 let found = found.lines().filter(|line| by == By::Calls || !is_left(line));
@@ -62,14 +62,14 @@ fn planted_block_bugs_are_found() {
             }
         }
     }
-    // With the checks off, nothing is found and nothing is written.
+    // If the checks are off, the run writes no findings.
     let output = library::run_ignored_test("heap::runs_the_bugs", &folder, &[]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.lines().all(|line| line.starts_with("-- ")), "{stderr}");
 }
 
-/// Runs each bug on its own heap, so that no bug meets another's findings.
+/// Runs each bug on a separate heap, so that findings of different bugs do not mix.
 #[test]
 #[ignore = "runs in a process of its own"]
 fn runs_the_bugs() {
@@ -81,7 +81,7 @@ fn runs_the_bugs() {
     }
 }
 
-/// A program without mistakes gets no findings.
+/// A correct program causes no findings.
 #[test]
 fn clean_heap_has_no_findings() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -115,7 +115,7 @@ fn runs_clean() {
     heap.reclaim_all().unwrap();
 }
 
-/// On a driver without the device, Rust's kind and C's status agree.
+/// If the driver lacks the requested device, Rust's error and C's status agree.
 #[test]
 fn missing_device_is_refused() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -129,10 +129,11 @@ fn asks_for_the_sixth() {
     let error = Device::open("cuda:5").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoDevice, "{error}");
     let mut heap = ptr::null_mut();
-    // SAFETY: a C string, null for options, and a pointer that is valid for a write.
+    // SAFETY: the arguments are a C string, null for the default options, and a pointer that is
+    // valid for a write.
     let status = unsafe { gpuheap_open(c"cuda:5".as_ptr(), ptr::null(), &mut heap) };
     assert_eq!(status, gpuheap_status::Unavailable);
-    // SAFETY: never null, and valid until this thread's next call that fails.
+    // SAFETY: the returned text is never null, and is valid until this thread's next failed call.
     let text = unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap();
     assert_eq!(text, format!("gpuheap_open: {error}"));
 }

@@ -1,5 +1,5 @@
-//! The library as programs see it: its symbols, its settings, and clients that are written for the
-//! real driver.
+//! Tests of the library from a program's view: its symbols, its settings, and clients that are
+//! written for the real driver.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod c_client;
@@ -16,8 +16,8 @@ use std::path::Path;
 
 use gpuheap_driver::{LibCuda, OpenError};
 
-/// Opens the library at a path, or by its name in the loader's folders.
+/// Opens the library at a path, or by a name that the loader resolves.
 fn open_driver(path: &Path) -> Result<LibCuda, OpenError> {
-    // SAFETY: the library is a driver: it is the one under test.
+    // SAFETY: the library is a driver: the emulated one that is tested.
     unsafe { LibCuda::open_at(path) }
 }

@@ -1,5 +1,5 @@
-/* Registers a function for copies to the host, copies, and ends it again. Then ends in a forked
- * child too. The child has no device. */
+/* Registers a function for copies to the host, copies, and unregisters the function. A forked child
+ * exits too. It has no device. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ int main(void) {
   CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
   CALL(cuMemcpyDtoHAsync_v2, host, memory, (size_t)32, (void *)0);
   CALL(gpuheap_emulated_on_copy_to_host, (void *)0);
-  /* An allocator of the program hands out the first part again. */
+  /* The program's allocator hands out the first part again. */
   CALL(gpuheap_emulated_handed_out, memory, 32ULL);
   CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
   if (host[31] || !host[32]) return 3;

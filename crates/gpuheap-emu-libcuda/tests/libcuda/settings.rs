@@ -1,4 +1,4 @@
-//! Settings from the environment, and the errors of invalid ones.
+//! Tests of settings in environment variables, and of the errors for invalid values.
 
 use gpuheap_driver::{BlockNote, CUcontext, CUresult, CUstream, Driver, OpenError};
 
@@ -131,7 +131,8 @@ fn hidden_findings_are_counted_at_exit() {
     assert_eq!(lines[101], "gpuheap: libcuda: 1234 findings, the first 100 of them shown above");
 }
 
-/// Two processes, one of which opens the device while the other has most of its memory.
+/// Runs two processes: one opens the device while the other has allocated most of the device's
+/// memory.
 #[test]
 fn processes_share_account_memory() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -143,7 +144,7 @@ fn processes_share_account_memory() {
     let output = library::run_ignored_test("settings::takes_48_mib_twice", &folder, &variables);
     let stdout = library::quiet_success(output);
     assert!(stdout.contains("the second is refused"), "{stdout}");
-    // The first process has ended, and its memory is back.
+    // The first process has ended, so its memory is free again.
     let output = library::run_ignored_test("settings::takes_48_mib", &folder, &variables);
     let stdout = library::quiet_success(output);
     assert!(stdout.contains("code 0"), "{stdout}");
@@ -174,7 +175,7 @@ fn takes_48_mib_twice() {
     println!("the second is refused");
 }
 
-/// A heap reports its blocks to the library by the one export that is not the driver's.
+/// A heap reports its blocks to the library through an export that is not part of the driver API.
 #[test]
 fn block_misuse_is_reported_with_checks() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -195,7 +196,7 @@ fn block_misuse_is_reported_with_checks() {
 fn leaves_its_block() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let (mut context, mut address) = (CUcontext::NULL, 0);
-    // SAFETY: the pointers are valid for writes, and the memory is as long as all fills together.
+    // SAFETY: the pointers are valid for writes, and the memory includes the ranges of all fills.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());
@@ -204,7 +205,7 @@ fn leaves_its_block() {
     let stream = CUstream::NULL;
     let block = BlockNote { context, address, bytes: 100, room: 512, stream };
     let fill = |at: u64| {
-        // SAFETY: the memory is as long as all fills together.
+        // SAFETY: the memory includes the ranges of all fills.
         let filled = unsafe { driver.cuMemsetD8_v2(address + at, 1, 100) };
         assert!(filled.is_success());
     };
@@ -216,7 +217,7 @@ fn leaves_its_block() {
     fill(50);
     checks.iter().for_each(|checks| checks.freed(&block, true));
     fill(0);
-    // SAFETY: the address is the allocation's.
+    // SAFETY: the address is that of the allocation, which is freed once.
     assert!(unsafe { driver.cuMemFree_v2(address) }.is_success());
 }
 
@@ -225,7 +226,8 @@ fn leaves_its_block() {
 fn frees_twice() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
-    // SAFETY: the pointers are valid for writes. The checks must find the second free.
+    // SAFETY: the pointers are valid for writes. The second free is deliberate: the checks must
+    // find it.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());
@@ -243,7 +245,8 @@ fn frees_twice() {
 fn frees_nothing_often() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut context = CUcontext::NULL;
-    // SAFETY: the pointers are valid for writes. The checks must find the frees.
+    // SAFETY: the pointers are valid for writes. The wrong frees are deliberate: the checks must
+    // find them.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());
@@ -269,7 +272,7 @@ fn cannot_open() {
 fn opens() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let (mut count, mut bytes, mut name) = (0, 0, [0_u8; 64]);
-    // SAFETY: the pointers are valid for writes, the length is the array's.
+    // SAFETY: the pointers are valid for writes, and the length is that of the array.
     unsafe {
         assert!(driver.cuDeviceGetCount(&mut count).is_success());
         assert!(driver.cuDeviceGetName(name.as_mut_ptr().cast(), 64, 0).is_success());
@@ -286,7 +289,7 @@ fn asks_in_vain() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let mut address = std::ptr::null_mut();
     let mut status = 0;
-    // SAFETY: a C string and pointers that are valid for writes.
+    // SAFETY: the arguments are a C string and pointers that are valid for writes.
     let code = unsafe {
         driver.cuGetProcAddress_v2(c"cuTeleport".as_ptr(), &mut address, 12_030, 0, &mut status)
     };

@@ -36,7 +36,7 @@ static int (*memory)(size_t *, size_t *);
 static void *context;
 static pthread_key_t at_end;
 
-/* Calls that a thread leaves to its end. */
+/* Data of the calls that a thread makes at its end. */
 struct left {
   address block;
   void *stream;
@@ -47,7 +47,7 @@ static void let_go(void *object) {
   struct left *left = object;
   void *popped;
   if (left->is_pushed) OK(push(context));
-  /* Else in the context that the thread made current. */
+  /* Otherwise calls in the context that the thread made current. */
   OK(release(left->block));
   OK(stream_destroy(left->stream));
   if (left->is_pushed) OK(pop(&popped));
@@ -106,7 +106,7 @@ int main(void) {
   }
   puts("the end of the threads");
   fflush(stdout);
-  /* And the end of the program, with the main thread's own. */
+  /* Tests the end of the program too, with data of the main thread. */
   struct left *last = malloc(sizeof *last);
   OK(__cxa_thread_atexit_impl(let_go, last, &__dso_handle));
   leave(last, 1);
