@@ -1,6 +1,7 @@
-//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver, beside the
-//! conformance suite's. Calls that the emulator refuses on purpose are here, and answers that the
-//! suite cannot ask of a device that other programs use.
+//! Results of driver calls that the tests of cuda-bindings, cuda-core and numba-cuda expect, in
+//! addition to the conformance suite. This file contains calls that the emulator refuses on
+//! purpose. It also contains results that the suite cannot check on a device that other programs
+//! use.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -26,8 +27,8 @@ macro_rules! ok {
     };
 }
 
-/// Returns an initialised emulator with `profiles` and the first device's context, current
-/// on this thread.
+/// Returns an initialised emulator with `profiles`. The first device's context is current on this
+/// thread.
 fn emulator(profiles: Vec<Profile>) -> (Emulator, CUcontext) {
     let gpu = Emulator::new(Options { devices: profiles, ..Options::default() });
     let mut context = CUcontext::NULL;
@@ -92,7 +93,7 @@ fn wsl2_has_no_host_pools() {
     }
 }
 
-/// A program with an error may use freed memory of a pool after its free, as on a device.
+/// A faulty program may use freed pool memory after the free, as on a real device.
 #[test]
 fn freed_host_memory_readable_until_done() {
     let gpu = Emulator::new(Options {
@@ -114,7 +115,7 @@ fn freed_host_memory_readable_until_done() {
     let (mut pointer, mut device) = (0, 0);
     ok!(gpu, cuMemAlloc_v2(&mut device, MIB));
     ok!(gpu, cuMemAllocFromPoolAsync(&mut pointer, MIB, pool, stream));
-    // The other stream's copy is not ordered before the free, and runs after it.
+    // The copy on the other stream is not ordered before the free, and runs after the free.
     ok!(gpu, cuMemcpyAsync(device, pointer, MIB, other));
     ok!(gpu, cuMemFreeAsync(pointer, stream));
     ok!(gpu, cuStreamSynchronize(stream));
@@ -198,7 +199,7 @@ fn capture_info_has_state_and_graph() {
         )
     );
     assert_eq!(status, CUstreamCaptureStatus::ACTIVE);
-    // The capture keeps its graph until it ends.
+    // The capture keeps its graph until the capture ends.
     assert_eq!(code!(gpu, cuGraphDestroy(graph)), CUresult::ERROR_INVALID_VALUE);
     ok!(gpu, cuStreamEndCapture(stream, &mut ended));
     assert_eq!((ended, info().0), (graph, CUstreamCaptureStatus::NONE));
@@ -249,7 +250,8 @@ fn primary_context_stays_whatever_is_detached() {
     ok!(gpu, cuMemAlloc_v2(&mut 0, 64));
 }
 
-/// Returns the numbers of the devices that a list keeps of three, or the code of `cuInit`.
+/// Returns the numbers of the devices that `list` shows on a machine with three devices, or the
+/// code of `cuInit`.
 fn visible(list: &str) -> Result<Vec<u8>, CUresult> {
     let three = [1, 2, 3].map(|gib| Profile::with_memory(gib * GIB)).to_vec();
     let options = Options { devices: three, ..Options::default() }.with_visible_devices(list);
@@ -279,13 +281,13 @@ fn visible_devices_keep_their_uuid() {
     for (list, expected) in [
         ("0", vec![0]),
         ("2, 0", vec![2, 0]),
-        // Ordinals are read as C's atoi reads them.
+        // Ordinals are parsed like C's atoi.
         (" 1x,+2;,0x1", vec![1, 2, 0]),
         ("-0,4294967297", vec![0, 1]),
         (&format!("{UUID}00000001"), vec![1]),
         (&format!("{UUID}00000001f,{UUID}00000000"), vec![1, 0]),
         (&UUID.to_lowercase().replace("gpu", "GPU").replace("7500", "750000000002"), vec![2]),
-        // The first entry that names no device ends the list, and so does one of the other form.
+        // The list ends before the first entry that names no device, or that has the other form.
         ("1,7,0", vec![1]),
         (&format!("{UUID}00000002,0"), vec![2]),
         (&format!("1,{UUID}00000002"), vec![1]),

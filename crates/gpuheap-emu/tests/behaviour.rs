@@ -85,7 +85,7 @@ fn freed_memory_costs_host_nothing() {
         ok!(gpu, cuMemFreeAsync(pooled, stream));
         ok!(gpu, cuMemFree_v2(plain));
     }
-    // The addresses of the freed blocks alone are over 100 MiB.
+    // The freed blocks together had over 100 MiB of addresses.
     assert!(resident_bytes() < before + 32 * MIB);
 }
 
@@ -162,7 +162,8 @@ fn usage_names_each_owner() {
     ok!(gpu, cuMemFree_v2(block));
     ok!(gpu, cuMemRelease(handle));
     ok!(gpu, cuDevicePrimaryCtxRelease_v2(0));
-    // The default pool outlives the context and keeps memory that no synchronisation returned.
+    // The default pool outlives the context. It keeps memory, because no synchronisation returned
+    // that memory to the device.
     assert_eq!(gpu.usage(0).context, 0);
 }
 
@@ -205,7 +206,8 @@ fn wsl2_profile_lacks_features() {
         CUresult::ERROR_INVALID_DEVICE
     );
     ok!(gpu, cuMemFree_v2(managed));
-    // Managed memory lies on the device, with everything else that does.
+    // Without concurrent access, managed memory takes memory of the device, like all other memory
+    // on it.
     for _ in 0..profile.late_release_calls {
         ok!(gpu, cuCtxSynchronize());
     }
@@ -231,7 +233,8 @@ fn wsl2_profile_lacks_features() {
     ok!(gpu, cuMemAllocHost_v2(&mut pinned, limit));
     ok!(gpu, cuMemFreeHost(pinned));
 
-    // The figure promises more memory than there is, and freed memory returns late.
+    // The reported free memory exceeds the memory that can be allocated, and freed memory becomes
+    // available late.
     let (mut free, mut total, mut block) = (0, 0, 0);
     ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
     assert_eq!(call!(gpu, cuMemAlloc_v2(&mut block, free)), OUT_OF_MEMORY);
@@ -374,14 +377,15 @@ fn freed_pool_memory_moves_between_streams() {
     let (mut a, mut b) = (0, 0);
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
-    // The stream of the free reuses its memory at once, another stream not before the free is done.
+    // The stream of the free can reuse the memory at once. Another stream can reuse it only after
+    // the free is done.
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
     assert_eq!(call!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two)), OUT_OF_MEMORY);
     gpu.advance(Duration::from_secs(10));
     ok!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two));
     ok!(gpu, cuMemFreeAsync(b, two));
-    // With internal dependencies allowed, the stream is made to wait.
+    // If internal dependencies are allowed, the driver makes the other stream wait for the free.
     let mut yes = 1_i32;
     ok!(gpu, cuMemPoolSetAttribute(pool, dependencies, (&raw mut yes).cast()));
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
@@ -465,7 +469,7 @@ fn peer_access_needs_permission() {
     ok!(gpu, cuMemFree_v2(here));
 }
 
-/// Behaves like two H200 with driver 580, with peer access and without.
+/// Compares the emulator with two H200 under driver 580, with and without peer access.
 #[test]
 fn peer_pool_copy_needs_peer_call() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(GIB)];
@@ -549,7 +553,7 @@ fn worker_runs_idle_host_callbacks() {
 }
 
 unsafe extern "C" fn call_back(data: *mut c_void) {
-    // SAFETY: the test passes the emulator. It outlives the stream's work.
+    // SAFETY: the test passes the emulator, which outlives the stream's work.
     let gpu = unsafe { &*data.cast::<Emulator>() };
     let mut pointer = 0;
     assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 1)), CUresult::ERROR_NOT_PERMITTED);
@@ -589,7 +593,7 @@ fn callback_wait_holds_no_lock() {
         while gpu.calls_of("cuLaunchHostFunc") == 0 {
             std::thread::yield_now();
         }
-        // The callback blocks its stream and nothing else.
+        // The callback blocks only its own stream.
         let block = allocate(&gpu, 16);
         ok!(gpu, cuMemsetD8_v2(block, 1, 16));
         let waiter = scope.spawn(|| {
@@ -603,7 +607,8 @@ fn callback_wait_holds_no_lock() {
     ok!(gpu, cuStreamQuery(stream));
 }
 
-/// A caller may build a slice of the result of a successful call.
+/// A planned success would leave the result unwritten, and a caller may build a slice from the
+/// result of a successful call.
 #[test]
 fn a_planned_success_is_no_fault() {
     let gpu = start(Options::default());
@@ -622,8 +627,8 @@ fn a_planned_success_is_no_fault() {
     }
 }
 
-/// Every field of a profile and of the options may have any value. Calls that it makes impossible
-/// fail with a code.
+/// Every field of a profile and of the options may have any value. If a value makes a call
+/// impossible, the call returns an error code.
 #[test]
 fn extreme_options_do_not_panic() {
     let t4 = Profile::t4;
@@ -670,8 +675,8 @@ fn use_a_little(gpu: &Emulator) {
     let (mut host, mut managed): (*mut c_void, CUdeviceptr) = (std::ptr::null_mut(), 0);
     let (mut free, mut total, mut name, mut value) = (0, 0, [0; 8], 0);
     let attributes = (1..150).map(CUdevice_attribute);
-    // SAFETY: all pointers are valid for their calls. Handles may be null, and the emulator
-    // finds.
+    // SAFETY: all pointers are valid for their calls. Handles may be null, which the emulator
+    // detects.
     unsafe {
         gpu.cuInit(0);
         gpu.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, 0);

@@ -1,4 +1,4 @@
-//! Misuse that the checks find, and use that they accept, under every schedule.
+//! Misuse that the checks find, and correct use that they accept, under every schedule.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::CString;
@@ -55,7 +55,7 @@ impl Scene {
         assert!(call!(self.gpu, cuEventDestroy_v2(event)).is_success());
     }
 
-    /// Loads the kernel of a launch for good, and launches it.
+    /// Loads the kernel of a launch, without unloading it later, and launches it.
     fn launch(&self, launches: &[Launch], stream: CUstream) -> CUresult {
         let [launch] = launches else { panic!("{launches:?}") };
         let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
@@ -82,7 +82,7 @@ impl Scene {
     }
 }
 
-/// Runs a program under every schedule and asserts exactly these findings.
+/// Runs a program under every schedule. Asserts that the checks find exactly these kinds of misuse.
 fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
     let lag = Schedule::Lag(Duration::from_millis(1));
     let seeds = (0..8).map(Schedule::Seeded);
@@ -111,7 +111,8 @@ fn overlapping_blocks_are_both_named() {
         }
         checks.allocated(&block(second));
     };
-    // The cases are the last byte of the first block's rounding, its beginning, and all of it.
+    // The second block starts at the last byte of the first block's rounding, in the middle of the
+    // first block, or at the same address as the first block.
     for second in [1023, 512, 0] {
         expect(&[FindingKind::OverlappingBlocks], |scene| {
             tell(scene, second, false);
@@ -126,8 +127,8 @@ fn overlapping_blocks_are_both_named() {
     expect(&[], |scene| tell(scene, 1024, false));
 }
 
-/// A blocking stream waits for the legacy default stream. A host that waits for the blocking stream
-/// does not: seen on an H200, driver 580.
+/// A blocking stream waits for the legacy default stream. If the host waits for the blocking
+/// stream, it does not wait for the legacy default stream: seen on an H200, driver 580.
 #[test]
 fn blocking_stream_wait_excludes_legacy_stream() {
     let wait = |scene: &Scene, by_event: bool| {
@@ -237,7 +238,7 @@ fn wait_for_destroyed_stream_orders_successor() {
         scene.fill(scene.one);
         assert!(call!(scene.gpu, cuEventRecord(event, scene.one)).is_success());
         assert!(call!(scene.gpu, cuStreamDestroy_v2(scene.one)).is_success());
-        // Repeats until the index of the destroyed stream is given out again.
+        // Repeats until a new stream gets the index of the destroyed stream.
         for _ in 0..8 {
             assert!(
                 call!(scene.gpu, cuStreamCreate(&mut next, CU_STREAM_NON_BLOCKING)).is_success()
@@ -365,7 +366,7 @@ fn unwritten_bytes_copied_out_are_found() {
         read(scene.block, CHUNK - 1, &mut host);
         assert_eq!(scene.gpu.findings().unwrap(), []);
         read(scene.block, CHUNK, &mut host);
-        // A copy on the device leaves the byte unwritten.
+        // The target of a copy on the device counts as unwritten where the source is unwritten.
         assert!(call!(scene.gpu, cuMemcpyDtoD_v2(other, scene.block, CHUNK)).is_success());
         read(other, CHUNK - 1, &mut host);
         read(other, CHUNK, &mut host);
@@ -447,7 +448,7 @@ fn unknown_kernel_is_refused() {
         let mut module = CUmodule::NULL;
         let code = call!(scene.gpu, cuModuleLoadData(&mut module, c".version 8.0".as_ptr().cast()));
         assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
-        // No module is loaded that could have a kernel or a variable.
+        // No module is loaded, so no kernel and no variable exists.
         let (mut function, mut pointer, mut bytes) = (CUfunction::NULL, 0, 0);
         let name = c"name".as_ptr();
         for code in [
@@ -459,7 +460,8 @@ fn unknown_kernel_is_refused() {
     });
 }
 
-/// Negates the first bytes of the block into its second half.
+/// Returns a launch that negates the first bytes of the block and writes the results to the block's
+/// second half.
 fn negate(block: CUdeviceptr, count: usize) -> Vec<Launch> {
     unary(Unary::Negate, Type::I8, count, block + CHUNK as u64 / 2, block)
 }
@@ -496,7 +498,7 @@ fn kernels_are_ordered_like_copies() {
         let text = &scene.gpu.findings().unwrap()[0].text;
         assert!(text.contains("cuLaunchKernel"), "{text}");
     });
-    // Two streams that write every second byte do not conflict.
+    // Two streams that each write every second byte do not conflict.
     expect(&[], |scene| {
         scene.fill(scene.one);
         scene.order(scene.one, scene.two);
@@ -518,7 +520,7 @@ fn kernel_reading_unwritten_bytes_is_found() {
         assert_eq!(scene.gpu.findings().unwrap(), []);
         let _ = scene.launch(&negate(scene.block, 101), scene.one);
     });
-    // A strided copy reads no gaps, and the gaps between the places that it writes stay unwritten.
+    // A strided copy does not read the gaps in its source. The gaps in its target stay unwritten.
     expect(&[FindingKind::Uninitialised; 2], |scene| {
         let fill = |at, count| call!(scene.gpu, cuMemsetD8Async(at, 1, count, scene.one));
         let (from, to) = (scene.block, scene.block + 1024);
@@ -532,7 +534,7 @@ fn kernel_reading_unwritten_bytes_is_found() {
             scene.gpu.findings().unwrap().len()
         };
         assert_eq!([bring(to, 1), bring(to + 4, 1), bring(to, 5)], [0, 0, 1]);
-        // Unwritten bytes stay unwritten in a copy.
+        // A copy of unwritten bytes counts as unwritten.
         let _ = scene.launch(&copy(1, &[3], to + 64, &[1], from, &[4]), scene.one);
         assert_eq!([bring(to + 64, 1), bring(to + 66, 1), bring(to + 65, 1)], [1, 1, 2]);
     });

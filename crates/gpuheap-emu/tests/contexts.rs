@@ -1,5 +1,5 @@
-//! Handles, memory and queued work after their context ends, in cases where a real device crashes
-//! or was not measured.
+//! Handles, memory and queued work after their context ends. The tests cover cases in which a real
+//! device crashes or was not measured.
 #![allow(clippy::unwrap_used)]
 
 use gpuheap_driver::*;
@@ -21,7 +21,7 @@ macro_rules! ok {
 const MIB: usize = 1 << 20;
 const DESTROYED: CUresult = CUresult::ERROR_CONTEXT_IS_DESTROYED;
 
-/// Creates an emulator that does its work on demand, with the primary context of device 0 current.
+/// Creates an emulator that does its work on demand. The primary context of device 0 is current.
 fn start(devices: usize) -> (Emulator, CUcontext) {
     let gpu = Emulator::new(Options {
         devices: vec![Profile::h200(); devices],
@@ -35,7 +35,7 @@ fn start(devices: usize) -> (Emulator, CUcontext) {
     (gpu, context)
 }
 
-/// Creates a context, made current, and a stream.
+/// Creates a context, makes it current, and creates a stream in it.
 fn own_context(gpu: &Emulator) -> (CUcontext, CUstream) {
     let (mut own, mut stream) = (CUcontext::NULL, CUstream::NULL);
     ok!(gpu, cuCtxCreate_v2(&mut own, 0, 0));
@@ -77,7 +77,8 @@ fn orphaned_pool_memory_is_no_leak() {
     let mut pointer = 0;
     ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, stream));
     ok!(gpu, cuCtxDestroy_v2(own));
-    // A context that reuses the first one's index does not get its objects.
+    // A new context that reuses the index of the first context does not get the objects of the
+    // first one.
     let (other, stream) = own_context(&gpu);
     let mut context = other;
     let attribute = CUpointer_attribute::CONTEXT;
@@ -132,7 +133,7 @@ fn foreign_stream_free_returns_memory_once() {
     ok!(gpu, cuMemFreeAsync(pointer, stream));
     ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
     ok!(gpu, cuCtxSetCurrent(own));
-    // The free is still queued, so no other stream may take its place yet.
+    // The free is still queued, so no other stream may use the freed place yet.
     let (mut one, mut two) = (0, 0);
     ok!(gpu, cuMemAllocAsync(&mut one, 40 * MIB, CUstream::NULL));
     ok!(gpu, cuMemAllocAsync(&mut two, 40 * MIB, stream));

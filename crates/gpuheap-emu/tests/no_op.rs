@@ -1,4 +1,4 @@
-//! Kernels as no-ops: any module loads, any launch takes its place in its stream and does nothing.
+//! Kernels as no-ops: any module loads, and any launch is queued in its stream and does nothing.
 #![allow(clippy::unwrap_used)]
 
 use std::ptr;
@@ -14,9 +14,9 @@ macro_rules! call {
     };
 }
 
-/// A fat binary without an entry.
+/// A fat binary without entries.
 const FAT_BINARY: [u8; 16] = [0x50, 0xed, 0x55, 0xba, 1, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// The header of an ELF file without a section.
+/// The header of an ELF file without sections.
 const CUBIN: &[u8] = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
                        \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const PTX: &[u8] = b".version 8.0\n.target sm_90\n.visible .entry add(.param .u64 p) { ret; }\n\0";
@@ -234,12 +234,14 @@ fn large_upload_keeps_no_content() {
     }
 }
 
-/// Kernel whose parameters are an address, a number, and a structure with another address.
+/// PTX of a kernel with three parameters: an address, a number, and a structure that contains
+/// another address.
 const PTX_OF_THREE: &[u8] = b".version 8.0\n.target sm_90\n.visible .entry three(\n\
     .param .u64 .ptr .global .align 1 three_0, .param .u32 three_1,\n\
     .param .align 8 .b8 three_2[16]\n) { ret; }\n\0";
 
-/// Returns an ELF file that states the same parameters, last one first as compilers write them.
+/// Returns an ELF file that states the parameters of [`PTX_OF_THREE`]. The last parameter comes
+/// first, as compilers write it.
 fn cubin_of_three() -> Vec<u8> {
     let names = b"\0.nv.info.three\0";
     let mut attributes = vec![1, 0x50, 0, 0];
@@ -267,7 +269,8 @@ fn cubin_of_three() -> Vec<u8> {
     file
 }
 
-/// Returns a fat binary with a PTX text that is compressed by the given flag, and the ELF file.
+/// Returns a fat binary with two entries: a PTX text with the compression flag `compressed`, and
+/// the ELF file.
 fn fat_binary_of_three(compressed: u64) -> Vec<u8> {
     let mut entries = Vec::new();
     for (kind, flags, content) in
@@ -285,7 +288,8 @@ fn fat_binary_of_three(compressed: u64) -> Vec<u8> {
     [&FAT_BINARY[..8], &size, &entries].concat()
 }
 
-/// Launches `three` with an address, and another one in its structure.
+/// Launches the kernel `three` with one address as its first argument, and another address in its
+/// structure.
 fn launch_three(gpu: &Emulator, function: CUfunction, stream: CUstream, first: u64, inner: u64) {
     let (mut first, mut number, mut structure) = (first, 5_u32, [9, inner]);
     let mut arguments =
@@ -316,7 +320,7 @@ fn argument_of_a_kernel_reads_zero() {
 fn unknown_parameters_change_nothing() {
     let mut damaged = cubin_of_three();
     damaged[40] = 0xff;
-    // By LZ4 and by Zstandard, as the two tools of CUDA compress.
+    // The flags are for LZ4 and for Zstandard, with which CUDA's two tools compress.
     for image in [fat_binary_of_three(0x2000), fat_binary_of_three(0x8000), damaged] {
         let gpu = no_op();
         let function = load(&gpu, &image, c"three");
@@ -345,7 +349,7 @@ fn argument_in_a_buffer_reads_zero() {
     let (none, extra, stream) = (ptr::null_mut(), extra.as_mut_ptr(), CUstream::NULL);
     let code = call!(gpu, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, none, extra));
     assert_eq!(code, OK);
-    // The third word is past the buffer's end.
+    // The third word is beyond the end of the buffer.
     assert_eq!(read(&gpu, &blocks), [7, 0]);
 }
 
@@ -360,7 +364,7 @@ fn kernel_changes_its_block_alone() {
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, at + 516, 1);
     assert_eq!(read(&gpu, &parts), [7, 0, 0, 7]);
-    // Without a block, the rest of the allocation.
+    // If no block is known, the rest of the allocation reads as zero.
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, 1, at + 1536);
     assert_eq!(read(&gpu, &parts), [7, 7, 7, 0]);
@@ -392,11 +396,11 @@ fn reported_change_reads_zero_after_launches() {
     let gpu = no_op();
     let function = load(&gpu, CUBIN, c"any");
     let blocks = [0; 2].map(|_| allocate(&gpu, 512));
-    // A framework reports a copy into its memory as a change, too.
+    // A framework also reports a copy into its memory as a change.
     upload(&gpu, &blocks);
     gpu.changed(blocks[0], 4);
     assert_eq!(read(&gpu, &blocks), [7, 7]);
-    // The copy wrote a part of the range.
+    // The copy wrote only a part of this range.
     gpu.changed(blocks[0], 8);
     assert_eq!(read(&gpu, &blocks), [0, 7]);
     assert_eq!(launch(&gpu, function, 1, 1), OK);
@@ -427,7 +431,7 @@ fn read(gpu: &Emulator, addresses: &[u64]) -> Vec<u32> {
 fn freed_memory_keeps_no_upload() {
     let gpu = no_op();
     for bytes in [512, 3 * MIB] {
-        // Small allocations share a granule. It stays as long as the first one is live.
+        // Small allocations share a granule. The granule stays as long as `_kept` is live.
         let _kept = allocate(&gpu, 512);
         let first = allocate(&gpu, bytes);
         upload(&gpu, &[first]);
@@ -454,7 +458,7 @@ fn part_handed_out_again_reads_zero() {
     assert_eq!(read(&gpu, &parts), [0, 0, 7]);
     upload(&gpu, &parts);
     assert_eq!(read(&gpu, &parts), [7, 7, 7]);
-    // Addresses that no allocation has, and more bytes than it has.
+    // The first two ranges belong to no allocation. The third range extends beyond its allocation.
     gpu.handed_out(0, 512);
     gpu.handed_out(u64::MAX, u64::MAX);
     gpu.handed_out(at + 512, u64::MAX);
@@ -472,7 +476,7 @@ fn reused_mapped_part_reads_zero() {
     };
     let mut at = 0;
     assert_eq!(call!(gpu, cuMemAddressReserve(&mut at, 4 * PIECE, 0, 0, 0)), OK);
-    // The third of four pieces has no memory.
+    // The third of the four pieces has no memory.
     let pieces = [0, 1, 3].map(|piece| at + (piece * PIECE) as u64);
     for piece in pieces {
         let mut memory = 0;

@@ -1,4 +1,5 @@
-//! The probes of `gpuheap_driver::probe` on the emulator, also with each driver call failing.
+//! Runs the probes of `gpuheap_driver::probe` on the emulator, without failures and with a failure
+//! of each driver call.
 #![allow(clippy::unwrap_used)]
 
 use gpuheap_driver::probe::{self, PinnedMemory, Probe, ProbeError};
@@ -98,10 +99,10 @@ fn failed_probe_call_is_named() {
         let gpu = emulator(Profile::h200());
         gpu.set_faults(FaultPlan::fail_call(nth, code));
         let failed = run(&gpu);
-        // The drop reports its two calls to no one.
+        // The last two calls are made in a drop, which cannot report a failure.
         let is_told = nth <= calls - 2;
         assert_eq!(failed.first().map(DriverError::code), is_told.then_some(code), "call {nth}");
-        // One failed call is one failed probe.
+        // One failed call makes at most one probe fail.
         assert!(failed.len() <= 1, "call {nth}: {failed:?}");
     }
 }

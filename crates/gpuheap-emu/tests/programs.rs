@@ -1,7 +1,7 @@
-//! Random programs over several streams against a model that does everything at the call.
+//! Random programs on several streams, compared with a model that does all work during the call.
 //!
-//! A program with every wait in place reads equal bytes under every schedule. If one wait is left
-//! out, and two accesses are then unordered, the checker reports it.
+//! If all waits are in place, a program reads equal bytes under every schedule. If one wait is left
+//! out and two accesses are then unordered, the checks report them.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -20,10 +20,10 @@ macro_rules! ok {
 
 const STREAMS: usize = 3;
 const BUFFERS: usize = 3;
-/// More bytes than a page of the emulator has.
+/// Size of a buffer, bytes: larger than a page of the emulator.
 const BYTES: usize = 70_000;
 
-/// A step: runs on a stream, and uses the whole or parts of buffers.
+/// A step of a program. It runs on a stream and uses whole buffers or parts of them.
 #[derive(Clone, Debug)]
 enum Step {
     Fill {
@@ -57,7 +57,7 @@ impl Step {
         }
     }
 
-    /// Returns the buffers that the step uses, each with true if it writes the buffer. Waits are by
+    /// Returns the buffers that the step uses, each with true if the step writes it. Waits order
     /// whole buffers.
     fn uses(&self) -> Vec<(usize, bool)> {
         match *self {
@@ -99,7 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns the content of every buffer at the end, with each step done at its call.
+/// Returns the content of every buffer after the last step, if each step is done during its call.
 fn model(steps: &[Step]) -> Vec<Vec<u8>> {
     let mut buffers = vec![vec![0_u8; BYTES]; BUFFERS];
     for step in steps {
@@ -117,8 +117,8 @@ fn model(steps: &[Step]) -> Vec<Vec<u8>> {
     buffers
 }
 
-/// Returns the waits that steps need for earlier ones on other streams and that nothing else
-/// implies: `(step, the step waited for)`.
+/// Returns the waits that the steps need: a pair `(step, earlier step on another stream)` for each
+/// wait that nothing else implies.
 fn waits(steps: &[Step]) -> Vec<(usize, usize)> {
     let mut waits = Vec::new();
     for (index, step) in steps.iter().enumerate() {
@@ -193,7 +193,7 @@ fn schedules() -> Vec<Schedule> {
     all
 }
 
-/// Returns whether a later step is ordered after an earlier one by the streams and these waits.
+/// Returns whether the streams and these waits order the step `later` after the step `earlier`.
 fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usize) -> bool {
     let mut reached = HashSet::from([later]);
     for index in (0..=later).rev() {
@@ -210,7 +210,8 @@ fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usiz
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 60,
-        // Most waits of a random program are implied by others. Such draws are rejected.
+        // Other waits imply most waits of a random program. A draw is rejected if others imply the
+        // removed wait.
         max_global_rejects: 100_000,
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -238,7 +239,7 @@ proptest! {
         prop_assume!(!waits.is_empty());
         let (later, earlier) = waits.remove(which.index(waits.len()));
         prop_assume!(!ordered(&steps, &waits, earlier, later));
-        // After a renewal, the earlier step's buffer is another one, and no conflict is left.
+        // After a renewal, the buffer of the earlier step is another one, so no conflict is left.
         let renewed = steps[earlier + 1..later].iter().any(|step| matches!(step, Step::Renew { .. }));
         prop_assume!(!renewed);
         for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1)] {

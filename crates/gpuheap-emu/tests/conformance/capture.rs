@@ -38,7 +38,7 @@ fn status(gpu: &Gpu<'_>, stream: CUstream) -> Status {
     status
 }
 
-/// Sets which calls captures forbid this thread, and returns the previous setting.
+/// Sets the mode that decides which calls captures forbid this thread. Returns the previous mode.
 fn exchange(gpu: &Gpu<'_>, mut mode: Mode) -> Mode {
     ok!(gpu, cuThreadExchangeStreamCaptureMode(&mut mode));
     mode
@@ -237,7 +237,7 @@ fn captured_event_marks_no_work() {
         ok!(gpu, cuEventRecord(event, stream));
         end_well(gpu, stream);
         let captured = CUresult::ERROR_CAPTURED_EVENT;
-        // The driver of an H200 (580) returns `INVALID_VALUE` once the capture has ended.
+        // On an H200, driver 580 returns `INVALID_VALUE` once the capture has ended.
         let refused = [captured, CUresult::ERROR_INVALID_VALUE];
         assert!(refused.contains(&code!(gpu, cuEventQuery(event))));
         assert!(refused.contains(&code!(gpu, cuEventSynchronize(event))));
@@ -345,7 +345,7 @@ fn capture_query_leaves_capture_valid() {
         assert_eq!(implicit, CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
         assert_eq!(info(stream, &mut status), CUresult::SUCCESS);
         assert_eq!(status, Status::ACTIVE);
-        // Data of edges is not given without the nodes.
+        // Edge data is not returned unless the nodes are requested too.
         let mut edges = std::ptr::null();
         let alone = code!(
             gpu,
@@ -368,7 +368,7 @@ fn unknown_graph_flags_are_refused() {
         for (flags, expected) in [
             (1, CUresult::SUCCESS),
             (8, CUresult::SUCCESS),
-            // An upload names its stream, in another function.
+            // An upload needs a stream, which only another function takes.
             (2, CUresult::ERROR_INVALID_VALUE),
             (16, CUresult::ERROR_INVALID_VALUE),
         ] {
@@ -404,13 +404,13 @@ fn unknown_graph_flags_are_refused() {
     });
 }
 
-/// Counts the ends of a user object, whose data is the count.
+/// Counts that a user object ended. The object's data is the count.
 unsafe extern "C" fn count_end(data: *mut c_void) {
     // SAFETY: the data of each object here is a count that outlives the object.
     unsafe { &*data.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Makes the graph of a capture keep an object that counts its end.
+/// Makes the graph of a capture keep a user object. The object counts its own end in `ends`.
 fn keep(gpu: &Gpu<'_>, stream: CUstream, ends: &AtomicUsize) {
     let (mut status, mut graph, mut object) = (Status::NONE, CUgraph::NULL, CUuserObject::NULL);
     let (id, dependencies, count) = (null_mut(), null_mut(), null_mut());
@@ -420,7 +420,8 @@ fn keep(gpu: &Gpu<'_>, stream: CUstream, ends: &AtomicUsize) {
     ok!(gpu, cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
 }
 
-/// A driver calls the end on a thread of its own, some time after.
+/// Waits until `count` objects have ended. A driver calls the functions of ended objects on another
+/// thread, some time later.
 fn await_ends(ends: &AtomicUsize, count: usize) {
     let late = Instant::now() + Duration::from_secs(30);
     while ends.load(Ordering::SeqCst) != count && Instant::now() < late {

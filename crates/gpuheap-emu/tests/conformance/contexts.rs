@@ -166,8 +166,8 @@ fn context_flags_can_be_set() {
     });
 }
 
-/// Compares everything that can be seen of live pool memory over a reset in one value, so that a
-/// different driver shows its differences.
+/// Compares all visible properties of live pool memory before and after a reset, as one value. If a
+/// driver differs, the failure shows every difference.
 #[test]
 fn live_pool_memory_survives_reset() {
     on_every_driver_unchecked(|gpu| {

@@ -13,7 +13,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 #[test]
 fn copied_bytes_come_back_equal() {
     on_every_driver(|gpu| {
-        // The sizes go across the emulator's pages and the driver's granules.
+        // The sizes cross borders of the emulator's pages and of the driver's granules.
         for bytes in [1, 7, 4096, 65_536, 65_537, 3 << 20] {
             let data = pattern(bytes);
             let (a, b) = (gpu.allocate(bytes), gpu.allocate(bytes));
@@ -56,7 +56,7 @@ fn fills_write_words_of_their_size() {
             .for_each(|word| word.copy_from_slice(&[4, 5, 6, 7]));
         assert_eq!(gpu.download(a, bytes), expected);
         let b = gpu.allocate(bytes);
-        // The copy's source and target lie at different offsets in a page.
+        // The source and the target of the copy have different offsets in a page.
         ok!(gpu, cuMemsetD8_v2(b, 9, bytes));
         ok!(gpu, cuMemcpyDtoD_v2(b + 3, a + 1, bytes - 3));
         assert_eq!(gpu.download(b + 3, bytes - 3), expected[1..bytes - 2]);

@@ -1,5 +1,5 @@
-//! The table of functions, compared with the machine's driver. The emulator in a process exports no
-//! symbols to compare.
+//! Compares the table of functions with the driver of the machine. The emulator inside a process
+//! exports no symbols to compare.
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
@@ -7,7 +7,8 @@ use std::ptr;
 use gpuheap_driver::*;
 use libloading::Library;
 
-/// Flags of `cuGetProcAddress` for the legacy default stream, and for one for each thread.
+/// Flags of `cuGetProcAddress`: one for the legacy default stream, one for a default stream of each
+/// thread.
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
@@ -35,8 +36,8 @@ fn table_matches_real_driver() {
     assert!(wrong.is_empty(), "{}:\n{}", driver.describe(), wrong.join("\n"));
 }
 
-/// Asserts that the driver exports a symbol, finds it at the version that brought it, and does not
-/// find it at the version before.
+/// Asserts that the driver exports a symbol. Also asserts that the driver finds the symbol at its
+/// first version, and does not find it at the version before.
 fn compare(
     driver: &LibCuda,
     library: &Library,

@@ -66,7 +66,8 @@ fn wait_uses_last_earlier_record() {
         ok!(gpu, cuMemsetD8Async(a, 1, 4096, one));
         ok!(gpu, cuEventRecord(event, one));
         ok!(gpu, cuStreamWaitEvent(two, event, 0));
-        // The event is recorded again elsewhere and destroyed. The wait does not change.
+        // The event is recorded again on another stream and destroyed. The earlier wait does not
+        // change.
         ok!(gpu, cuEventRecord(event, two));
         ok!(gpu, cuEventDestroy_v2(event));
         ok!(gpu, cuMemcpyDtoDAsync_v2(b, a, 4096, two));

@@ -1,4 +1,4 @@
-//! Pools of the host's memory and of managed memory.
+//! Pools of host memory and of managed memory.
 
 use std::ffi::{c_int, c_void};
 
@@ -18,7 +18,7 @@ fn at(kind: L, id: c_int) -> CUmemLocation {
     CUmemLocation { kind, id }
 }
 
-/// Creates a pool of a kind of memory at a location.
+/// Creates a pool for one kind of memory at a location.
 fn create(gpu: &Gpu<'_>, kind: c_int, location: CUmemLocation) -> Result<CUmemoryPool, CUresult> {
     let mut pool = CUmemoryPool::NULL;
     let properties = CUmemPoolProps { kind, location, ..CUmemPoolProps::device(gpu.device) };
@@ -80,7 +80,7 @@ fn host_pool_memory_is_shared() {
             let memory = if managed { CUmemorytype::DEVICE } else { CUmemorytype::HOST };
             assert_eq!(number(gpu, A::MEMORY_TYPE, pointer), Some(memory.0 as u64));
             assert_eq!(number(gpu, A::IS_MANAGED, pointer), Some(u64::from(managed)));
-            // A device does not see the host's memory before it has access.
+            // A device sees memory of a host pool only after it got access.
             let seen = number(gpu, A::DEVICE_POINTER, pointer);
             assert_eq!(seen, managed.then_some(pointer));
             let all = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -90,7 +90,7 @@ fn host_pool_memory_is_shared() {
             assert_eq!(reserved(gpu, pool), 64 * MIB);
             ok!(gpu, cuMemsetD8Async(pointer, 7, 1000, stream));
             ok!(gpu, cuStreamSynchronize(stream));
-            // SAFETY: the pool gave these 1000 bytes, and the fill is done.
+            // SAFETY: the pool allocated these 1000 bytes, and the fill is done.
             let bytes = unsafe {
                 let start = std::ptr::with_exposed_provenance_mut::<u8>(pointer as usize);
                 std::slice::from_raw_parts_mut(start, 1000)
@@ -101,7 +101,8 @@ fn host_pool_memory_is_shared() {
             let target = data.as_mut_ptr().expose_provenance() as u64;
             ok!(gpu, cuMemcpy(target, pointer, 1000));
             assert_eq!(data, [9; 1000]);
-            // Calls that say which side is a device's see pinned memory as the host's.
+            // Functions that state which side is device memory refuse pinned memory of a pool as
+            // that side.
             let code = if managed { CUresult::SUCCESS } else { INVALID };
             let on_host = std::ptr::with_exposed_provenance_mut::<c_void>(pointer as usize);
             let device = gpu.allocate(1000);
@@ -148,7 +149,7 @@ fn each_location_has_pools() {
         };
         let pools: std::collections::HashSet<_> = places.map(default).into_iter().collect();
         assert_eq!(pools.len(), places.len(), "a pool for each");
-        // The host's number means nothing.
+        // The id of a host location has no meaning.
         assert_eq!(default((PINNED, at(L::HOST, 5))), default((PINNED, at(L::HOST, 0))));
         for place in places {
             let (kind, mut location) = place;

@@ -1,5 +1,6 @@
-//! Every kernel of gpuheap, launched through the driver. It gives the result of its Rust on equal
-//! bytes, and changes no others. On a GPU, this compares the PTX with the Rust.
+//! Launches every kernel of gpuheap through the driver. A kernel must give the same result as its
+//! Rust version on equal bytes, and change no other bytes. On a GPU, this compares the PTX with the
+//! Rust code.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -94,8 +95,8 @@ impl<'g, 'd> Bench<'g, 'd> {
         assert_eq!(code, CUresult::SUCCESS, "{launch:?}");
     }
 
-    /// Uploads the image, launches, and compares every byte with the Rust. In the ranges of floats
-    /// that the case names, any NaN equals any other.
+    /// Uploads the image, launches the kernels, and compares every byte with the result of the Rust
+    /// code. `floats` names ranges of floats in which any NaN equals any other NaN.
     fn compare(&self, image: Image, floats: &[(usize, Type, usize)], launches: &[Launch]) {
         self.gpu.upload(self.arena, &image.bytes);
         let mut expected = image;
@@ -135,7 +136,8 @@ fn c_text(text: String) -> CString {
     CString::new(text).unwrap()
 }
 
-/// Content of the start of the arena, and a copy of it for the kernels in Rust.
+/// Content of the start of the arena. It is uploaded to the device, and the Rust kernels change a
+/// copy of it.
 #[derive(Clone)]
 struct Image {
     base: u64,
@@ -147,8 +149,8 @@ impl Image {
         Image { base: bench.arena, bytes: Vec::new() }
     }
 
-    /// Appends bytes `off` bytes off a multiple of 64, with other bytes around them, and returns
-    /// their offset.
+    /// Appends `data` at an offset of `off` bytes from a multiple of 64, with other bytes around
+    /// it. Returns the offset in the image.
     fn put(&mut self, off: usize, data: &[u8]) -> usize {
         let place = self.bytes.len().next_multiple_of(64) + 64 + off;
         self.bytes.resize(place, 0xa5);
@@ -184,7 +186,7 @@ impl Memory for Image {
     }
 }
 
-/// Replaces all NaNs by one NaN.
+/// Replaces each NaN by the same NaN.
 fn same_nans(bytes: &mut [u8], of: Type) {
     for element in bytes.chunks_exact_mut(of.size()) {
         if of == Type::F32 && f32::from_le_bytes((&*element).try_into().unwrap()).is_nan() {
@@ -208,7 +210,7 @@ impl Random {
     }
 }
 
-/// Returns the bits of values at which mistakes show.
+/// Returns the bits of boundary values, at which mistakes are likely.
 fn edges(of: Type) -> Vec<u64> {
     if !of.is_float() {
         let top = 1_u64 << (8 * of.size() - 1);
@@ -222,7 +224,7 @@ fn edges(of: Type) -> Vec<u64> {
     }
     let mut values =
         vec![0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 0.1, 10.0, 1e10, f64::INFINITY, f64::NAN];
-    // The limits of the integer types, and the values next to them.
+    // These values are the limits of the integer types, and the values next to the limits.
     for bits in [7, 8, 15, 16, 24, 31, 32, 53, 63, 64] {
         let limit = 2.0_f64.powi(bits);
         values.extend([limit - 1.0, limit - 0.5, limit, limit + 0.5, limit + 1.0]);
@@ -256,7 +258,7 @@ fn edges(of: Type) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Returns edges and random bits in turn.
+/// Returns boundary values and random bits, alternating.
 fn wild(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     let edges = edges(of);
     let mut bytes = Vec::new();
@@ -271,7 +273,7 @@ fn wild(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Returns finite values whose sum depends on the order.
+/// Returns finite values whose sum depends on the order of addition.
 fn finite(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
@@ -287,7 +289,8 @@ fn finite(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Returns all pairs of edges, then pairs of random bits: the left and the right sides.
+/// Returns two arrays, for the left and the right operands: first all pairs of boundary values,
+/// then pairs of random bits.
 fn pairs(of: Type, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     let edges = edges(of);
     let (mut left, mut right) = (Vec::new(), Vec::new());
@@ -307,7 +310,7 @@ fn pairs(of: Type, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     (left, right)
 }
 
-/// Returns the operations with two operands, of all types that have them.
+/// Returns all operations with two operands, each with every type that supports it.
 fn operations() -> Vec<(Does, Type)> {
     let mut all = Vec::new();
     for &of in Type::ALL {
@@ -346,7 +349,8 @@ fn flat(bench: &Bench<'_, '_>) {
     for (does, of) in operations() {
         let (left, right) = pairs(of, &mut random);
         let out_of = does.output(of);
-        // The offsets of the arrays from a multiple of 64 bytes, and the number of elements.
+        // Each case: the offsets of the arrays from a multiple of 64 bytes, and the number of
+        // elements.
         let all = left.len() / of.size();
         let cases = [
             ([0, 0, 0], all),
@@ -367,7 +371,7 @@ fn flat(bench: &Bench<'_, '_>) {
             let launches = does.plan(of, &[count], image.address(out), [left, right]);
             bench.compare(image, &[(out, out_of, count)], &launches);
         }
-        // The operation also runs in place, if the types allow.
+        // If the types allow, the operation also runs in place.
         if out_of == of {
             let mut image = Image::new(bench);
             let [a, b] = [image.put(0, &left), image.put(0, &right)];
@@ -394,7 +398,7 @@ fn flat(bench: &Bench<'_, '_>) {
     }
 }
 
-/// Returns an image with an output and two inputs, each some elements off.
+/// Returns an image with an output and two inputs, each offset by some elements.
 fn operands(
     bench: &Bench<'_, '_>,
     of: Type,
@@ -435,7 +439,7 @@ fn one_operand(bench: &Bench<'_, '_>) {
 fn strided(bench: &Bench<'_, '_>) {
     let mut random = Random(3);
     let ten = [2, 3, 2, 2, 2, 3, 2, 2, 2, 2];
-    // Broadcasts alternate, so that no two axes can be joined.
+    // Broadcast axes alternate between the inputs, so that no two axes can be joined.
     let odd = [2304, 0, 384, 0, 96, 0, 16, 0, 4, 0];
     let even = [0, 768, 0, 192, 0, 32, 0, 8, 0, 2];
     type Case<'a> = (&'a [usize], &'a [isize], &'a [isize]);
@@ -486,7 +490,7 @@ fn strided(bench: &Bench<'_, '_>) {
     }
 }
 
-/// Returns the number of elements before and after the first one.
+/// Returns the number of elements that a strided array reaches before and after its first element.
 fn reach(shape: &[usize], strides: &[isize]) -> (usize, usize) {
     let mut reach = (0, 0);
     for (&length, &stride) in shape.iter().zip(strides) {
@@ -589,7 +593,8 @@ fn reductions(bench: &Bench<'_, '_>) {
                     let count = outer * n * inner;
                     for is_wild in [false, true] {
                         let make = if is_wild { wild } else { finite };
-                        // Without NaNs, the smallest and the largest value show more.
+                        // If `is_wild` is false, the values contain no NaN, because a NaN hides the
+                        // smallest and the largest value.
                         let mut values = make(of, count, &mut random);
                         if matches!(op, Reduction::Any | Reduction::All) && count % 2 == 0 {
                             values.fill(u8::from(op == Reduction::All));
@@ -598,7 +603,7 @@ fn reductions(bench: &Bench<'_, '_>) {
                     }
                 }
             }
-            // This case has zeros of both signs, and no others.
+            // This case contains zeros of both signs and no other values.
             if of.is_float() {
                 let zeros: Vec<u8> = (0..100_u64)
                     .flat_map(|i| {
@@ -644,18 +649,18 @@ fn groups(bench: &Bench<'_, '_>) {
     let types = Type::ALL.iter().copied();
     for of in types.map(Some).chain([None]) {
         for &key in Type::ALL.iter().filter(|key| key.is_integer()) {
-            // The last case has more sums than a block keeps in its own memory.
+            // The last case has more sums than fit into a block's shared memory.
             for (rows, inner, groups) in [(1, 1, 1), (5000, 1, 7), (999, 3, 100), (3000, 50, 120)] {
                 for is_bad in [false, true] {
                     let inner = if of.is_some() { inner } else { 1 };
-                    // A count needs more groups for that.
+                    // A count needs more groups to exceed the shared memory.
                     let groups = if of.is_none() && groups == 120 { 5000 } else { groups };
                     let bits = random.next();
                     let mut key_of = |row: usize| match (is_bad, row % 10) {
                         (true, 3) => u64::MAX,
                         (true, 5) => groups as u64,
                         (true, 7) => random.next() ^ bits,
-                        // Keys of few bits reach the first groups only.
+                        // A narrow key type can name only the first groups.
                         _ => random.next() % (groups as u64).min(1 << (8 * key.size() - 1)),
                     };
                     let keys: Vec<u8> = (0..rows)
@@ -681,7 +686,7 @@ fn sum_groups(
     let keys = image.put(0, keys);
     let count = rows * inner;
     let values = of.map(|of| {
-        // Sums of small whole numbers are exact in every order.
+        // Sums of small whole numbers are exact in any order.
         let values: Vec<u8> = match of {
             Type::F32 => {
                 (0..count).flat_map(|_| ((random.next() % 64) as f32).to_le_bytes()).collect()
@@ -723,7 +728,7 @@ fn kernel_lives_until_module_unload() {
             code!(gpu, cuModuleGetGlobal_v2(&mut pointer, &mut bytes, module, c"other".as_ptr()));
         assert_eq!(code, CUresult::ERROR_NOT_FOUND);
 
-        // This case is on a stream and uses host memory.
+        // This case runs on a stream and uses host memory.
         let stream = gpu.stream();
         let pinned = gpu.pinned(64);
         pinned[..8].copy_from_slice(&[5, 0, 0, 0, 255, 255, 255, 255]);
@@ -733,14 +738,15 @@ fn kernel_lives_until_module_unload() {
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(pinned[32..40], [251, 255, 255, 255, 1, 0, 0, 0]);
 
-        // An empty grid, and a block of another size than the kernel requires.
+        // Each of these launches is refused: an empty grid, or a block of a size that the kernel
+        // does not allow.
         for (grid, block) in [(0, 256), (1, 128), (1, 2000)] {
             let wrong = Launch { grid, block, ..launch };
             let code = launch_with(gpu, function, &wrong, stream);
             assert_eq!(code, CUresult::ERROR_INVALID_VALUE, "{grid} x {block} on {}", gpu.name);
         }
         ok!(gpu, cuModuleUnload(module));
-        // A real driver follows stale handles.
+        // Only the emulator refuses stale handles. A real driver dereferences them.
         if emulated {
             assert_eq!(launch_with(gpu, function, &launch, stream), HANDLE);
             assert_eq!(code!(gpu, cuModuleUnload(module)), HANDLE);

@@ -1,7 +1,7 @@
-//! Behaviour of every driver, the emulated and the real one: one suite for both.
+//! Behaviour of every driver. One suite tests the emulated driver and the real one.
 //!
-//! The suite runs on the emulator under every schedule. With `GPUHEAP_TEST_DEVICE=cuda:0` it runs
-//! on that device instead. No test poisons a context.
+//! The suite runs on the emulator under every schedule. With `GPUHEAP_TEST_DEVICE=cuda:0`, it runs
+//! on that device instead. No test causes an error after which a context is unusable.
 #![allow(clippy::unwrap_used)]
 
 mod capture;

@@ -176,16 +176,16 @@ fn prefetch_batch_moves_each_group() {
         assert_eq!(prefetch(&[0, 2], &everywhere, pointers, stream), CUresult::SUCCESS);
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
-        // Attribute 8 is the number of the last prefetch's location. A batch keeps it.
+        // Attribute 8 is the id of the last prefetch's location. A batch keeps the id as given.
         let mut id = 99;
         ok!(gpu, cuMemRangeGetAttribute((&raw mut id).cast(), 4, 8, pointers[2], 2 * MIB));
         assert_eq!(id, 0);
-        // A group that does not begin after the one before it has no ranges.
+        // The third group does not begin after the second one, so it has no ranges.
         let three = [here, host, here];
         assert_eq!(prefetch(&[0, 2, 1], &three, pointers, stream), CUresult::SUCCESS);
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
-        // The ranges before a wrong one are moved.
+        // If a range is wrong, the ranges before it are still moved.
         let wrong = [pointers[0], 0, pointers[2]];
         assert_eq!(prefetch(&[0], &[host], wrong, stream), invalid);
         ok!(gpu, cuStreamSynchronize(stream));
@@ -227,11 +227,11 @@ fn host_advice_needs_no_node() {
             code!(gpu, cuMemAdvise_v2(pointer, 2 * MIB, advice, CUmemLocation { kind, id }))
         };
         let (good, invalid) = (CUresult::SUCCESS, CUresult::ERROR_INVALID_VALUE);
-        // Attributes 5 and 6 are the preferred location's kind and number.
+        // Attributes 5 and 6 are the kind and the id of the preferred location.
         assert_eq!([read(5), read(6)], [L::INVALID.0, -2]);
         assert_eq!(advise(SET_PREFERRED_LOCATION, L::HOST, 7), good);
         assert_eq!([read(PREFERRED_LOCATION), read(5), read(6)], [CU_DEVICE_CPU, L::HOST.0, -1]);
-        // Advice for a node is accepted and changes nothing.
+        // Advice for a NUMA node is accepted and has no effect.
         assert_eq!(advise(SET_PREFERRED_LOCATION, L::HOST_NUMA, 0), good);
         assert_eq!(advise(SET_READ_MOSTLY, L::HOST_NUMA, 0), good);
         assert_eq!([read(5), read(6), read(READ_MOSTLY)], [L::HOST.0, -1, 0]);
@@ -241,7 +241,7 @@ fn host_advice_needs_no_node() {
         assert_eq!(advise(SET_READ_MOSTLY, L::INVALID, 0), invalid);
         let first = code!(gpu, cuMemAdvise(pointer, 2 * MIB, SET_PREFERRED_LOCATION, 99));
         assert_eq!(first, CUresult::ERROR_INVALID_DEVICE);
-        // Attributes 7 and 8 are the last prefetch's.
+        // Attributes 7 and 8 are the kind and the id of the last prefetch's location.
         let current = CUmemLocation { kind: L::HOST_NUMA_CURRENT, id: 5 };
         ok!(gpu, cuMemPrefetchAsync_v2(pointer, 2 * MIB, current, 0, CUstream::NULL));
         assert_eq!([read(LAST_PREFETCH_LOCATION), read(7), read(8)], [CU_DEVICE_CPU, 4, 5]);

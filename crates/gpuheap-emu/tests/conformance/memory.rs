@@ -1,4 +1,4 @@
-//! Plain device memory: the memory that allocations take and return.
+//! Plain device memory, and how allocations and frees change the memory in use.
 
 use gpuheap_driver::*;
 
@@ -9,8 +9,8 @@ const MIB: usize = 1 << 20;
 #[test]
 fn device_memory_is_counted_by_granules() {
     on_every_driver(|gpu| {
-        // The size of each allocation, the count, and the mebibytes that the device then has in
-        // use.
+        // Each case: the size of an allocation in bytes, the number of allocations, and the memory
+        // that the device then has in use, MiB.
         for (bytes, count, mebibytes) in [
             (1, 24, 2),
             (512, 24, 2),
@@ -75,7 +75,7 @@ fn request_beyond_capacity_is_refused() {
     on_every_driver(|gpu| {
         let (mut free, mut total) = (0, 0);
         ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
-        // The real driver finds up to 60 MiB more than it reports as free.
+        // The real driver can allocate up to 60 MiB more than it reports as free.
         for bytes in [usize::MAX, 1 << 50, total, free + 256 * MIB] {
             let mut pointer = 0;
             assert_eq!(

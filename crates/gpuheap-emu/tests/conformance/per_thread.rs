@@ -1,5 +1,5 @@
-//! Threads' own default streams, and the legacy default stream. It takes their place on other
-//! threads.
+//! Default streams of single threads, and the legacy default stream. Threads without their own
+//! default stream use the legacy one.
 
 use std::ffi::c_void;
 use std::thread;
@@ -15,7 +15,8 @@ unsafe extern "C" fn nap(_data: *mut c_void) {
     thread::sleep(Duration::from_millis(20));
 }
 
-/// Enqueues a pause, so that later work of the stream is not done when another stream begins.
+/// Enqueues a pause, so that later work on this stream is not done when work on another stream
+/// begins.
 fn pause(gpu: &Gpu<'_>, stream: CUstream) {
     ok!(gpu, cuLaunchHostFunc(stream, Some(nap), std::ptr::null_mut()));
 }
@@ -25,7 +26,7 @@ fn write_late(gpu: &Gpu<'_>, target: CUdeviceptr, value: u8, stream: CUstream) {
     ok!(gpu, cuMemsetD8Async(target, value, BYTES, stream));
 }
 
-/// Runs `work` on a thread that has ended when this returns.
+/// Runs `work` on a new thread. The thread has ended when this function returns.
 fn on_a_thread(gpu: &Gpu<'_>, work: impl Fn() + Send + Sync) {
     let body = || {
         ok!(gpu, cuCtxSetCurrent(gpu.context));
@@ -34,7 +35,8 @@ fn on_a_thread(gpu: &Gpu<'_>, work: impl Fn() + Send + Sync) {
     thread::scope(|scope| scope.spawn(body).join().unwrap());
 }
 
-/// Two blocks, an event, and a non-blocking stream by which the work that the event covers shows.
+/// Two blocks, an event, and a non-blocking stream. The stream waits for the event and copies,
+/// which shows the work that the event covers.
 struct Scene<'g> {
     gpu: &'g Gpu<'g>,
     block: CUdeviceptr,

@@ -91,9 +91,9 @@ fn pool_grows_by_32_mib() {
     });
 }
 
-/// Near the end of its memory, the real driver takes and returns memory of its own. The test
-/// therefore does not use the free memory that it reports: the end is the first refusal, and the
-/// pool reports its own memory.
+/// If a device is nearly full, the real driver takes and returns memory for itself. The test
+/// therefore does not use the free memory that the driver reports. The device counts as full at the
+/// first refusal, and the pool reports its own memory.
 #[test]
 fn full_device_gives_pool_small_chunks() {
     const BLOCK: usize = 4 * MIB;
@@ -112,9 +112,9 @@ fn full_device_gives_pool_small_chunks() {
             }
         };
         assert_eq!(full, CUresult::ERROR_OUT_OF_MEMORY);
-        // The driver may keep some of the memory that it gets back, so one block may not suffice.
-        // On an H200, the allocation took less than a chunk on most days, and on others needed a
-        // whole one.
+        // The driver may keep some of the freed memory, so one freed block may not suffice. On an
+        // H200, the allocation needed less than a chunk of freed memory on most days, and a whole
+        // chunk on others.
         let mut freed = 0;
         let pooled = loop {
             gpu.free(blocks.pop().unwrap());

@@ -1,4 +1,4 @@
-//! Drivers that the suite runs on, and calls that must succeed.
+//! Drivers on which the suite runs, and macros for their calls.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock};
@@ -10,7 +10,7 @@ use gpuheap_emu::{Emulator, Options, Schedule};
 /// Calls a function of the driver and returns its code.
 macro_rules! code {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers. Handles may be stale: the driver finds that.
+        // SAFETY: the tests pass valid pointers. Handles may be stale, which the driver detects.
         unsafe { $gpu.driver.$function($($arg),*) }
     };
 }
@@ -32,18 +32,20 @@ pub(crate) struct Gpu<'d> {
     pub(crate) context: CUcontext,
 }
 
-/// Runs a test on the real device that the environment names, or on the emulator under every
-/// schedule.
+/// Runs a test on the real device that the environment names. If the environment names none, runs
+/// the test on the emulator under every schedule.
 pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
     run(true, test);
 }
 
-/// Runs a test of misuse on every driver. The emulator's checks would report it.
+/// Runs a test of misuse on every driver. The emulator's checks are off, because they would report
+/// the misuse.
 pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
     run(false, test);
 }
 
-/// Runs a long test without order between streams, on the emulator once.
+/// Runs a long test on the real device, or once on the emulator. The test must not depend on order
+/// between streams.
 pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     if std::env::var_os("GPUHEAP_TEST_DEVICE").is_some() {
         return run(true, test);
@@ -58,9 +60,9 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
         let ordinal = wanted.strip_prefix("cuda:").expect("GPUHEAP_TEST_DEVICE is cuda:N");
         static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
         let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));
-        // The tests run one at a time, because they look at the device's free memory.
+        // The tests run one at a time, because they compare the device's free memory.
         let real = real.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // A failed test may have left memory behind.
+        // A failed test may have left memory allocated, so the context is reset.
         // SAFETY: no other test runs.
         assert!(unsafe { real.cuDevicePrimaryCtxReset_v2(ordinal.parse().unwrap()) }.is_success());
         return with_context(&*real, wanted.clone(), ordinal.parse().unwrap(), &test);
@@ -127,11 +129,12 @@ impl Gpu<'_> {
         data
     }
 
-    /// Returns pinned memory as a slice. The driver owns it.
+    /// Returns pinned memory of the driver as a slice.
     pub(crate) fn pinned<'m>(&self, bytes: usize) -> &'m mut [u8] {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         ok!(self, cuMemAllocHost_v2(&mut pointer, bytes));
-        // SAFETY: the driver just gave this block. Tests free it at their end or not at all.
+        // SAFETY: the driver has just allocated this block. Tests free the block at their end or
+        // not at all.
         unsafe {
             std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes);
             std::slice::from_raw_parts_mut(pointer.cast(), bytes)

@@ -38,7 +38,7 @@ fn remapped_memory_keeps_its_content() {
         ok!(gpu, cuMemMap(va, 8 * MIB, 0, a, 0));
         ok!(gpu, cuMemMap(va + 8 * M, 4 * MIB, 0, b, 0));
         assert_eq!(allow(gpu, va, 12 * MIB), CUresult::SUCCESS);
-        // The bytes go across the border between the two mappings.
+        // The bytes cross the border between the two mappings.
         let data: Vec<u8> = (0..2 * MIB).map(|i| (i / 3) as u8).collect();
         gpu.upload(va + 7 * M, &data);
         assert_eq!(gpu.download(va + 7 * M, 2 * MIB), data);
@@ -175,7 +175,7 @@ fn wrong_physical_properties_are_refused() {
             (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::HOST_NUMA, 99), 0, invalid),
             (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::HOST_NUMA_CURRENT, 0), 0, invalid),
             (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::HOST, 0), 1, invalid),
-            // Handles of Windows.
+            // These handle types exist only on Windows.
             (CU_MEM_ALLOCATION_TYPE_PINNED, plain.location, 2, invalid),
             (CU_MEM_ALLOCATION_TYPE_PINNED, plain.location, 4, invalid),
         ] {
@@ -185,7 +185,7 @@ fn wrong_physical_properties_are_refused() {
             let (mut handle, mut granularity) = (0, 0);
             let code = code!(gpu, cuMemCreate(&mut handle, 2 * MIB, &properties, 0));
             assert_eq!(code, expected, "{properties:?}");
-            // The granularity is the same for any properties.
+            // The granularity is the same for all properties.
             ok!(gpu, cuMemGetAllocationGranularity(&mut granularity, &properties, 0));
             assert_eq!(granularity, 2 * MIB);
         }
@@ -210,7 +210,7 @@ fn mapped_memory_refuses_host_access() {
             let access = CUmemAccessDesc { location, flags };
             assert_eq!(code!(gpu, cuMemSetAccess(va, 2 * MIB, &access, 1)), expected, "{kind:?}");
         }
-        // Mapped memory without access has neither a device's address nor the host's.
+        // If memory is mapped without access, it has neither a device address nor a host address.
         let mut host = 9_u64;
         let mut attribute = CUpointer_attribute::HOST_POINTER;
         let mut data = [(&raw mut host).cast()];

@@ -1,9 +1,9 @@
-//! The emulated libraries, built and put where a loader finds them.
+//! The emulated libraries: builds them and puts them where a loader finds them.
 //!
-//! Cargo builds a cdylib for none of its package's tests: a test's dependency must be a library
-//! that Rust code can link. These libraries must never be linked into a Rust program, because they
-//! would replace the real ones for that program's other users. So the tests build them with the
-//! cargo that runs them.
+//! Cargo builds no cdylib for the tests of a package, because a dependency of a test must be a
+//! library that Rust code can link. These libraries must never be linked into a Rust program,
+//! because they would replace the real libraries for that program's other users. So the tests build
+//! them with the cargo that runs the tests.
 #![allow(dead_code, reason = "each suite uses its own part")]
 
 use std::path::{Path, PathBuf};
@@ -27,15 +27,15 @@ pub(crate) static LIBRARIES: Emulated = Emulated::new(
     "libgpuheap_emu_libraries.so",
 );
 
-/// The runtime over an emulated driver.
+/// The CUDA runtime on top of an emulated driver.
 pub(crate) static CUDART: Emulated =
     Emulated::new("gpuheap-emu-cudart", "libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so");
 
-/// The drop-in.
+/// The drop-in library, gpuheap-malloc.
 pub(crate) static MALLOC: Emulated =
     Emulated::new("gpuheap-malloc", "libgpuheap_malloc.so", "libgpuheap_malloc.so");
 
-/// The C interface.
+/// The library of gpuheap's C interface.
 pub(crate) static CAPI: Emulated =
     Emulated::new("gpuheap-capi", "libgpuheap_capi.so", "libgpuheap_capi.so");
 
@@ -43,12 +43,12 @@ pub(crate) static CAPI: Emulated =
 pub(crate) struct Emulated {
     package: &'static str,
     file: &'static str,
-    /// The name that loaders look for.
+    /// File name that loaders search for.
     name: &'static str,
     built: OnceLock<PathBuf>,
 }
 
-/// Returns a folder that holds these libraries and nothing else.
+/// Returns a folder that contains these libraries and nothing else.
 pub(crate) fn folder(libraries: &[&Emulated]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for library in libraries {
@@ -58,7 +58,7 @@ pub(crate) fn folder(libraries: &[&Emulated]) -> TempDir {
 }
 
 /// Returns a command for `program` whose loader finds the libraries in `folder` before any others.
-/// Neither the emulator's variables nor the driver's choice of devices are set, except by
+/// The emulator's variables and the driver's choice of devices are unset, except for those in
 /// `variables`.
 pub(crate) fn command(program: &Path, folder: &TempDir, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program);
@@ -87,7 +87,7 @@ pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str,
     ignored_test(name, folder, variables).output().unwrap()
 }
 
-/// Returns the output of a program. It must succeed and write nothing to stderr.
+/// Returns the output of a program. Asserts that the program succeeded and wrote nothing to stderr.
 pub(crate) fn quiet_success(output: Output) -> String {
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -101,11 +101,11 @@ impl Emulated {
         Self { package, file, name, built: OnceLock::new() }
     }
 
-    /// Returns the library's file. It is built once in each test binary.
+    /// Returns the library's file. Builds the file once in each test binary.
     fn built(&self) -> &Path {
         self.built.get_or_init(|| {
-            // Cargo gives integration tests the folder TARGET/tmp; a test binary lies in
-            // TARGET/PROFILE/deps, where the profile "dev" is called "debug".
+            // Cargo gives integration tests the folder TARGET/tmp. A test binary is in
+            // TARGET/PROFILE/deps, where the folder of the profile "dev" is called "debug".
             let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
             let this = std::env::current_exe().unwrap();
             let profile = this.ancestors().nth(2).unwrap().file_name().unwrap().to_str().unwrap();
