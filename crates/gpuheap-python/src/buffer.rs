@@ -24,7 +24,7 @@ use crate::scope::{Counts, Holder};
 pub(crate) struct Buffer {
     address: u64,
     bytes: u64,
-    /// Handle of the stream.
+    /// Handle of the stream that the memory was allocated on.
     stream: usize,
     /// `true` after the first read of the buffer's address through the CUDA array interface. The
     /// reader holds this object.
@@ -195,7 +195,8 @@ impl Buffer {
         state.give_back(py)
     }
 
-    /// Names another stream that uses the memory. `free` then waits for that stream's work.
+    /// Names another stream that uses the memory. The free is then ordered after that stream's
+    /// work.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let memory = self.share(py)?;

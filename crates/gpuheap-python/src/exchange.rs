@@ -17,7 +17,7 @@ use crate::kind::{Kind, MOST_AXES, index_of};
 use crate::owner::{Owner, Place};
 use crate::reserve;
 
-/// `kDLCUDA`.
+/// DLPack's device type `kDLCUDA`: memory of a GPU.
 pub(crate) const DL_CUDA: i32 = 2;
 /// `kDLCUDAHost` and `kDLCUDAManaged`: host memory that the device can address.
 pub(crate) const DL_CUDA_HOST: i32 = 3;
@@ -29,7 +29,7 @@ pub(crate) const DL_INT: u8 = 0;
 pub(crate) const DL_UINT: u8 = 1;
 pub(crate) const DL_FLOAT: u8 = 2;
 pub(crate) const DL_BOOL: u8 = 6;
-/// `DLPACK_FLAG_BITMASK_READ_ONLY`.
+/// DLPack's flag `DLPACK_FLAG_BITMASK_READ_ONLY`.
 pub(crate) const READ_ONLY: u64 = 1;
 
 /// Memory that is handed to another library, with its description.
@@ -61,7 +61,7 @@ pub(crate) struct Shown {
     known: Mutex<BTreeMap<(Place, u64), ShownMemory>>,
 }
 
-/// Size in bytes, and the memory.
+/// Size of the memory in bytes, and a weak reference to the memory.
 type ShownMemory = (u64, Weak<dyn Lent>);
 
 impl Shown {
@@ -263,7 +263,7 @@ pub(crate) trait Managed: Sized + 'static {
 /// The producer's function that releases a managed tensor.
 type Deleter<M> = unsafe extern "C" fn(*mut M);
 
-/// `DLManagedTensor`.
+/// DLPack's struct `DLManagedTensor`, which has no version.
 #[repr(C)]
 pub(crate) struct Plain {
     tensor: DlTensor,
@@ -271,7 +271,7 @@ pub(crate) struct Plain {
     deleter: Option<Deleter<Plain>>,
 }
 
-/// `DLManagedTensorVersioned`, version 1.0.
+/// DLPack's struct `DLManagedTensorVersioned`, version 1.0.
 #[repr(C)]
 pub(crate) struct Versioned {
     major: u32,
@@ -387,7 +387,7 @@ pub(crate) struct Described {
     pub(crate) is_read_only: bool,
 }
 
-/// Returns an error if the strides leave gaps. Strides count units of `unit`.
+/// Returns an error if the strides leave gaps. `unit` is the stride between adjacent elements.
 pub(crate) fn check_strides(shape: &[usize], strides: &[i64], unit: usize) -> PyResult<()> {
     let mut expected = unit as i64;
     let mut is_plain = strides.len() == shape.len();
@@ -497,7 +497,7 @@ impl<M: Managed> Foreign<M> {
         (tensor.device_type, tensor.device_id)
     }
 
-    /// Returns a value that releases the tensor. Call it only after the tensor was consumed.
+    /// Returns the value that releases the tensor. Use it only after the tensor was consumed.
     pub(crate) fn end(&self) -> End<M> {
         End(self.0)
     }
@@ -512,7 +512,7 @@ impl<M: Managed> Foreign<M> {
     }
 }
 
-/// The duty to release a consumed tensor.
+/// A consumed tensor, which [`call`](End::call) releases.
 pub(crate) struct End<M>(*mut M);
 
 // SAFETY: by the protocol, a deleter may be called on any thread.

@@ -26,11 +26,11 @@ use crate::owner::Owner;
 /// Makes an array over another library's memory, without a copy. `source` has `__dlpack__`
 /// (PyTorch, CuPy, JAX, gpuheap) or `__cuda_array_interface__` (Numba).
 ///
-/// `heap` allocates the results of operations on the array. It must be on the memory's device.
-/// Without `heap`, a gpuheap array or buffer keeps its own heap, and other objects use the default
-/// heap. `stream` waits for the library's work, and orders the first use of the array. The library
-/// keeps the memory until the array is freed and the work on it has completed. That free waits for
-/// the work.
+/// `heap` allocates the results of operations on the array. It must belong to the memory's device.
+/// Without `heap`, the results of a gpuheap array or buffer come from its own heap, and those of
+/// other objects from the default heap. `stream` waits for the library's work, and orders the first
+/// use of the array. The library keeps the memory until the array is freed and the work on it has
+/// completed. That free waits for the work.
 ///
 /// Page-locked and managed memory is accepted too. Pageable host memory, strides with gaps, and
 /// other element types raise `BufferError`.
@@ -119,7 +119,8 @@ fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Calls `__dlpack__` so that `stream` waits for the library's work. For page-locked memory,
-/// libraries refuse a stream. Without one, they make the default stream wait for their work.
+/// libraries refuse a stream. If no stream is passed, they make the default stream wait for their
+/// work.
 fn capsule_of<'py>(
     source: &Bound<'py, PyAny>,
     stream: Option<&Stream>,

@@ -131,8 +131,8 @@ impl Heap {
     }
 
     /// Allocates pinned host memory. Copies between this memory and the device need no staging
-    /// buffer. NumPy reads and writes it in place: `numpy.frombuffer(memoryview(heap.pinned(800)),
-    /// "f8")`.
+    /// buffer. NumPy reads and writes it in place:
+    /// `numpy.frombuffer(memoryview(heap.pinned(800)), "f8")`.
     fn pinned<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Pinned, nbytes.length())
     }
@@ -286,8 +286,8 @@ impl Heap {
         Ok((word, in_python(fit.to_string())))
     }
 
-    /// The lines that hold memory, most bytes first. Each is `(file, line, function, allocations,
-    /// bytes, threads)`. Needs `track="lines"`.
+    /// The lines that hold memory, most bytes first, as tuples
+    /// `(file, line, function, allocations, bytes, threads)`. Needs `track="lines"`.
     fn _outstanding<'py>(&self, py: Python<'py>) -> PyResult<Vec<LineMemory<'py>>> {
         self.check_tracks(py)?;
         self.owner.lines.outstanding(py)

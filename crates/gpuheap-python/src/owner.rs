@@ -60,7 +60,7 @@ impl Owner {
         self.tracks
     }
 
-    /// Returns the stream that `given` names. If it is `None`, returns the default stream.
+    /// Returns the stream that `given` names. If `given` is `None`, returns the default stream.
     pub(crate) fn stream(
         &self,
         py: Python<'_>,
@@ -83,8 +83,8 @@ impl Owner {
         }
     }
 
-    /// Allocates for Python. Releases the interpreter's lock unless the thread's cache serves the
-    /// request.
+    /// Allocates for Python. If the thread's cache serves the request, keeps the interpreter's
+    /// lock; otherwise releases it.
     pub(crate) fn allocate(
         &self,
         py: Python<'_>,

@@ -132,12 +132,12 @@ fn free(part: *mut u8, size: usize) {
 // function unwinds.
 unsafe impl GlobalAlloc for Reserving {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the contract of `GlobalAlloc::alloc`: the size of `layout` is not zero.
+        // SAFETY: by the contract of `GlobalAlloc::alloc`, the size of `layout` is not zero.
         self.served(layout.size(), || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the contract of `GlobalAlloc::alloc_zeroed`: the size of `layout` is not zero.
+        // SAFETY: by the contract of `GlobalAlloc::alloc_zeroed`, the size of `layout` is not zero.
         self.served(layout.size(), || unsafe { System.alloc_zeroed(layout) })
     }
 

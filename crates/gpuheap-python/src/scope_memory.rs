@@ -99,7 +99,7 @@ fn holder_of(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
 
 /// The scope that an object's memory is charged to.
 enum Charged {
-    /// The innermost scope.
+    /// The innermost charged scope. Its outer scopes of the same heap are charged too.
     To(Arc<Counts>),
     Nothing,
     /// Unknown, because the object belongs to another library.

@@ -119,7 +119,7 @@ struct Begun {
 };
 
 std::mutex begun_lock;
-// Never destroyed: threads may allocate while the process exits.
+// Captures in progress. Never destroyed, because threads may allocate while the process exits.
 std::vector<Begun> &begun = *new std::vector<Begun>;
 // Size of `begun`. An allocation outside of captures reads it without the lock.
 std::atomic<std::size_t> begun_count(0);

@@ -296,7 +296,7 @@ impl Array {
     }
 
     /// Names another stream that uses the memory. That stream waits for the work enqueued on the
-    /// array so far, and the free waits for the work of that stream.
+    /// array so far. The free is then ordered after that stream's work.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let window = self.window(py)?;
@@ -591,10 +591,10 @@ impl Array {
         self.compared(op, other)
     }
 
-    /// The sum: of all elements as a number, or along `axis` as an array. A number is returned
-    /// after a wait. Sums of integers and masks have 64 bits and wrap. The elements and the sum are
-    /// converted to `dtype`. With `keepdims` the result is an array in which each summed axis has
-    /// length 1. `out` is refused.
+    /// The sum of all elements as a number, or the sums along `axis` as an array. Waits if it
+    /// returns a number. Sums of integers and masks have 64 bits and wrap. The elements and the sum
+    /// are converted to `dtype`. With `keepdims`, the result is an array in which each summed axis
+    /// has length 1. `out` is refused.
     #[pyo3(signature = (axis=None, dtype=None, out=None, *, keepdims=false))]
     fn sum(
         &self,
@@ -687,7 +687,7 @@ impl Array {
         Array::by_key(py, Some((self, true)), keys, groups.map(Count::length))
     }
 
-    /// The number of keys of each group in `0..groups`; this array contains the keys. Without
+    /// The number of occurrences of each key in `0..groups`; this array contains the keys. Without
     /// `groups`, the result is a pair: the distinct keys in ascending order, and the count of each.
     /// Waits.
     #[pyo3(signature = (groups=None))]

@@ -22,7 +22,7 @@ pub(crate) enum Op {
     Divide,
 }
 
-/// A comparison.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Comparison {
     Equal,
@@ -95,8 +95,8 @@ impl Comparison {
         }
     }
 
-    /// Reduces a comparison of floats with a number. A finite number beyond the finite range of the
-    /// type compares as between the type's largest element and infinity.
+    /// Reduces a comparison of floats with a number. A finite number beyond the type's finite range
+    /// is treated as a value between the type's largest element and infinity.
     fn with_float(self, kind: Kind, number: Number) -> Compared {
         let value = match number {
             Number::Bool(is) => f64::from(u8::from(is)),
@@ -282,7 +282,7 @@ pub(crate) fn inverted(mask: &Window) -> Result<Window, Error> {
     Window::from_array(mask.typed::<bool>()?.try_not()?)
 }
 
-/// Converts the elements.
+/// Converts the elements to the type `to`.
 pub(crate) fn cast(window: &Window, to: Kind) -> Result<Window, Error> {
     fn run<T: Native>(window: &Window, to: Kind) -> Result<Window, Error> {
         let from = window.typed::<T>()?;
@@ -291,7 +291,7 @@ pub(crate) fn cast(window: &Window, to: Kind) -> Result<Window, Error> {
     with_kind!(window.kind, T => run::<T>(window, to))
 }
 
-/// A reduction.
+/// A reduction over elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reduction {
     Sum,

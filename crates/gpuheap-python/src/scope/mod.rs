@@ -58,7 +58,7 @@ impl Account {
                 has_resting = true;
                 break;
             }
-            // If `this` has no resting scope before it, none was found when it was opened.
+            // Skips the scopes before `this` if none of them was resting when `this` was opened.
             next = if this.has_resting { this.before(py) } else { None };
         }
         let counts = Counts::open(heap, name, limit, around);
@@ -202,7 +202,7 @@ fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
 }
 
 /// Returns the latest open scope, from `from` backwards. Drops the closed scopes directly before
-/// it.
+/// the returned one.
 fn skip_closed(py: Python<'_>, from: Option<Py<Account>>) -> Option<Py<Account>> {
     let mut next = from;
     while let Some(account) = &next {

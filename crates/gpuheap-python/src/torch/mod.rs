@@ -41,7 +41,7 @@ struct Served {
     addresses: Arc<Addresses>,
     /// PyTorch's streams, keyed by handle. They live as long as the process.
     streams: Mutex<FxHashMap<usize, gpuheap::Stream>>,
-    /// Memory of CUDA graphs.
+    /// Pools of CUDA graphs on the device.
     pools: Pools,
 }
 
