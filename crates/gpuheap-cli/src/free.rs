@@ -29,7 +29,7 @@ pub(crate) struct FreeArguments {
     json: bool,
 }
 
-/// Prints the holders of memory, and steps that would give it back. With `--yes`, ends proven
+/// Prints the holders of memory, and steps that would free the memory. With `--yes`, ends proven
 /// orphans, and prints the memory that became free. If no memory became free, that is a finding.
 ///
 /// # Errors

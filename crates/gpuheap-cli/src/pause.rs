@@ -39,8 +39,8 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Fine);
     }
     let driver = driver()?;
-    // The record is written before the pause: a resume needs the bytes in it. If the pause fails,
-    // the record does no harm, because a resume checks the process's state.
+    // The record is written before the pause, because a resume needs the bytes in the record. If
+    // the pause fails, the record does no harm, because a resume checks the process's state.
     let path = state_file(pid)?;
     let text = serde_json::to_string_pretty(&pause).map_err(Failure::environment_error)?;
     write(&path, &(text + "\n"))?;
@@ -118,7 +118,8 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    // Two processes that write at one time must not share the new file.
+    // The name contains the pid, because two processes that write at the same time must not share
+    // the new file.
     let new = path.with_extension(format!("{}.part", std::process::id()));
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| {
         let _ = std::fs::remove_file(&new);

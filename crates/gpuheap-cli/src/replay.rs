@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     Ok(if reports.iter().all(gets_through) { Verdict::Fine } else { Verdict::Findings })
 }
 
-/// Searches settings for each trace, and prints them.
+/// Searches settings for each trace, and prints the best settings.
 fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failure> {
     let device = device(arguments)?;
     let progress = Progress::new();

@@ -36,8 +36,8 @@ pub(crate) fn size(text: &str) -> Result<Size, String> {
     Size::parse(text).map_err(|error| error.to_string())
 }
 
-/// Refuses another option as a value. Values may start with one hyphen, so that `-1` gets its own
-/// error.
+/// Refuses another option as a value. Values may start with one hyphen, so that `-1` gets a
+/// specific error.
 pub(crate) fn refuse_option(text: &str) -> Result<(), String> {
     if text.starts_with("--") {
         return Err(format!("the value is missing before '{text}'"));

@@ -19,7 +19,7 @@ pub struct Report {
     pub rules: usize,
     /// Findings, worst first.
     pub findings: Vec<Finding>,
-    /// Results of probing CUDA; empty if it was not probed.
+    /// Results of probing CUDA; empty if CUDA was not probed.
     pub cuda: Vec<CudaProbe>,
     /// Probes that were skipped, each with the reason.
     pub skipped: Vec<SkippedProbe>,

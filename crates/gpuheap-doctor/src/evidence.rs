@@ -20,7 +20,8 @@ pub(crate) fn unaccounted_limit(account: &Account) -> i64 {
     i64::try_from((account.total_bytes / 100).max(512 << 20)).unwrap_or(i64::MAX)
 }
 
-/// Returns `true` if the driver's lists may lack processes, so that their sum proves nothing.
+/// Returns `true` if the driver's lists may lack processes. Then the sum of the listed memory
+/// proves nothing.
 pub(crate) fn cannot_list(machine: &Machine) -> bool {
     machine.host.is_container
         || machine.host.is_wsl
@@ -66,7 +67,7 @@ pub(crate) fn is_mps(process: &Process) -> bool {
 }
 
 /// Returns `true` if a process serves a listed process that lives, as a data loader serves a
-/// training. The listed process is its ancestor, or shares a descriptor with it.
+/// training. The listed process is an ancestor of `process`, or shares a descriptor with `process`.
 pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
     let mut ancestor = machine.process(process.parent);
     // A process table that changes while it is read may contain a cycle of parents.
@@ -98,7 +99,7 @@ pub(crate) fn partners(machine: &Machine, pid: u32) -> impl Iterator<Item = u32>
 }
 
 /// Returns the processes that may hold the files of the ended process `pid`, and `true` if they
-/// certainly do. The first of these groups that is not empty decides:
+/// certainly hold these files. The first of these groups that is not empty decides:
 ///
 /// * processes of its session or group, and its children: certain
 /// * processes that share a descriptor: certain

@@ -1,4 +1,4 @@
-//! Diagnosis of GPU memory: the holders of memory, and the reasons why it is not freed.
+//! Diagnosis of GPU memory: the holders of memory, and the reasons why memory is not freed.
 //!
 //! All facts come from a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's log), or a
 //! [`Recording`] of a machine. A [`Recorder`] writes recordings. [`Machine::read`] reads the facts

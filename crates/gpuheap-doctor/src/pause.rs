@@ -1,4 +1,4 @@
-//! Pauses of a process: the driver moves its device memory to the host, and back later.
+//! Pauses of a process: the driver moves the process's device memory to the host, and later back.
 
 use std::time::Duration;
 

@@ -15,8 +15,8 @@ pub struct Budget {
     /// `true` if the driver has virtual memory management. Without it, `expandable_segments` is not
     /// tried.
     pub vmm: bool,
-    /// Memory fraction that the program sets. If `None`, settings that need one are tried with
-    /// 0.95.
+    /// Memory fraction that the program sets. If `None`, settings that need a fraction are tried
+    /// with 0.95.
     pub memory_fraction: Option<f64>,
     /// Largest total number of steps over all settings. At least one setting is tried. Unlike
     /// `time`, this bound gives equal results on all machines.

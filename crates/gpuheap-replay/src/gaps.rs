@@ -26,7 +26,7 @@ pub enum Gap {
     Settings,
     /// The snapshot has no segments.
     Segments,
-    /// The snapshot's keys differ from those of the release that the model was compared with. So
+    /// The snapshot's keys differ from the keys of the release that the model was compared with. So
     /// another release of PyTorch wrote the snapshot.
     Version {
         /// Release whose rules are used.

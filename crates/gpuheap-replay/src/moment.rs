@@ -13,7 +13,7 @@ use crate::text::Amount;
 /// Largest rest, in bytes, that stays in a large block when a request uses its front (PyTorch's
 /// `kSmallSize`). A larger rest becomes a free block.
 const LARGEST_REST: u64 = 1 << 20;
-/// Size of PyTorch's segments for small blocks. Blocks in them are always split.
+/// Size of PyTorch's segments for small blocks. Blocks in these segments are always split.
 const SMALL_SEGMENT: u64 = 2 << 20;
 /// Distance above which blocks belong to different ranges, if the recording has no segments.
 const FAR: u64 = 32 << 20;

@@ -9,7 +9,7 @@ use crate::moment::{Moment, reserved_until};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// Name of the allocator; `None` if the format does not say.
+    /// Name of the allocator; `None` if the format does not contain it.
     pub allocator: Option<&'static str>,
     /// Settings of the allocator, in the form of `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: Option<String>,
@@ -47,7 +47,7 @@ pub struct RecordedLimit {
     pub least: u64,
     /// Smallest amount that the allocator certainly could not take.
     pub below: u64,
-    /// `true` if the device had room, so that a limit of the allocator was the reason.
+    /// `true` if the device had room. Then the reason of the failure was a limit of the allocator.
     pub is_own_limit: bool,
 }
 
@@ -86,7 +86,7 @@ impl Recorded {
     }
 }
 
-/// Returns `true` if a free of the trace was completed later than it was requested.
+/// Returns `true` if some free of the trace was completed later than the program requested it.
 fn waits(trace: &Trace) -> bool {
     let is_late = |pair: &[Event]| {
         matches!(pair[0].op, Op::Free { .. }) && !matches!(pair[1].op, Op::FreeCompleted { .. })

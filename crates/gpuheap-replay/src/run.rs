@@ -29,7 +29,7 @@ pub struct TraceReport {
     pub limit: Option<u64>,
     /// The limit as the user wrote it.
     pub limit_typed: Option<String>,
-    /// Facts that the recording has of its own allocator.
+    /// Facts that the recording contains about the recorded allocator.
     pub recorded: Recorded,
     /// `true` if the file is cut off. Then the figures are lower bounds.
     pub is_cut_off: bool,

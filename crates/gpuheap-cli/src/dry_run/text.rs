@@ -90,7 +90,7 @@ fn on_all(devices: u32, card: &str) -> String {
     }
 }
 
-/// Returns the words for a program that was ended within its loop.
+/// Returns words to add to figures if a program was ended at the time limit.
 fn so_far(verdict: &Verdict) -> &'static str {
     match verdict.cards.iter().any(|card| card.ended == Some(Ended::TimeLimit)) {
         true => " so far",
@@ -325,8 +325,8 @@ fn refused(text: &mut String, card: &CardResult) {
         hanging(text, &format!("Out of memory on {}: ", card.card), "  ", words);
     }
     let mut shown: Vec<&Refusal> = Vec::new();
-    // PyTorch's allocator empties its cache and repeats a request; failures of PyTorch were shown
-    // already.
+    // PyTorch's refused requests are left out. Its allocator empties the cache and repeats a
+    // request, and requests that then failed are shown elsewhere.
     let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
     for refusal in all().filter(is_of_program).take(REFUSALS) {
         // If a loop tried several sizes, the first refusal is enough.

@@ -205,7 +205,7 @@ fn example_process_end_has_verdict() {
     let (ran, json) = example("process_end", "2GiB");
     assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
     assert!(!ran.stdout.contains("memory: no"), "{}", ran.stdout);
-    // Killed processes left their peaks, up to 1/64 below the last value.
+    // Killed processes recorded peaks. A recorded peak may be up to 1/64 below the last value.
     let all = json["cards"][0]["processes"].as_array().unwrap();
     let peaks: Vec<u64> =
         all.iter().map(|one| one["devices"][0]["in_use"].as_u64().unwrap()).collect();

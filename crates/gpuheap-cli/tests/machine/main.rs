@@ -29,7 +29,7 @@ fn gpuheap(arguments: &[&str]) -> Ran {
     ran(Command::new(env!("CARGO_BIN_EXE_gpuheap")).args(arguments))
 }
 
-/// Writes the file of a recorded machine, completed by the machine that it is based on.
+/// Writes the file of a recorded machine. Adds the sections of the machine on which it is based.
 fn machine(folder: &Path, name: &str) -> PathBuf {
     let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-doctor/tests/machines");
     let read =

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Returns the places at which a value differs from a schema. An unknown field is a difference too,
-/// because readers may ignore it, but the schema must describe it.
+/// because the schema must describe each field, even if readers may ignore unknown ones.
 pub(crate) fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(alternatives) = schema["anyOf"].as_array() {
         let each = alternatives.iter().map(|schema| differences(schema, value, at));

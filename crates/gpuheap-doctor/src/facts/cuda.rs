@@ -10,8 +10,8 @@ pub const PROBES: [&str; 4] = ["context", "virtual memory", "pool", "managed mem
 
 /// One probe of CUDA.
 ///
-/// The probing process writes it as a line of JSON: one line when a probe starts, and one when the
-/// probe is done.
+/// The probing process writes each probe as JSON: one line when the probe starts, and one line when
+/// the probe is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaProbe {
     /// NVML's index of the device with this UUID; `None` if NVML lists no such device. The probing
@@ -28,7 +28,7 @@ pub struct CudaProbe {
     /// The bytes that the probe measured, if it measures any.
     #[serde(default)]
     pub bytes: Option<u64>,
-    /// The result in words, or the reason why it is missing.
+    /// The result in words, or the reason why the result is missing.
     #[serde(default)]
     pub text: String,
 }

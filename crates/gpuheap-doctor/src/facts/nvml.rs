@@ -42,7 +42,7 @@ pub struct Gpu {
     pub minor: Option<u32>,
     /// The bus address: `00000000:01:00.0`.
     pub pci: String,
-    /// Error of the device, if it gives no answer about its memory.
+    /// Error of the device, if NVML gives no answer about the device's memory.
     pub failure: Option<NvmlFailure>,
     /// Memory of the device.
     pub total: u64,

@@ -171,7 +171,7 @@ impl Machine {
     }
 
     /// Reads Windows' facts about the card, under WSL2. Blocks for 8 seconds at most, and usually
-    /// for one to three.
+    /// for one to three seconds.
     pub fn read_windows(&mut self) {
         if !self.host.is_wsl || self.windows.is_some() {
             return;

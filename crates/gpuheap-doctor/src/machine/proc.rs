@@ -45,7 +45,7 @@ pub(super) fn container(cgroup: &str) -> Option<String> {
 }
 
 /// Returns the name of a user in the text of `/etc/passwd`; the number if the text does not contain
-/// it.
+/// the user.
 pub(super) fn user_name(passwd: &str, uid: u32) -> String {
     let name = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

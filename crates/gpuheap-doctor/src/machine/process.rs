@@ -60,8 +60,8 @@ pub struct Process {
     /// Number of contexts on each device file. Counts a mapping that each context had on an H200
     /// with driver 580. Empty if the driver makes no such mapping.
     pub contexts: BTreeMap<String, usize>,
-    /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps it (driver 580), and programs
-    /// share it between processes.
+    /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps such memory (driver 580), and
+    /// programs share such memory between processes.
     pub shared_anonymous: u64,
     /// `true` if the process has a thread of the CUDA driver. A context starts such a thread, and a
     /// fork does not copy the thread. `None` if the threads could not be read.
@@ -103,9 +103,9 @@ impl Process {
         self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
     }
 
-    /// Returns `true` if the process inherited its descriptors and never used a device itself. It
-    /// has CUDA's library from its parent, and either no mapping of a device or no thread of the
-    /// driver.
+    /// Returns `true` if the process inherited its descriptors and never used a device itself. Such
+    /// a process has CUDA's library from its parent, and either no mapping of a device or no thread
+    /// of the driver.
     pub fn only_inherited(&self) -> bool {
         let has_mapping = self.maps.iter().any(|name| device(name).is_some());
         self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
@@ -291,7 +291,7 @@ fn read_details(source: &Arc<dyn Source>, pid: u32) -> Details {
     limited(source, Duration::from_millis(500), read).unwrap_or_default()
 }
 
-/// Takes two more samples, a second apart, of processes that may be stuck or idle.
+/// Samples processes that may be stuck or idle twice more, a second apart.
 pub(super) fn sample(source: &dyn Source, processes: &mut [Process]) {
     let is_stuck = |pid: u32| {
         let folder = format!("/proc/{pid}/task");

@@ -93,7 +93,8 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
 }
 
 /// Replaces a folder of homes, in upper or lower case, and the name after it with `~`. A Windows
-/// name may have blanks: it ends at the next separator, if the path continues there.
+/// name may contain blanks. If the path continues after the name, the name ends at the next
+/// separator.
 fn without_names(text: &str, folder: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
     let mut result = String::new();

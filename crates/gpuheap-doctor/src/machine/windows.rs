@@ -7,11 +7,11 @@ use crate::facts::{Skipped, Source};
 pub struct Windows {
     /// Memory of the host; `None` if Windows gave no answer.
     pub memory: Option<u64>,
-    /// "Dedicated GPU memory" in use, on the adapter with the most of it.
+    /// "Dedicated GPU memory" in use, on the adapter that uses the most such memory.
     pub dedicated: u64,
-    /// "Shared GPU memory" in use on that adapter: memory of the host.
+    /// "Shared GPU memory" in use: memory of the host. Counted on the adapter of `dedicated`.
     pub shared: u64,
-    /// Windows processes on that adapter, the most dedicated memory first.
+    /// Windows processes on the adapter of `dedicated`, the most dedicated memory first.
     pub processes: Vec<WindowsProcess>,
     /// Seconds since Windows reset the display driver; `None` if not within the last hour.
     pub reset_ago: Option<u64>,

@@ -1,4 +1,4 @@
-//! Errors of the driver and the runtime, by their names.
+//! Errors of the driver and the runtime, recognised by name.
 
 use super::explanation::{Explanation, explanation};
 
@@ -41,7 +41,8 @@ pub(super) fn not_ready(text: &str, on_wsl2: bool) -> Option<Explanation> {
     })
 }
 
-/// Explains "invalid device ordinal". Under WSL2, a prefetch of managed memory fails with it.
+/// Explains "invalid device ordinal". Under WSL2, a prefetch of managed memory fails with this
+/// error.
 pub(super) fn invalid_device(text: &str, on_wsl2: bool) -> Option<Explanation> {
     const NAMES: [&str; 3] =
         ["invalid device ordinal", "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE"];

@@ -18,7 +18,7 @@ pub struct Explanation {
     /// Figures from which the cause follows, in bytes, each with its name.
     #[serde(serialize_with = "figures")]
     pub evidence: Vec<(&'static str, u64)>,
-    /// `true` if the figures are from a text that rounds them.
+    /// `true` if the text rounds the figures.
     pub is_rounded: bool,
     /// First thing to do: a command, a setting or a line of code.
     pub fix: String,

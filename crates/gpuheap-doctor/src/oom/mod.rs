@@ -22,7 +22,8 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let line = words.join(" ");
     let line = line.as_str();
-    // Specific readers come first: most texts end with the driver's own words, read by `bare`.
+    // Specific readers are first, because most texts end with the driver's own words, which `bare`
+    // also reads.
     let readers: [&dyn Fn() -> Option<Explanation>; 18] = [
         &|| gpuheap::figures(line),
         // gpuheap's own error is one line, and other text may follow.

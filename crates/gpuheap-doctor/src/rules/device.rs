@@ -8,7 +8,7 @@ use crate::facts::{CudaProbe, Outcome};
 use crate::machine::{Gpu, Machine, NvmlFailure, Process};
 use crate::rule::{Finding, Rule, Severity};
 
-/// Returns a finding for each device for which `finding` returns one.
+/// Calls `finding` for each device. Returns all findings that it returns.
 fn for_devices(machine: &Machine, finding: impl Fn(&Gpu) -> Option<Finding>) -> Vec<Finding> {
     machine.devices().iter().filter_map(finding).collect()
 }
@@ -123,7 +123,7 @@ pub(super) const G08: Rule = Rule {
     check: refused_resets,
 };
 
-/// Returns a finding for each device that needs a reset while processes hold it.
+/// Returns a finding for each device that needs a reset but is held by processes.
 fn refused_resets(machine: &Machine) -> Vec<Finding> {
     let is_due = |gpu: &Gpu| {
         let mut logged = machine.log.iter().filter_map(|message| xid(&message.text));

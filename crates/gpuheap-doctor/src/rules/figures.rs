@@ -20,7 +20,8 @@ pub(super) const G01: Rule = Rule {
     check: unaccounted_memory,
 };
 
-/// Returns a finding for each device with much more memory in use than its processes have.
+/// Returns a finding for each device whose memory in use is much more than the memory of its
+/// processes.
 fn unaccounted_memory(machine: &Machine) -> Vec<Finding> {
     if evidence::cannot_list(machine) {
         return Vec::new();
@@ -123,7 +124,7 @@ pub(super) const G11: Rule = Rule {
     check: page_cache,
 };
 
-/// Returns a finding for each device whose memory is a NUMA node with files in it.
+/// Returns a finding for each device whose memory is a NUMA node that holds cached files.
 fn page_cache(machine: &Machine) -> Vec<Finding> {
     machine
         .devices()

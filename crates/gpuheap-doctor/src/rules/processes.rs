@@ -259,7 +259,7 @@ pub(super) const P19: Rule = Rule {
 /// Returns a finding for each process to which a profiler or debugger is attached.
 fn profilers(machine: &Machine) -> Vec<Finding> {
     const TOOLS: [&str; 3] = ["libcupti", "libsanitizer-collection", "libcudadebugger"];
-    // These frameworks load libcupti for the profiler that they bring, used or not.
+    // These frameworks load libcupti for their own profiler, even if the profiler is not used.
     const FRAMEWORKS: [&str; 4] =
         ["libtorch_cuda", "libc10_cuda", "xla_extension", "libtensorflow"];
     with_memory(machine)
@@ -325,7 +325,7 @@ pub(super) const P22: Rule = Rule {
 /// Shared memory from which on a device counts as listed twice, bytes.
 const NOISE: i64 = 64 << 20;
 
-/// Returns a finding for each process that has memory shared with an ended one.
+/// Returns a finding for each process that shares memory with an ended process.
 fn memory_of_ended_senders(machine: &Machine) -> Vec<Finding> {
     if is_hidden(machine) {
         return Vec::new();

@@ -62,8 +62,8 @@ pub(super) const W03: Rule = Rule {
     check: memory_of_windows,
 };
 
-/// Returns the memory of Windows programs above which it is reported: 1.5 GiB, or 10 % of the card.
-/// The desktop alone reached 1.8 GB.
+/// Returns the limit above which the memory of Windows programs is reported: 1.5 GiB, or 10 % of
+/// the card. The desktop alone reached 1.8 GB.
 fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }
@@ -291,7 +291,7 @@ pub(super) const W10: Rule = Rule {
 /// Memory that an idle WSL2 may use for its window system.
 const WINDOW_SYSTEM: u64 = 500 << 20;
 
-/// Returns a finding if Windows counts memory for WSL2, and no process in it uses the GPU.
+/// Returns a finding if Windows counts memory for WSL2, but no process in WSL2 uses the GPU.
 fn memory_without_holder(machine: &Machine) -> Vec<Finding> {
     let Some(windows) = &machine.windows else { return Vec::new() };
     let (held, _) = windows.wsl_memory();

@@ -14,7 +14,7 @@ pub(super) struct Name {
 
 /// Words that do not identify a device.
 const IGNORED: [&str; 6] = ["nvidia", "geforce", "tesla", "quadro", "gpu", "card"];
-/// Words that distinguish a device from the one without them.
+/// Words that distinguish two devices: `RTX 4070 Ti` is not `RTX 4070`.
 const DISTINGUISHING: [&str; 6] = ["ti", "super", "ada", "wsl", "mig", "blackwell"];
 
 impl Name {

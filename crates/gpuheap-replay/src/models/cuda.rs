@@ -118,8 +118,8 @@ impl Async {
         if let Some(span) = self.free.take_best(bytes) {
             return Some(span);
         }
-        // If the pool ends with a free piece, takes only the bytes that the piece lacks, right
-        // after it.
+        // If the pool ends with a free piece, takes only the bytes that the piece lacks, at the end
+        // of the piece.
         let free_end = match self.free.last() {
             Some((place, its)) if place + its == self.end => its,
             _ => 0,

@@ -60,7 +60,8 @@ impl Cupy {
             }
         }
         self.taken.insert(place, bytes);
-        // Places of two `cudaMalloc`s may be adjacent. Heads keep their pieces from merging.
+        // Two `cudaMalloc`s may have adjacent places. Each begins with a head, so their pieces
+        // never merge.
         self.end = self.end.saturating_add(bytes);
         Some(Span { place, bytes, is_head: true })
     }

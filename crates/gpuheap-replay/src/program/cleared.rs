@@ -48,7 +48,7 @@ pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
         }
     }
     let collects = trace.allocator_settings().is_some_and(|settings| {
-        // With garbage collection, PyTorch gives segments back early, however much it holds.
+        // With garbage collection, PyTorch gives segments back early, at any amount of held memory.
         settings.garbage_collection_threshold > 0.0
     });
     let certain = |(mut cleared, start): (Cleared, u64)| {

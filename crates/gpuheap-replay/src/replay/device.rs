@@ -142,7 +142,7 @@ pub(super) enum Machine {
 }
 
 impl Machine {
-    /// Returns a machine with `bytes` of memory. A real device keeps its own.
+    /// Returns a machine with `bytes` of memory. A real device keeps its own memory.
     pub(super) fn with_memory(&self, bytes: u64) -> Self {
         match self {
             Self::Real(_) => self.clone(),

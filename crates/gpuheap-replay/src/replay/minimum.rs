@@ -32,7 +32,7 @@ impl Minimum {
 /// enough. Both sizes at the end were replayed.
 ///
 /// A pool may get through on some smaller device and fail on a larger one. Then there are several
-/// borders, and the result is one of them.
+/// sizes at which the outcome changes, and the result is one of these.
 ///
 /// `attempt` replays on a device of the given bytes. It returns the peak of reserved bytes, or why
 /// memory ran out. Sizes are multiples of `step`. `known_peak` is the peak of a replay on a device
@@ -80,8 +80,8 @@ pub(crate) fn find<E>(
                 Err(_) => too_small = middle,
             }
         }
-        // The first lower bound was computed, not replayed. If the search ends on it, it is
-        // replayed too.
+        // The first lower bound was computed, not replayed. If the search ends on that bound, the
+        // bound is replayed too.
         if enough <= step || too_small == 0 || attempt(too_small)?.is_err() {
             return Ok(Minimum::Bytes(enough));
         }

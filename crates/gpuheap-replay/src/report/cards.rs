@@ -28,7 +28,7 @@ const KNOWN: [&str; 16] = [
 const SHOWN_OWNED: usize = 2;
 
 /// Adds the cards that fit, with the settings that they need. Adds all cards, or the well-known
-/// ones around the size that is enough. `first` is the pool of the first remedy.
+/// cards around the size that is enough. `first` is the pool of the first remedy.
 pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: bool) {
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();

@@ -17,7 +17,7 @@ const HOLDERS: usize = 8;
 /// program, by stream, and as a map of addresses.
 ///
 /// # Errors
-/// Returns an error if the trace has no event with this number. The error names the last one.
+/// Returns an error if the trace has no event with this number. The error names the last event.
 pub fn render_moment(trace: &Trace, event: u64) -> Result<String, String> {
     let events = trace.events();
     let last = events.last().map_or(0, |event| u64::from(event.number));

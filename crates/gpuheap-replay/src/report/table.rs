@@ -7,7 +7,7 @@ use crate::run::TraceReport;
 use crate::text::{Amount, WIDTH, grouped, line, paragraph, wrap};
 use crate::{Gap, PeakRange};
 
-/// Width of the column of names. A longer name has a line of its own.
+/// Width of the column of names. A longer name has a separate line.
 const NAME: usize = 12;
 
 pub(super) fn add(text: &mut String, report: &TraceReport) {
@@ -93,7 +93,7 @@ fn notes(text: &mut String, report: &TraceReport) {
 }
 
 /// Returns the note on models of the driver, with the models' error. The error was measured with
-/// random programs on an H200 (driver 580, 2026-11-22). `tests/pools` checks its bounds.
+/// random programs on an H200 (driver 580, 2026-11-22). `tests/pools` checks bounds of the error.
 fn closed_driver(report: &TraceReport) -> String {
     const ERRORS: [(&str, &str); 2] = [("cuda", "2 %"), ("rmm:async", "10 %")];
     let is_shown = |name: &str| report.pools.iter().any(|pool| pool.pool.base() == name);

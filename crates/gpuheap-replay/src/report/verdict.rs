@@ -106,7 +106,7 @@ fn sentence(report: &TraceReport) -> String {
                 "{who} The log names neither its device nor its RMM resource: give the device, as in \
                  --card \"T4 16GB\", to see what gets through there."
             ),
-            // The title of the remedies calls their figures lower bounds.
+            // The title above the remedies already calls all figures lower bounds.
             true if Outcomes::from_report(report) == Outcomes::One => {
                 format!("{who} What would have followed is not known.")
             }
@@ -153,7 +153,7 @@ fn add_other_outcome(text: &mut String, report: &TraceReport) {
             }
         }
         (Outcomes::BothFirstReplayed, Some(first)) if !is_reported => {
-            // The title of the remedies calls their figures lower bounds.
+            // The title above the remedies already calls all figures lower bounds.
             let words = format!(
                 "it failed at {}; what would have followed is not known.",
                 place(first.event, 1)
@@ -182,8 +182,8 @@ fn may_fail(report: &TraceReport) -> String {
     )
 }
 
-/// Returns words for the advised pool. If it needs a setting, they refer to the first line of the
-/// list.
+/// Returns words for the advised pool. If that pool needs a setting, the words refer to the first
+/// line of the list of remedies.
 fn advice_text(advice: &Advice) -> String {
     match &advice.setting {
         Some(_) => " with the first of the lines below".to_owned(),
@@ -418,8 +418,8 @@ fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) 
     verdict.remedies.iter().filter(|remedy| !is_shown(remedy)).collect()
 }
 
-/// Returns the remedies that fit on a screen: the first of each kind, then others in their order.
-/// For a program that would have to be rewritten, gpuheap's own heap is left out.
+/// Returns the remedies that fit on a screen: the first of each kind, then the others in the order
+/// of the verdict. For a program that would have to be rewritten, gpuheap's own heap is left out.
 fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let remedies = &report.verdict.remedies;
     let is_torch = report.recorded.allocator.is_some();

@@ -1,4 +1,4 @@
-//! Settings that a search tries: plain ones first, then combinations that people use.
+//! Settings that a search tries: plain settings first, then combinations that people use.
 
 use super::{Budget, Family};
 use crate::Program;
@@ -9,7 +9,7 @@ use crate::text::shell_quoted;
 
 const MIB: u64 = 1 << 20;
 
-/// Settings, and the memory and calls of the program under them.
+/// Settings, and the memory and driver calls of the program under these settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
@@ -41,7 +41,7 @@ impl Candidate {
     }
 }
 
-/// Returns the settings to try for a program: the framework's default, then plain ones, then
+/// Returns the settings to try for a program: the framework's default, then plain settings, then
 /// combinations.
 pub(super) fn list_settings(program: &Program, family: Family, budget: &Budget) -> Vec<Candidate> {
     match family {

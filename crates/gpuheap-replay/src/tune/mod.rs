@@ -32,11 +32,13 @@ use crate::cores::on_all_cores;
 use crate::models::torch::{Settings, Torch};
 use crate::models::{Model, SettingError, build};
 
-/// Runs the program under settings of one framework, on all cores. Returns the Pareto-optimal ones:
-/// no other setting has both fewer reserved bytes and fewer driver calls. Fewest bytes come first.
+/// Runs the program under settings of one framework, on all cores. Returns the Pareto-optimal
+/// settings: no other setting has both fewer reserved bytes and fewer driver calls. Fewest bytes
+/// come first.
 ///
-/// Of settings with equal figures, the plainer one is returned. Settings under which a request
-/// fails are left out. If all fail, the one that serves the program longest is returned.
+/// Of settings with equal figures, the plainer setting is returned. Settings under which a request
+/// fails are left out. If all settings fail, the setting that serves the program longest is
+/// returned.
 ///
 /// Frees are completed as recorded. `progress` is called from several threads with the number of
 /// settings tried so far, and the number of all settings. Both numbers are equal at the end, unless
@@ -83,7 +85,8 @@ fn run(program: &Program, trial: Candidate, budget: &Budget) -> Result<Tried, Se
     })
 }
 
-/// Makes a model on the budget's device. PyTorch's memory fraction is a part of all its memory.
+/// Makes a model on the budget's device. PyTorch's memory fraction is relative to all memory of the
+/// device.
 fn build_on(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, SettingError> {
     let Some(settings) = text.strip_prefix("torch") else {
         return build(text, budget.usable_memory);
@@ -94,7 +97,8 @@ fn build_on(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, Settin
     Ok(Box::new(torch))
 }
 
-/// Returns the Pareto-optimal candidates. If all fail, returns the one that failed last.
+/// Returns the Pareto-optimal candidates. If all candidates fail, returns the candidate that failed
+/// last.
 fn front(tried: Vec<Tried>) -> Vec<Candidate> {
     if tried.iter().all(|tried| tried.candidate.fails) {
         let furthest = tried.into_iter().rev().max_by_key(|tried| tried.failed_at);

@@ -23,14 +23,14 @@ pub struct TraceSearch {
     pub family: Family,
     /// The device of the search.
     pub device: DeviceUsed,
-    /// Facts that the recording has of its own allocator.
+    /// Facts that the recording contains about the recorded allocator.
     pub recorded: Recorded,
     /// `true` if a request failed, and the device's memory is not known: the user chose no device,
     /// and the recording names none.
     pub lacks_device: bool,
     /// Number of settings that were tried.
     pub tried: u64,
-    /// Pareto-optimal settings. If all fail, the one that serves the program longest.
+    /// Pareto-optimal settings. If all settings fail, the setting that serves the program longest.
     pub candidates: Vec<Candidate>,
 }
 

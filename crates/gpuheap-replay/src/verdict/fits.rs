@@ -27,7 +27,7 @@ pub enum Way {
 const WAYS: usize = 3;
 
 /// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools
-/// that it could use by a setting, cheapest first.
+/// that the program could use by a setting, cheapest first.
 ///
 /// Bisects the sizes: a pool that gets through on one card is assumed to get through on all larger
 /// cards.

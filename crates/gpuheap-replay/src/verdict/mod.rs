@@ -48,7 +48,7 @@ pub struct Verdict {
     pub fits: Vec<Fit>,
 }
 
-/// Pool, and the memory that is enough with it.
+/// Pool, and the memory that is enough with this pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Advice {
@@ -168,7 +168,7 @@ impl Verdict {
         };
         let stopped = of_checked().filter(is_meant);
         let stopped = stopped.filter_map(|result| Some((result, result.stop.as_ref()?)));
-        // Of several pools, the one that failed last shows most of the program.
+        // If several pools failed, the pool that failed last shows most of the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
             // If the user chose other memory, remedies are for the failure in the replay.

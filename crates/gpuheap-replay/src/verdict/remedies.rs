@@ -82,7 +82,8 @@ pub(super) fn best_pool<'r>(
         (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
     };
     let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
-    // A pool that falls back to another kind is left out: that kind is advised by its own name.
+    // A pool that falls back to another kind is left out, because the other kind is advised by its
+    // own name.
     let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
     let first = passed().map(rank).min()?;
     let group = || passed().filter(|result| rank(result) == first);
@@ -211,7 +212,8 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         found.into_iter().filter(helps).filter_map(remedy).take(SHOWN).collect()
     }
 
-    /// Returns the driver's own pool, used by PyTorch, if the program gets through with it.
+    /// Returns the remedy that PyTorch uses the driver's own pool, if the program gets through with
+    /// that pool.
     fn asynchronous(&self) -> Result<Option<Remedy>, ReplayError> {
         let ran = attempt(self.bench, "rmm:async", self.bench.memory())?;
         let line = "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync";

@@ -74,7 +74,8 @@ impl Summary {
     }
 }
 
-/// State of the pass. Sums of bytes are `u128`. No file has enough rows to overflow a `u128`.
+/// State of the pass over the events. Sums of bytes are `u128`. No file has enough rows to overflow
+/// a `u128`.
 struct Tally {
     summary: Summary,
     bytes: Vec<u64>,

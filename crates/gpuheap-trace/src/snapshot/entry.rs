@@ -10,7 +10,7 @@ use super::value::Value;
 use crate::Error;
 use crate::model::next_number;
 
-/// Entry of `device_traces[i]`. Files have millions of them.
+/// Entry of `device_traces[i]`. Files contain millions of entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     /// Address. For a failed request, the free bytes of the device.

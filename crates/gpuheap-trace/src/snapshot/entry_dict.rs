@@ -23,7 +23,7 @@ pub(super) fn read_dict<'h>(
     let Some(action) = known_action(text) else {
         return Ok((entries.add(Entry::NOTE)?, Some(text)));
     };
-    // Errors come in the order of the keys.
+    // Fields are read in the order of the keys, so that the first bad key gives the error.
     match action {
         Action::OutOfMemory => field(DEVICE_FREE).optional(Plain::number).map(drop)?,
         _ => field(ADDR).number().map(drop)?,

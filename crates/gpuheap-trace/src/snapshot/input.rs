@@ -13,7 +13,7 @@ const CHUNK: usize = 256 << 10;
 pub(super) struct Input<R> {
     source: R,
     buffer: Vec<u8>,
-    /// Number of bytes taken from the buffer, and number of bytes in it.
+    /// Number of bytes taken from the buffer, and number of bytes in the buffer.
     taken: usize,
     filled: usize,
     /// Number of bytes taken before the buffer's first byte.
@@ -96,7 +96,7 @@ impl<R: Read> Input<R> {
     }
 
     /// Returns the source, with the error of a failed read. If `to_its_end`, reads the rest first,
-    /// so that the source can check all of it.
+    /// so that the source can check all its bytes.
     pub(super) fn finish(mut self, to_its_end: bool) -> (R, Option<Error>) {
         while to_its_end && !self.is_ended {
             self.taken = self.filled;

@@ -1,4 +1,4 @@
-//! Values of a pickle. Files have millions of them, and each is packed into 64 bits.
+//! Values of a pickle. Files contain millions of values, so each value is packed into 64 bits.
 
 /// A value. A large one is an index into the [`Heap`](super::heap::Heap).
 #[derive(Debug, Clone, Copy, PartialEq)]

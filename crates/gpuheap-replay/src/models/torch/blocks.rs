@@ -17,7 +17,8 @@ impl Torch {
         new
     }
 
-    /// Merges neighbours into the block if they are in its state. Returns their bytes.
+    /// Merges neighbours into the block if their state is the block's state. Returns the bytes of
+    /// the merged neighbours.
     pub(super) fn merge_neighbours(&mut self, block: u32) -> u64 {
         let Block { previous, next, .. } = self.blocks[block as usize];
         self.merge(block, previous) + self.merge(block, next)

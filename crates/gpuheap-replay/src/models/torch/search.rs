@@ -68,7 +68,7 @@ impl Torch {
         let (mut found_bytes, mut found) = free.get(position)?;
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
         if !is_fixed(found) && self.settings.expandable_segments {
-            // A block that can grow is compared by its size after growth.
+            // A block that can grow is compared by the size that it would have after growth.
             let mut next = free.next(position);
             while let Some((next_bytes, next_block)) = free.get(next)
                 && !is_fixed(found)

@@ -337,7 +337,7 @@ fn truth(name: &str, value: &[&str]) -> Result<bool, SettingError> {
     }
 }
 
-/// Reads a value of one word.
+/// Reads a value that consists of one word.
 fn single<T: FromStr>(name: &str, value: &[&str], example: &str) -> Result<T, SettingError> {
     let read = match value {
         [one] => one.parse().ok(),
