@@ -36,10 +36,10 @@ impl Event {
         let flags = if timed { 0 } else { CU_EVENT_DISABLE_TIMING };
         // SAFETY: the driver writes the new event to the local `raw`; a context is current.
         check("cuEventCreate", unsafe { context.driver().cuEventCreate(&mut raw, flags) })?;
-        // The wrapper exists first, so that an event that cannot be recorded is destroyed.
+        // The wrapper is made before the record, so that it destroys the event if the record fails.
         let (context, completed) = (context.clone(), completed.clone());
         let mut event = Event { context, raw, timed, moment: 0, completed };
-        // Before the record: memory freed from here on may be reused by work after the event.
+        // Begun before the record: memory freed from here on may be reused by work after the event.
         event.moment = event.context.moments.begin();
         // SAFETY: `event` owns `raw`. `stream` is alive: the caller is using it.
         let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };
@@ -107,7 +107,7 @@ impl Event {
             );
         }
         if !self.context.is_same(&earlier.context) {
-            // A context from before a reset has the same handle as the one after it.
+            // The context after a reset has the same handle as the context before it.
             self.context.check_alive()?;
             earlier.context.check_alive()?;
             return refused(

@@ -4,27 +4,28 @@ use gpuheap_pool::{BlockRef, StreamRef};
 
 use crate::track::TrackId;
 
-/// Memory that was handed out, as plain data. Its holder gives it back exactly once.
+/// Memory that was handed out, as plain data. The holder of the lease gives the memory back exactly
+/// once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
-    /// The stream on which it was allocated.
+    /// The stream on which the memory was allocated.
     pub(crate) stream: StreamRef,
     /// The driver's id of that stream.
     pub(crate) stream_id: u64,
-    /// The policy's name for it; `None` for zero bytes.
+    /// Key of the block in the policy; `None` for zero bytes.
     pub(crate) key: Option<u32>,
-    /// Where the device sees it; zero for zero bytes.
+    /// Address on the device; zero for zero bytes.
     pub(crate) address: u64,
-    /// Its size as requested.
+    /// Size as requested, in bytes.
     pub(crate) bytes: u64,
-    /// Its size with the policy's rounding.
+    /// Size with the policy's rounding, in bytes.
     pub(crate) block_bytes: u64,
-    /// Its record, where allocations are tracked.
+    /// Identifier of the allocation's record, if allocations are tracked.
     pub(crate) track: Option<TrackId>,
 }
 
 impl Lease {
-    /// Returns `bytes` of a block; of no block for zero bytes.
+    /// Makes a lease of `bytes` of a block. A lease of zero bytes has no block.
     #[inline]
     pub(crate) fn new(
         bytes: u64,

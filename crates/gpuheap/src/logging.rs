@@ -30,7 +30,8 @@ pub(crate) fn debug(target: &str, text: fmt::Arguments<'_>) {
     send(Level::Debug, target, text);
 }
 
-/// Returns `true` if a logger wants [`debug`] messages, for figures that are expensive to compute.
+/// Returns `true` if a logger accepts [`debug`] messages. Checked before figures are computed that
+/// are expensive.
 pub(crate) fn is_wanted() -> bool {
     Level::Debug <= log::max_level()
 }

@@ -1,5 +1,6 @@
 //! Each thread's count of allocations and time in memory management, while a
-//! [`Meter`](crate::Meter) measures threads. Without one, a request reads a single counter.
+//! [`Meter`](crate::Meter) measures threads. Without such a meter, a request only reads one
+//! counter.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,12 +31,12 @@ thread_local! {
     static USED: Cell<ThreadUsage> = const {
         Cell::new(ThreadUsage { allocations: 0, allocated_bytes: 0, memory_management: Duration::ZERO })
     };
-    /// `true` while this thread's time is measured. Reclaim steps call functions that free, and
-    /// their time counts once.
+    /// `true` while this thread's time is measured. Reclaim steps call functions that free, and the
+    /// time of these functions has to count only once.
     static IS_TIMED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes every thread count its allocations and measure its time, until it is dropped.
+/// Makes every thread count its allocations and measure its time, until this is dropped.
 pub(crate) struct Counting;
 
 impl Counting {
@@ -72,7 +73,8 @@ fn count(bytes: u64) {
     USED.set(used);
 }
 
-/// Measures this thread's time in memory management until it is dropped, if there is a meter.
+/// If a meter measures threads, measures this thread's time in memory management until the result
+/// is dropped.
 #[inline]
 pub(crate) fn memory_management() -> Option<Spending> {
     if is_metered() { Spending::begin() } else { None }

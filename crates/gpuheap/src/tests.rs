@@ -10,8 +10,9 @@ use crate::emu::{Options, Profile, Schedule};
 use crate::source::PlainSource;
 use crate::{Device, ErrorKind, Heap, MemoryKind, PoolKind};
 
-/// The emulator's checker, not only our model, sees memory cross streams with no order: the same
-/// program is clean with `split` and found out with a `split` that ignores streams.
+/// The emulator's checker, and not only our model, detects memory that crosses streams without
+/// order. The same program passes with `split`, and is reported with a `split` that ignores
+/// streams.
 #[test]
 fn emulator_reports_policy_that_ignores_streams() {
     for schedule in [Schedule::Immediate, Schedule::Seeded(1), Schedule::OnDemand] {
@@ -62,7 +63,7 @@ fn slots_of_ended_streams_are_reused() {
     }
 }
 
-/// A heap forgets ended streams also if no request polls them.
+/// A heap forgets ended streams even if no request polls them.
 #[test]
 fn slots_are_reused_without_memory_pressure() {
     for pool in PoolKind::ALL {
@@ -76,7 +77,7 @@ fn slots_are_reused_without_memory_pressure() {
     }
 }
 
-/// The lock is open between the grant and the fill.
+/// The lock is released between the grant and the fill, so the stream can be retired in between.
 #[test]
 fn zeroing_refuses_stream_retired_after_grant() {
     for pool in PoolKind::ALL {
@@ -88,7 +89,7 @@ fn zeroing_refuses_stream_retired_after_grant() {
             let lease = store.allocate(5000, &stream, None).unwrap();
             store.retire(&stream).unwrap();
             if has_successor {
-                // It gets the place of the one that ended.
+                // The successor gets the slot of the ended stream.
                 heap.reclaim_all().unwrap();
                 drop(heap.allocate(5000, &next).unwrap());
             }

@@ -1,13 +1,15 @@
 //! Threads' own default streams (`CU_STREAM_PER_THREAD`).
 //!
-//! The driver has one handle for all of them: it means the calling thread's stream. On another
-//! thread the legacy default stream takes the place of the stream: its work waits for all earlier
-//! work of the stream, and all later work of the stream waits for it. Events count as such work.
-//! The rule also holds for the remaining work of a thread that has ended (H200, driver 580).
+//! The driver has one handle for all these streams: it means the calling thread's stream. On
+//! another thread, the legacy default stream replaces a thread's stream. Work on the legacy default
+//! stream waits for all earlier work of the thread's stream, and all later work of the thread's
+//! stream waits for that work. Events count as such work. The rule also holds for the remaining
+//! work of a thread that has ended (H200, driver 580).
 //!
-//! A query of the stream, or a wait of the host for it, does not cover the work that it waits for
-//! on the legacy default stream. An event recorded on it does, and so does a query of the legacy
-//! default stream (H200, driver 580). The library notes completion from these two only.
+//! A thread's stream may wait for work on the legacy default stream. A query of the thread's
+//! stream, or a wait of the host for it, does not cover that work. An event recorded on the
+//! thread's stream covers it, and so does a query of the legacy default stream (H200, driver 580).
+//! The library notes completion only from such an event or such a query.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -19,8 +21,8 @@ use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::sync::this_thread;
 
-/// Thread with its own default stream. Alive until the thread has ended and its last
-/// [`Stream`](crate::Stream) was dropped.
+/// Thread with its own default stream. Lives until the thread has ended and the last
+/// [`Stream`](crate::Stream) of its default stream was dropped.
 pub(crate) struct OwnerThread {
     /// Number of the thread. No other thread ever has it.
     pub(crate) thread: u64,
@@ -42,21 +44,22 @@ pub(crate) enum ThreadStream {
 /// State of a thread that has used its own default stream.
 struct Here {
     owner: Arc<OwnerThread>,
-    /// The streams that were used, by context.
+    /// The streams that were used, keyed by context.
     streams: RefCell<Vec<(Weak<Context>, ThreadStream)>>,
 }
 
 thread_local! {
-    /// Created after the driver's own state of the thread, so it is destroyed before that.
+    /// Created after the driver's own state of the thread, so it is destroyed before that state.
     static HERE: Here = Here {
         owner: Arc::new(OwnerThread { thread: this_thread() }),
         streams: RefCell::default(),
     };
 }
 
-/// Returns the handle by which the calling thread enqueues work in the order of a thread's own
-/// default stream: the stream's on that thread, or else the legacy default stream's. While a thread
-/// ends, the driver may have given up its stream, so the legacy one is used then too.
+/// Returns the handle with which the calling thread enqueues work in the order of another or the
+/// same thread's own default stream. On the thread that owns the stream, it is the stream's handle.
+/// On other threads, it is the handle of the legacy default stream. While the owning thread ends,
+/// the driver may have destroyed the stream, so the legacy default stream is used then too.
 pub(crate) fn handle(thread: u64) -> CUstream {
     if thread == this_thread() && HERE.try_with(|_| ()).is_ok() {
         CUstream::PER_THREAD

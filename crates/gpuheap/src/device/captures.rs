@@ -1,10 +1,11 @@
 //! Streams that were first seen while they captured a graph.
 //!
 //! The driver does not return the id of a stream that captures: the query breaks the capture (H200,
-//! driver 580). Until the capture ends, such a stream is identified by the capture's id and its
-//! handle. Memory that is freed on it is kept for the graph: the graph may be launched on any
-//! stream, and writes to that memory then. A user object of the driver shows when the graph, its
-//! executable graphs and their launches have ended. Then the memory is free for every stream.
+//! driver 580). Until the capture ends, such a stream is identified by the capture's id and the
+//! stream's handle. Memory that is freed on the stream is kept for the graph, because a launch of
+//! the graph on any stream writes to that memory. A user object of the driver shows when the graph,
+//! its executable graphs and their launches have ended. From then on, every stream may reuse the
+//! memory.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -18,8 +19,8 @@ use gpuheap_driver::{
 use gpuheap_pool::{Completed, Moments, StreamHandle};
 use rustc_hash::FxHashMap;
 
-/// Bit of the numbers that such streams have in place of ids. The driver counts its ids up from a
-/// small number.
+/// Bit that is set in the numbers that such streams have in place of ids. The driver's ids never
+/// have this bit, because they count up from a small number.
 const OF_CAPTURE: u64 = 1 << 63;
 
 /// Number in place of the id of a stream whose handle may be invalid.
@@ -68,8 +69,8 @@ struct CapturedGraph {
     completed: Completed,
     /// `true` once the capture is known to have ended.
     is_captured: AtomicBool,
-    /// `true` if work after the capture may use memory that was freed in it. The end of the graph
-    /// then completes no free.
+    /// `true` if work after the capture may use memory that was freed in the capture. The end of
+    /// the graph then completes no free.
     is_doubtful: AtomicBool,
     /// `true` once the graph, its executable graphs and their launches have ended.
     has_ended: AtomicBool,
@@ -80,7 +81,7 @@ struct CapturedGraph {
 pub(crate) enum Membership {
     Member,
     Ended,
-    /// The stream may be part of this capture, or of a later one that is broken.
+    /// The stream may be part of this capture, or of a later capture that is broken.
     Unknown,
 }
 
@@ -90,7 +91,7 @@ enum CaptureState {
     Active(u64, CUgraph),
     /// The capture was invalidated, and its id is no longer returned.
     Invalidated,
-    /// The legacy default stream would have to wait for a stream that captures.
+    /// The stream is the legacy default stream, and would have to wait for a stream that captures.
     Implicit,
 }
 
@@ -117,9 +118,9 @@ impl CaptureState {
 }
 
 impl Captures {
-    /// Returns the stream of the capture that `raw` is part of; `None` if the capture was
-    /// invalidated, or if the stream is part of none itself. The caller has entered the context,
-    /// and keeps the stream alive.
+    /// If the stream `raw` is part of a capture, returns it as a stream of that capture. Returns
+    /// `None` if the capture was invalidated, or if the stream itself is part of no capture. The
+    /// caller has entered the context, and keeps the stream alive.
     pub(crate) fn stream(
         &self,
         driver: &dyn Driver,
@@ -151,8 +152,8 @@ impl Captures {
         Ok(Some(stream))
     }
 
-    /// Returns the stream with a number. It is found while blocks of it are live or its graph
-    /// exists.
+    /// Returns the stream with a number. The stream is found while blocks of the stream are live or
+    /// its graph exists.
     pub(crate) fn find(&self, number: u64) -> Option<Arc<CaptureStream>> {
         self.lock().by_number.get(&number).cloned()
     }
@@ -240,8 +241,8 @@ impl CaptureStream {
         self.graph.is_doubtful.store(true, Ordering::SeqCst);
     }
 
-    /// Queries whether the stream, `raw` on the calling thread, is still part of the capture. The
-    /// caller has entered the context, and keeps the stream alive.
+    /// Queries whether the stream is still part of the capture. `raw` is the stream's handle on the
+    /// calling thread. The caller has entered the context, and keeps the stream alive.
     pub(crate) fn membership(
         &self,
         driver: &dyn Driver,
@@ -263,7 +264,7 @@ impl CaptureStream {
 }
 
 impl CapturedGraph {
-    /// Makes the graph of a capture hold a user object, so that its end is reported.
+    /// Makes the graph of a capture hold a user object, so that the end of the graph is reported.
     fn follow(
         driver: &dyn Driver,
         moments: &Arc<Moments>,
@@ -303,13 +304,14 @@ impl CapturedGraph {
     }
 }
 
-/// Notes that a graph has ended. The driver calls it on any thread, once for each user object. It
-/// makes no driver call and takes no lock.
+/// Notes that a graph has ended. The driver calls this function on any thread, once for each user
+/// object. The function makes no driver call and takes no lock.
 unsafe extern "C" fn note_end(data: *mut c_void) {
     // SAFETY: `follow` passed this strong reference, and the driver calls once for each object.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    // After the moment began: a free that `doubt` covers from here on comes after it.
+    // Read after the moment began: a free that `doubt` covers from here on is later than that
+    // moment.
     if !graph.is_doubtful.load(Ordering::SeqCst) {
         graph.moments.complete(&graph.completed, moment);
     }

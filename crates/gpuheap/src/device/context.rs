@@ -26,11 +26,11 @@ use crate::thread_cache;
 #[cfg(feature = "emulator")]
 use gpuheap_emu::Emulator;
 
-/// Emulator in a build without emulators: no value of it exists.
+/// Emulator in a build without emulators: no value of this type exists.
 #[cfg(not(feature = "emulator"))]
 pub(crate) enum Emulator {}
 
-/// Origin of a device: its emulator, if it is emulated, and the reason for that.
+/// Origin of a device: the emulator, if the device is emulated, and the reason for the emulation.
 pub(super) struct DeviceOrigin {
     pub(super) emulator: Option<Arc<Emulator>>,
     /// Reason why an emulated device replaces a GPU, if it does.
@@ -47,7 +47,7 @@ pub(crate) struct Context {
     has_siblings: bool,
     /// `true` if the device is a Windows GPU under WSL2.
     is_wsl2: bool,
-    /// Cached, so that a query costs one load.
+    /// `true` if the driver checks blocks. Cached, so that a query costs one load.
     has_block_checks: bool,
     info: DeviceInfo,
     raw: CUcontext,
@@ -57,7 +57,7 @@ pub(crate) struct Context {
     forks: u32,
     /// `true` once the context was reset: its objects in the driver no longer exist.
     lost: AtomicBool,
-    /// Results of [`can_reach`](Context::can_reach), by the other context's number.
+    /// Results of [`can_reach`](Context::can_reach), keyed by the other context's number.
     peers: Mutex<Vec<(u64, bool)>>,
     /// Other devices that access this one's memory.
     readers: Mutex<Vec<CUdevice>>,
@@ -66,7 +66,7 @@ pub(crate) struct Context {
     pub(crate) holders: Holders,
     /// Streams that were first seen while they captured a graph.
     pub(crate) captures: Captures,
-    /// Turn of the request that reclaims from other heaps, as the last reclaim step.
+    /// Turn to reclaim memory from other heaps in the last reclaim step.
     pub(crate) turn: ReclaimTurn,
     /// Granules of the device that small allocations of several heaps share.
     pub(crate) granules: Granules,
@@ -173,8 +173,9 @@ impl Context {
         self.is_wsl2
     }
 
-    /// Returns the device's name for a message that also names `other`. If two emulators emulate
-    /// them, their names may be equal, and the name includes the emulator's number.
+    /// Returns the device's name for a message that also names `other`. If different emulators
+    /// emulate the two devices, their names may be equal. The returned name then includes the
+    /// emulator's number.
     pub(crate) fn beside(&self, other: &Context) -> String {
         let number = self.info.emulator;
         self.text(number.filter(|_| other.info.emulator.is_some() && other.info.emulator != number))
@@ -246,8 +247,8 @@ impl Context {
         if self.lost.load(Ordering::Relaxed) { Err(Gone::Reset) } else { Ok(()) }
     }
 
-    /// Waits for all work of the context. The wait breaks a capture of a graph on one of its
-    /// streams, so check for captures first, unless the program requested the wait.
+    /// Waits for all work of the context. If one of the context's streams is capturing a graph, the
+    /// wait breaks that capture. Check for captures first, unless the program requested the wait.
     pub(crate) fn synchronize(&self) -> Result<(), ContextError> {
         let moment = self.moments.begin();
         {
@@ -263,14 +264,16 @@ impl Context {
     /// Makes the context current on this thread until the guard is dropped. The context that was
     /// current before belongs to the program or to another library, and is restored.
     ///
-    /// Every driver call passes through here, so none is made in a forked child or after a reset.
+    /// Every driver call passes through here, so the library makes no driver call in a forked child
+    /// or after a reset.
     pub(crate) fn enter(&self) -> Result<Current<&Context>, ContextError> {
         Current::enter(self)
     }
 
     /// Enters the context for calls that are the library's own and not work of the program. While
     /// any thread captures a graph, calls such as `cuMemAlloc` and `cuEventQuery` fail and break
-    /// the capture, unless their thread allows them as this does.
+    /// the capture, unless the calling thread has allowed such calls. The guard allows them on this
+    /// thread.
     pub(crate) fn enter_aside(&self) -> Result<Aside<&Context>, ContextError> {
         Aside::enter(self)
     }
@@ -282,8 +285,8 @@ impl Context {
     }
 
     /// Returns `true` if a stream is capturing a graph: it can neither be waited for nor wait for
-    /// work outside. It is also `true` for the default stream while a stream is capturing that it
-    /// would have to wait for.
+    /// work outside. For the default stream, it is also `true` while any stream that the default
+    /// stream would have to wait for is capturing.
     pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
         let _current = self.enter()?;
         self.is_capturing_inside(stream)
@@ -304,8 +307,8 @@ impl Context {
     /// Returns `true` if work on this device may access memory of `other`. If peer access is
     /// needed, the first call for a pair enables it.
     ///
-    /// This covers plain allocations and the virtual memory of heaps. A stream-ordered pool is
-    /// opened to other devices by its own call.
+    /// This covers plain allocations and the virtual memory of heaps. A separate call opens a
+    /// stream-ordered pool to other devices.
     ///
     /// Heaps that the query kept alive are added to `visited`. The caller drops them with no lock
     /// held.
@@ -339,7 +342,8 @@ impl Context {
     /// Gives another device access to the virtual memory of the heaps, mapping by mapping. Adds
     /// these heaps to `visited`.
     fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
-        // First, so that new mappings are accessible too. After a reset, a reader is here already.
+        // Added first, so that new mappings are accessible too. After a reset, the list has the
+        // reader already.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = !readers.contains(&reader);
@@ -398,7 +402,7 @@ impl Context {
     ///
     /// The requirements of [`Device::reset`](super::Device::reset).
     pub(super) unsafe fn reset(&self) -> Result<(), ContextError> {
-        // Failed work does not prevent the reset: it is the usual reason for one.
+        // Failed work does not prevent the reset: failed work is the usual reason for a reset.
         match self.synchronize() {
             Err(ContextError::Gone(gone)) => return Err(gone.into()),
             Err(ContextError::Driver(_)) | Ok(()) => {}
@@ -415,10 +419,11 @@ impl Context {
             holder.after_reset(reset.is_ok());
         }
         reset?;
-        // A reset keeps references (driver 580, and the emulator). This one is released while the
-        // context is not active, when the release ends nothing. If a driver dropped it, this call
-        // returns a harmless error. A release before the reset could end the context while others
-        // hold it. SAFETY: retained once by `retain`, and `drop` does not release a lost context.
+        // A reset keeps references to the context (driver 580, and the emulator). The context is
+        // not active now, so this release ends nothing. If a driver dropped the reference at the
+        // reset, this call returns a harmless error. A release before the reset could end the
+        // context while others hold it. SAFETY: retained once by `retain`, and `drop` does not
+        // release a lost context.
         let _: CUresult = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
         Ok(())
     }
@@ -463,13 +468,14 @@ impl Drop for Context {
     }
 }
 
-/// Guard: a context is current on the thread that made it.
+/// Guard: a context is current on the thread that made the guard.
 pub(crate) struct Current<C: Deref<Target = Context>> {
     context: C,
     pushed: bool,
 }
 
-/// Guard: a context is current on the thread that made it, and captures forbid no calls there.
+/// Guard: a context is current on the thread that made the guard, and captures forbid no calls on
+/// that thread.
 pub(crate) struct Aside<C: Deref<Target = Context>> {
     current: Current<C>,
     before: Option<CUstreamCaptureMode>,

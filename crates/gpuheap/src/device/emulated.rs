@@ -32,8 +32,8 @@ impl Device {
         Device::from_emulator(&start(options)?, 0, EMULATED, None)
     }
 
-    /// Makes all devices of one emulator with these options, in its order. They can access each
-    /// other as devices of one machine.
+    /// Makes all devices of one emulator with these options, in the emulator's order. They can
+    /// access each other's memory, like devices of one machine.
     ///
     /// # Errors
     ///
@@ -51,7 +51,8 @@ impl Device {
         self.context.emulator()
     }
 
-    /// Makes the device of a profile, named `name`. `fallback` is the reason if it replaces a GPU.
+    /// Makes the device of a profile, named `name`. If the device replaces a GPU, `fallback` is the
+    /// reason.
     pub(super) fn from_profile(
         name: &str,
         profile: Profile,
@@ -71,7 +72,7 @@ impl Device {
     }
 }
 
-/// Describes the device that [`Device::open`] makes of the name `emulated`, without a context.
+/// Describes the device that [`Device::open`] opens for the name `emulated`. Makes no context.
 pub(super) fn describe_default() -> Result<DeviceInfo, Error> {
     let emulator = start(without_checks(Profile::h200()))?;
     DeviceInfo::read(&*emulator, 0, EMULATED, Some(emulator.number()))

@@ -4,13 +4,14 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::HostBorrowed;
 
-/// A gate that keeps device and host apart on a device without concurrent access to managed memory
-/// (WSL2). There, a host that accesses any managed memory while anything runs on the device
-/// crashes. With concurrent access the gate costs one branch. Each device has its own gate, so a
-/// borrow of one device's memory does not keep work from another.
+/// A gate that keeps host and device apart if they cannot access managed memory concurrently
+/// (WSL2). There, the program crashes if the host accesses any managed memory while anything runs
+/// on the device. With concurrent access the gate costs one branch. Each device has its own gate,
+/// so a borrow of one device's memory does not block work on another device.
 ///
-/// A borrow by the host first counts itself and then waits for the device. Work is enqueued with
-/// the count held at zero, so it comes wholly before that wait, or is refused.
+/// A borrow by the host first raises the number of borrows and then waits for the device. Work is
+/// enqueued only while that number is locked at zero. All work is therefore enqueued before the
+/// wait, or refused.
 pub(crate) struct HostGate {
     /// Number of borrows by the host; `None` with concurrent access.
     borrows: Option<RwLock<u32>>,
@@ -21,7 +22,7 @@ impl HostGate {
         HostGate { borrows: (!concurrent_managed_access).then(RwLock::default) }
     }
 
-    /// Returns a guard to hold while work is enqueued, and no longer: a thread that takes it twice
+    /// Returns a guard. Hold it only while work is enqueued: a thread that takes the guard twice
     /// may deadlock.
     pub(crate) fn work(&self) -> Result<Option<RwLockReadGuard<'_, u32>>, HostBorrowed> {
         let Some(borrows) = &self.borrows else { return Ok(None) };

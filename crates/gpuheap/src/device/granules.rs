@@ -13,9 +13,9 @@ pub(crate) struct Granules(Mutex<GranuleCounts>);
 
 #[derive(Debug, Default)]
 struct GranuleCounts {
-    /// Number of heaps in each granule, by the granule's number.
+    /// Number of heaps in each granule, keyed by the granule's number.
     heaps: FxHashMap<u64, u64>,
-    /// Granules that heaps count beyond the first heap of each.
+    /// Number of counts of granules by second and further heaps.
     again: u64,
 }
 

@@ -10,9 +10,9 @@ use gpuheap_pool::SourceError;
 
 /// A holder of memory of a context: a heap.
 pub(crate) trait Holder: Any + Send + Sync {
-    /// Gives back memory that a reset does not end. A stream-ordered pool outlives the context with
-    /// all its allocations (the emulator reports it as in use). Pinned memory has to be unmapped by
-    /// its owner. The context is still alive and idle. Must not panic.
+    /// Gives back memory that a reset does not free. A stream-ordered pool outlives the context
+    /// with all its allocations (the emulator reports it as in use). Pinned memory has to be
+    /// unmapped by its owner. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 
     /// Notes that the context was reset, or that the driver refused the reset.
@@ -33,7 +33,7 @@ pub(crate) type Visited = Vec<Arc<dyn Holder>>;
 #[derive(Default)]
 pub(crate) struct Holders(Mutex<Vec<RegisteredHolder>>);
 
-/// A holder, and the lock that visitors of it share.
+/// A holder, and the lock that all visitors of the holder take for reading.
 #[derive(Clone)]
 struct RegisteredHolder {
     holder: Weak<dyn Holder>,
@@ -55,7 +55,8 @@ impl Drop for Visiting {
     }
 }
 
-/// Returns `true` if this thread holds heaps of others on behalf of a request.
+/// Returns `true` if this thread is visiting heaps: a request on it keeps other heaps alive for a
+/// moment.
 pub(crate) fn is_visiting() -> bool {
     VISITING.get()
 }
@@ -69,16 +70,16 @@ impl Holders {
         known.push(RegisteredHolder { holder, visits });
     }
 
-    /// Returns the live holders. The caller drops them with no lock held. They are no clones of a
-    /// heap: the drop of a last clone is logged, and these would be logged too.
+    /// Returns the live holders. The caller drops them with no lock held. They are not clones of
+    /// heaps. The drop of a heap's last clone is logged, and dropping these must not be.
     pub(crate) fn all(&self) -> Visited {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter_map(|known| known.holder.upgrade()).collect()
     }
 
-    /// Calls `visit` with each live holder, one after the other; with none if this thread is
-    /// visiting already. The caller holds no lock of any heap. A heap that loses its last owner
-    /// meanwhile ends on this thread, before the next one is visited.
+    /// Calls `visit` with each live holder, one after the other. If this thread is visiting
+    /// already, does nothing. The caller holds no lock of any heap. A heap that loses its last
+    /// owner meanwhile ends on this thread, before the next heap is visited.
     pub(crate) fn visit(&self, mut visit: impl FnMut(Arc<dyn Holder>)) {
         if VISITING.replace(true) {
             return;
@@ -94,7 +95,7 @@ impl Holders {
     }
 
     /// Returns `true` if a stream of any heap captures a graph. A wait for the device would break
-    /// it. The caller holds no lock of any heap.
+    /// the capture. The caller holds no lock of any heap.
     pub(crate) fn is_any_capturing(&self) -> bool {
         // During a visit, the heaps cannot be queried: assume that one has a capturing stream.
         let mut is_any = is_visiting();

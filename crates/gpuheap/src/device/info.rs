@@ -9,7 +9,7 @@ use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
 /// Description of a device. Its text is one short line with the properties that distinguish
-/// devices; the fields have all.
+/// devices. The fields have all properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
@@ -19,11 +19,12 @@ pub struct DeviceInfo {
     pub product: String,
     /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// Number of its emulator in this process, from 1; `None` for a real device. It distinguishes
-    /// two emulated devices in one message.
+    /// Number of the device's emulator in this process, from 1; `None` for a real device. The
+    /// number distinguishes two emulated devices in one message.
     pub emulator: Option<u64>,
     /// Why [`Device::open_default`](crate::Device::open_default) opened an emulated device instead
-    /// of a GPU, with the places that were searched; `None` for a device that was opened otherwise.
+    /// of a GPU, with the places that were searched; `None` for a device that was opened in another
+    /// way.
     pub fallback: Option<String>,
     /// Number of the device in the driver's order.
     pub ordinal: i32,

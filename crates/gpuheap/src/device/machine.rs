@@ -37,8 +37,8 @@ pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     Ok(context)
 }
 
-/// Device files of which a machine with a GPU has one: the first two by NVIDIA's driver, the last
-/// under WSL2.
+/// Device files. A machine with a GPU has at least one of them: the first two exist with NVIDIA's
+/// driver, the last under WSL2.
 const GPU_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
 
 /// Opens the driver. On a machine without a GPU, returns a text that lists the places searched. It

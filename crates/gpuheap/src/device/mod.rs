@@ -123,9 +123,9 @@ impl Device {
     /// device afresh. For a context that an error made unusable, and for the end of tests. Blocks
     /// until the device's work has completed.
     ///
-    /// Heaps first give back their host memory. Objects made on the device before (clones, streams,
-    /// events, heaps, blocks) return an error from now on that says so, and free nothing when they
-    /// are dropped.
+    /// Heaps first give back their host memory. Objects that were made on the device before
+    /// (clones, streams, events, heaps, blocks) return an error from now on. The error names the
+    /// reset. These objects free nothing when they are dropped.
     ///
     /// Live memory of a heap with the `driver` pool belongs to that pool: it stays taken until the
     /// process ends (H200, driver 580). Drop such arrays before.

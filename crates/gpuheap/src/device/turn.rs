@@ -3,12 +3,13 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a request waits for its turn. A turn ends when streams that other heaps use reach their
-/// frees. A stream that waits for the requesting thread itself would never reach them. After this
-/// time, requests go ahead without a turn.
+/// Longest time that a request waits for its turn. A turn may have to wait until streams of other
+/// heaps have reached their frees. If such a stream waits for the requesting thread itself, it
+/// never reaches them. After this time, requests continue without a turn.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 
-/// The request of a device that may reclaim from other heaps, as the last reclaim step.
+/// Turn to reclaim memory from other heaps of a device, in the last reclaim step. One request of
+/// the device has it at a time.
 ///
 /// Without turns, two requests that fail at once could each hold a part of the memory that the
 /// other needs.

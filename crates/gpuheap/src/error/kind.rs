@@ -2,14 +2,14 @@
 
 use super::{Error, Fault};
 
-/// Kind of an [`Error`], by which a program decides how to handle it.
+/// Kind of an [`Error`]. A program uses it to decide how to handle the error.
 ///
 /// Kinds are stable. Texts are for people and may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Out of memory: on the device, or of a kind that the driver hands out. If a heap refused the
-    /// request, [`Error::out_of_memory`] has the figures.
+    /// Memory ran out: device memory, or another kind of memory that the driver hands out. If a
+    /// heap refused the request, [`Error::out_of_memory`] has the figures.
     OutOfMemory,
     /// The host lacks the memory or the thread that the call needs.
     HostResources,
@@ -46,7 +46,7 @@ pub enum ErrorKind {
     BadSetting,
     /// The heap does not [track](crate::Tracking) allocations.
     NotTracked,
-    /// The device, its driver or its platform cannot do it.
+    /// The device, its driver or its platform does not support the operation.
     Unsupported,
     /// A stream that memory cannot be ordered on, or that cannot be waited for.
     StreamUnusable,

@@ -30,14 +30,15 @@ pub struct Error(Box<Fault>);
 #[derive(Clone)]
 pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
-    /// A row of a batch, by its number, that does not fit in memory.
+    /// Number of a row of a batch that does not fit in memory, and the figures.
     Row(usize, OutOfMemory),
     /// A request that is invalid: an unknown name, a limit, a stream of another device.
     Refused(ErrorKind, String),
     /// The machine's driver cannot be opened.
     Open(OpenError),
     Driver(DriverError),
-    /// A kernel of the library, by name, that could not be loaded or launched.
+    /// Name of a kernel of the library that could not be loaded or launched, and the driver's
+    /// error.
     #[cfg_attr(
         not(feature = "arithmetic"),
         expect(dead_code, reason = "arithmetic has the kernels")
@@ -53,11 +54,11 @@ pub(crate) enum Fault {
 /// Way in which an array's memory was freed while handles to it existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// By `free_early` at this line.
+    /// Freed by `free_early` at this line.
     Early(&'static Location<'static>),
-    /// At the end of the scope that began at this line.
+    /// Freed at the end of the scope that began at this line.
     Scope(&'static Location<'static>),
-    /// At the end of its batch's turn; the batches were made at this line.
+    /// Freed because its batch ended. The batches were made at this line.
     Batch(&'static Location<'static>),
 }
 
@@ -169,7 +170,7 @@ pub(crate) fn failure(error: DriverError) -> SourceError {
     SourceError::Driver(DriverFailure { function: error.function(), code: error.code().0 })
 }
 
-/// Converts the failure of a driver call back from the error of a source.
+/// Converts a source's error back to the failure of a driver call.
 pub(crate) fn driver_error(failure: DriverFailure) -> DriverError {
     DriverError::new(failure.function, CUresult(failure.code))
 }

@@ -22,8 +22,8 @@ use crate::size::Bytes;
 ///
 /// * On WSL2, where the driver reports more memory as free than there is.
 /// * For `pinned_limit`, if a pool has live memory. The limit is set when the heap is built: with a
-///   higher one the pool may have taken larger segments for that memory. With nothing live, and for
-///   the pool `none`, the figure is exact.
+///   higher limit, the pool may have taken larger segments for that memory. Without live memory,
+///   and for the pool `none`, the figure is exact.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
 /// [`device_short_by`]: OutOfMemory::device_short_by
@@ -38,8 +38,8 @@ pub struct OutOfMemory {
     pub pool: PoolKind,
     /// Reason why the request failed.
     pub cause: Cause,
-    /// Bytes that would have had to return to the driver for the request to succeed, in any blocks.
-    /// It is the larger of the next two fields. `None` if it is not known.
+    /// Bytes that would have had to return to the driver for the request to succeed, from whichever
+    /// blocks. This is the larger of the next two fields. `None` if it is not known.
     pub short_by: Option<u64>,
     /// Bytes by which the hard limit is too low.
     pub limit_short_by: u64,
@@ -72,22 +72,22 @@ pub struct OutOfMemory {
     /// Cached bytes of `other_heaps`: free, pending ones included. The rest is live.
     pub other_heaps_cached: u64,
     /// Bytes that other libraries of this process, contexts and other processes hold. `None` if the
-    /// driver does not report it.
+    /// driver does not report them.
     pub foreign: Option<u64>,
-    /// Size of the device's memory. For pinned memory, here and below, of the host's. `None` if it
-    /// is not known.
+    /// Size of the device's memory. For a request of pinned memory, this field and `device_free`
+    /// are about the host's memory. `None` if the size is not known.
     pub device: Option<u64>,
     /// Bytes of `device` that the driver reports as free. `None` if it does not report them.
     pub device_free: Option<u64>,
     /// Hard limit of the heap for this kind of memory.
     pub limit: Option<u64>,
-    /// `true` if the limit cannot be raised as far as needed: the pool of a `driver` heap is built
-    /// with it.
+    /// `true` if the limit cannot be raised as far as needed, because the pool of a `driver` heap
+    /// is built with its limit.
     pub limit_is_fixed: bool,
     /// `true` if the device is a Windows GPU under WSL2.
     pub on_wsl2: bool,
-    /// Lines of the program that hold the most of this kind of memory, most bytes first. Filled
-    /// with tracking on.
+    /// Lines of the program that hold the most of this kind of memory, most bytes first. Empty
+    /// unless the heap tracks allocations.
     pub consumers: Vec<Consumer>,
     /// Reclaim steps that were tried, in order, with the bytes that each returned to the driver.
     pub tried: Vec<(ReclaimStep, u64)>,
@@ -175,7 +175,7 @@ impl OutOfMemory {
     }
 
     /// Returns the error's text for a program that sets limits under its own names. `knobs` names
-    /// the place, such as "the flag --limit".
+    /// the place where that program sets the limit, such as "the flag --limit".
     pub fn text_naming(&self, knobs: &str) -> String {
         let mut text = String::new();
         // Writing to a string never fails.
@@ -295,7 +295,7 @@ impl OutOfMemory {
         }
     }
 
-    /// Formats a number of bytes such that it is enough when it is typed again.
+    /// Formats a number of bytes, rounded up, so that a limit typed as displayed is large enough.
     fn amount(&self, bytes: u64) -> String {
         let least = if self.on_wsl2 && !self.is_on_host() { "at least " } else { "" };
         format!("{least}{:#}", Bytes(bytes))
@@ -337,7 +337,8 @@ impl OutOfMemory {
 
     fn reason_text(&self) -> String {
         let on_host = self.is_on_host();
-        // A request that exceeds the bound only through the pool's rounding.
+        // If the request exceeds the bound only because of the pool's rounding, the text has the
+        // rounded size too.
         let rounded = |bound: Option<u64>| match bound {
             Some(bound) if self.requested <= bound => format!(
                 "the request, which the {} pool rounds up to {},",
@@ -449,7 +450,8 @@ impl OutOfMemory {
         format!("{} pool: {}", self.pool, parts.join(", "))
     }
 
-    /// Returns the size of the largest cached piece, and of the pieces that could be one block.
+    /// Returns the size of the largest cached piece, and the size of the largest block that could
+    /// be made of pieces.
     fn largest_text(&self) -> String {
         let largest = Bytes(self.largest_cached_block);
         match self.largest_stitchable {

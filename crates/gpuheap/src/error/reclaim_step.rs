@@ -6,12 +6,12 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReclaimStep {
-    /// Takes frees whose streams have reached them.
+    /// Makes memory available whose stream has reached the free.
     Ready,
     /// Waits, on the host, for the frees in flight.
     InFlight,
-    /// Returns cached memory to the driver, in few segments and little more than needed: the
-    /// smallest unused segment that covers the rest, or else the largest.
+    /// Returns cached memory to the driver, in few segments and little more than needed: chooses
+    /// the smallest unused segment that covers the remaining bytes, or else the largest segment.
     Cache,
     /// Returns all cached memory to the driver.
     WholeCache,
@@ -26,9 +26,9 @@ pub enum ReclaimStep {
     DriverPool,
     /// Waits a while on WSL2, whose host returns memory late.
     LateRelease,
-    /// Repeats all steps with the other threads paused. Memory that they freed meanwhile, or that
-    /// they took after this request released it, is then available too. Repeated while other heaps
-    /// return memory, for one request of the device at a time.
+    /// Repeats all steps with the other threads paused. Memory that those threads freed meanwhile,
+    /// or took after this request released it, is then available too. The step repeats while other
+    /// heaps return memory. One request of a device runs it at a time.
     Alone,
 }
 

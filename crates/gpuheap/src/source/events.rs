@@ -1,4 +1,4 @@
-//! Fences as events of the driver, and the entry into its context.
+//! Fences, made of the driver's events, and the entry into their context.
 
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ impl Events {
         self.inside(|context| check(function, call(context)))
     }
 
-    /// Makes one driver call with the heap's context current, and refuses it if it would break a
-    /// capture on the stream.
+    /// Makes one driver call with the heap's context current. If the stream is capturing, refuses
+    /// the call, because it would break the capture.
     fn call_on(
         &mut self,
         stream: StreamRef,
@@ -79,7 +79,8 @@ impl Events {
         })
     }
 
-    /// Refuses a capturing stream: the event would belong to its graph, and never be reached.
+    /// Refuses a capturing stream: the event would belong to the stream's graph, and would never be
+    /// reached.
     pub(super) fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
         let fence = match self.unused.pop() {
             Some(unused) => unused,
@@ -101,8 +102,8 @@ impl Events {
         recorded.map(|()| Fence(fence))
     }
 
-    /// Records an event, also one that is recorded already: a stream that waits for an event waits
-    /// for the record at the time of that call, and not for later records.
+    /// Records an event. The event may be recorded already: a stream that waits for an event waits
+    /// for the last record before the wait was enqueued, and not for later records.
     pub(super) fn record_on(&mut self, fence: u32, stream: StreamRef) -> Result<(), SourceError> {
         let event = self.events[fence as usize];
         self.call_on(stream, "cuEventRecord", |context| {
@@ -130,7 +131,7 @@ impl Events {
         })
     }
 
-    /// Refuses a capturing stream: a wait for work outside of a capture breaks it.
+    /// Refuses a capturing stream: a wait for work outside of a capture breaks the capture.
     pub(super) fn order_after(
         &mut self,
         stream: StreamRef,

@@ -26,7 +26,7 @@ impl From<HostBorrowed> for SourceError {
     }
 }
 
-/// Returns the driver's handle, for the calling thread, of a stream that a heap knows.
+/// Returns the handle under which the calling thread passes a heap's stream to the driver.
 pub(crate) fn raw(stream: StreamRef) -> CUstream {
     let handle = stream.raw();
     handle.thread().map_or(CUstream(handle.0), thread_stream::handle)

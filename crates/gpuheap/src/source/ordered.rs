@@ -18,8 +18,8 @@ pub(crate) const POOL_STEP: u64 = 32 << 20;
 /// Driver 580 accepts 2^40 on an H200 and refuses 2^50 as `OUT_OF_MEMORY`.
 const MOST_PASSED: u64 = 1 << 40;
 
-/// A stream-ordered pool of this heap alone. It is never the process's default pool: other
-/// libraries allocate from that one and change its settings.
+/// A stream-ordered pool of this heap alone. It is never the process's default pool, because other
+/// libraries allocate from the default pool and change its settings.
 pub(crate) struct OrderedSource {
     events: Events,
     pool: CUmemoryPool,
@@ -31,7 +31,7 @@ pub(crate) struct OrderedSource {
 
 impl OrderedSource {
     /// Makes a pool that keeps freed memory, up to `threshold` bytes and up to a soft limit.
-    /// Drivers from 12.2 on enforce a hard limit on it.
+    /// Drivers from 12.2 on enforce the heap's hard limit on the pool.
     pub(crate) fn new(
         context: Arc<Context>,
         threshold: u64,
@@ -100,8 +100,8 @@ impl Drop for OrderedSource {
 impl MemorySource for OrderedSource {
     fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        // The memory would belong to the graph: its launches, and not the block, would decide its
-        // lifetime.
+        // The memory would belong to the graph: the graph's launches, and not the block, would
+        // decide how long the memory lives.
         self.events.refuse_capturing(stream)?;
         let (pool, mut address) = (self.pool, 0);
         self.events.call("cuMemAllocFromPoolAsync", |context| {
@@ -123,7 +123,7 @@ impl MemorySource for OrderedSource {
     }
 
     fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
-        // Memory allocated outside of a graph cannot be freed in it.
+        // Memory allocated outside of a graph cannot be freed in that graph.
         self.events.refuse_capturing(stream)?;
         self.events.call("cuMemFreeAsync", |context| {
             // SAFETY: `take` allocated the segment, and this stream's order covers its last use.
@@ -147,16 +147,17 @@ impl MemorySource for OrderedSource {
         round_up(bytes, POOL_STEP)
     }
 
-    /// Assumes that the pool can give back all unused memory, although memory that shares a step
-    /// with memory in use stays.
+    /// Assumes that the pool can give back all unused memory. In fact, unused memory that shares a
+    /// step with memory in use stays.
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
-    /// Returns all of it if other memory of the pool is in use: the driver does not report which of
-    /// its steps are in use.
+    /// If other memory of the pool is in use, returns all bytes of
+    /// [`regained`](MemorySource::regained). The driver does not report which steps of the pool are
+    /// in use.
     fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })

@@ -24,14 +24,14 @@ use crate::kind::MemoryKind;
 pub(crate) struct PlainSource {
     events: Events,
     kind: MemoryKind,
-    /// Number of small segments in each granule of 2 MiB, by the granule's number.
+    /// Number of small segments in each granule of 2 MiB, keyed by the granule's number.
     shared_granules: FxHashMap<u64, u32>,
     /// Bytes of larger segments. They share no granule.
     large: u64,
     /// Addresses of all segments.
     segments: FxHashSet<u64>,
     reserved_peak: u64,
-    /// Virtual memory of [`pages`](MemorySource::pages), from its first use on.
+    /// Virtual memory that [`pages`](MemorySource::pages) returns; `None` before its first use.
     vmm: Option<Vmm>,
 }
 
@@ -109,7 +109,7 @@ impl MemorySource for PlainSource {
         Ok(pages + large + self.emptied(segments).count() as u64 * GRANULE)
     }
 
-    /// Counts the granules in which other heaps have allocations.
+    /// Counts the emptied granules in which other heaps still have allocations.
     fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let granules = &self.events.context.granules;
         let shared = self.emptied(segments).filter(|granule| granules.is_shared(*granule));

@@ -14,19 +14,19 @@ use super::check;
 use crate::device::{Context, NoVirtualMemory, VirtualMemory};
 use crate::error::driver_error;
 
-/// Virtual memory of one heap on a device. Dropping it gives back all that remains. That has to be
-/// unused by then, unless it was [left](Vmm::leave).
+/// Virtual memory of one heap on a device. Dropping this gives back all remaining memory. No work
+/// may use that memory at the drop, unless it was [left](Vmm::leave).
 ///
 /// None of these calls is ordered on a stream.
 pub(super) struct Vmm {
     context: Arc<Context>,
     device: VirtualMemory,
-    /// Physical memory, by the chunk's number.
+    /// Physical memory, indexed by the chunk's number.
     chunks: Vec<Physical>,
     unused: Vec<u32>,
-    /// Reserved ranges: bytes by first address.
+    /// Sizes of the reserved ranges in bytes, keyed by first address.
     reserved: BTreeMap<u64, u64>,
-    /// Mappings: bytes by first address.
+    /// Sizes of the mappings in bytes, keyed by first address.
     mapped: BTreeMap<u64, u64>,
     /// Failed mappings that are still to be undone.
     strays: Vec<Stray>,
@@ -38,7 +38,8 @@ pub(super) struct Vmm {
     pub(super) calls: u64,
 }
 
-/// A handle of physical memory; zeros for an unused number. The driver refuses the handle 0.
+/// A handle of physical memory; zeros if the chunk's number is unused. The driver refuses the
+/// handle 0.
 #[derive(Clone, Copy, Default)]
 struct Physical {
     handle: CUmemGenericAllocationHandle,
@@ -90,8 +91,9 @@ fn query_properties(context: &Context) -> Result<VirtualMemory, SourceError> {
     let (mut rdma, mut granule) = (0, 0);
     let properties = CUmemAllocationProp::device(device);
     let attribute = CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-    // The smallest granularity, so that little is lost to rounding. The recommended one, at which
-    // the driver maps best, is equal on an H200. The policy decides on larger chunks.
+    // The smallest granularity, so that little is lost to rounding. The recommended granularity, at
+    // which the driver maps best, is the same on an H200. The policy chooses the sizes of larger
+    // chunks.
     let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let _current = context.enter_aside()?;
     // SAFETY: all pointers are valid for their calls.
@@ -161,8 +163,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Gives the device read and write access to a mapped range, in one call. The driver takes the
-    /// same time for each chunk of any size.
+    /// Gives the device read and write access to a mapped range, in one call. The time for a chunk
+    /// does not depend on the chunk's size.
     fn allow(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
@@ -198,8 +200,8 @@ impl Vmm {
         })
     }
 
-    /// Undoes failed mappings for which `is_in_the_way` is true. Before that, neither their
-    /// addresses nor their chunks can be given back.
+    /// Undoes failed mappings for which `is_in_the_way` is true. Until they are undone, neither
+    /// their addresses nor their chunks can be given back.
     fn clear_strays(&mut self, is_in_the_way: impl Fn(&Stray) -> bool) -> Result<(), SourceError> {
         while let Some(at) = self.strays.iter().position(&is_in_the_way) {
             let Stray { address, bytes, .. } = self.strays[at];
@@ -325,7 +327,7 @@ impl Pages for Vmm {
 }
 
 impl Vmm {
-    /// Abandons everything as it is, because work may still use it.
+    /// Abandons all mappings and memory as they are, because work may still use them.
     pub(super) fn leave(&mut self) {
         self.strays.clear();
         self.mapped.clear();
@@ -333,12 +335,14 @@ impl Vmm {
         self.reserved.clear();
     }
 
-    /// Gives everything back when the heap or the context ends. No work uses it then.
+    /// Gives back all mappings, memory and addresses when the heap or the context ends. No work
+    /// uses them then.
     pub(super) fn give_all_back(&mut self) {
         if self.context.check_alive() == Err(Gone::Forked) {
             return;
         }
-        // Entered so that no capture breaks. A context that has ended is not needed.
+        // Enters the context so that no capture breaks. If the context has ended, the calls below
+        // work without it.
         let _aside = self.context.enter_aside();
         let mapped = std::mem::take(&mut self.mapped).into_iter();
         let strays = std::mem::take(&mut self.strays).into_iter();
@@ -446,7 +450,7 @@ mod tests {
         for (symbol, nth) in [("cuMemMap", 1), ("cuMemMap", 2), ("cuMemSetAccess", 1)] {
             emulator.set_faults(FaultPlan::new([Fault::nth(symbol, nth, failing)]));
             assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
-            // Repeated with an undo that fails at first.
+            // Repeats the failing call with an undo that fails at first.
             emulator.set_faults(FaultPlan::new([
                 Fault::nth(symbol, nth, failing),
                 Fault::nth("cuMemUnmap", 1, failing),

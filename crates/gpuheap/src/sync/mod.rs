@@ -1,4 +1,4 @@
-//! Synchronization of threads: a lock of one word, a lock around a value that is made of it, and
+//! Synchronization of threads: a lock of one word, a lock around a value that uses such a word, and
 //! numbers of threads. loom explores the interleavings of the locks.
 
 mod lock;

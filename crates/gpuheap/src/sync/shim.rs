@@ -27,8 +27,8 @@ pub(crate) fn pause(times: u32) {
     }
 }
 
-/// A number that one thread at a time accesses, under a [`Word`](super::word::Word) or the heap's
-/// lock, by relaxed loads and stores.
+/// A number that only one thread at a time accesses, with relaxed loads and stores. That thread
+/// holds a [`Word`](super::word::Word) or the heap's lock.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedU64(AtomicU64);
 
@@ -54,13 +54,13 @@ impl OwnedU64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Adds, and wraps.
+    /// Adds `more`, and wraps on overflow.
     #[inline]
     pub(crate) fn add(&self, more: u64) {
         self.set(self.get().wrapping_add(more));
     }
 
-    /// Subtracts, and wraps.
+    /// Subtracts `less`, and wraps on overflow.
     #[inline]
     pub(crate) fn sub(&self, less: u64) {
         self.set(self.get().wrapping_sub(less));

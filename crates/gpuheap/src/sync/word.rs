@@ -2,8 +2,8 @@
 
 use super::shim::{AtomicU64, Ordering, pause};
 
-/// A lock that is taken by one atomic exchange and released by a plain store, 5 ns on the host of
-/// an H200. A thread that does not get it does something else, or polls.
+/// A lock that one atomic exchange takes and a plain store releases. Both together take 5 ns on the
+/// host of an H200. A thread that does not get the lock does something else, or polls.
 ///
 /// Another thread can close the word, and then has exclusive access until it opens the word again.
 ///
@@ -42,8 +42,8 @@ impl Word {
         }
     }
 
-    /// Closes the word as soon as it is released. One thread at a time calls this. It may close a
-    /// closed word.
+    /// Closes the word as soon as it is released. Only one thread at a time may call this. The word
+    /// may be closed already.
     pub(crate) fn close(&self) {
         let mut times = 0;
         while self.0.load(Ordering::Relaxed) != CLOSED && !self.change(CLOSED) {
@@ -57,7 +57,8 @@ impl Word {
         self.0.store(OPEN, Ordering::Release);
     }
 
-    /// Acquires the writes before the word was released or opened.
+    /// Changes an open word to `to`. Returns `false` if the word is not open. Acquires the writes
+    /// from before the word was released or opened.
     #[inline]
     fn change(&self, to: u64) -> bool {
         self.0.compare_exchange(OPEN, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -113,8 +114,8 @@ mod tests {
     }
 
     /// The owner frees twice and allocates, while another thread that is short of memory takes the
-    /// blocks that it finds. Each block is taken by one of them. The owner looks for its slot
-    /// before it takes the word, as a cache does.
+    /// blocks that it finds. Exactly one of the two threads takes each block. The owner looks for a
+    /// block's slot before it takes the word, as a cache does.
     #[test]
     fn drained_block_is_taken_once() {
         loom::model(|| {

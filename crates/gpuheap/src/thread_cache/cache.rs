@@ -16,55 +16,57 @@ use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
 
 /// The blocks that a thread freed on a stream, kept for its next requests on that stream.
 ///
-/// They need no fence among themselves, because the stream runs in order. Each gets its ticket when
-/// it leaves for the pool.
+/// The blocks need no fence between them, because the stream runs in order. A block gets its ticket
+/// when it moves to the pool.
 ///
-/// A cache is never destroyed, so that a block can point at it without a count that all threads
-/// would write. It belongs to its thread while that runs, and to its heap until the heap has no
-/// block left. Then it is reused.
+/// A cache is never destroyed. A block can therefore point at its cache without a reference count
+/// that all threads would write. The cache belongs to a thread while the thread runs, and to a heap
+/// until the heap has no block left. After that, the cache is reused.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct ThreadCache {
-    /// Taken by its thread for each use, and closed by others.
+    /// Taken by the cache's thread for each use, and closed by other threads.
     word: Word,
-    /// The only thread that takes the word; zero after that thread ended.
+    /// Number of the only thread that takes the word; zero after that thread ended.
     thread: OwnedU64,
-    /// Number of its store.
+    /// Number of the cache's store.
     store: OwnedU64,
-    /// Number of its context.
+    /// Number of the cache's context.
     context: OwnedU64,
     /// Moment before which marked blocks were freed.
     moment: OwnedU64,
-    /// The driver's id of its stream.
+    /// The driver's id of the cache's stream.
     stream_id: OwnedU64,
-    /// Its stream, as the heap knows it.
+    /// The cache's stream, as the heap identifies it: by its slot and the driver's handle.
     slot: OwnedU64,
     raw: OwnedU64,
     /// Number of forks when the cache was opened.
     forks: OwnedU64,
     rounding: OwnedU64,
-    /// `true` if a request is served by a block without filling or tracking.
+    /// `true` if the heap neither fills nor tracks blocks.
     is_plain: OwnedU64,
-    /// Size up to which it keeps several blocks of each size, and whether it keeps the last larger
-    /// block. Another thread sets the size while the cache is empty and its word closed.
+    /// Size up to which the cache keeps several blocks of each size. Another thread sets it while
+    /// the cache is empty and the word is closed. `keeps_large` is not zero if the cache also keeps
+    /// the last larger block.
     pub(crate) small: OwnedU64,
     keeps_large: OwnedU64,
-    /// Most bytes that may be kept, and the bytes that are kept.
+    /// Maximum number of bytes that the cache may keep. `held` is the number of bytes that it keeps
+    /// now.
     pub(crate) most: OwnedU64,
     held: OwnedU64,
     /// [`CLOSED`] or [`SPENT`] once its stream or thread ended. Written with the store's lock held.
     closed: OwnedU64,
-    /// Counters of another cache of this thread and store, shared by this one. Null if it uses
-    /// `own`.
+    /// Counters of another cache of the same thread and store, if this cache shares them. Null if
+    /// this cache uses `own`.
     shared: AtomicPtr<Counts>,
     own: Counts,
     slots: CacheSlots,
     large: CacheSlot,
-    /// Blocks that came through it and were freed by other threads, and how many of them found no
-    /// slot.
+    /// Blocks that came through this cache and were freed by other threads. `unwanted` is the
+    /// number of these blocks that found no slot.
     remote_frees: RemoteFrees,
     unwanted: OwnedU64,
-    /// Place at which the next block is put among other caches' remote frees.
+    /// Index at which the next search begins for an empty place in another cache's remote frees.
     next_place: OwnedU64,
     pub(super) heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
@@ -76,10 +78,10 @@ pub(crate) trait CacheOwner: Any + Send + Sync {
     fn close_cache(&self, cache: &'static ThreadCache) -> bool;
 }
 
-/// State of a new cache, and of one whose stream or thread ended.
+/// State of a new cache, and of a cache whose stream or thread ended.
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
-/// State of a cache at which blocks point that can never be freed: it is not reused.
+/// State of a cache that is never reused, because blocks that can never be freed point at it.
 const SPENT: u64 = 2;
 
 /// Properties with which a cache is opened.
@@ -96,8 +98,9 @@ pub(crate) struct Opening {
     pub(crate) most: u64,
 }
 
-/// Returns the size of the largest block that serves a request: an eighth more up to 64 KiB, a 32nd
-/// above. Programs whose sizes vary a little then hit.
+/// Returns the size of the largest cached block that may serve a request of `bytes`. It is an
+/// eighth larger up to 64 KiB, and a 32nd larger above. Programs whose sizes vary a little then
+/// still hit the cache.
 #[inline]
 fn largest_for(bytes: u64) -> u64 {
     bytes + if bytes <= 64 << 10 { bytes / 8 } else { bytes / 32 }
@@ -124,7 +127,7 @@ impl ThreadCache {
     }
 
     /// Returns the slot with the smallest block of `bytes` to `most`. Does not take the word, so
-    /// that a miss costs no exchange.
+    /// that a miss costs no atomic exchange.
     #[inline]
     fn find(&self, bytes: u64, most: u64) -> Option<&CacheSlot> {
         if self.is_large(bytes) {
@@ -138,9 +141,9 @@ impl ThreadCache {
         self.slots.find(bytes, most)
     }
 
-    /// Keeps a block that this cache served and that is freed on its stream. If another thread
-    /// frees the block, that thread's cache keeps it, or the [`RemoteFrees`] do. Returns `false` if
-    /// there is no room.
+    /// Keeps a block that this cache served and that is freed on the cache's stream. If another
+    /// thread frees the block, that thread's cache or this cache's [`RemoteFrees`] keep it. Returns
+    /// `false` if neither has room.
     #[inline]
     pub(crate) fn keep(&self, lease: &Lease) -> bool {
         if self.is_mine() { self.keep_own(lease) } else { self.keep_others(lease) }
@@ -157,7 +160,8 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
-        // Without the word, so that a block that is not kept costs no exchange.
+        // Searched before the word is taken, so that a block that is not kept costs no atomic
+        // exchange.
         let is_large = self.is_large(block_bytes);
         let slot = match is_large {
             true => Some(&self.large).filter(|slot| self.keeps_large.get() != 0 && slot.is_empty()),
@@ -165,8 +169,8 @@ impl ThreadCache {
         };
         let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
-        // Inside the word: a thread that lowers the limit empties the cache afterwards, with the
-        // word closed.
+        // Checked inside the word: a thread that lowers the limit empties the cache afterwards,
+        // with the word closed.
         if self.held.get() + block_bytes > self.most.get() {
             return false;
         }
@@ -179,17 +183,18 @@ impl ThreadCache {
         true
     }
 
-    /// Puts a block into the remote frees of the cache that it came through, which belongs to
-    /// another thread. The block counts as freed when it is taken out there. Counted here, a pair
-    /// of an allocating and a freeing thread would raise the peak at each round.
+    /// Puts a block into the remote frees of `home`, the cache that the block came through. `home`
+    /// belongs to another thread. The block counts as freed only when that thread takes it out. If
+    /// it were counted here, an allocating thread and a freeing thread would raise the peak at each
+    /// round.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
-        // Inside the own word: a thread that closes `home` first waits until every thread has left
-        // its cache.
+        // Takes this cache's own word: a thread that closes `home` first waits until every thread
+        // has left its own cache.
         let Some(_inside) = self.word.enter() else { return false };
-        // All places together hold no more than a quarter of the cache's limit.
+        // All places together hold no more than a quarter of the limit of `home`.
         let fits = home.closed.acquire() == OPEN
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
@@ -203,7 +208,7 @@ impl ThreadCache {
         put.is_some()
     }
 
-    /// Moves blocks that other threads freed to slots.
+    /// Moves blocks freed by other threads into slots.
     #[inline(never)]
     fn take_remote_frees(&self) {
         let Some(_inside) = self.word.enter() else { return };
@@ -236,7 +241,7 @@ impl ThreadCache {
         });
     }
 
-    /// Returns `true` if its heap neither fills blocks with zeros nor tracks them.
+    /// Returns `true` if the cache's heap neither fills blocks with zeros nor tracks them.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain.get() != 0
@@ -286,8 +291,8 @@ impl ThreadCache {
         bytes > self.small.get()
     }
 
-    /// Notes that the work before all frees in the cache has completed, if the cache is of that
-    /// context and, if given, of that stream.
+    /// If the cache belongs to the context, and to the stream if one is given, notes that the work
+    /// before all frees in the cache has completed.
     pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
         if self.matches(context, stream_id)
             && let Some(_inside) = self.word.enter()
@@ -297,8 +302,8 @@ impl ThreadCache {
         }
     }
 
-    /// Notes that all frees in the cache were made before `moment`, if it is of that context and
-    /// stream. The stream's work before `completed` has completed.
+    /// If the cache belongs to the context and the stream, notes that all frees in the cache were
+    /// made before `moment`. The stream's work before the moment `completed` has completed.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
         if self.matches(context, Some(stream_id))
             && let Some(_inside) = self.word.enter()
@@ -326,7 +331,8 @@ impl ThreadCache {
 
 /// Methods for any thread that holds the lock of the store.
 impl ThreadCache {
-    /// Takes all blocks out and adds the counts to `stats`, while the owner is kept out.
+    /// Takes out all blocks and adds the counts to `stats`. The caller keeps the owner out
+    /// meanwhile.
     pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(KeptBlock)) {
         self.held.set(0);
         let moment = self.moment.get();
@@ -354,12 +360,12 @@ impl ThreadCache {
         self.thread.get() == this_thread()
     }
 
-    /// Returns the bytes that the cache keeps, approximately: its owner may be using it.
+    /// Returns the approximate number of bytes that the cache keeps: the owner may be changing it.
     pub(crate) fn held(&self) -> u64 {
         self.held.get()
     }
 
-    /// Returns `true` if the cache keeps a block, or other threads put one in.
+    /// Returns `true` if the cache keeps a block, or if its remote frees have one.
     pub(crate) fn holds(&self) -> bool {
         self.held.get() > 0 || self.unwanted.get() > 0 || self.remote_frees.is_filled()
     }
@@ -373,12 +379,12 @@ impl ThreadCache {
         self.closed.get() != OPEN
     }
 
-    /// Returns the driver's id of its stream.
+    /// Returns the driver's id of the cache's stream.
     pub(crate) fn stream_id(&self) -> u64 {
         self.stream_id.get()
     }
 
-    /// Returns its stream, as the heap knows it.
+    /// Returns the cache's stream, as the heap identifies it.
     #[inline]
     pub(crate) fn stream(&self) -> StreamRef {
         StreamRef::new(self.slot.get(), StreamHandle(self.raw.get() as usize))
@@ -389,7 +395,7 @@ impl ThreadCache {
         self.thread.get()
     }
 
-    /// Returns `true` if the owning thread ended, so that another one may adopt the cache.
+    /// Returns `true` if the owning thread ended. Another thread may then adopt the cache.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.thread.get() == 0
     }
@@ -404,15 +410,16 @@ impl ThreadCache {
         self.thread.set(0);
     }
 
-    /// Shares the counters of this thread's other open caches of the store, among `others`. Call it
-    /// with the store's lock held.
+    /// Makes this cache share the counters of this thread's other open caches of the store.
+    /// `others` has the store's caches. Call it with the store's lock held.
     pub(crate) fn share_counts_with(&self, others: &[&'static ThreadCache]) {
         let is_mine = |one: &&&ThreadCache| one.is_open_beside(self) && one.is_mine();
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Makes the caches of `others` that share its counters use counters of one of them. Call it
-    /// with the store's lock held, after the cache was closed and its counts were merged.
+    /// Stops the caches in `others` from using this cache's counters: they use the counters of one
+    /// of them instead. Call it with the store's lock held, after this cache was closed and its
+    /// counts were merged.
     pub(crate) fn unshare_counts(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
@@ -449,7 +456,7 @@ impl ThreadCache {
         self.is_plain.set(u64::from(opening.is_plain));
         self.most.set(opening.most);
         self.heap.lock().get_or_insert_with(|| opening.heap.clone());
-        // Last: another thread that sees this also sees the stream.
+        // Stored last: another thread that sees the cache as open also sees its stream.
         self.closed.release(OPEN);
         self.word.open();
     }
@@ -462,7 +469,7 @@ impl ThreadCache {
         unsafe { self.shared.load(Ordering::Relaxed).as_ref() }.unwrap_or(&self.own)
     }
 
-    /// Returns its heap; `None` once that heap has no block left.
+    /// Returns the cache's heap; `None` once that heap has no block left.
     pub(crate) fn heap(&self) -> Option<Arc<dyn CacheOwner>> {
         self.heap.lock().clone()
     }
@@ -480,7 +487,8 @@ impl ThreadCache {
 
     /// Returns `true` if the cache may be opened for any heap.
     pub(crate) fn is_free(&self) -> bool {
-        // Not in a forked child, where another thread of the parent may have held the lock.
+        // In a forked child, returns `false` without the lock: another thread of the parent may
+        // have held it.
         self.closed.get() == CLOSED && !self.is_forked() && self.heap.lock().is_none()
     }
 
@@ -499,8 +507,9 @@ mod tests {
 
     const BYTES: u64 = 4096;
 
-    /// The owner frees a block while another thread lowers the limit to nothing, as a heap does
-    /// that comes above its soft limit. The block is refused, or the other thread takes it out.
+    /// The owner frees a block while another thread lowers the limit to zero. A heap does so if it
+    /// exceeds its soft limit. The cache refuses the block, or the other thread takes the block
+    /// out.
     #[test]
     fn lowered_limit_keeps_no_block() {
         loom::model(|| {

@@ -9,15 +9,17 @@ use crate::fork;
 static FREE: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
 
 impl ThreadCache {
-    /// Flushes a cache of this thread, because the thread ends or needs the place. Blocks that came
-    /// from the cache may live on.
+    /// Flushes a cache of this thread, because the thread ends or needs the cache's place for
+    /// another. Blocks that came from the cache may live on.
     pub(crate) fn end(&'static self) {
-        // Before any lock: in a forked child, a thread of the parent may have held it.
+        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
+        // that lock.
         if self.is_forked() {
             return;
         }
-        // The heap is not kept alive here. Otherwise its last reference could be dropped on a
-        // thread at its end, where a driver may have destroyed its thread-local state.
+        // Does not keep the heap alive. Otherwise an ending thread could drop the last reference to
+        // the heap. The driver may have destroyed its own thread-local state of that thread
+        // already.
         if !self.heap.lock().as_ref().is_some_and(|heap| heap.close_cache(self)) {
             self.abandon();
             free(self);
@@ -29,7 +31,8 @@ impl ThreadCache {
 pub(crate) fn unused() -> &'static ThreadCache {
     let taken = lock_free().and_then(|mut free| {
         let cache = free.pop()?;
-        // Before the lock is released: a late return of the cache must not store it here again.
+        // Adopted before the lock is released: a late return of the cache must not add it to the
+        // list again.
         cache.adopt();
         Some(cache)
     });

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 
 use super::cache::ThreadCache;
 
-/// Most pairs of heap and stream that have a cache on one thread. One more replaces the oldest.
+/// Maximum number of pairs of heap and stream that have a cache on one thread. A further pair
+/// replaces the oldest pair.
 const MOST: usize = 64;
 
 thread_local! {
@@ -25,8 +26,8 @@ struct CacheEntry {
     cache: &'static ThreadCache,
 }
 
-/// Returns this thread's cache for a store and a stream, by their numbers; it may be closed. `None`
-/// if there is no such cache, or at the thread's end.
+/// Returns this thread's cache for the store and the stream with these numbers. The cache may be
+/// closed. Returns `None` if there is no such cache, or if the thread is ending.
 #[inline]
 pub(crate) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     match LAST.get() {
@@ -61,8 +62,8 @@ pub(crate) fn is_available() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }
 
-/// Removes an unused cache of this thread from its list and returns it: one of `store`, or else one
-/// that `is_free` says belongs to no heap.
+/// Removes an unused cache of this thread from the thread's list and returns it. Takes a cache of
+/// `store`, or else a cache of no heap, for which `is_free` returns `true`.
 pub(crate) fn unused(
     store: u64,
     is_free: impl Fn(&ThreadCache) -> bool,

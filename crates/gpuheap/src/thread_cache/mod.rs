@@ -9,27 +9,28 @@
 //! thread 3 ─ frees it, and its own is full ──► remote_frees
 //! ```
 //!
-//! A request that a cache serves takes the cache's [word](crate::sync::Word) by one atomic
-//! exchange, on a cache line that no other thread uses, and calls no driver. Neither does a free
-//! that a cache keeps. The cache of the freeing thread takes the block, whichever thread allocated
-//! it. If the block does not fit, the [`remote_frees`] of the cache that served it take it, or else
-//! the pool, half a bin at a time.
+//! If a cache serves a request, the thread takes the cache's [word](crate::sync::Word) with one
+//! atomic exchange, on a cache line that no other thread uses. It makes no driver call. The same
+//! holds for a free if a cache keeps the block. The cache of the freeing thread takes the block,
+//! whichever thread allocated it. If the block does not fit there, the [`remote_frees`] of the
+//! cache that served the block take it. If they are full too, half a bin of blocks moves to the
+//! pool.
 //!
-//! Before a policy takes more from the driver, this thread's caches are flushed to it, and other
-//! threads' caches if they hold much. Before a request fails, and before figures are read, all are
-//! flushed: cached blocks of threads count as cached.
+//! Before a policy takes more memory from the driver, this thread's caches are flushed to the
+//! policy. Other threads' caches are flushed too if they hold much. Before a request fails, and
+//! before figures are read, all caches are flushed, because their blocks count as cached.
 //!
 //! A cache is flushed when its thread ends, when its stream ends, and when the heap ends.
 //!
-//! | on the host of an H200, ns a pair of 1 KiB | |
+//! | design | ns for an allocation and a free of 1 KiB, on the host of an H200 |
 //! |---|---|
 //! | no thread caches: one lock and the policy | 200 |
 //! | places exchanged one by one, caches counted by reference | 57 |
 //! | gates with a barrier of the kernel, caches that are never destroyed | 27 to 39 |
-//! | one word, the block's slot found before it is taken | 42 |
+//! | one word, taken after the block's slot is found (as now) | 42 |
 //!
-//! A free on another thread than the allocation takes 43 to 81 ns there, and took 187 without the
-//! remote frees.
+//! On that host, a free on another thread than the allocation takes 43 to 81 ns. Without the remote
+//! frees it took 187 ns.
 
 mod cache;
 mod counts;
@@ -45,14 +46,15 @@ pub(crate) use ends::{free, unused};
 pub(crate) use local::{find, insert, is_available, unused as unused_here};
 pub(crate) use slots::KeptBlock;
 
-/// Notes that all work before the frees in this thread's caches has completed, for the streams of a
-/// context, by number, or for one of them.
+/// Notes that all work before the frees in this thread's caches has completed. Applies to caches of
+/// the context with the number `context`: to the cache of one stream, or to all if `stream_id` is
+/// `None`.
 pub(crate) fn note_completed(context: u64, stream_id: Option<u64>) {
     local::each(|cache| cache.note_completed(context, stream_id));
 }
 
-/// Notes that all blocks of a stream in this thread's cache were freed before `moment`, and that
-/// the stream's work before `completed` has completed.
+/// Notes that all blocks in this thread's cache for a stream were freed before `moment`, and that
+/// the stream's work before the moment `completed` has completed.
 pub(crate) fn note_moment(context: u64, stream_id: u64, moment: u64, completed: u64) {
     local::each(|cache| cache.note_moment(context, stream_id, moment, completed));
 }

@@ -6,18 +6,18 @@
 //! ```
 //!
 //! A thread that repeatedly frees blocks of another thread would fill its own cache and then return
-//! each block to the pool. The allocating thread then misses in the CPU's caches on the pool's
-//! records: 150 to 300 ns a free on the host of an H200. The freeing thread therefore returns
-//! blocks to the cache that served them.
+//! each block to the pool. The allocating thread then misses the CPU's caches when it reads the
+//! pool's records. That costs 150 to 300 ns a free on the host of an H200. The freeing thread
+//! therefore returns blocks to the cache that served them.
 //!
-//! Any number of threads put blocks in at once, and one takes them out. No thread waits for
-//! another: a place that is just being filled counts as empty for the taking thread and as full for
-//! the others.
+//! Any number of threads may put blocks in at once. Only one thread takes them out. No thread waits
+//! for another: a place that is just being filled counts as empty for the taking thread and as full
+//! for the others.
 
 use super::slots::{KeptBlock, NEVER};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Number of blocks that may wait.
+/// Number of places for blocks in the remote frees of one cache.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
 /// Number of places that are searched for an empty one.
 const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
@@ -25,7 +25,7 @@ const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
 #[derive(Debug)]
 pub(crate) struct RemoteFrees {
     places: Box<[RemotePlace]>,
-    /// `true` if a block may have come since the last search.
+    /// `true` if a block may have been put in since the last search.
     filled: AtomicBool,
 }
 
@@ -38,7 +38,8 @@ struct RemotePlace {
     requested: AtomicU64,
 }
 
-/// A place that is being filled: not a block, because its bytes are zero.
+/// Value of a place that is being filled. It is not a block, because its half for the bytes is
+/// zero.
 const BUSY: u64 = 1;
 
 impl Default for RemoteFrees {
@@ -55,7 +56,8 @@ impl RemoteFrees {
     pub(crate) fn put(&self, block: KeptBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
-            // Acquired: the thread that took the last block out has read its address.
+            // Acquires, so that the thread that took out the place's last block has read that
+            // block's address.
             let claimed = place.block.load(Ordering::Relaxed) == 0
                 && place
                     .block
@@ -75,15 +77,15 @@ impl RemoteFrees {
         None
     }
 
-    /// Returns `true` if a block came since the last search. A block that comes during a search may
-    /// be seen only by the next one.
+    /// Returns `true` if a block was put in since the last search. The next search may be the first
+    /// to see a block that is put in during a search.
     #[inline]
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// Takes out each block for which `wanted`, given the block and its requested bytes, returns
-    /// `true`. One thread at a time may call it.
+    /// Takes out each block for which `wanted` returns `true`. `wanted` gets the block and its
+    /// requested bytes. Only one thread at a time may call this.
     pub(crate) fn take(&self, mut wanted: impl FnMut(KeptBlock, u64) -> bool) {
         self.filled.store(false, Ordering::Relaxed);
         for place in &self.places {
@@ -124,9 +126,9 @@ mod tests {
     /// Two threads put blocks in while a third takes them out. Each block comes out once,
     /// unchanged, or is refused.
     ///
-    /// Bounded to four preemptions: 23 s of one core (EPYC, November 2026), against 5 s for three
-    /// and more than 350 s for all. A put without its release and a claim without its exchange fail
-    /// at once. `LOOM_MAX_PREEMPTIONS` sets another bound.
+    /// The model is bounded to four preemptions. That takes 23 s of one core (EPYC, November 2026);
+    /// three take 5 s, and all take more than 350 s. If the release of a put or the exchange of a
+    /// claim is missing, the test fails at once. `LOOM_MAX_PREEMPTIONS` sets another bound.
     #[test]
     fn remote_blocks_come_out_once() {
         let mut model = loom::model::Builder::new();
@@ -148,7 +150,7 @@ mod tests {
         });
     }
 
-    /// A place that was emptied is filled again: the new block has its own address.
+    /// After a place was emptied, it is filled again. The new block has its own address.
     #[test]
     fn refilled_place_has_new_address() {
         loom::model(|| {

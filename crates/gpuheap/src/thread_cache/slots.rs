@@ -117,13 +117,14 @@ impl CacheSlots {
             }
         }
         if is_empty {
-            // A bit that another thread cleared may be set again by this, and is cleared later.
+            // This store may set a bit again that another thread cleared. The bit is then cleared
+            // later.
             word.set(word.get() & !bit);
         }
         best
     }
 
-    /// Takes all blocks out; marked ones were freed before `moment`.
+    /// Takes out all blocks. Marked blocks were freed before `moment`.
     pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(KeptBlock)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
@@ -193,7 +194,8 @@ impl CacheSlot {
         Some(KeptBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// Takes the block out, with the known moment of its free: `moment` for a marked block.
+    /// Takes out the block, with the moment before which it was freed, if known. For a marked
+    /// block, that is `moment`.
     pub(crate) fn take_marked(&self, moment: u64) -> Option<KeptBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -204,7 +206,8 @@ impl CacheSlot {
         self.take().map(|kept| KeptBlock { before, ..kept })
     }
 
-    /// Marks its block, if it has one, with the progress that a wait or an event has shown.
+    /// If the slot has a block, marks the block with the progress that a wait or an event has
+    /// shown.
     pub(crate) fn mark(&self, note: Note) {
         if self.is_empty() {
             return;
@@ -223,14 +226,15 @@ impl CacheSlot {
 /// Progress of the frees of all blocks that a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// The work before their frees has completed.
+    /// The work before the frees of the blocks has completed.
     Completed,
-    /// They were freed before a moment that the cache records from now on. `earlier_completed` is
-    /// `true` if the moment recorded before has completed.
+    /// The blocks were freed before a moment that the cache records from now on.
+    /// `earlier_completed` is `true` if the previously recorded moment has completed.
     Marked { earlier_completed: bool },
 }
 
-/// Returns the bin of a size: four for each doubling from 512 bytes on, one for all below.
+/// Returns the bin of a size. Each doubling from 512 bytes on has four bins. All smaller sizes
+/// share one bin.
 #[inline]
 fn bin(bytes: u64) -> usize {
     let bytes = bytes.clamp(1 << (FIRST - 1), LARGEST);
@@ -275,7 +279,7 @@ mod tests {
             const MOMENT: u64 = 7;
             let slots = CacheSlots::default();
             let mut inside = BTreeSet::new();
-            // Knowledge about some of them, from a wait or an event.
+            // Progress of some of these blocks, known from a wait or an event.
             let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let address = bytes << 20 | (key as u64) << 8;

@@ -131,10 +131,10 @@ impl Diff {
         self.changes.is_empty()
     }
 
-    /// Returns the change as JSON, keyed by the names of the fields. These are stable. Resolves the
-    /// stacks.
+    /// Returns the change as JSON, keyed by the names of the fields. The names are stable. Resolves
+    /// the stacks.
     pub fn to_json(&self) -> String {
-        // Names, numbers and texts: nothing here can fail.
+        // Cannot fail: the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -162,8 +162,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Change as text: `-8.000 KiB in 2 allocations`. The number of allocations has a sign if the bytes
-/// have another one.
+/// Change as text: `-8.000 KiB in 2 allocations`. The number of allocations is written with its
+/// sign if that differs from the sign of the bytes.
 struct More {
     bytes: i64,
     allocations: i64,

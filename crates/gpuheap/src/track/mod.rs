@@ -39,7 +39,8 @@ use thread::{ThreadEndHandler, Threads};
 /// Outstanding allocations of one heap, of all kinds of memory.
 pub(crate) struct Tracker {
     tracking: Tracking,
-    /// The tracker itself, for the threads' lists of the trackers in which they allocated.
+    /// Reference to the tracker itself. Each thread keeps a list of such references: the trackers
+    /// in which it allocated.
     this: Weak<Tracker>,
     state: Mutex<TrackerState>,
 }
@@ -78,8 +79,8 @@ impl Tracker {
         self.tracking
     }
 
-    /// Records an allocation for the line `at`, as a chain of `#[track_caller]` passed it on.
-    /// Returns `None` with tracking off.
+    /// Records an allocation for the line `at`. A chain of `#[track_caller]` functions passed on
+    /// this line. Returns `None` with tracking off.
     #[inline]
     pub(crate) fn allocated(
         &self,
@@ -133,8 +134,8 @@ impl Tracker {
         all.into_iter().map(show).collect()
     }
 
-    /// Returns how much is outstanding at each site now. Costs one step for each site, for any
-    /// number of allocations.
+    /// Returns how much is outstanding at each site now. Takes one step for each site, however many
+    /// allocations the site has.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.tracking, self.lock().sites.outstanding())
     }
@@ -158,12 +159,13 @@ impl Tracker {
     }
 
     /// Sets a handler for threads that end with outstanding allocations, in place of the report to
-    /// stderr. It is called on that thread at its very end, without a lock held. A panic of the
-    /// handler is dropped.
+    /// stderr. The handler is called on the ending thread at its very end, without a lock held. A
+    /// panic of the handler is ignored.
     pub(crate) fn set_on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         let handler: ThreadEndHandler = Arc::new(Callback::new(Box::new(handler)));
         let old = self.lock().on_thread_end.replace(handler);
-        // Without the lock: captures of the old handler may be tracked here.
+        // Dropped without the lock: captures of the old handler may be memory that this tracker
+        // tracks.
         drop(old);
     }
 
@@ -176,7 +178,8 @@ impl Tracker {
         kind: MemoryKind,
         at: &'static Location<'static>,
     ) -> Option<TrackId> {
-        // The stack and the thread before the lock: they take most of the time.
+        // Captures the stack and the thread before it takes the lock, because they take most of the
+        // time.
         let key = site::SiteKey::capture(at, kind, self.tracking);
         let thread = thread::place_in(self);
         let time = Instant::now();
@@ -246,7 +249,7 @@ impl Tracker {
         };
         let sites = groups.into_iter().map(show).collect();
         drop(state);
-        // Without the lock: resolving stacks takes milliseconds to seconds.
+        // Done without the lock: resolving stacks takes milliseconds to seconds.
         Leaks::new(self.tracking, sites)
     }
 

@@ -39,13 +39,13 @@ pub struct Leak {
     pub allocations: u64,
     /// Bytes of the outstanding allocations, as requested.
     pub bytes: u64,
-    /// Time since the oldest of them was allocated; seconds in JSON.
+    /// Time since the oldest of these allocations; seconds in JSON.
     #[serde(rename = "oldest_seconds", serialize_with = "seconds")]
     pub oldest: Duration,
-    /// Time since the youngest of them was allocated; seconds in JSON.
+    /// Time since the youngest of these allocations; seconds in JSON.
     #[serde(rename = "youngest_seconds", serialize_with = "seconds")]
     pub youngest: Duration,
-    /// Threads that allocated them, the most bytes first.
+    /// Threads that made these allocations, the most bytes first.
     pub threads: Vec<ThreadShare>,
     /// Stack that led to the line.
     pub stack: CallStack,
@@ -58,8 +58,8 @@ pub struct ThreadShare {
     /// The thread's name in the operating system, at most 15 bytes. A thread without a name
     /// inherits the name of the thread that started it, or is `unnamed`.
     pub name: String,
-    /// The thread's id in the operating system; `None` if it is unknown. Another thread may get the
-    /// id once this one ended.
+    /// The thread's id in the operating system; `None` if it is unknown. After the thread ended,
+    /// another thread may get the same id.
     pub id: Option<u64>,
     /// `true` if the thread ended.
     pub ended: bool,
@@ -95,8 +95,8 @@ pub struct Outstanding {
 ///
 /// # Panics
 ///
-/// If an allocation is outstanding, with the report. Also with tracking off, because nothing is
-/// known then.
+/// Panics with the report if an allocation is outstanding. Panics with tracking off too, because no
+/// allocation is known then.
 #[track_caller]
 pub fn assert_no_leaks(leaks: &Leaks) {
     assert!(
@@ -130,10 +130,10 @@ impl Leaks {
         self.sites.is_empty()
     }
 
-    /// Returns the report as JSON, keyed by the names of the fields. These are stable. Resolves the
-    /// stacks.
+    /// Returns the report as JSON, keyed by the names of the fields. The names are stable. Resolves
+    /// the stacks.
     pub fn to_json(&self) -> String {
-        // Names, numbers and texts: nothing here can fail.
+        // Cannot fail: the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -224,7 +224,7 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Most threads of a site that are displayed; the fields have all.
+/// Maximum number of a site's threads that are displayed. The field has all of them.
 const THREADS: usize = 8;
 
 impl fmt::Display for ThreadShare {

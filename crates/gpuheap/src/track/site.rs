@@ -62,7 +62,7 @@ pub(super) struct Sites {
     lines: FxHashMap<Location<'static>, &'static Location<'static>>,
     all: Vec<SiteEntry>,
     vacant: Vec<u32>,
-    /// Number of sites at which those without outstanding allocations are removed.
+    /// Number of sites at which sites without outstanding allocations are removed.
     sweep_at: usize,
 }
 
@@ -115,7 +115,8 @@ impl Sites {
         &self.all[index as usize].site
     }
 
-    /// Returns the sites with outstanding allocations, with their number and bytes.
+    /// Returns the sites with outstanding allocations, each with the number and the bytes of these
+    /// allocations.
     pub(super) fn outstanding(&self) -> Vec<(Arc<Site>, u64, u64)> {
         let busy = self.all.iter().filter(|entry| entry.allocations > 0);
         busy.map(|entry| (entry.site.clone(), entry.allocations, entry.bytes)).collect()
@@ -135,8 +136,8 @@ impl Sites {
         let line: &'static Location<'static> = self.lines.entry(*at).or_insert(at);
         let mut words: Box<[usize]> = key.words().into();
         if !std::ptr::eq(line, at) {
-            // Stored under the line's canonical address, and under this address as an alias of the
-            // site.
+            // Stores the site under the line's canonical address. This address becomes an alias of
+            // the site.
             words[0] = std::ptr::from_ref(line).addr();
             if let Some(&index) = self.by_key.get(&words) {
                 self.by_key.insert(key.words().into(), index);
@@ -164,8 +165,8 @@ impl Sites {
     }
 
     /// Removes sites without outstanding allocations. Otherwise a program whose stacks never repeat
-    /// would fill the memory with them. A site in a snapshot stays, because a later snapshot is
-    /// compared by it.
+    /// would fill the memory with sites. A site in a snapshot stays, because a comparison with a
+    /// later snapshot needs it.
     fn sweep(&mut self) {
         let all = &self.all;
         let mut gone = vec![false; all.len()];

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
-/// Most frames that are kept of a stack, gpuheap's own included.
+/// Maximum number of frames that are kept of a stack, gpuheap's own frames included.
 pub(super) const DEPTH: usize = 64;
 
 /// Writes the return addresses of this thread's stack, innermost first, and returns their number.
@@ -32,7 +32,8 @@ pub(super) fn capture(addresses: &mut [usize]) -> usize {
 ///
 /// Names and lines are resolved when they are first requested. That reads the program's debug
 /// information, and takes milliseconds to seconds once; clones share the result. With
-/// [`Tracking::Counts`](crate::Tracking::Counts) the stack is one frame, with only its line known.
+/// [`Tracking::Counts`](crate::Tracking::Counts) the stack is one frame, of which only the line is
+/// known.
 #[derive(Clone)]
 pub struct CallStack(Arc<StackInner>);
 
@@ -97,8 +98,8 @@ impl CallStack {
         self.resolved().missing != MissingInfo::Nothing
     }
 
-    /// Returns the number of captured frames, gpuheap's own included and inlined ones not. Resolves
-    /// nothing.
+    /// Returns the number of captured frames. gpuheap's own frames are included, inlined frames are
+    /// not. Resolves nothing.
     pub fn depth(&self) -> usize {
         self.0.addresses.len()
     }
@@ -170,8 +171,8 @@ impl Serialize for CallStack {
     }
 }
 
-/// Displays `name at file:line [inlined]`. A frame without a name shows its address. A frame with
-/// only a line shows neither.
+/// Displays `name at file:line [inlined]`. A frame without a name shows its address. A frame of
+/// which only the line is known shows neither name nor address.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, self.address) {
@@ -190,7 +191,7 @@ impl fmt::Display for Frame {
     }
 }
 
-/// Resolves these addresses by the program's debug information.
+/// Resolves addresses with the program's debug information.
 fn resolve(addresses: &[usize]) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(addresses.len());
     for &address in addresses {
@@ -225,7 +226,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
 fn trim_to_caller(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
     if let Some(first) = caller_in_c(&frames) {
         frames.drain(..first);
-        // The C library's frames before a program's first function.
+        // Removes the C library's frames that precede the program's first function.
         let started = |frame: &Frame| {
             frame.name.as_deref().is_some_and(|name| name.starts_with("__libc_start"))
         };
@@ -283,12 +284,14 @@ impl Resolved {
 
 const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 
-/// Returns the index of the frame that called gpuheap's C interface, or a function of CUDA in whose
-/// place gpuheap is; `None` for a caller in Rust. Functions of the C++ header are gpuheap's too.
+/// Returns the index of the frame that called gpuheap's C interface, or a CUDA function that
+/// gpuheap replaces. Returns `None` for a caller in Rust. Functions of the C++ header are gpuheap's
+/// too.
 fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     const OF_CUDA: [&str; 5] =
         ["cudaMalloc", "cudaMallocAsync", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync"];
-    /// Most frames between a function and the symbol of that name that leads to it.
+    /// Maximum number of frames between two such entries, such as a function and an exported symbol
+    /// of the same name that calls it.
     const BETWEEN: usize = 12;
     let is_entry = |frame: &Frame| {
         let name = frame.name.as_deref().unwrap_or("");
@@ -313,8 +316,8 @@ fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
         .or_else(|| frames.iter().position(|frame| in_file(frame) && !is_ours(frame)))
         .or_else(|| {
             let first = frames.iter().position(|frame| !is_ours(frame) && !is_glue(frame))?;
-            // A frame without a name may be gpuheap's own, and then so may all frames up to the
-            // first named one.
+            // A frame without a name may be gpuheap's own. All frames up to the first named frame
+            // may then be gpuheap's own too.
             (frames[first].name.is_some() && !is_start(&frames[first])).then_some(first)
         })
 }
@@ -361,8 +364,8 @@ fn has_prefix(frame: &Frame, crates: &[&str]) -> bool {
     crates.iter().any(|one| name.strip_prefix(one).is_some_and(|rest| rest.starts_with("::")))
 }
 
-/// Removes two prefixes from paths: the standard library's, and the caller's workspace, which the
-/// line tables have and `at` does not.
+/// Removes two prefixes from paths: the standard library's folder and the caller's workspace. Paths
+/// in the line tables include the workspace; the path of `at` does not.
 fn shorten(frames: &mut [Frame], at: &Location<'_>) {
     let workspace = frames.first().and_then(|first| first.file.as_deref());
     let workspace =

@@ -84,7 +84,8 @@ fn leaks_group_by_line_and_kind() {
     assert_eq!(json["sites"][0]["stack"]["frames"][0]["line"], large.line());
 }
 
-/// As the compiler does with a generic function that several crates use.
+/// If several crates use a generic function, the compiler stores its lines at several addresses.
+/// The test imitates this.
 #[test]
 fn line_at_several_addresses_is_merged() {
     let tracker = Tracker::new(Tracking::Counts);
@@ -264,7 +265,7 @@ fn inner(tracker: &Tracker) -> &'static Location<'static> {
     std::hint::black_box(at)
 }
 
-/// As a function of the library: its own frames are not shown.
+/// Imitates a function of the library, whose own frames are not shown.
 #[track_caller]
 #[inline(never)]
 fn public(tracker: &Tracker) -> &'static Location<'static> {
@@ -285,7 +286,7 @@ fn stack_starts_at_caller() {
     assert!(!one.stack.lacks_line_tables() && !one.stack.is_cut(), "{shown}");
 
     let name = |frame: &Frame| frame.name.clone().unwrap_or_default();
-    // Of line tables alone names come without their modules.
+    // With line tables alone, names lack their modules.
     assert!(["gpuheap::track::tests::inner", "inner"].contains(&&*name(&frames[0])), "{shown}");
     assert_eq!(frames[0].file.as_deref(), Some(at.file()));
     assert_eq!(frames[0].line, Some(at.line()));
@@ -319,7 +320,7 @@ fn thread_end_is_reported_by_name() {
     allocate(&tracker, 1);
     let run = |name: &str, body: &(dyn Fn() + Sync)| {
         let builder = thread::Builder::new().name(name.to_owned());
-        // Joined, and not scoped: a scope does not wait for the end of thread-local variables.
+        // Joins the thread explicitly: a scope does not wait for the end of thread-local variables.
         thread::scope(|scope| builder.spawn_scoped(scope, body).unwrap().join().unwrap());
     };
     let handed_on = Mutex::new(None);
@@ -348,7 +349,7 @@ fn thread_end_is_reported_by_name() {
     let ended: Vec<_> = threads.filter(|thread| thread.ended).map(|thread| &*thread.name).collect();
     assert_eq!(ended, ["untidy", "producer"], "{leaks}");
 
-    // The places of threads of which nothing is left are used again.
+    // If a thread has ended and all its allocations are freed, its place is reused.
     tracker.freed(handed_on.lock().unwrap().unwrap());
     let places = tracker.lock().threads.len();
     for _ in 0..10 {
@@ -357,7 +358,8 @@ fn thread_end_is_reported_by_name() {
     assert_eq!(tracker.lock().threads.len(), places);
 }
 
-/// A tracker that was dropped before a thread ends reports nothing; the thread's other trackers do.
+/// A tracker that was dropped before a thread ends reports nothing. The thread's other trackers
+/// report.
 #[test]
 fn each_tracker_reports_thread_end() {
     let told = Arc::new(Mutex::new(Vec::new()));

@@ -150,8 +150,8 @@ impl Threads {
     }
 }
 
-/// Returns this thread's index in a tracker. It is valid from the thread's first allocation there
-/// to its end. `None` if the thread-local variables were destroyed already.
+/// Returns this thread's index in a tracker. The index is valid from the thread's first allocation
+/// in the tracker to the thread's end. `None` if the thread-local variables were destroyed already.
 pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
     THREAD.try_with(|guard| guard.place_in(tracker)).ok()
 }
@@ -175,7 +175,7 @@ struct Guard {
 impl Guard {
     fn place_in(&self, tracker: &Tracker) -> u32 {
         let mut places = self.places.borrow_mut();
-        // A weak pointer keeps its address from being reused.
+        // While a weak pointer to a tracker exists, the tracker's address is not reused.
         let known = places.iter().find(|(other, _)| std::ptr::eq(other.as_ptr(), tracker));
         if let Some((_, place)) = known {
             return *place;
@@ -190,8 +190,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.forks != fork::count() {
-            // The trackers belong to the parent, and another thread of it may have held their
-            // locks.
+            // The trackers belong to the parent, and another thread of the parent may have held
+            // their locks.
             std::mem::forget(self.places.take());
             return;
         }
