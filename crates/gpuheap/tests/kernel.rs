@@ -1,5 +1,5 @@
-//! A kernel reads and writes in place, in memory that the host sees too. Only a real device runs
-//! kernels: set `GPUHEAP_TEST_DEVICE=cuda:0`.
+//! A kernel reads and writes in place, in memory that the host can access too. Kernels run only on
+//! a real device: set `GPUHEAP_TEST_DEVICE=cuda:0`.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -56,7 +56,7 @@ fn kernel_uses_every_kind_in_place() {
     }
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
-    // The kernels run on another stream than the one that made the arrays.
+    // The kernels run on another stream than the arrays were made on.
     let stream = device.stream().unwrap();
     let target = heap.target().unwrap();
     let add_one = Kernel::load(&device);
@@ -66,14 +66,14 @@ fn kernel_uses_every_kind_in_place() {
     let registered = target.register(host.clone()).unwrap();
     for mut array in [pinned, unified, registered] {
         let kind = array.kind();
-        // Later writes by the host count too.
+        // The kernel also sees later writes by the host.
         array.as_mut_slice().unwrap()[7] = 1_000_000;
         let mut to = target.filled(COUNT, 0_u32).unwrap();
         add_one.launch(&array, &mut to, &stream);
         let mut expected: Vec<u32> = host.iter().map(|value| value + 1).collect();
         expected[7] = 1_000_001;
         assert!(to.to_vec().unwrap() == expected, "{kind} was read as something else");
-        // In the other direction: the host reads the kernel's results in place.
+        // In the opposite direction, the host reads the kernel's results in place.
         add_one.launch(&to, &mut array, &stream);
         expected.iter_mut().for_each(|value| *value += 1);
         assert!(array.as_slice().unwrap()[..] == expected, "{kind} was not written in place");
@@ -95,7 +95,7 @@ impl Kernel<'_> {
     fn load(device: &Device) -> Kernel<'_> {
         let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
         let loaded = device.with_current(|driver| {
-            // SAFETY: the pointers are valid for the calls, both texts end with a zero.
+            // SAFETY: the pointers are valid for the calls, and both texts end with a zero byte.
             unsafe {
                 let loaded = driver.cuModuleLoadData(&mut module, ADD_ONE.as_ptr().cast());
                 check("cuModuleLoadData", loaded)?;
@@ -139,8 +139,8 @@ impl Kernel<'_> {
 
 impl Drop for Kernel<'_> {
     fn drop(&mut self) {
-        // SAFETY: loaded by `load`, and its work was waited for; a failing test must not fail again
-        // here.
+        // SAFETY: `load` loaded the module, and its work was waited for. A failing test must not
+        // fail again here.
         let _ = self.device.with_current(|driver| unsafe { driver.cuModuleUnload(self.module) });
     }
 }

@@ -1,4 +1,5 @@
-//! Leak reports through the public face, on the emulator or on the device of `GPUHEAP_TEST_DEVICE`.
+//! Leak reports through the public interface, on the emulator or on the device that
+//! `GPUHEAP_TEST_DEVICE` names.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -46,7 +47,7 @@ fn leaks_are_grouped_by_line() {
     }
 }
 
-/// Every way to make an array records the caller's line, not one of gpuheap's own.
+/// Every way to make an array records the caller's line, not a line of gpuheap.
 #[test]
 fn every_array_constructor_names_caller() {
     let (_device, heap) = heap(Tracking::Backtraces);
@@ -119,7 +120,8 @@ fn running_out_names_the_largest_consumers() {
     drop((most, less, other_kind));
 }
 
-/// Answers a common question: the thread ended, why is its memory still there?
+/// The report answers a common question: why is memory of a thread still live after the thread
+/// ended?
 #[test]
 fn thread_leftovers_name_the_thread() {
     let (_device, heap) = heap(Tracking::Counts);
@@ -149,9 +151,11 @@ fn thread_leftovers_name_the_thread() {
     assert_eq!(left.lock().unwrap()[0].to_vec().unwrap(), [0; 4096]);
 }
 
-/// Without a handler of the program, a thread is reported on stderr, but the main thread is not:
-/// its end is the program's. A child of this program shows the thread's report. A fork of that
-/// child shows the main thread, because the test harness has the main thread here.
+/// If the program has no handler, the end of a thread is reported on stderr. The end of the main
+/// thread is not reported, because it is the end of the program.
+///
+/// A child of this program shows the report of a thread. A fork of that child shows that the main
+/// thread has none, because in this process the test harness owns the main thread.
 #[test]
 #[cfg(unix)]
 fn thread_end_prints_program_end_not() {
@@ -173,14 +177,14 @@ fn thread_end_prints_program_end_not() {
             // SAFETY: nothing was opened yet, and the harness's own thread waits for this one.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: changes nothing but when the child is ended, should it hang.
+                // SAFETY: the call only sets the time at which a child that hangs is ended.
                 unsafe { libc::alarm(10) };
                 leak();
                 // Runs the destructors of thread-local values.
                 std::process::exit(0)
             }
             let mut status = 0;
-            // SAFETY: the pointer is valid for the call, and the child is ours.
+            // SAFETY: the pointer is valid for the call, and the child was forked above.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             let well = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
             std::process::exit(if well { 0 } else { 1 })
@@ -210,7 +214,7 @@ fn thread_end_prints_program_end_not() {
     assert_eq!(stderr("main"), "");
 }
 
-/// The figures, the limits, and a block for each allocation, oldest first.
+/// The status has the figures, the limits, and a block for each allocation, oldest first.
 #[test]
 fn status_names_allocations_by_line() {
     for tracking in [Tracking::Counts, Tracking::Backtraces] {
@@ -299,8 +303,8 @@ fn untracked_heaps_say_how_to_track() {
     assert!(changes.ends_with("tracking is off"), "{changes}");
 }
 
-/// Settings of the environment reach a heap, and the builder overrides them. A child process has
-/// them, because they are read once in a process.
+/// Settings of the environment reach a heap, and the builder overrides them. A child process runs
+/// with these settings, because a process reads them only once.
 #[test]
 fn builder_overrides_environment() {
     const CHILD: &str = "GPUHEAP_TEST_ENVIRONMENT_CHILD";
@@ -336,7 +340,8 @@ fn builder_overrides_environment() {
     assert!(text.contains("GPUHEAP_MEMORY_LIMIT is set to 'half'"), "{text}");
 }
 
-/// A handler that holds tracked memory of the heap may be replaced: it ends with no lock held.
+/// A handler that holds tracked memory of the heap may be replaced, because it is dropped with no
+/// lock held.
 #[test]
 fn handler_holding_array_is_replaceable() {
     let (device, heap) = heap(Tracking::Counts);

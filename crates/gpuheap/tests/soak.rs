@@ -1,6 +1,6 @@
-//! 16 threads over one heap at 95 % of its limit, for `GPUHEAP_SOAK_SECONDS` (5, and 60 in CI).
-//! Runs on the emulator with its checks on, or on the device of `GPUHEAP_TEST_DEVICE`. A test
-//! target of its own, because only this one has a length that can be chosen.
+//! 16 threads use one heap at 95 % of its limit, for `GPUHEAP_SOAK_SECONDS` (5, and 60 in CI). The
+//! test runs on the emulator with its checks on, or on the device that `GPUHEAP_TEST_DEVICE` names.
+//! It is a separate test target, because only its length can be chosen.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -19,13 +19,13 @@ use support::{assert_all_returned, device};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
-/// Larger than the segments that small and large requests share, so such segments have to be given
-/// back for it.
+/// Size in bytes of the larger requests. It is larger than the segments that small and large
+/// requests share, so such segments have to be given back for them.
 const LARGER: u64 = 20 << 20;
-/// Steps that each thread does however long they take: enough for requests to fail on a loaded
-/// machine.
+/// Minimum number of steps of each thread, however long they take. On a loaded machine it is enough
+/// for requests to fail.
 const LEAST_STEPS: u64 = 1000;
-/// Bytes that the threads together try to keep live.
+/// Total bytes that the threads try to keep live.
 const LEVEL: u64 = LIMIT / 100 * 95;
 
 #[test]
@@ -43,7 +43,7 @@ fn threads_at_limit_fail_for_live() {
             short: AtomicU64::new(0),
             tried_again: AtomicU64::new(0),
             everybody: RwLock::new(()),
-            // Binned would take 32 MiB for a larger request.
+            // For a larger request, Binned would take 32 MiB.
             larger: if pool == PoolKind::Binned { 0 } else { LARGER },
             handed_over: Mutex::new(Vec::new()),
         };
@@ -60,8 +60,8 @@ fn threads_at_limit_fail_for_live() {
         assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
         assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
         assert!(usage.stats.allocations > 1000, "{pool}: {usage:?}");
-        // `binned` rounds up to powers of two and `split` keeps segments by class, so not all of
-        // the level fits.
+        // `binned` rounds up to powers of two, and `split` keeps segments by class, so the level
+        // does not fully fit.
         let (short, again) = (short.into_inner(), tried_again.into_inner());
         assert!(short > again && again > 0, "{pool}: {short} times short, {again} tried again");
         assert_all_returned(&device, &heap, pool.name());
@@ -75,11 +75,12 @@ struct Soak<'a> {
     end: Instant,
     live: AtomicU64,
     short: AtomicU64,
-    /// Number of requests that failed with the other threads stopped and were tried once more.
+    /// Number of requests that failed while the other threads were stopped, and were then tried
+    /// again.
     tried_again: AtomicU64,
-    /// Lock that a thread reads while it acts, and writes to make the others stop.
+    /// A thread holds this lock for reading while it acts, and for writing to stop the others.
     everybody: RwLock<()>,
-    /// Size of the larger requests; zero for none.
+    /// Size of the larger requests in bytes; 0 for no larger requests.
     larger: u64,
     /// Arrays that one thread made and another reads and frees, each with its number.
     handed_over: Mutex<Vec<(DeviceArray<u64>, u64)>>,
@@ -94,8 +95,8 @@ impl Soak<'_> {
             if step >= LEAST_STEPS && Instant::now() >= self.end {
                 break;
             }
-            // Some requests stop the other threads from before the first attempt to after the
-            // second one.
+            // Some requests stop the other threads from before the first attempt until after the
+            // second.
             let alone = random.below(8) == 0;
             let (_others, _nobody) = match alone {
                 true => (None, Some(self.everybody.write().unwrap())),
@@ -117,8 +118,9 @@ impl Soak<'_> {
                 Err(error) => {
                     self.live.fetch_sub(bytes, Ordering::Relaxed);
                     self.short.fetch_add(1, Ordering::Relaxed);
-                    // The last attempt was made with the other threads paused, and the evidence has
-                    // its figures: a manual reclaim would have found nothing of use.
+                    // The last attempt was made with the other threads paused, and the error has
+                    // the figures of that attempt. They show that a manual reclaim would not have
+                    // helped.
                     let evidence = error.out_of_memory().unwrap_or_else(|| panic!("{error}"));
                     assert!(evidence.largest_cached_block < evidence.requested, "{error}");
                     assert_eq!(evidence.pending, 0, "{error}");
@@ -130,21 +132,21 @@ impl Soak<'_> {
             }
         }
         for held in held {
-            // Other threads may be running again, one of them alone.
+            // Other threads may be running again, one of them with the rest stopped.
             let _others = self.everybody.read().unwrap();
             self.check(held);
         }
     }
 
-    /// With the other threads stopped nothing was freed since, so a manual reclaim makes no
-    /// difference.
+    /// Tries a failed request again after a manual reclaim. The other threads are stopped, so they
+    /// freed nothing since the failure, and the request must fail again.
     fn try_again(&self, error: &Error, request: impl FnOnce() -> Result<DeviceArray<u64>, Error>) {
         let reclaimed = self.heap.reclaim_all().unwrap();
         assert!(request().is_err(), "there was memory after {reclaimed} bytes went back: {error}");
         self.tried_again.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Frees one array, or passes it to another thread and frees one of another thread.
+    /// Frees one array, or passes it to another thread and frees an array of another thread.
     fn give_up_one(
         &self,
         held: &mut Vec<(DeviceArray<u64>, u64)>,
@@ -169,7 +171,8 @@ impl Soak<'_> {
                 drop(handed_over);
                 other.into_iter().for_each(|other| self.check(other));
             }
-            // Used on the thread's other stream and freed there at once, without a wait.
+            // The array is used on the thread's other stream and freed there at once, without a
+            // wait.
             1 => {
                 array.device_ptr(&streams[random.below(2) as usize]).unwrap();
                 self.live.fetch_sub(array.bytes(), Ordering::Relaxed);

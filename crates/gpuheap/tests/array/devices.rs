@@ -311,7 +311,7 @@ fn missing_peer_access_names_both_devices() {
 #[test]
 fn peer_reset_leaves_other_device() {
     if on_real_gpu() {
-        return; // A reset of one device ends objects of other tests there.
+        return; // On a GPU, the reset would end objects of other tests.
     }
     for pool in reached() {
         let [near, far] = peers(Schedule::OnDemand);

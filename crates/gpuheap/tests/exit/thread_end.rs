@@ -22,9 +22,11 @@ const CHILD: &str = "GPUHEAP_TEST_THREAD_END";
 type Values = RefCell<Vec<Box<dyn Any>>>;
 
 thread_local! {
-    /// Registered before the thread uses a device, so these are dropped after the library's thread-locals.
+    /// Registered before the thread uses a device, so these are dropped after the library's
+    /// thread-locals.
     static EARLY: Values = const { RefCell::new(Vec::new()) };
-    /// Registered after the thread used a device, so these are dropped before the library's thread-locals.
+    /// Registered after the thread used a device, so these are dropped before the library's
+    /// thread-locals.
     static LATE: Values = const { RefCell::new(Vec::new()) };
 }
 

@@ -1,4 +1,4 @@
-//! Lives of blocks and heaps.
+//! Lifetimes of blocks and heaps.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
@@ -19,7 +19,7 @@ fn zero_byte_allocation_touches_nothing() {
         assert!(blocks.iter().all(|block| block.address() == 0 && block.bytes() == 0));
         drop(blocks);
         let usage = heap.usage().unwrap();
-        // Only the driver calls that `usage` itself made twice before.
+        // The only driver calls are the ones that `usage` itself made twice.
         assert!(usage.driver_calls - before <= 4, "{pool}: {}", usage.driver_calls - before);
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -55,7 +55,8 @@ fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
     (context, mode)
 }
 
-/// Makes seven streams, and a block of the first one. Each of the others freed one block.
+/// Makes seven streams and one block on each. Returns the streams and the live block of the first
+/// one; the other six blocks are freed.
 fn freed_on_six(device: &Device, heap: &Heap) -> (Vec<Stream>, Block) {
     let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
     let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
@@ -76,7 +77,7 @@ fn polling_groups_calls_and_restores_context() {
         let [ways, asked] = count();
         let theirs = heap.allocate(3 << 20, &streams[0]).unwrap();
         let [ways, asked] = [count()[0] - ways, count()[1] - asked];
-        // The driver is entered and left once for the queries, and once or twice for the wait.
+        // The driver is entered once for the queries, and once or twice for the wait.
         assert!(!device.is_emulated() || asked >= 6 && ways <= asked, "{pool}: {ways} for {asked}");
         assert_eq!(state_of_thread(&device), before, "{pool}");
         drop((own, theirs));
@@ -84,7 +85,7 @@ fn polling_groups_calls_and_restores_context() {
     }
 }
 
-/// Whichever call fails on the way, the thread's state is unchanged.
+/// Whichever call fails, the thread's state is unchanged afterwards.
 #[test]
 fn failing_call_restores_context() {
     let symbols = [
@@ -122,7 +123,7 @@ fn freed_block_crosses_streams_in_order() {
         let device = device(64 << 20, Schedule::OnDemand);
         let heap = heap(&device, pool);
         let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
-        // 40 of 64 MiB each time: on the emulator both must be the same memory.
+        // Each request is for 40 of 64 MiB, so on the emulator both get the same memory.
         let first = heap.allocate(40 << 20, &one).unwrap();
         fill(&first, 1, &one);
         order(&device, &one, &two);
@@ -168,7 +169,8 @@ fn blocks_outlive_stream_streams_outlive_heap() {
             fill(&second, round, &stream);
             drop(stream.clone());
             drop(stream);
-            // Makes the heap notice that the stream ended, while blocks of it are live.
+            // With this request, the heap notices that the stream ended while blocks of the stream
+            // are live.
             let block = heap.allocate(40 << 20, &other).unwrap();
             fill(&block, round, &other);
             drop((first, second, block));
@@ -258,7 +260,7 @@ fn blocks_have_driver_alignment() {
         let sizes = [1, 100, 513, 4097, 70_001, (1 << 20) + 1, (20 << 20) + 3];
         let mut blocks: Vec<_> =
             sizes.iter().map(|bytes| heap.allocate(*bytes, &stream).unwrap()).collect();
-        // Once more, from the memory that two of them leave free.
+        // More blocks are taken from the memory that two freed blocks leave.
         blocks.drain(4..6);
         blocks.extend(sizes[..5].iter().map(|bytes| heap.allocate(*bytes, &stream).unwrap()));
         for block in &blocks {
@@ -278,7 +280,7 @@ fn default_stream_is_never_released() {
         drop(one);
         let other = device.stream().unwrap();
         drop(heap.allocate(1 << 20, &other).unwrap());
-        // The other handle of the same stream still works on its block.
+        // The other handle of the same stream can still be used with its block.
         fill(&kept, 1, &two);
         drop(kept);
         let block = heap.allocate(40 << 20, &other).unwrap();
@@ -316,7 +318,7 @@ fn ending_heap_returns_held_up_memory() {
                 drop(heap.allocate(64 << 20, stream).unwrap());
             }
             let fault = Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN);
-            // Events may fail for good, memory only for the moment.
+            // Calls on events may fail for good; calls on memory fail once.
             let lasts = symbol.starts_with("cuEvent");
             emulator.set_faults(FaultPlan::new([if lasts { fault.onwards() } else { fault }]));
             drop(heap);

@@ -69,8 +69,8 @@ fn capture_is_untouched_by_heap() {
             drop(theirs);
             let hit = heap.allocate(3 * MIB, &stream).unwrap().address();
             captured(&device, &stream, mode, || {
-                // The stream gets its own cached block and new memory, but no block that another
-                // stream freed.
+                // The stream gets its own cached block and new memory. It gets no block that
+                // another stream freed.
                 let again = heap.allocate(3 * MIB, &stream).unwrap();
                 assert_eq!(again.address(), hit);
                 let fresh = heap.allocate(5 * MIB, &stream).unwrap();
@@ -142,8 +142,8 @@ fn capture_frees_return_after_capture() {
     let block = heap.allocate(40 * MIB, &stream).unwrap();
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         drop(block);
-        // Freed in the capture, so no stream can wait for it now. The request is refused, and the
-        // text says why.
+        // The memory is freed in the capture, so no stream can wait for it now. The request is
+        // refused, and the error's text says why.
         let error = heap.allocate(40 * MIB, &other).unwrap_err();
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Capture, "{error}");
         assert!(error.to_string().contains("captures a graph"), "{error}");
@@ -152,7 +152,8 @@ fn capture_frees_return_after_capture() {
         let small = heap.allocate(MIB, &other).unwrap();
         fill(&small, 1, &other);
         drop(small);
-        // This waits for the other stream; a wait by the program itself would break the capture.
+        // The reclaim waits for the other stream. A wait by the program itself would break the
+        // capture.
         heap.reclaim(MIB).unwrap();
         assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
     });
@@ -171,7 +172,8 @@ fn capturing_stream_never_waits() {
         captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
             fill(&block, 1, &other);
             drop(block);
-            // The reclaim steps wait for the other stream: it is no part of the capture.
+            // The reclaim steps wait for the other stream, because that stream is not in the
+            // capture.
             let block = heap.allocate(64 * MIB, &stream).unwrap();
             fill(&block, 2, &stream);
         });
@@ -209,7 +211,7 @@ fn capture_free_blocks_only_itself() {
     }
 }
 
-/// A cached gigabyte that is out of use, from which a capturing stream takes pieces.
+/// A gigabyte is cached and no longer in use. A capturing stream takes pieces from it.
 #[test]
 fn capture_takes_only_requested_memory() {
     for own in [true, false] {
@@ -223,7 +225,7 @@ fn capture_takes_only_requested_memory() {
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         drop(heap.allocate(1024 * MIB, if own { &stream } else { &other }).unwrap());
         device.synchronize().unwrap();
-        // Polls how far the streams are.
+        // Polls the progress of the streams.
         drop(heap.allocate(1, &device.default_stream().unwrap()).unwrap());
         device.synchronize().unwrap();
         let block = heap.allocate(MIB, &stream).unwrap();
@@ -239,7 +241,7 @@ fn capture_takes_only_requested_memory() {
     }
 }
 
-/// At the limit, a stream's own free block comes after many that a capturing stream freed.
+/// At the limit, a stream's own free block follows many blocks that a capturing stream freed.
 #[test]
 fn capture_free_hides_no_memory() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
@@ -257,7 +259,7 @@ fn capture_free_hides_no_memory() {
                 blocks.push(block);
             }
             captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
-                // The first one, and every other one of the rest.
+                // Selects the first block, and every other one of the rest.
                 let freed = blocks.drain(..).enumerate().filter_map(|(at, block)| {
                     let goes = at % 2 == 0 && at <= 2 * hiding;
                     if goes {
@@ -324,7 +326,7 @@ fn driver_pool_stays_out_of_capture() {
     }
 }
 
-/// The one case in which `none` keeps freed memory: no fence can be waited for.
+/// Tests the one case in which `none` keeps freed memory: no stream can wait for a fence.
 #[test]
 fn unpooled_capture_free_returns_later() {
     let device = device(96 * MIB, Schedule::OnDemand);
@@ -416,8 +418,8 @@ fn graph_runs_on_kept_memory() {
     assert_all_returned(&device, &heap, "a graph");
 }
 
-/// A graph may use memory freed during its capture, so a heap that ends leaves that memory
-/// allocated.
+/// A graph may use memory that was freed during its capture. A heap that ends then leaves that
+/// memory allocated.
 #[test]
 fn heap_ending_in_capture_keeps_graph() {
     for pool in POOLS {

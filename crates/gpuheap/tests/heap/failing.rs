@@ -1,12 +1,15 @@
-//! Sweeps that let every driver call of a scenario fail in turn. The library's own tests and those
-//! of the C interface include this file too.
+//! Sweeps in which every driver call of a scenario fails in turn. The library's own tests and the
+//! tests of the C interface include this file.
 
 use gpuheap::emu::{Emulator, FaultPlan};
 use gpuheap_driver::CUresult;
 
-/// Runs a scenario with its first driver call failing, then its second, and so on until it makes no
-/// further call. Returns how many runs failed, and how many recovered. `run` returns whether a run
-/// failed and whether it made that call, as [`with_failing_call`] does.
+/// Runs a scenario repeatedly. In the first run, the first driver call fails; in the second run,
+/// the second call; and so on until a run makes fewer calls. Returns how many runs failed, and how
+/// many recovered.
+///
+/// `run` returns whether a run failed, and whether it made the failing call, as
+/// [`with_failing_call`] does.
 pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
     let (mut failed, mut made_good) = (0, 0);
     for nth in 1.. {
@@ -19,8 +22,8 @@ pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
     (failed, made_good)
 }
 
-/// Runs `work` with its `nth` driver call failing with `code`; if `nth` is 0, no call fails.
-/// Returns its result, and whether it made that call. Later calls do not fail.
+/// Runs `work` with its `nth` driver call failing with `code`; if `nth` is 0, no call fails. Later
+/// calls do not fail. Returns the result of `work`, and `true` if `work` made that call.
 pub(crate) fn with_failing_call<R>(
     emulator: &Emulator,
     nth: u64,

@@ -30,8 +30,8 @@ fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Ve
     note(device.synchronize());
 }
 
-/// Runs the scenario with one call failing. Returns the number of its errors, in destructors too,
-/// and whether it made that call.
+/// Runs the scenario with one call failing. Returns the number of errors, including errors in
+/// destructors, and whether the scenario made the call that was to fail.
 fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool) {
     let device = emulated(96 * MIB, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();

@@ -30,7 +30,7 @@ fn kind_of(bug: Bug) -> FindingKind {
     }
 }
 
-/// Small blocks come from a thread's cache, the others from the pool.
+/// Small blocks are served by a thread's cache, the others by the pool.
 #[test]
 fn planted_bugs_are_found() {
     for pool in PoolKind::ALL {
@@ -57,7 +57,7 @@ fn planted_bugs_are_found() {
     }
 }
 
-/// Prints findings with letters for addresses and streams, in the order in which they were found.
+/// Formats findings in the order in which they were found, with letters for addresses and streams.
 fn readable(found: &[Finding]) -> String {
     let mut names: Vec<String> = Vec::new();
     let mut lines = Vec::new();
@@ -98,7 +98,7 @@ fn findings_name_block_and_free() {
     insta::assert_snapshot!(texts.join("\n"));
 }
 
-/// The next block of `stitched` has equal bytes at other addresses, none of which was used.
+/// The next block of `stitched` has the same bytes at other addresses, none of which was used.
 #[test]
 fn unordered_reuse_is_found_by_bytes() {
     for schedule in schedules() {
@@ -179,7 +179,7 @@ fn zero_filled_memory_counts_as_written() {
     }
 }
 
-/// Blocks are written and read to their last byte, on streams in order, by two threads' caches.
+/// Blocks are written and read to their last byte, on ordered streams, by two threads with caches.
 #[test]
 fn clean_random_programs_have_no_findings() {
     for pool in PoolKind::ALL {
@@ -230,16 +230,16 @@ fn upload(device: &Device, address: u64, bytes: usize, stream: &Stream) {
     let host = vec![3_u8; bytes];
     let copied = device.with_current(|driver| {
         let from = host.as_ptr().cast();
-        // SAFETY: the emulator judges where it goes; pageable memory is read in the call.
+        // SAFETY: the emulator checks the target range; pageable memory is read during the call.
         unsafe { driver.cuMemcpyHtoDAsync_v2(address, from, bytes, stream.raw()) }
     });
     check("cuMemcpyHtoDAsync_v2", copied.unwrap()).unwrap();
 }
 
-/// An upload copies more bytes than the array has, as if its shape were too small.
+/// An upload copies more bytes than the array has. A shape that is too small would do that.
 #[test]
 fn oversized_upload_is_found() {
-    // With the other pools each array is the driver's own allocation, and the call fails.
+    // With the other pools each array is its own allocation of the driver, and the call fails.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();

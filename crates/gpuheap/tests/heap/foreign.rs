@@ -15,7 +15,7 @@ use crate::support::{
 const MIB: u64 = 1 << 20;
 const COUNT: usize = 5 << 20;
 
-/// Makes a heap with room for one array of 5 MiB and small ones.
+/// Makes a heap with room for one array of 5 MiB and some small arrays.
 fn tight(device: &Device, pool: PoolKind) -> Heap {
     let limit = match pool {
         // The driver's own pools grow by 32 MiB.
@@ -31,7 +31,7 @@ fn wrap(device: &Device, raw: CUstream) -> Stream {
 }
 
 fn end(device: &Device, raw: CUstream) {
-    // SAFETY: the stream is the test's.
+    // SAFETY: the stream belongs to the test.
     let ended = device.with_current(|driver| unsafe { driver.cuStreamDestroy_v2(raw) });
     check("cuStreamDestroy_v2", ended.unwrap()).unwrap();
 }
@@ -45,7 +45,7 @@ fn foreign_stream_is_not_destroyed() {
     drop((one, two));
     let heap = heap(&device, PoolKind::Split);
     drop(heap.allocate(1 << 20, &wrap(&device, raw)).unwrap());
-    // Heaps look for streams that ended when they see a new one.
+    // When a heap sees a new stream, it looks for streams that ended.
     drop(heap.allocate(1 << 20, &device.stream().unwrap()).unwrap());
     assert!(wrap(&device, raw).is_done().is_ok());
     assert_all_returned(&device, &heap, "foreign");
@@ -61,7 +61,7 @@ fn default_stream_handles_name_one_stream() {
     }
 }
 
-/// The device is so small that each block must reuse the memory of the one before.
+/// The device is so small that each block must reuse the memory of the previous block.
 #[test]
 fn retired_stream_is_not_queried() {
     for pool in PoolKind::ALL {
@@ -114,7 +114,8 @@ fn stream_retired_early_is_followed_again() {
     }
 }
 
-/// Work enqueued after a stream is retired would overlap the work of the memory's next user.
+/// If work were enqueued after a stream is retired, it would overlap the work of the memory's next
+/// user.
 #[test]
 fn retired_stream_refuses_work() {
     for all in [false, true] {
@@ -142,9 +143,9 @@ fn retired_stream_refuses_work() {
                 let text = error.to_string();
                 assert!(text.contains("was retired") && text.contains("foreign_stream"), "{text}");
             }
-            // The stream's handle is no longer used.
+            // From here on, the stream's handle must not be used.
             end(&device, raw);
-            // Work enqueued before can be waited for, by the host and by other streams.
+            // The host and other streams can wait for work that was enqueued before.
             let copy = x.copy_to(&heap.on(&own)).unwrap();
             assert!(copy.to_vec().unwrap().iter().all(|byte| *byte == 1));
             stream.synchronize().unwrap();
@@ -157,7 +158,8 @@ fn retired_stream_refuses_work() {
     }
 }
 
-/// Of two objects for one stream the other stays in use: its work is not taken for completed.
+/// If one of two objects for a stream is retired, the other stays in use. Its work does not count
+/// as completed.
 #[test]
 fn new_object_of_retired_stream_works() {
     for pool in PoolKind::ALL {
@@ -187,7 +189,7 @@ fn new_object_of_retired_stream_works() {
     }
 }
 
-/// A failed wait for the device shows no progress of the streams.
+/// If a wait for the device fails, the heap does not treat the streams' work as completed.
 #[test]
 fn failed_retire_all_withholds_live_memory() {
     if on_real_gpu() {
@@ -259,7 +261,7 @@ fn retire_all_spares_other_streams() {
     assert_all_returned(&one, &heap, "retired");
 }
 
-/// Each free is fenced at once, by an event that is reused.
+/// Each free is fenced at once. The fences reuse events.
 #[test]
 fn unannounced_frees_take_few_events() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -267,7 +269,7 @@ fn unannounced_frees_take_few_events() {
             let device = device(64 << 20, schedule);
             let heap = Heap::builder(&device).pool(pool).hard_limit(8 << 20).build().unwrap();
             let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
-            // SAFETY: alive until all was freed that was allocated on it.
+            // SAFETY: the stream is alive until all memory that was allocated on it is freed.
             let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
             for tag in 0..1000 {
                 let block = heap.allocate(5 << 20, &stream).unwrap();
@@ -276,7 +278,7 @@ fn unannounced_frees_take_few_events() {
             }
             drop(stream);
             end(&device, raw);
-            // The heap still hands out that memory after all of this.
+            // The heap can still hand out that memory afterwards.
             let block = heap.allocate(5 << 20, &own).unwrap();
             fill(&block, 1, &own);
             let mut witness = Witness::new(&device, 1);
@@ -292,7 +294,8 @@ fn unannounced_frees_take_few_events() {
     }
 }
 
-/// Frees of this stream come after nothing that others could wait for, until its next free.
+/// Without a fence, other streams cannot wait for a free on this stream, until the stream's next
+/// free.
 #[test]
 fn unfenced_free_blocks_only_itself() {
     if on_real_gpu() {
@@ -319,8 +322,8 @@ fn unfenced_free_blocks_only_itself() {
     }
 }
 
-/// Requests 40 MiB of 64 on a foreign stream. A reclaimer frees an array of another stream and
-/// calls `retire`.
+/// Requests 40 MiB on a foreign stream of a device with 64 MiB. A reclaimer frees an array of
+/// another stream and calls `retire`.
 fn reclaiming(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
     let device = emulated(64 << 20, Schedule::OnDemand);
     let heap = heap(&device, pool);
@@ -355,8 +358,8 @@ fn request_on_retired_stream_is_refused() {
     }
 }
 
-/// A block freed on the stream that now has the slot is not taken for one of the request's own
-/// stream.
+/// A replaced stream's slot now belongs to another stream. A block that this other stream freed
+/// does not count as freed on the request's stream.
 #[test]
 fn request_on_replaced_stream_is_refused() {
     const LARGE: usize = 12 << 20;
@@ -413,8 +416,8 @@ fn failed_retire_all_retires_every_kind() {
     assert_all_returned(&device, &heap, "retired");
 }
 
-/// A thread queries a stream while another one retires and ends it. It never queries a stale
-/// handle.
+/// A thread queries a stream while another thread retires and ends the stream. No query uses a
+/// stale handle.
 #[test]
 fn queries_work_during_retire() {
     for _ in 0..200 {
@@ -446,11 +449,11 @@ fn queries_work_during_retire() {
     }
 }
 
-/// Leaves an array that outlived an unannounced stream: 40 MiB of a device of 64, freed behind its
-/// work.
+/// Leaves detached memory: an array of 40 MiB on a device of 64 MiB, freed after its unannounced
+/// stream was retired.
 fn detach(device: &Device, heap: &Heap) {
     let raw = make_foreign_stream(device);
-    // SAFETY: alive until it was retired and the array was freed.
+    // SAFETY: the stream is alive until it was retired and the array was freed.
     let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
     let array = heap.on(&stream).filled(40 << 20, 1_u8).unwrap();
     stream.synchronize().unwrap();
@@ -507,7 +510,7 @@ fn detached_memory_ignores_next_stream() {
         let heap = heap(&device, pool);
         let (own, raws) =
             (device.stream().unwrap(), [(); 2].map(|()| make_foreign_stream(&device)));
-        // SAFETY: they are alive until the end of the test's use of them.
+        // SAFETY: both streams are alive as long as the test uses them.
         let [one, two] = raws.map(|raw| unsafe { device.unannounced_stream(raw) }.unwrap());
         let block = heap.allocate(40 << 20, &one).unwrap();
         fill(&block, 1, &one);
@@ -526,7 +529,7 @@ fn detached_memory_ignores_next_stream() {
     }
 }
 
-/// The heap does not break a capture for memory that needs a wait for the device.
+/// If memory needs a wait for the device, the heap does not break a capture to get that memory.
 #[test]
 fn capture_request_skips_detached_memory() {
     for pool in PoolKind::ALL {

@@ -1,4 +1,4 @@
-//! Blocks freed on another stream than their own, with no order between the two.
+//! Blocks that are freed on a stream other than their own, with no order between the two streams.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
@@ -20,12 +20,12 @@ fn tight(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
 }
 
-/// Reads an array on `c` and drops it, takes its memory on `a`, frees that on `b`, and writes to
-/// the memory that `b` allocates next. `c` must read the first contents.
+/// Reads an array on `c` and drops it, allocates its memory on `a`, and frees that memory on `b`.
+/// Then allocates the memory on `b` and writes to it. `c` must read the first contents.
 fn read_survives(device: &Device, heap: &Heap, what: &str, free: impl FnOnce(Block, &Stream)) {
     let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
     let x = heap.on(&a).filled(COUNT, 7_u8).unwrap();
-    // The second half of the limit.
+    // The copy takes the second half of the limit.
     let read = x.copy_to(&heap.on(&c)).unwrap();
     let address = x.device_ptr(&c).unwrap();
     drop(x);
@@ -51,7 +51,8 @@ fn free_on_follows_all_orderings() {
     }
 }
 
-/// Each driver call of the free fails in turn: the order holds, or nothing else gets the memory.
+/// Each driver call of the free fails in turn. Either the order is kept, or no other block gets the
+/// memory.
 #[test]
 fn free_on_orders_despite_failing_call() {
     if on_real_gpu() {
@@ -73,7 +74,7 @@ fn free_on_orders_despite_failing_call() {
     }
 }
 
-/// Neither stream can wait for the other, nor the host for one of them.
+/// Neither stream can wait for the other, and the host cannot wait for either.
 #[test]
 fn unorderable_free_on_keeps_block() {
     if on_real_gpu() {

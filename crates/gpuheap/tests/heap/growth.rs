@@ -1,4 +1,4 @@
-//! Growth of a `stitched` heap: how much more than live memory it reserves, and when it maps.
+//! Growth of a `stitched` heap: how much more than live memory the heap reserves, and when it maps.
 
 use std::path::Path;
 
@@ -32,8 +32,8 @@ impl Replay {
         Replay { device, heap, streams, trace }
     }
 
-    /// Replays the trace and frees the blocks that it left live. Returns the number of each mapping
-    /// call.
+    /// Replays the trace and frees the blocks that the trace left live. Returns the number of calls
+    /// of each mapping function.
     fn pass(&self) -> [u64; 5] {
         let calls = || {
             let emulator = self.device.emulator().unwrap();
@@ -83,7 +83,7 @@ fn roomy_device_never_stitches() {
         let [created, mapped, ..] = replay.pass();
         assert_eq!(mapped, created, "{name}: each piece of memory is mapped once");
         let usage = replay.heap.usage().unwrap();
-        // Pieces of 16 MiB up to the first GiB, then larger ones.
+        // The heap grows in pieces of 16 MiB up to the first GiB, and in larger pieces after that.
         let small = (usage.live_peak / (16 * MIB)).min(64);
         let pieces = 20 + small + usage.live_peak / (64 * MIB);
         assert!(created <= pieces, "{name}: {created} pieces");
@@ -115,7 +115,8 @@ fn heap_without_slack_packs() {
     assert!(usage.reserved_peak <= usage.live_peak / 100 * 104, "{}", usage.reserved_peak);
 }
 
-/// A program that needed most of a GiB frees all but one block, wherever that lies.
+/// A program that needed most of a GiB frees all blocks but one. The test varies the position of
+/// that block.
 #[test]
 fn flush_leaves_two_small_pieces() {
     const BLOCK: u64 = 10 * MIB;
@@ -138,7 +139,7 @@ fn flush_leaves_two_small_pieces() {
     }
 }
 
-/// The second GiB of a heap may come in pieces of 128 MiB, and the first one does not.
+/// The second GiB of a heap may be taken in pieces of 128 MiB, but the first GiB may not.
 #[test]
 fn pieces_grow_with_reserved_memory() {
     let device = Device::emulated(Profile::with_memory(128 << 30).without_context()).unwrap();

@@ -19,7 +19,7 @@ const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Sched
 const MODES: [CUstreamCaptureMode; 3] =
     [CUstreamCaptureMode::GLOBAL, CUstreamCaptureMode::THREAD_LOCAL, CUstreamCaptureMode::RELAXED];
 
-/// A stream that another library made and captures.
+/// A stream that another library made, and that it captures.
 struct Theirs<'a> {
     device: &'a Device,
     raw: CUstream,
@@ -37,7 +37,7 @@ impl<'a> Theirs<'a> {
     }
 
     fn wrap(&self) -> Result<Stream, Error> {
-        // SAFETY: each test ends the stream after its blocks, or announces the end.
+        // SAFETY: each test ends the stream after its blocks, or announces the stream's end.
         unsafe {
             match self.unannounced {
                 true => self.device.unannounced_stream(self.raw),
@@ -46,13 +46,14 @@ impl<'a> Theirs<'a> {
         }
     }
 
-    /// Ends the capture. `None` if it broke.
+    /// Ends the capture. Returns `None` if the capture broke.
     fn end(&self) -> Option<Graph<'a>> {
         let device = self.device;
         end_capture(device, self.raw).map(|graph| Graph { device, graph })
     }
 
-    /// Makes the stream wait for all work enqueued on `other`. The wait joins their captures.
+    /// Makes the stream wait for all work enqueued on `other`. The wait joins the captures of both
+    /// streams.
     fn follow(&self, other: &Theirs<'_>) {
         let mut event = CUevent::NULL;
         self.call("event", |driver| {
@@ -69,7 +70,7 @@ impl<'a> Theirs<'a> {
 
     fn destroy(&self) {
         self.call("cuStreamDestroy_v2", |driver| {
-            // SAFETY: the stream is the test's.
+            // SAFETY: the stream belongs to the test.
             unsafe { driver.cuStreamDestroy_v2(self.raw) }
         });
     }
@@ -85,7 +86,7 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// Enqueues two runs on a stream. The graph ends with them.
+    /// Enqueues two runs of the graph on a stream, and destroys the graph.
     fn run_and_end(self, stream: &Stream) {
         let mut executable = CUgraphExec::NULL;
         let ran = self.device.with_current(|driver| {
@@ -103,7 +104,7 @@ impl Graph<'_> {
     }
 
     fn end(self) {
-        // SAFETY: the graph is the test's.
+        // SAFETY: the graph belongs to the test.
         let ended = self.device.with_current(|driver| unsafe { driver.cuGraphDestroy(self.graph) });
         check("cuGraphDestroy", ended.unwrap()).unwrap();
     }
@@ -179,7 +180,7 @@ fn unknown_stream_allocates_in_capture() {
     });
 }
 
-/// Announces the end of a stream, by any name.
+/// Announces the end of a stream, through a new handle to it.
 fn retire(heap: &Heap, theirs: &Theirs<'_>) {
     heap.retire(&theirs.wrap().unwrap()).unwrap();
 }
@@ -231,7 +232,8 @@ fn running_graph_memory_is_not_reused() {
         fill(&block, 1, &stream);
         drop(block);
         theirs.end().unwrap().run_and_end(&runner);
-        // It has memory only once the launches are done: the checks would find a conflict.
+        // The memory is available only after the launches are done. Otherwise the checks would find
+        // a conflict.
         match heap.allocate(16 * MIB, &other) {
             Ok(block) => fill(&block, 2, &other),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory),
@@ -408,7 +410,8 @@ fn known_block_is_freed_in_capture() {
         block.free_on(&stream).unwrap();
         let inside = heap.allocate(5 * MIB, &stream).unwrap();
         fill(&inside, 2, &stream);
-        // The capture's block on a stream outside: the host waits for that.
+        // The block of the capture is freed on a stream outside the capture. The host waits for
+        // that stream.
         let outside = device.stream().unwrap();
         inside.free_on(&outside).unwrap();
         theirs.end().expect(case).end();
@@ -446,7 +449,7 @@ fn limit_in_capture_breaks_nothing() {
     });
 }
 
-/// Memory that needs a wait for the device is left alone while the stream may capture.
+/// The heap does not wait for the device to get memory while the stream may be capturing.
 #[test]
 fn device_wait_spares_unknown_capture() {
     for unannounced in [false, true] {
@@ -454,7 +457,7 @@ fn device_wait_spares_unknown_capture() {
             let device = emulated(64 * MIB, Schedule::OnDemand);
             let heap = heap(&device, pool);
             let own = device.stream().unwrap();
-            // 32 MiB that only a wait for the device makes free.
+            // Leaves 32 MiB that become free only after a wait for the device.
             let ended = Theirs::new(&device, true);
             let stream = ended.wrap().unwrap();
             let detached = heap.allocate(32 * MIB, &stream).unwrap();
@@ -472,7 +475,7 @@ fn device_wait_spares_unknown_capture() {
             let graph = theirs.end().expect("a whole capture");
             drop(heap.allocate(1000, &theirs.wrap().unwrap()).unwrap());
             if unannounced {
-                // Its end is seen by the next use of its name.
+                // The end of the capture is noticed when the stream's name is next used.
                 drop(heap.allocate(1000, &stream).unwrap());
             }
             assert!(heap.allocate(32 * MIB, &own).is_ok(), "{pool} {unannounced}");
@@ -509,7 +512,7 @@ fn own_default_stream_is_captured_first() {
     });
 }
 
-/// A program that captures again and again keeps nothing of the graphs that ended.
+/// A program captures repeatedly. The heap keeps nothing of the graphs that ended.
 #[test]
 fn captures_in_turns_leave_no_streams() {
     let device = emulated(256 * MIB, Schedule::Immediate);
@@ -542,8 +545,8 @@ fn break_capture(theirs: &Theirs<'_>) {
     assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/// The block is used between its capture and a later capture that breaks. The earlier graph's end
-/// shows nothing about that use.
+/// A block is used after its capture and before a later capture that breaks. The end of the earlier
+/// graph shows nothing about that use.
 #[test]
 fn later_broken_capture_keeps_order() {
     for pool in POOLS {
@@ -584,8 +587,8 @@ fn later_broken_capture_keeps_order() {
     }
 }
 
-/// Memory of a graph is not handed out on the stream's name within that graph's capture, while a
-/// later capture is broken.
+/// While a later capture is broken, memory of a graph is not handed out on the name that its stream
+/// has within that graph's capture.
 #[test]
 fn broken_capture_gets_no_graph_memory() {
     for pool in POOLS {
@@ -642,7 +645,7 @@ fn heap_ends_before_its_graph() {
     });
 }
 
-/// A stream that the heap knew before has another name in a capture.
+/// If the heap knew a stream before a capture, the stream has another name in the capture.
 #[test]
 fn stream_of_two_names_frees() {
     for_each_case(|device, pool, unannounced, case| {
@@ -665,7 +668,7 @@ fn stream_of_two_names_frees() {
     });
 }
 
-/// The capture of an unannounced stream is seen to have ended by any later use of the stream.
+/// If an unannounced stream is used after its capture, the heap notices that the capture ended.
 #[test]
 fn kept_graph_allows_device_waits() {
     for pool in POOLS {
@@ -714,8 +717,8 @@ fn driver_pool_refuses_unknown_capture() {
     }
 }
 
-/// Blocks of a capture on a thread's own default stream are freed by other threads, while the
-/// thread runs and after its end.
+/// Blocks of a capture on a thread's own default stream are freed by other threads, both while that
+/// thread runs and after it has ended.
 #[test]
 fn other_threads_free_of_own_capture() {
     for pool in POOLS {
@@ -751,7 +754,7 @@ fn other_threads_free_of_own_capture() {
     }
 }
 
-/// Several heaps of a device, with limits, while threads capture, break captures and end heaps.
+/// Several heaps of a device have limits, while threads capture, break captures and end heaps.
 #[test]
 fn captures_of_many_heaps_at_random() {
     for seed in 0..4_u64 {
@@ -825,8 +828,8 @@ fn captures_of_many_heaps_at_random() {
     }
 }
 
-/// Threads capture, break captures, destroy graphs and free each other's blocks, while the heaps
-/// end under them.
+/// Threads capture, break captures, destroy graphs and free one another's blocks. Meanwhile the
+/// heaps end.
 #[test]
 fn heaps_end_amid_captures() {
     for seed in 0..12_u64 {
@@ -854,7 +857,8 @@ fn heaps_end_amid_captures() {
                         fill(&kept[0], 1, &early);
                         theirs.begin(MODES[2]);
                         let stream = theirs.wrap().unwrap();
-                        // A graph is not launched after its memory was freed outside the capture.
+                        // If a graph's memory is freed outside the capture, the graph is not
+                        // launched afterwards.
                         let (mut runs, mut runs_late) = (true, true);
                         for _ in 0..next(9) {
                             let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream) else {
@@ -867,7 +871,7 @@ fn heaps_end_amid_captures() {
                                     kept.push(block);
                                 }
                                 1 => drop(block.free_on(&early)),
-                                // Freed by any thread, at any time.
+                                // Any thread may free the block at any time.
                                 2 if !unannounced => {
                                     runs = false;
                                     thrown.lock().unwrap().push(block);
@@ -921,7 +925,8 @@ fn heaps_end_amid_captures() {
     }
 }
 
-/// The free of a capture's block names the stream before the program does.
+/// The free of a capture's block names the stream before the program uses the stream outside the
+/// capture.
 #[test]
 fn stream_named_by_free_is_ordinary() {
     let device = emulated(512 * MIB, Schedule::Immediate);

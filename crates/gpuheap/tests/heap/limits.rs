@@ -17,7 +17,7 @@ fn hard_limit_holds_and_changes() {
         let stream = device.stream().unwrap();
         let first = heap.allocate(100 * MIB, &stream);
         if pool == PoolKind::Binned {
-            // Rounded up to a power of two it is 128 MiB, and just allowed.
+            // The request is rounded up to a power of two, 128 MiB, and just fits the limit.
             assert_eq!(first.as_ref().unwrap().block_bytes(), 128 * MIB);
         }
         let first = first.unwrap();
@@ -29,12 +29,12 @@ fn hard_limit_holds_and_changes() {
         assert!((36 * MIB..=68 * MIB).contains(&short_by), "{pool}: {error}");
         assert!(heap.usage().unwrap().reserved_peak <= 128 * MIB, "{pool}");
         drop(first);
-        // The cache is given back for this request: no manual reclaim is needed.
+        // The heap gives back its cache for this request, so no manual reclaim is needed.
         drop(heap.allocate(120 * MIB, &stream).unwrap());
         heap.set_limits(Limits { hard: Some(64 * MIB), ..heap.limits() }).unwrap();
         let error = heap.allocate(65 * MIB, &stream).unwrap_err();
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::LargerThanLimit, "{pool}");
-        // Rounded up as the pool and the driver do.
+        // The figure is rounded up as the pool and the driver round.
         let short_by = error.out_of_memory().unwrap().short_by.unwrap();
         assert!((MIB..=64 * MIB).contains(&short_by), "{pool}: {error}");
         drop(heap.allocate(60 * MIB, &stream).unwrap());
@@ -73,14 +73,14 @@ fn limit_without_room_is_refused() {
         let heap = builder.hard_limit(least).build().unwrap();
         drop(heap.allocate(MIB, &stream).unwrap());
         heap.reclaim_all().unwrap();
-        // At run time a limit below that is accepted, and the pool takes nothing.
+        // At run time a limit below that is accepted, and the pool then takes no memory.
         heap.set_limits(Limits { soft: None, hard: Some(MIB) }).unwrap();
         heap.allocate(1000, &stream).unwrap_err();
         assert_all_returned(&device, &heap, pool.name());
     }
 }
 
-/// As few segments as possible, and no larger ones than necessary.
+/// A reclaim returns as few segments as possible, and no larger ones than necessary.
 #[test]
 fn reclaim_returns_little_above_target() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -126,14 +126,15 @@ fn free_above_soft_limit_returns_memory() {
         let stream = device.stream().unwrap();
         let blocks: Vec<_> = (0..8).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
         drop(blocks);
-        // Read from the device, because reading the heap's figures also enforces the limit.
+        // The figures are read from the device, because reading the heap's figures also enforces
+        // the limit.
         let usage = device.emulator().unwrap().usage(0);
         let used = usage.plain + usage.vmm;
         assert!(used <= 64 * MIB, "{pool}: {used}");
     }
 }
 
-/// Memory freed piece by piece, by several streams, is given back with its last piece.
+/// Memory that several streams free piece by piece is given back when its last piece is freed.
 #[test]
 fn last_piece_returns_whole_segment() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
@@ -151,7 +152,7 @@ fn last_piece_returns_whole_segment() {
             })
             .collect();
         while !blocks.is_empty() {
-            // Freed in scattered order, so that neighbours are freed at different times.
+            // Blocks are freed in scattered order, so that neighbours are freed at different times.
             let at = 7919 % blocks.len();
             blocks.swap_remove(at).free().unwrap();
         }
@@ -169,7 +170,7 @@ fn stranded_segment_is_not_lost() {
     let stream = device.stream().unwrap();
     let builder = gpuheap::Heap::builder(&device).pool(PoolKind::Driver);
     let heap = builder.hard_limit(64 * MIB).build().unwrap();
-    // The query for the limit fails, and so does giving the segment back.
+    // Both the query for the limit and the return of the segment fail.
     let faults = [
         Fault::nth("cuMemPoolGetAttribute", 2, CUresult::ERROR_UNKNOWN),
         Fault::nth("cuMemFree_v2", 1, CUresult::ERROR_UNKNOWN),
@@ -192,7 +193,7 @@ fn impossible_request_reaches_no_driver() {
             let error = heap.allocate(bytes, &stream).unwrap_err();
             let evidence = error.out_of_memory().unwrap();
             assert_eq!(evidence.cause, Cause::LargerThanDevice, "{pool}: {error}");
-            // Rounded up to granules, saturating at the largest number.
+            // Sizes are rounded up to granules, and saturate at the largest number.
             assert!(
                 evidence.short_by.unwrap() >= bytes.saturating_sub(66 * MIB),
                 "{pool}: {error}"
@@ -281,7 +282,7 @@ fn each_cause_shows_evidence_and_remedy() {
         if index % 2 == 0 {
             drop(block);
         } else {
-            // The other half stays allocated until the error.
+            // These blocks stay allocated until the error.
             fill(&block, 1, &stream);
             std::mem::forget(block);
         }
@@ -307,7 +308,7 @@ fn each_cause_shows_evidence_and_remedy() {
     insta::assert_snapshot!("limit", heap.allocate(20 * MIB, &stream).unwrap_err());
 }
 
-/// A large request takes memory set apart for small ones rather than fail.
+/// A large request takes memory that is set apart for small ones, instead of failing.
 #[test]
 fn small_block_leaves_limit_to_large() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
@@ -322,7 +323,7 @@ fn small_block_leaves_limit_to_large() {
     }
 }
 
-/// The block comes after others of nearly its size that were freed later.
+/// The fitting block follows other blocks of nearly its size that were freed later.
 #[test]
 fn fitting_block_is_found_at_limit() {
     const UNIT: u64 = 512;
@@ -354,7 +355,7 @@ fn any_number_is_a_slack() {
     for (slack, stitches) in
         [(-1.0, true), (f64::NAN, true), (1e12, false), (1e16, false), (f64::INFINITY, false)]
     {
-        // With eight times the last size, an overflowing product would be small again.
+        // With eight blocks of the last size, a product that overflows would be small again.
         for size in [8 * MIB, 14 * MIB, 125 << 16] {
             let device = device(1024 * MIB, Schedule::Immediate);
             let heap = Heap::builder(&device)

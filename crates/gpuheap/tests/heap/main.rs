@@ -1,4 +1,4 @@
-//! The heap through its public face, on the emulator with its checks on. With
+//! Tests of the public interface of the heap, on the emulator with its checks on. With
 //! `GPUHEAP_TEST_DEVICE=cuda:0`, the tests that do not need the emulator run on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]

@@ -1,5 +1,5 @@
-//! Several heaps of one process on one device. Memory that one heap caches is available to the
-//! others, and counts apart from memory of other processes and libraries.
+//! Several heaps of one process on one device. A heap can use memory that another heap caches.
+//! Errors count such memory separately from memory of other processes and libraries.
 
 #[cfg(feature = "arrays")]
 mod program;
@@ -19,10 +19,10 @@ use crate::support::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Size of the cached blocks: one that every pool keeps.
+/// Size of a cached block. Every pool caches blocks of this size.
 const PIECE: u64 = 64 * MIB;
 
-/// Memory of the device that no heap holds, as another library would take it.
+/// Device memory that no heap holds, taken as another library would take it.
 struct Foreign<'a> {
     device: &'a Device,
     address: u64,
@@ -39,7 +39,7 @@ impl Foreign<'_> {
         Foreign { device, address }
     }
 
-    /// Takes all memory of the device but `bytes`, and leaves these for the heaps.
+    /// Takes all memory of the device except `bytes`, which are left for the heaps.
     fn all_but(device: &Device, bytes: u64) -> Option<Foreign<'_>> {
         let rest = (free_memory(device) / PIECE * PIECE).saturating_sub(bytes);
         (rest > 0).then(|| Foreign::take(device, rest))
@@ -48,12 +48,12 @@ impl Foreign<'_> {
 
 impl Drop for Foreign<'_> {
     fn drop(&mut self) {
-        // SAFETY: taken by `take`; a failing test must not fail again here.
+        // SAFETY: `take` allocated the memory. A failing test must not fail again here.
         let _ = self.device.with_current(|driver| unsafe { driver.cuMemFree_v2(self.address) });
     }
 }
 
-/// Allocates as many pieces as fit in `bytes`, in use on the stream.
+/// Allocates as many pieces as fit in `bytes`. Each has work on the stream.
 fn hold(heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block> {
     let blocks = (0..bytes / PIECE).map(|_| heap.allocate(PIECE, stream).unwrap());
     blocks.inspect(|block| fill(block, 1, stream)).collect()
@@ -80,7 +80,7 @@ fn request_reclaims_other_heaps_cache() {
             let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
             fill(&block, 2, &two);
             drop(block);
-            // In the other direction.
+            // The test continues in the opposite direction.
             drop(hold(&keeper, &one, 13 * PIECE));
             assert_all_returned(&device, &keeper, &what);
             assert_all_returned(&device, &asker, &what);
@@ -97,12 +97,12 @@ fn request_reclaims_only_needed_cache() {
         let held = keepers.each_ref().map(|keeper| hold(keeper, &stream, 4 * PIECE));
         drop(held);
         let asker = heap(&device, pool);
-        // Half of the device is free, and two pieces are missing.
+        // Half of the device is free, so the request lacks two pieces.
         let block = asker.allocate(10 * PIECE, &stream).unwrap();
         let cached: u64 = keepers.iter().map(|keeper| keeper.usage().unwrap().cached).sum();
         assert_eq!(cached, 6 * PIECE, "{pool}");
         drop(block);
-        // The heap's own limit is in the way, against which memory of other heaps is no help.
+        // The heap's own limit prevents the request, so memory of other heaps does not help.
         asker.reclaim_all().unwrap();
         asker.set_limits(Limits { soft: None, hard: Some(4 * PIECE) }).unwrap();
         let live = asker.allocate(3 * PIECE, &stream).unwrap();
@@ -151,11 +151,11 @@ fn other_heaps_have_separate_rows() {
         panic!("{fit}")
     };
     assert_eq!((*short_by, *cause, *needs_all), (1004 * MIB, Cause::OtherHeaps, false));
-    // The memory held by other heaps is too little.
+    // Even all memory that other heaps hold would not suffice.
     assert_eq!(would_have_to_go[..], [InTheWay::OtherHeaps(3000 * MIB)]);
     let error = asker.allocate(2000 * MIB, &stream).unwrap_err();
     let evidence = error.out_of_memory().unwrap();
-    // Everything that could be given back was.
+    // Everything that could be given back was given back.
     let others = (evidence.other_heaps, evidence.other_heaps_cached);
     assert_eq!((others, evidence.foreign), ((3000 * MIB, 0), Some(100 * MIB)));
     assert_eq!((evidence.cause, evidence.short_by), (Cause::OtherHeaps, Some(1004 * MIB)));
@@ -168,7 +168,7 @@ fn other_heaps_have_separate_rows() {
     assert_all_returned(&device, &asker, "asker");
 }
 
-/// Locks of a heap are taken only by threads that use that heap.
+/// Only threads that use a heap take that heap's locks.
 #[test]
 fn other_heaps_reclaimers_do_not_run() {
     let device = emulated(512 * MIB, Schedule::Immediate);
@@ -301,7 +301,7 @@ fn failing_call_errs_or_recovers() {
             };
             assert!(!run(0).0, "{pool} beside {sibling}");
             let (failed, made_good) = fail_each_call(run);
-            // If memory runs out at any one call, other memory is found.
+            // If memory runs out at a single call, other memory is found.
             assert!(made_good > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
             assert!(failed > 0 || code == CUresult::ERROR_OUT_OF_MEMORY, "{pool}: none failed");
         }

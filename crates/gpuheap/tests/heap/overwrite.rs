@@ -2,9 +2,9 @@
 //! Tested under every policy, with frees by either of two threads, while a third thread flushes the
 //! caches.
 //!
-//! On a GPU, the freeing streams lag behind: kernels before a block's last use take several times
-//! as long as the host's whole round. So a missing wait shows in the contents of the blocks. On the
-//! emulator it is a finding as well.
+//! On a GPU, the freeing streams lag behind: the kernels before a block's last use take several
+//! times as long as the host needs for a whole round. A missing wait therefore shows in the
+//! contents of the blocks. On the emulator it is a finding as well.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
@@ -17,18 +17,19 @@ use crate::support::{PAST_SPARE, Witness, assert_all_returned, device, fill, hea
 
 const MIB: u64 = 1 << 20;
 const STREAMS: usize = 4;
-/// Blocks of a round, on all streams but one; half of them are freed for that one.
+/// Number of blocks of a round, on all streams but the last. Half of them are freed for the last
+/// stream.
 const BLOCKS: usize = 12;
 /// Number of rounds after which the test waits for the device and checks the recorded contents.
 const BURST: usize = 16;
 
-/// Sizes of a test's rounds: the blocks, and the memory that they share.
+/// Sizes in a test's rounds.
 struct Shape {
     size: fn(&mut Random, usize) -> u64,
-    /// Just enough, so that the last stream must reuse the others' memory.
+    /// Limit of the heap, so low that the last stream must reuse the others' memory.
     limit: u64,
-    /// `true` if the last stream requests all freed memory in one block. The block is then stitched
-    /// from several streams' blocks, as every other one of them is live.
+    /// `true` if the last stream requests all freed memory in one block. Every other block is live,
+    /// so that block is stitched from freed blocks of several streams.
     in_one: bool,
 }
 
@@ -55,7 +56,7 @@ fn stitched_blocks_are_not_overwritten_early() {
 }
 
 fn run(pool: PoolKind, shape: &Shape) {
-    // No work is done before it is waited for.
+    // On this schedule, work is done only when it is waited for.
     let device = device(1 << 30, Schedule::OnDemand);
     // A pass over a GiB takes 0.4 ms at the 4.8 TB/s of an H200, and three streams share this rate.
     // That is far more than the host needs for the rest of a round.
@@ -64,7 +65,7 @@ fn run(pool: PoolKind, shape: &Shape) {
     let limit = match pool {
         // The driver's own pools grow by 32 MiB, and choose the memory that they reuse.
         PoolKind::None | PoolKind::Driver => 128 * MIB,
-        // Each block is a granule of the driver's at least.
+        // Each block takes at least one granule of the driver.
         PoolKind::Simple | PoolKind::Binned => {
             shape.limit.max(2 * MIB * (BLOCKS + BLOCKS / 2) as u64)
         }
@@ -107,7 +108,8 @@ fn run(pool: PoolKind, shape: &Shape) {
     drop((streams, rest));
     if let Some(emulator) = device.emulator().filter(|_| !is_driver_s) {
         let waits = emulator.calls_of("cuStreamWaitEvent");
-        // `stitched` finds parts of blocks that are completed in between.
+        // `stitched` needs fewer waits, because it also finds parts of blocks that were completed
+        // meanwhile.
         assert!(waits > rounds as u64 / 4, "{pool}: {waits} waits in {rounds} rounds");
     } else if !is_driver_s {
         assert!(overtaken > rounds / 2, "{pool}: {overtaken} of {rounds} rounds were slow enough");
@@ -118,11 +120,11 @@ fn run(pool: PoolKind, shape: &Shape) {
 
 struct Scene<'s> {
     heap: &'s Heap,
-    /// Streams, each with an array that it works on for long.
+    /// Streams, each with an array. The work on the array takes long.
     streams: Vec<(Stream, DeviceArray<u32>)>,
     random: Random,
     shape: &'s Shape,
-    /// Number of rounds in which a stream was still working when the last one had got its memory.
+    /// Number of rounds in which a stream was still working when the last stream got its memory.
     overtaken: usize,
 }
 
@@ -170,14 +172,15 @@ impl Scene<'_> {
         if self.shape.in_one {
             sizes = vec![sizes.iter().sum()];
         }
-        // The larger ones first, while there are holes for them.
+        // Larger blocks are allocated first, while holes for them exist.
         sizes.sort_unstable_by(|one, another| another.cmp(one));
         let stream = self.stream(last);
         for bytes in sizes {
             let block = self.written(bytes, tag + 1, &stream);
             kept.push((block, stream.clone()));
         }
-        // Not queried on the emulator: the checks count an answer as order for the host.
+        // On the emulator the stream is not queried, because the checks would count the answer as
+        // an order for the host.
         if on_real_gpu() && slow.iter().any(|at| !self.streams[*at].0.is_done().unwrap()) {
             self.overtaken += 1;
         }
@@ -199,7 +202,7 @@ impl Scene<'_> {
     }
 }
 
-/// A thread that does one task at a time, while the thread that gave it waits.
+/// A thread that does one task at a time, while the thread that requested it waits.
 struct Worker<T> {
     tasks: Sender<T>,
     done: Receiver<()>,

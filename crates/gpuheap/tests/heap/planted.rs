@@ -1,5 +1,5 @@
 //! Programs with one bug each, in the memory of a heap. The emulator's checks must find each bug,
-//! and `examples/planted.rs` runs each under `compute-sanitizer`.
+//! and `examples/planted.rs` runs each program under `compute-sanitizer`.
 
 use std::ffi::CString;
 
@@ -12,13 +12,13 @@ use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 pub(crate) enum Bug {
     /// Writes through the address of a block that was freed.
     UseAfterFree,
-    /// Writes one byte more than was requested, within the heap's rounding of the size.
+    /// Writes one byte more than was requested, within the bytes that the heap added by rounding.
     OneByteMore,
     /// Writes from one block into the next one.
     IntoTheNeighbour,
-    /// Reads a block that was not written since it was handed out, in memory used before.
+    /// Reads a block that was not written since it was handed out. Its memory was used before.
     NeverWritten,
-    /// Frees a block in the order of its stream while another one may still write to it.
+    /// Frees a block in the order of its stream while another stream may still write to the block.
     UnorderedReuse,
 }
 
@@ -32,10 +32,10 @@ impl Bug {
     ];
 }
 
-/// Way in which the device's memory is used wrongly.
+/// Way in which device memory is used wrongly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
-    /// By fills and copies of the driver's.
+    /// By the driver's fills and copies.
     Calls,
     /// By gpuheap's kernels.
     Kernels,
@@ -68,7 +68,7 @@ pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
         Bug::IntoTheNeighbour => {
             let neighbour = heap.allocate(bytes, &one).unwrap();
             scene.write(neighbour.address(), bytes, &one);
-            // The one in front of the other, if they touch.
+            // If the two blocks touch, the write starts in the one with the lower address.
             let first = address.min(neighbour.address());
             scene.write(first, bytes + bytes / 2, &one);
         }
@@ -85,14 +85,15 @@ pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
             scene.write(again.address(), bytes, &one);
         }
     }
-    // If the bug broke the context these calls fail, and only the bug counts.
+    // If the bug broke the context, these calls fail. Only the bug matters, so their errors are
+    // ignored.
     let _ = (one.synchronize(), two.synchronize());
 }
 
 struct Scene<'a> {
     device: &'a Device,
     by: By,
-    /// Written memory.
+    /// A block whose memory was written.
     source: Block,
 }
 
@@ -104,7 +105,7 @@ impl Scene<'_> {
     fn write(&self, address: u64, bytes: u64, stream: &Stream) {
         match self.by {
             By::Calls => self.call(|driver| {
-                // SAFETY: the write is the planted bug. The emulator checks it; a GPU is used by
+                // SAFETY: the write is the planted bug. The emulator checks it. A GPU is used by
                 // this program alone.
                 let _ = unsafe { driver.cuMemsetD8Async(address, 2, bytes as usize, stream.raw()) };
             }),
@@ -119,7 +120,7 @@ impl Scene<'_> {
         match self.by {
             By::Calls => self.call(|driver| {
                 let mut host = vec![0_u8; bytes as usize];
-                // SAFETY: both sides have these bytes; the driver waits for the copy.
+                // SAFETY: both sides have these bytes, and the driver waits for the copy.
                 unsafe {
                     let _ = driver.cuStreamSynchronize(stream.raw());
                     let _ = driver.cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), address, host.len());
@@ -140,7 +141,8 @@ impl Scene<'_> {
                 let name = CString::new(launch.kernel.name()).unwrap();
                 let mut parameter = launch.words.as_slice().as_ptr().cast_mut().cast();
                 let none = std::ptr::null_mut();
-                // SAFETY: the texts and words outlive the calls; the kernel's accesses are the bug.
+                // SAFETY: the texts and words outlive the calls. The kernel's accesses are the
+                // planted bug.
                 unsafe {
                     let _ = driver.cuModuleLoadData(&mut module, text.as_ptr().cast());
                     let _ = driver.cuModuleGetFunction(&mut function, module, name.as_ptr());

@@ -33,7 +33,7 @@ fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
     {
         let streams: Vec<Stream> = (0..STREAMS)
             .map(|n| match n {
-                // The first is the default stream. Other code of the process shares it.
+                // The first stream is the default stream, which other code of the process shares.
                 0 => device.default_stream().unwrap(),
                 _ => device.stream().unwrap(),
             })

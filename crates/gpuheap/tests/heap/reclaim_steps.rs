@@ -1,4 +1,4 @@
-//! Reclaim steps: each one alone saves a request, and nothing is given up that a step could save.
+//! Reclaim steps. Each step alone saves a request, and nothing is given up if a step can save it.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn frees_in_flight_are_waited_for() {
     for pool in PoolKind::ALL {
-        // No work runs unless some thread waits for it.
+        // On this schedule, work runs only if some thread waits for it.
         let device = device(64 * MIB, Schedule::OnDemand);
         let heap = heap(&device, pool);
         let [one, two] = [(); 2].map(|()| device.stream().unwrap());
@@ -34,10 +34,10 @@ fn request_returns_only_needed_cache() {
     let device = emulated(128 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     for (pool, left) in [
-        // 16 of the device are free; 28 more come from the block of 32 alone.
+        // 16 MiB of the device are free. The other 28 MiB are taken from the block of 32 MiB alone.
         (PoolKind::Simple, 80 * MIB),
-        // Before it takes more, `split` makes one piece of two of its segments, here of 40 and of
-        // 16.
+        // Before `split` takes more memory, it joins two of its segments, here of 40 and of 16 MiB,
+        // into one piece.
         (PoolKind::Split, 56 * MIB),
     ] {
         let heap = heap(&device, pool);
@@ -71,7 +71,7 @@ fn reclaimers_run_once_without_lock() {
         let (hoard, heap) = (hoard.clone(), heap.clone());
         heap.clone().register_reclaimer(move |bytes| {
             assert!(bytes >= 50 * MIB);
-            // The reclaimer frees into the requesting heap, and requests from it too.
+            // The reclaimer frees blocks of the requesting heap, and requests a block from it too.
             let blocks = std::mem::take(&mut *hoard.lock().unwrap());
             let bytes = blocks.iter().map(Block::bytes).sum();
             drop(blocks);
@@ -106,8 +106,8 @@ fn reclaimers_run_once_without_lock() {
 
 #[test]
 fn driver_pool_is_trimmed_for_others() {
-    // The `driver` heap keeps its bytes in the driver's pool. Its next request has a size that only
-    // a trimmed pool can serve on a full device.
+    // The `driver` heap keeps its bytes in the driver's pool. The size of its next request is such
+    // that a full device can serve it only after the pool is trimmed.
     let device = device(192 * MIB, Schedule::Seeded(5));
     let heap = heap(&device, PoolKind::Driver);
     let stream = device.stream().unwrap();

@@ -7,8 +7,8 @@ use gpuheap_driver::{
     CUstreamCaptureMode, check,
 };
 
-/// The device under test: the one of `GPUHEAP_TEST_DEVICE`, else an emulated one of `memory` bytes
-/// with the checks on.
+/// Returns the device under test: the device that `GPUHEAP_TEST_DEVICE` names, or otherwise an
+/// emulated device of `memory` bytes with the checks on.
 pub(crate) fn device(memory: u64, schedule: Schedule) -> Device {
     match std::env::var("GPUHEAP_TEST_DEVICE") {
         Ok(name) => Device::open(&name).unwrap(),
@@ -21,7 +21,7 @@ pub(crate) fn emulated(memory: u64, schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// Bytes of a live block with which a heap waits for another stream's work rather than takes more.
+/// Live bytes from which a heap waits for another stream's work instead of taking more memory.
 pub(crate) const PAST_SPARE: u64 = 600 << 20;
 
 pub(crate) fn on_real_gpu() -> bool {
@@ -32,7 +32,7 @@ pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).pool(pool).build().unwrap()
 }
 
-/// Fills a block on a stream; runs later.
+/// Enqueues a fill of a block on a stream.
 pub(crate) fn fill(block: &Block, tag: u8, stream: &Stream) {
     if block.bytes() == 0 {
         return;
@@ -105,7 +105,7 @@ pub(crate) fn begin_capture(device: &Device, stream: CUstream, mode: CUstreamCap
     check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
 }
 
-/// Ends the capture of a stream. Returns the graph; `None` if the capture broke.
+/// Ends the capture of a stream. Returns the graph, or `None` if the capture broke.
 pub(crate) fn end_capture(device: &Device, stream: CUstream) -> Option<CUgraph> {
     let mut graph = CUgraph::NULL;
     let ended = device.with_current(|driver| {
@@ -133,7 +133,7 @@ pub(crate) fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R
 }
 
 /// Device memory outside the heap, into which parts of blocks are copied in stream order. It shows
-/// a block's contents at its free, without a wait of the host.
+/// a block's contents at the time of its free, without a wait by the host.
 pub(crate) struct Witness<'a> {
     device: &'a Device,
     address: u64,
@@ -142,9 +142,10 @@ pub(crate) struct Witness<'a> {
     slots: usize,
 }
 
-/// Bytes copied of each place.
+/// Number of bytes copied from each place of a block.
 const PLACE: u64 = 32;
-/// Number of places: both ends of a block, and if it is larger than 1 MiB, places in between.
+/// Number of places in a block: both ends and, if the block is larger than 1 MiB, places in
+/// between.
 const PLACES: u64 = 8;
 const SLOT: u64 = PLACES * PLACE;
 
@@ -160,12 +161,12 @@ impl Witness<'_> {
             }
         });
         taken.unwrap().unwrap();
-        // The fill does not wait for itself, and the streams under test do not wait for it.
+        // The fill is not ordered with the streams under test, so the host waits for it.
         device.synchronize().unwrap();
         Witness { device, address, expected: Vec::new(), slots }
     }
 
-    /// Copies places of a block that must hold `tag`. Returns `false` if no slot is left.
+    /// Copies the places of a block that must contain `tag`. Returns `false` if no slot is left.
     pub(crate) fn see(&mut self, block: &Block, tag: u8, stream: &Stream) -> bool {
         let length = PLACE.min(block.bytes());
         if length == 0 || self.expected.len() == self.slots {
@@ -175,11 +176,11 @@ impl Witness<'_> {
         let last = (block.bytes() >> 20).clamp(2, PLACES) - 1;
         let copied = self.device.with_current(|driver| {
             let raw = stream.raw();
-            // SAFETY: the slot is ours, the stream alive.
+            // SAFETY: the slot belongs to this witness, and the stream is alive.
             check("fill", unsafe { driver.cuMemsetD8Async(slot, tag, SLOT as usize, raw) })?;
             (0..=last).try_for_each(|place| {
                 let from = block.address() + (block.bytes() - length) / last * place;
-                // SAFETY: the block is live, the slot is ours, the stream alive.
+                // SAFETY: the block and the stream are alive, and the slot belongs to this witness.
                 let copied = unsafe {
                     driver.cuMemcpyDtoDAsync_v2(slot + place * PLACE, from, length as usize, raw)
                 };
@@ -191,7 +192,7 @@ impl Witness<'_> {
         true
     }
 
-    /// Waits for the device and compares.
+    /// Waits for the device and compares the slots with the expected contents.
     pub(crate) fn check(self) {
         let seen = read(self.device, self.address, self.expected.len() as u64 * SLOT);
         for (slot, tag) in self.expected.iter().enumerate() {
@@ -204,18 +205,18 @@ impl Witness<'_> {
 
 impl Drop for Witness<'_> {
     fn drop(&mut self) {
-        // SAFETY: taken by `new`; a failing test must not fail again here.
+        // SAFETY: `new` allocated the memory. A failing test must not fail again here.
         let _ = self.device.with_current(|driver| unsafe { driver.cuMemFree_v2(self.address) });
     }
 }
 
-/// Asserts that nothing is live, nothing is taken, and the checks found nothing.
+/// Asserts that no memory is live or taken, and that the checks found nothing.
 pub(crate) fn assert_all_returned(device: &Device, heap: &Heap, what: &str) {
     assert_memory_returned(device, heap, what);
     assert_no_findings(device, what);
 }
 
-/// Asserts that nothing is live or taken, whatever the checks found.
+/// Asserts that no memory is live or taken, whatever the checks found.
 pub(crate) fn assert_memory_returned(device: &Device, heap: &Heap, what: &str) {
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();
@@ -226,8 +227,8 @@ pub(crate) fn assert_memory_returned(device: &Device, heap: &Heap, what: &str) {
     assert_other_kinds_returned(heap, what);
 }
 
-/// Asserts that no memory of kinds other than device memory is live, and that none is taken after a
-/// flush.
+/// Asserts for all kinds except device memory that no memory is live, and that a flush returns all
+/// of it.
 pub(crate) fn assert_other_kinds_returned(heap: &Heap, what: &str) {
     let kinds = [MemoryKind::Unified, MemoryKind::Pinned, MemoryKind::Registered];
     for kind in kinds {

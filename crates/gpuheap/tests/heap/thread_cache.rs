@@ -1,4 +1,4 @@
-//! Thread caches: blocks are found again without the driver, and never lost.
+//! Thread caches: cached blocks are reused without a driver call, and are never lost.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,7 +75,7 @@ fn short_thread_takes_others_cache() {
                     (0..256).map(|_| heap.allocate(128 << 10, &stream).unwrap()).collect();
                 drop(blocks);
                 kept.0.send(()).unwrap();
-                // The thread lives on, and requests nothing.
+                // The thread continues to exist, and requests nothing.
                 let _ = ended.recv();
             });
             kept.1.recv().unwrap();
@@ -133,8 +133,8 @@ fn reacquired_heap_continues() {
     assert_eq!(free_memory(&device), before);
 }
 
-/// The last handle and the last blocks are dropped at once, each on a thread of its own. Half of
-/// the threads have a cache.
+/// The last handle and the last blocks are dropped at the same time, each on its own thread. Half
+/// of the threads have a cache.
 #[test]
 fn whoever_is_last_ends_the_heap() {
     for pool in KEPT {
@@ -166,7 +166,7 @@ fn whoever_is_last_ends_the_heap() {
     }
 }
 
-/// Some threads drop the device's own heap while others acquire it, and blocks outlive both.
+/// Some threads drop the device's own heap while others acquire it. Blocks outlive both.
 #[test]
 fn concurrent_drop_and_reacquire_lose_nothing() {
     let device = emulated(1 << 30, Schedule::Immediate);
@@ -194,8 +194,8 @@ fn concurrent_drop_and_reacquire_lose_nothing() {
     assert_no_findings(&device, "let go of and asked for");
 }
 
-/// Threads of one heap end while the heap does, so that both give the caches back. Threads of the
-/// next heap take those caches.
+/// Threads of a heap end while the heap ends, so both give back the threads' caches. Threads of the
+/// next heap take these caches.
 #[test]
 fn returned_cache_serves_one_thread() {
     let device = emulated(1 << 30, Schedule::Immediate);
@@ -238,7 +238,7 @@ fn frees_that_fail_keep_the_account() {
         let symbols = ["cuMemFree_v2", "cuMemUnmap", "cuMemRelease"];
         let fails = |symbol| Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN).onwards();
         emulator.set_faults(FaultPlan::new(symbols.map(fails)));
-        // Half of the failed frees return the error; the others only count it.
+        // Every second free returns its error. The heap counts the failure of the others.
         let failed = blocks.into_iter().enumerate().filter_map(|(at, block)| match at % 2 {
             0 => block.free().err(),
             _ => None,
@@ -252,7 +252,7 @@ fn frees_that_fail_keep_the_account() {
     }
 }
 
-/// A block that could not be filled with zeros counts as live, and is handed to no caller.
+/// If a block could not be filled with zeros, it counts as live, and no caller gets it.
 #[test]
 fn failing_last_free_ends_heap() {
     for pool in KEPT {
@@ -306,11 +306,11 @@ fn more_streams_than_cache_places_work() {
     }
 }
 
-/// Blocks passed from one thread to another, each with the stream of its last use.
+/// Channel for blocks that one thread passes to another, each with the stream of its last use.
 type Post = (Sender<(Block, Stream)>, Arc<Mutex<Receiver<(Block, Stream)>>>);
 
-/// Allocates, passes on, frees blocks of other threads, drops streams, and ends at a random point,
-/// by a panic or otherwise.
+/// Runs a thread that allocates, passes blocks on, frees blocks of other threads and drops streams.
+/// It ends at a random point, sometimes by a panic.
 fn wander(heap: &Heap, device: &Device, post: &Post, seed: u64) {
     let mut random = Random(seed);
     let mut streams = vec![device.stream().unwrap()];
@@ -365,7 +365,7 @@ fn ending_threads_and_streams_lose_nothing() {
                         let wandered = AssertUnwindSafe(|| {
                             wander(heap, device, &post, 1 + round * 6 + thread);
                         });
-                        // The values held are dropped with the panic.
+                        // If the work panics, the values that it holds are dropped.
                         let _ = catch_unwind(wandered);
                     });
                 }

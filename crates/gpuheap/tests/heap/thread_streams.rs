@@ -1,4 +1,4 @@
-//! Threads' own default streams: one handle, another stream on each thread.
+//! The default stream of each thread: one handle names a different stream on each thread.
 
 use std::sync::mpsc;
 use std::thread;
@@ -19,11 +19,11 @@ const SCHEDULES: [Schedule; 4] =
 
 /// Returns the calling thread's own default stream.
 fn thread_stream(device: &Device) -> Stream {
-    // SAFETY: a thread always has this stream; no test uses it while its thread ends.
+    // SAFETY: every thread has this stream, and no test uses the stream while its thread ends.
     unsafe { device.foreign_stream(CUstream::PER_THREAD) }.unwrap()
 }
 
-/// Runs `work` on a thread that has ended when this returns.
+/// Runs `work` on a new thread. The thread has ended when this function returns.
 fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
@@ -55,7 +55,8 @@ fn driver_pool_refuses_thread_stream() {
     assert_all_returned(&device, &heap, "driver");
 }
 
-/// An array may be used on the stream, but is not freed there: its own stream waits and frees it.
+/// An array may be used on a thread's default stream, but is not freed there. The array's own
+/// stream waits for that use and frees the array.
 #[test]
 fn driver_pool_array_frees_on_stream() {
     if on_real_gpu() {
@@ -95,7 +96,7 @@ fn thread_stream_keeps_identity_across_threads() {
     let device = device(1 << 30, Schedule::Immediate);
     let (one, again) = (thread_stream(&device), thread_stream(&device));
     assert_eq!((one.id(), one.raw()), (again.id(), CUstream::PER_THREAD));
-    // SAFETY: a thread always has this stream.
+    // SAFETY: every thread has this stream.
     let unannounced = unsafe { device.unannounced_stream(CUstream::PER_THREAD) }.unwrap();
     assert_eq!(unannounced.id(), one.id());
     let other = on_a_thread(|| {
@@ -151,8 +152,8 @@ fn stream_works_after_thread_end() {
     });
 }
 
-/// Each thread allocates on its own default stream, and frees the other thread's blocks, in the
-/// other's order or in the order of its own stream too.
+/// Each thread allocates on its own default stream, and frees the blocks of the other thread. The
+/// free is in the order of the block's stream, or also in the order of the freeing thread's stream.
 #[test]
 fn threads_free_others_blocks() {
     for_each(|device, heap| {
@@ -182,7 +183,8 @@ fn threads_free_others_blocks() {
     });
 }
 
-/// The stream's own thread, after another one enqueued work in its order.
+/// A thread waits for its default stream, after another thread enqueued work in that stream's
+/// order.
 #[test]
 fn wait_covers_other_threads_work() {
     for is_done in [false, true] {
@@ -196,7 +198,7 @@ fn wait_covers_other_threads_work() {
                 true => while !stream.is_done().unwrap() {},
                 false => stream.synchronize().unwrap(),
             }
-            // Ordered by the host alone.
+            // The fill is ordered after the earlier work only by the host's wait.
             fill(&block, 2, &other);
             other.synchronize().unwrap();
             drop(block);
@@ -241,7 +243,7 @@ fn thread_stream_can_capture() {
         assert!(!thread_stream(&device).is_capturing().unwrap(), "another stream");
     });
     let mut graph = CUgraph::NULL;
-    // SAFETY: the pointer is valid, and the graph is this test's.
+    // SAFETY: the pointer is valid, and the graph belongs to this test.
     let ended = device.with_current(|gpu| unsafe {
         check("end", gpu.cuStreamEndCapture(CUstream::PER_THREAD, &mut graph)).unwrap();
         check("destroy", gpu.cuGraphDestroy(graph))
@@ -251,7 +253,7 @@ fn thread_stream_can_capture() {
     assert_all_returned(&device, &heap, "a capture");
 }
 
-/// A use of the handle on another thread is of that thread's stream, and unordered.
+/// If the handle is used on another thread, it names that thread's stream, whose work is unordered.
 #[test]
 fn checks_distinguish_thread_streams() {
     if on_real_gpu() {

@@ -1,4 +1,4 @@
-//! Several threads over one heap, each with separate streams.
+//! Several threads that use one heap, each with its own streams.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,8 +44,8 @@ fn work(
             }
             Err(error) => {
                 let evidence = error.out_of_memory().unwrap_or_else(|| panic!("{error}"));
-                // The last attempt was made with the other threads paused, and the evidence has its
-                // figures: a manual reclaim would have found nothing of use.
+                // The last attempt was made with the other threads paused, and the error has the
+                // figures of that attempt. They show that a manual reclaim would not have helped.
                 assert!(evidence.largest_cached_block < evidence.requested, "{error}");
                 assert_eq!(evidence.pending, 0, "{error}");
                 failures.fetch_add(1, Ordering::Relaxed);
@@ -75,8 +75,8 @@ fn threads_share_heap() {
     }
 }
 
-/// 16 threads at 95 % of a limit: a request may fail only if live memory leaves no room, not
-/// because other threads cache memory.
+/// 16 threads use up to 95 % of a limit. A request may fail only if live memory leaves no room, but
+/// not because other threads cache memory.
 #[test]
 fn threads_fail_only_for_live_memory() {
     use PoolKind::{Binned, Driver, Simple, Split, Stitched};
@@ -89,7 +89,7 @@ fn threads_fail_only_for_live_memory() {
         std::thread::scope(|scope| {
             for seed in 0..16 {
                 let (heap, device, failures) = (&heap, &device, &failures);
-                // 16 threads of up to 40 blocks of up to 4 MiB and their rounding fill it.
+                // 16 threads with up to 40 blocks of up to 4 MiB, with rounding, fill the limit.
                 scope.spawn(move || work(heap, device, 100 + seed, rounds, 40, failures));
             }
         });

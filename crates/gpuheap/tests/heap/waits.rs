@@ -1,5 +1,5 @@
-//! Waits of the program itself complete earlier frees. No stream is made to wait for work enqueued
-//! after the free, and no later free counts as completed.
+//! Waits by the program itself complete earlier frees. No stream has to wait for work that was
+//! enqueued after such a free, and no later free counts as completed.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Event, Heap, PoolKind, Stream};
@@ -11,8 +11,8 @@ const MIB: usize = 1 << 20;
 const POOLS: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
-/// A way to learn that a stream's work is completed; the event was recorded on the stream after
-/// that work.
+/// A way for the program to observe that a stream's work is completed. The event was recorded on
+/// the stream after that work.
 type Learn = fn(&Device, &Stream, &Event);
 
 const WAYS: [(&str, Learn); 4] = [
@@ -25,7 +25,7 @@ const WAYS: [(&str, Learn); 4] = [
     }),
 ];
 
-/// Sizes of blocks that a thread caches, for each pool, and of ones that it does not.
+/// Sizes of blocks. For each pool, threads cache some of them, and not the others.
 const SIZES: [usize; 4] = [KIB, 48 * KIB, MIB, 5 * MIB];
 
 fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
@@ -50,10 +50,10 @@ fn later_work_is_not_waited_for() {
                     drop(heap.on(&a).filled(size, 2_u8).unwrap());
                     let event = a.record().unwrap();
                     learn(&device, &a, &event);
-                    // More work than the heap's own queries let the emulator do.
+                    // This is more work than the emulator does during the heap's own queries.
                     (0..64).for_each(|_| other.fill(3).unwrap());
                     if frees_again {
-                        // Too large for the first request and for the next ones.
+                        // This block is too large for the first request and for later ones.
                         drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
                     }
                     let emulator = device.emulator().unwrap();
@@ -70,15 +70,15 @@ fn later_work_is_not_waited_for() {
     }
 }
 
-/// Requests `bytes` on one stream that another stream freed but has not reached yet. Returns
-/// whether the first stream is made to wait.
+/// Frees `bytes` on one stream and requests them on another before the first stream's work is done.
+/// Returns whether the second stream is made to wait.
 fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &str) -> bool {
     let device = emulated(4 << 30, Schedule::OnDemand);
     let builder = Heap::builder(&device).without_environment().pool(pool).thread_cache(keeps);
     let heap = builder.hard_limit(limit).build().unwrap();
     let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
     let mut freed = heap.on(&a).filled(bytes, 1_u8).unwrap();
-    // More work than the heap's own queries let the emulator do.
+    // This is more work than the emulator does during the heap's own queries.
     (0..64).for_each(|_| freed.fill(1).unwrap());
     drop(freed);
     let emulator = device.emulator().unwrap();
@@ -103,14 +103,14 @@ fn spare_memory_avoids_waits() {
             let what = format!("{pool}, keeps {keeps}, {bytes} bytes");
             assert!(!waits_for_freed(pool, keeps, bytes, 1 << 30, &what), "{what}");
         }
-        // The limit leaves no room for two, so the wait is taken.
+        // The limit leaves no room for two arrays, so the stream waits.
         let what = format!("{pool} at its limit");
         assert!(waits_for_freed(pool, 0, 5 * MIB, 8 << 20, &what), "{what}");
     }
 }
 
-/// Two streams pass memory to each other while none of their work is done. The memory taken does
-/// not grow with the number of passes.
+/// Two streams pass memory to each other while none of their work is done. The memory that the heap
+/// takes does not grow with the number of passes.
 #[test]
 fn memory_taken_against_waits_is_bounded() {
     if on_real_gpu() {
@@ -140,7 +140,7 @@ fn free_after_wait_stays_pending() {
                 let heap = heap(&device, pool, 16 << 20);
                 let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
                 let x = heap.on(&a).filled(size, 7_u8).unwrap();
-                // Both streams have written blocks in the cache, and one of these is reused.
+                // Both streams have written blocks in the cache, and one of these blocks is reused.
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());
                 let again = heap.on(&c).filled(size, 7_u8).unwrap();
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());
@@ -150,7 +150,8 @@ fn free_after_wait_stays_pending() {
                 }
                 let copies = [&x, &again].map(|array| array.copy_to(&heap.on(&c)).unwrap());
                 drop((x, again));
-                // Only for the event: a wait for everything would include the copies.
+                // Only the event can be waited for here, because the other waits would include the
+                // copies.
                 if late && way == "event" {
                     learn(&device, &c, &event);
                 }
@@ -166,7 +167,7 @@ fn free_after_wait_stays_pending() {
     }
 }
 
-/// A wait by another thread completes frees in the pool, too.
+/// A wait by another thread also completes frees in the pool.
 #[test]
 fn another_threads_wait_counts_too() {
     if on_real_gpu() {

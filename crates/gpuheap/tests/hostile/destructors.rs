@@ -1,4 +1,5 @@
-//! Code that runs at the end of heaps, threads and scopes, at points where it could do harm.
+//! Program code that runs at the end of heaps, threads and scopes, at points where it could do
+//! harm.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Sender, channel};
@@ -12,7 +13,7 @@ use crate::support::{Bomb, device, heap, two_devices};
 
 const MIB: u64 = 1 << 20;
 
-/// Reads an array of the program when it is dropped.
+/// A value that reads an array of the program when it is dropped.
 struct Reads(Mutex<Option<SharedArray<u8>>>, Sender<&'static str>);
 
 impl Drop for Reads {
@@ -24,8 +25,8 @@ impl Drop for Reads {
     }
 }
 
-/// Makes an array of the first of two heaps of a device, and a thread that opens the array to a
-/// stream of another device. Meanwhile the second heap ends, whose handler holds the value of
+/// Makes an array on the first of two heaps of a device. A thread then gives a stream of another
+/// device access to the array. Meanwhile the second heap ends, and its handler drops the value of
 /// `held`.
 fn ends_while_a_peer_is_let_in(
     held: impl FnOnce(&SharedArray<u8>) -> Box<dyn Send + Sync>,
@@ -45,12 +46,12 @@ fn ends_while_a_peer_is_let_in(
     let (theirs, same) = (user.stream().unwrap(), array.clone());
     let worker = std::thread::spawn(move || same.device_ptr(&theirs));
     std::thread::sleep(Duration::from_millis(150));
-    // The worker holds the heap too for now, and ends it.
+    // The worker holds the heap too at this point, and later ends it.
     drop(second);
     (array, worker)
 }
 
-/// Code of the program is called with no array locked.
+/// Code of the program is called with no array locked, so it may read an array.
 #[test]
 fn destructor_reads_peer_array() {
     let (send, said) = channel();
@@ -70,7 +71,7 @@ impl Drop for Locks {
 }
 
 /// Code of the program is called with no array locked. Here it takes a lock that another thread
-/// holds while it reads the array.
+/// holds while that thread reads the array.
 #[test]
 fn destructor_takes_program_lock() {
     let own: Arc<Mutex<()>> = Arc::default();
@@ -84,7 +85,7 @@ fn destructor_takes_program_lock() {
     worker.join().unwrap().unwrap();
 }
 
-/// A handler frees everything that its thread left. That ends the heap, and with it the handler, in
+/// A handler frees all memory that its thread left. That ends the heap and the handler itself, in
 /// the destructor of a thread-local variable.
 #[test]
 fn handler_frees_threads_leftovers() {
@@ -102,7 +103,7 @@ fn handler_frees_threads_leftovers() {
     thread.join().unwrap();
 }
 
-/// Nested scopes made on a large stack, whose chain is dropped on a small one.
+/// Nested scopes are made on a large stack, and their chain is dropped on a small one.
 #[test]
 fn target_keeps_chain_of_scopes() {
     fn nest(heap: &Heap, depth: usize) -> Target {
@@ -132,8 +133,8 @@ thread_local! {
     static LAST: Last = const { Last(RefCell::new(None)) };
 }
 
-/// A thread scope in the destructor of a thread-local variable that is older than the library's
-/// variables.
+/// A thread scope is used in the destructor of a thread-local variable that is older than the
+/// library's variables.
 #[test]
 fn thread_scope_ends_with_thread() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
@@ -146,7 +147,7 @@ fn thread_scope_ends_with_thread() {
                 send.send((array.is_freed(), report.freed)).unwrap();
             }));
         });
-        // The library's variables are registered later, and so dropped first.
+        // The library's variables are registered after this program's, so they are dropped first.
         let other = heap_of_its_own();
         other.thread_scope(|scope| drop(scope.target().unwrap().filled(5, 1_u8)));
     };

@@ -1,4 +1,4 @@
-//! Handles kept past the end of their origin, dropped in every order, or forgotten.
+//! Handles that outlive their origin. They are dropped in every order, or forgotten.
 
 use std::any::Any;
 
@@ -26,7 +26,7 @@ fn objects_drop_in_any_order() {
     for pool in PoolKind::ALL {
         let mut nth = 0;
         orders(&mut (0..6).collect(), &mut Vec::new(), &mut |order| {
-            // All orders of one kind, and all kinds of some orders.
+            // Each kind is tested with all orders, and some orders with all kinds.
             let kind = KINDS[nth % KINDS.len()];
             nth += 1;
             let device = device(1 << 30, Schedule::Seeded(nth as u64));
@@ -82,8 +82,8 @@ fn forgotten_borrows_keep_nothing_but_themselves() {
     }
 }
 
-/// Calls with a target, a batch or a handle of a scope that ended return errors, and do nothing
-/// else.
+/// If a scope has ended, calls with its target, its batches or its handles return errors and have
+/// no other effect.
 #[test]
 fn scope_end_frees_its_arrays() {
     for pool in PoolKind::ALL {

@@ -60,7 +60,7 @@ fn work_succeeds_at_clocks_end() {
     }
 }
 
-/// Calls may fail, and none may panic.
+/// Calls may fail, but none may panic.
 #[test]
 fn extreme_options_never_panic() {
     let small = || Profile::with_memory(1 << 30);

@@ -1,4 +1,4 @@
-//! Rules that keep handles to their results.
+//! Adapt rules that keep handles to their results.
 
 use std::cell::RefCell;
 
@@ -8,13 +8,13 @@ use gpuheap::{Adapt, Error, PoolKind, SharedArray, Target};
 
 use crate::support::{assert_no_findings, device, heap};
 
-/// Elements of an array that is uploaded by itself, and of one that shares a block.
+/// Number of elements of an array that is uploaded alone, and of one that shares a block.
 const COUNTS: [usize; 2] = [1 << 20, 100];
 
 /// A rule that keeps a handle to the array that it made and returns nothing.
 struct Stash<'a> {
     arrays: &'a RefCell<Vec<SharedArray<u8>>>,
-    /// Elements of each array.
+    /// Number of elements of each array.
     count: usize,
 }
 
@@ -35,9 +35,9 @@ fn cases() -> impl Iterator<Item = (PoolKind, Schedule, usize)> {
     pairs.flat_map(|(pool, schedule)| COUNTS.map(|count| (pool, schedule, count)))
 }
 
-/// Runs a case with the array of the third of four batches, taken during the second one's turn.
-/// Uploads are two ahead, so the third batch is uploaded and its turn has not begun. `work` gets
-/// the target, a call that begins that turn, and the array.
+/// Runs a case with the array of the third of four batches, taken during the second batch's turn.
+/// Two batches are uploaded ahead, so the third batch is uploaded before its turn. `work` receives
+/// the target, a call that begins the third batch's turn, and the array.
 fn ahead_of_its_turn(work: impl Fn(&Target, &mut dyn FnMut(), SharedArray<u8>, &str)) {
     for (pool, schedule, count) in cases() {
         let device = device(1 << 30, schedule);
@@ -61,7 +61,7 @@ fn assert_all(array: &[u8], value: u8, what: &str) {
     assert_eq!(wrong, 0, "{what}");
 }
 
-/// The kept array is written on the side stream, after the upload, before its turn begins.
+/// The kept array is written on the second stream, after its upload and before its turn begins.
 #[test]
 fn kept_array_written_early_reads_back() {
     ahead_of_its_turn(|_, next, mut ahead, what| {
@@ -71,7 +71,7 @@ fn kept_array_written_early_reads_back() {
     });
 }
 
-/// The next user of a kept array's memory comes after all work enqueued on the array.
+/// The next user of a kept array's memory is ordered after all work enqueued on the array.
 #[test]
 fn kept_array_free_follows_last_write() {
     ahead_of_its_turn(|target, next, mut ahead, what| {

@@ -1,5 +1,6 @@
-//! Clients without `unsafe` that lie, panic and keep values that they should not, on the emulator
-//! with its checks on. None of them may corrupt memory, their own or a neighbour's.
+//! Clients without `unsafe` that implement traits wrongly, panic, and keep values beyond their
+//! lifetime. They run on the emulator with its checks on. No client may corrupt memory, neither its
+//! own nor that of others.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]

@@ -17,19 +17,19 @@ use crate::support::{KINDS, Neighbours, assert_clean, device, heap, heaps};
 
 const PLANNED: &str = "as planned";
 
-/// Runs `work`. It panics as planned.
+/// Runs `work`, and asserts that it panics with the planned message.
 fn panics<R>(work: impl FnOnce() -> R) {
     let work = AssertUnwindSafe(|| drop(work()));
     let panic = catch_unwind(work).expect_err("it does not panic");
     assert_eq!(panic.downcast_ref::<&str>(), Some(&PLANNED));
 }
 
-/// Panics as planned, with a return type so that code may follow.
+/// Panics with the planned message. The return type is not `!`, so that code may follow the call.
 fn boom() {
     panic_any(PLANNED);
 }
 
-/// A payload that panics once more when it is dropped.
+/// A panic payload that panics again when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -66,7 +66,7 @@ fn in_scopes() {
                 })
             });
             assert_eq!(heap.usage_of(kind).unwrap().live, 8 * 512 + 100, "{pool}: {kind}");
-            // The thread is in no scope now.
+            // The thread is no longer in a scope.
             let after = target.filled(3, 1_u8).unwrap();
             assert_eq!(heap.thread_scope(|_| ()).1.freed, 0);
             assert_eq!((after.len(), victim.to_vec().unwrap()), (3, vec![9; 100]));
@@ -102,7 +102,7 @@ fn in_retried_calls() {
                 let _block = heap.allocate(1000, &stream);
                 if calls.get() > nth { panic_any(PLANNED) } else { Err(Lie(true, Some(nth))) }
             };
-            // The work may make fewer calls than that.
+            // The work may make fewer calls than the planned panic needs.
             let done = catch_unwind(AssertUnwindSafe(|| heap.retry(call)));
             assert!(done.is_err() || calls.get() <= nth, "{pool}: {nth}");
         }
@@ -176,7 +176,7 @@ fn with_a_device_current() {
     assert_clean(&one, &heap, "current");
 }
 
-/// An iterator that panics at some items, and goes on.
+/// An iterator that panics at some items and then continues.
 struct Items(usize);
 
 impl Iterator for Items {
@@ -275,7 +275,7 @@ fn in_rules_and_keys() {
             let map: HashMap<Key<'_>, Fuse<'_>> = (0..5)
                 .map(|nth| (Key(&fuse, nth), Fuse(&fuse, vec![nth as u8; 10_000 * nth as usize])))
                 .collect();
-            // Two panics of the key and one of the rule for each entry.
+            // For each entry, the key can panic twice and the rule once.
             for nth in 1..=15 {
                 fuse.set(nth);
                 panics(|| target.adapt(&map));

@@ -1,5 +1,5 @@
-//! Random programs over the public interface, compared with a model on the host of every byte of
-//! memory.
+//! Random programs that use the public interface. A model on the host contains every byte of
+//! memory, and results are compared with it.
 
 mod arithmetic;
 mod model;
@@ -28,7 +28,7 @@ use world::World;
 
 use crate::support::{assert_clean, assert_no_findings, device, heap, two_devices};
 
-/// A step of a program: its operation, and numbers that the operation uses as it likes.
+/// A step of a program: its operation, and three numbers that the operation interprets.
 type Step = (u8, u32, u32, u32);
 
 /// A piece of memory, with the heap that owns it.
@@ -68,8 +68,8 @@ fn bytes_of<T: Model>(elements: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(elements).to_vec()
 }
 
-/// Returns the value of a call. `None` if the memory was freed, in which case the error must say
-/// so, or if memory ran out.
+/// Returns the value of a call. Returns `None` if memory ran out, or if the memory was freed and
+/// the error says so.
 fn unless_refused<R>(result: Result<R, Error>, freed: bool) -> Option<R> {
     match result {
         Ok(done) => {
@@ -110,7 +110,7 @@ impl<T: Model> Slot<T> {
         self.view().len()
     }
 
-    /// Returns the array's elements; `None` if the bytes of one are no valid element.
+    /// Returns the array's elements, or `None` if some bytes are not a valid element.
     fn model(&self) -> Option<Vec<T>> {
         let memory = self.memory.borrow();
         let bytes = &memory.bytes[self.offset..][..self.len() * size_of::<T>()];
@@ -135,7 +135,8 @@ impl<T: Model> Slot<T> {
         self.memory.borrow_mut().bytes[start..start + bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// Replaces the handle by the result of `change`; drops it if that fails as it must.
+    /// Replaces the handle with the result of `change`. If that fails as expected, drops the
+    /// handle.
     fn changed<U: Model>(
         self,
         forward: usize,
@@ -159,7 +160,8 @@ impl<T: Model> Slot<T> {
 
     fn reinterpreted<U: Model>(self) -> Vec<Box<dyn Thing>> {
         let bytes = self.view().shape().last().map_or(0, |last| last * size_of::<T>());
-        // The model does not know the address of registered memory.
+        // The model does not know the address of registered memory, so it cannot predict alignment
+        // errors.
         let may_fail = !bytes.is_multiple_of(size_of::<U>())
             || self.view().ndim() == 0
             || !self.offset.is_multiple_of(align_of::<U>())
@@ -201,7 +203,7 @@ impl<T: Model> Thing for Slot<T> {
         match self.model() {
             _ if self.is_freed() => assert!(read.unwrap_err().is_freed()),
             None => assert!(!read.unwrap_err().is_freed()),
-            // Compared by bytes: a NaN is not equal to itself.
+            // Elements are compared by their bytes, because a NaN is not equal to itself.
             Some(model) => assert_eq!(bytes_of(&read.unwrap()), bytes_of(&model)),
         }
     }
@@ -425,7 +427,8 @@ impl<T: Model> Thing for Slot<T> {
                 let pieces: Vec<&[T]> = host.chunks(b as usize % 90 + 10).collect();
                 let batches = target.batches(&pieces);
                 match c % 6 {
-                    // Batches uploaded ahead by a thread, and on this thread with the next request.
+                    // Batches are uploaded ahead by a thread, or on this thread during the next
+                    // request.
                     0..=2 => std::thread::scope(|scope| {
                         let ahead = c as usize % 3 + 1;
                         see_batches(batches.prefetch_on(scope, ahead).unwrap(), &pieces, a);
@@ -470,7 +473,7 @@ impl<T: Model> Thing for Slot<T> {
                 }
             }
             24 => {
-                // Another thread ends, and its cache with it.
+                // Another thread ends, and its thread cache ends with it.
                 let read = std::thread::scope(|scope| {
                     let view = self.view();
                     scope.spawn(move || view.copy().and_then(|copy| copy.to_vec())).join()
@@ -507,7 +510,7 @@ impl<T: Model> Thing for Slot<T> {
     }
 }
 
-/// Compares batches with their sources. Some batches are only partly read, and the rest is left.
+/// Compares batches with their sources. Some batches are only partly read, and some are not read.
 fn see_batches<T: Model>(
     mut batches: impl Iterator<Item = Result<DeviceArray<T>, Error>>,
     pieces: &[&[T]],
@@ -567,7 +570,7 @@ fn programs() -> impl Strategy<Value = (Vec<Step>, [prop::sample::Index; 3], u64
     (steps, any::<[prop::sample::Index; 3]>(), any::<u64>())
 }
 
-/// Makes of most steps one that makes an `i32` array or calculates with one.
+/// Changes most steps into steps that make an `i32` array or calculate with one.
 fn arithmetic_step((op, a, b, c): Step) -> Step {
     match op % 8 {
         0 | 1 => (0, a / 7 * 7 + 2, b % 30, c),
@@ -576,8 +579,7 @@ fn arithmetic_step((op, a, b, c): Step) -> Step {
     }
 }
 
-/// Makes of most steps one that makes a byte array, copies or frees one, or uses blocks and
-/// streams.
+/// Changes most steps into steps that make, copy or free a byte array, or use blocks and streams.
 fn stream_step((op, a, b, c): Step) -> Step {
     match op % 8 {
         0 | 1 => (0, a / 7 * 7, b, c),
@@ -587,7 +589,7 @@ fn stream_step((op, a, b, c): Step) -> Step {
     }
 }
 
-/// Least number of programs.
+/// Minimum number of programs.
 const PROGRAMS: u64 = 96;
 
 /// Runs for `GPUHEAP_HOSTILE_SECONDS`, or 5 seconds.

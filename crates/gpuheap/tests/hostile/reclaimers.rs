@@ -1,4 +1,4 @@
-//! Reclaimers that end themselves, use other heaps, or measure.
+//! Reclaimers that remove themselves, use other heaps, or measure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,8 @@ use crate::support::{Bomb, device, heap};
 
 const MIB: u64 = 1 << 20;
 
-/// A reclaimer that removes itself: its captured values are dropped in the request, panic and all.
+/// A reclaimer removes itself. The values that it captured are dropped during the request, and one
+/// of them panics.
 #[test]
 fn reclaimer_that_lets_go_of_itself() {
     let device = device(64 << 20, Schedule::Immediate);
@@ -29,7 +30,8 @@ fn reclaimer_that_lets_go_of_itself() {
     assert!(made.is_ok(), "allocate panics");
 }
 
-/// A heap that is short runs its reclaimers, also if a reclaimer of another heap made the request.
+/// A heap that is short of memory runs its reclaimers, even if a reclaimer of another heap made the
+/// request.
 #[test]
 fn reclaimer_of_other_heap_may_run() {
     let device = device(64 << 20, Schedule::Immediate);
@@ -52,7 +54,7 @@ fn reclaimer_of_other_heap_may_run() {
     assert!(said.is_ok(), "in it: {}", said.unwrap_err());
 }
 
-/// The requests of a reclaimer are a part of the request that called it.
+/// Requests that a reclaimer makes count as a part of the request that called the reclaimer.
 #[test]
 fn time_within_a_reclaimer_counts_once() {
     let device = device(64 << 20, Schedule::Immediate);

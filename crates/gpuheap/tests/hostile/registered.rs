@@ -1,4 +1,4 @@
-//! Registered memory does not count towards the limit of pinned memory, and counts for meters.
+//! Registered memory: it does not count towards the limit of pinned memory, but meters count it.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Heap, PoolKind};
@@ -7,7 +7,8 @@ use crate::support::{device, heap};
 
 const MIB: u64 = 1 << 20;
 
-/// The limit of pinned memory does not hold for registered memory, so raising it would not help.
+/// The limit of pinned memory does not apply to registered memory. Errors must not suggest raising
+/// it.
 #[test]
 fn registered_memory_ignores_pinned_limit() {
     let mut profile = Profile::with_memory(256 << 20).without_context();

@@ -8,7 +8,7 @@ use gpuheap::{Adapt, Advice, DeviceArray, Element, Error, Host, MemoryKind, Pool
 
 use crate::support::{KINDS, assert_clean, device, heap, heaps};
 
-/// A rule that stages an array of this many bytes, and uses its handle at once.
+/// A rule that stages an array of the given number of bytes, and uses the array's handle at once.
 struct Early<'a, R>(usize, &'a dyn Fn(DeviceArray<u8>) -> R);
 
 impl<R> Adapt<Upload> for Early<'_, R> {
@@ -31,8 +31,8 @@ macro_rules! aligned {
 
 aligned! { A16 16; A256 256; A512 512; A1024 1024; A4096 4096; }
 
-/// Reads a staged array as elements that need alignment, in every way, in a block of its own and in
-/// a shared one. Each way gives an error or an aligned array.
+/// Reads a staged array as elements that need alignment, in every way, both in its own block and in
+/// a shared one. Each way returns an error or an aligned array.
 fn is_aligned<U: Element>(what: &str) {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
@@ -90,15 +90,15 @@ fn views_of_staged_array_are_checked() {
     let (first, second, _) = target.adapt(&(&early, &early, vec![1_u8])).unwrap();
     for shared in [first, second] {
         let address = shared.device_ptr(target.stream()).unwrap();
-        // By then the address is known.
+        // At this point the array has an address.
         let fits = address.is_multiple_of(1024);
         assert_eq!(shared.into_reinterpreted::<A1024>().is_ok(), fits);
     }
     assert_clean(&device, &heap, "views");
 }
 
-/// Uses the handle in every way. Each use gives an error or does nothing, and the array is whole
-/// afterwards.
+/// Uses the handle in every way. Each use returns an error or does nothing, and leaves the array
+/// unchanged.
 fn use_in_every_way(array: &mut DeviceArray<u8>) {
     let others = array.target();
     let mut other = others.filled(array.len(), 8_u8).unwrap();
@@ -177,7 +177,8 @@ fn uses_of_staged_array_err() {
     }
 }
 
-/// Ended, forgotten, moved to another thread: the block is freed with the last of its arrays.
+/// A staged array is ended in a way such as a drop or a move to another thread, or is forgotten.
+/// The block is freed with the last of its arrays.
 #[test]
 fn ends_of_staged_array_free_memory() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
@@ -205,7 +206,7 @@ fn ends_of_staged_array_free_memory() {
                 target.adapt(&early).unwrap();
                 assert_eq!(kept.to_vec().unwrap(), [7; 300], "{pool}: {kind}");
             }
-            // In a scope that ends before the array is there.
+            // The scope ends before the array has memory.
             let scoped = Early(300, &|array: DeviceArray<u8>| {
                 let (inner, report) = heap.thread_scope(|_| target.filled(300, 4_u8).unwrap());
                 assert!(inner.is_freed() && report.freed == 1);
@@ -232,7 +233,7 @@ impl Adapt<Upload> for Optional {
     }
 }
 
-/// If `adapt` returns arrays, they have memory, also if a rule ignores errors.
+/// If `adapt` returns arrays, they have memory, even if a rule ignores errors.
 #[test]
 fn arrays_are_there_when_adapt_returned() {
     for pool in PoolKind::ALL {
@@ -247,7 +248,7 @@ fn arrays_are_there_when_adapt_returned() {
             }
             Err(error) => assert!(error.out_of_memory().is_some(), "{pool}: {error}"),
         }
-        // A rule that ignores no error.
+        // This rule ignores no error.
         drop(hog);
         assert!(target.adapt(&vec![vec![7_u8; 16 << 10]; 90]).is_ok(), "{pool}");
     }

@@ -1,4 +1,4 @@
-//! Frees on other streams, and events and streams that outlive their heap.
+//! Frees on a stream other than the block's own, and events and streams that outlive their heap.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Heap, PoolKind};
@@ -10,8 +10,7 @@ fn device(schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// An array is dropped while another stream reads it. Its memory is then reused through blocks
-/// alone.
+/// An array is dropped while another stream reads it. Only blocks then reuse its memory.
 #[test]
 fn block_freed_elsewhere_keeps_order() {
     const COUNT: usize = 4 << 20;
@@ -35,7 +34,8 @@ fn block_freed_elsewhere_keeps_order() {
     }
 }
 
-/// Events and streams of a device that was reset, of another device, and of streams that ended.
+/// Tests events and streams of a device that was reset, of another device, and of streams that
+/// ended.
 #[test]
 fn events_and_streams_outlive_heap() {
     let (one, other) = (device(Schedule::OnDemand), device(Schedule::OnDemand));

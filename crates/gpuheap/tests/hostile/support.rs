@@ -7,25 +7,25 @@ use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
 pub(crate) const KINDS: [MemoryKind; 3] =
     [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Unified];
 
-/// An emulated device of `memory` bytes with the checks on.
+/// Makes an emulated device of `memory` bytes with the checks on.
 pub(crate) fn device(memory: u64, schedule: Schedule) -> Device {
     let profile = Profile::with_memory(memory).without_context();
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// Two emulated devices of one driver, each of `memory` bytes, with the checks on.
+/// Makes two emulated devices of one driver, each of `memory` bytes, with the checks on.
 pub(crate) fn two_devices(memory: u64, schedule: Schedule) -> [Device; 2] {
     let profile = || Profile::with_memory(memory).without_context();
     let options = Options { devices: vec![profile(), profile()], schedule, ..Options::default() };
     Device::emulated_devices(options).unwrap().try_into().unwrap()
 }
 
-/// A heap of `device` with that pool.
+/// Makes a heap of `device` with the given pool.
 pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).pool(pool).without_environment().build().unwrap()
 }
 
-/// A heap of each pool, each on a separate device, with a name for messages.
+/// Makes a heap of each pool, each on its own device, with a name for messages.
 pub(crate) fn heaps(schedule: Schedule) -> impl Iterator<Item = (Device, Heap, &'static str)> {
     PoolKind::ALL.into_iter().map(move |pool| {
         let device = device(1 << 30, schedule);
@@ -34,7 +34,7 @@ pub(crate) fn heaps(schedule: Schedule) -> impl Iterator<Item = (Device, Heap, &
     })
 }
 
-/// Asserts that nothing is live, nothing stays with the heap, and the emulator found nothing.
+/// Asserts that no memory is live, that the heap holds none, and that the emulator found nothing.
 pub(crate) fn assert_clean(device: &Device, heap: &Heap, what: &str) {
     device.synchronize().unwrap();
     heap.flush().unwrap();
@@ -60,7 +60,7 @@ pub(crate) struct Neighbours(Vec<DeviceArray<u8>>);
 const LENGTH: usize = 512;
 
 impl Neighbours {
-    /// Makes neighbours, and between them `victim`.
+    /// Makes neighbours, and `victim` between them.
     pub(crate) fn around<V>(target: &Target, victim: impl FnOnce(&Target) -> V) -> (Neighbours, V) {
         let made = |tag: u8| target.filled(LENGTH, tag).unwrap();
         let mut arrays: Vec<DeviceArray<u8>> = (1..5).map(made).collect();

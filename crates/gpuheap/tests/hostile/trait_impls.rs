@@ -1,4 +1,4 @@
-//! Implementations of public traits that break the traits' promises.
+//! Implementations of public traits that violate the requirements of the traits.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Bound, RangeBounds};
@@ -11,8 +11,8 @@ use gpuheap::{Adapt, DeviceArray, Element, Error, HostData, MemoryKind, PoolKind
 
 use crate::support::{KINDS, Neighbours, assert_clean, device, heap, heaps};
 
-/// Host data that reports one shape after another, the last one from then on, and hands over
-/// elements that match none of them.
+/// Host data that reports a different shape at each call, and the last shape from then on. The
+/// number of its elements matches none of the shapes.
 struct Liar<'a, T> {
     says: &'a [usize],
     asked: Cell<usize>,
@@ -37,7 +37,7 @@ impl<T: Element> HostData for Liar<'_, T> {
     }
 }
 
-/// Elements of the victim.
+/// Number of elements of the victim.
 const LENGTH: usize = 300;
 
 #[test]
@@ -89,7 +89,7 @@ fn changing_shape_uses_actual_data() {
     assert_clean(&device, &heap, "changes");
 }
 
-/// Bytes that another block left in the memory never become elements.
+/// Bytes that another block left in the memory never appear as elements.
 #[test]
 fn empty_host_data_shows_no_bytes() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
@@ -117,8 +117,8 @@ fn elements_of_no_size_are_counted() {
     assert_clean(&device, &heap, "no size");
 }
 
-/// Host data that panics before or after its elements are taken, or that frees the array it is
-/// written to.
+/// Host data that panics before or after its elements are taken, or that frees the array that is
+/// being written.
 enum Saboteur<'a> {
     Shape,
     Before,
@@ -288,7 +288,7 @@ fn huge_empty_axes_are_errors() {
     assert_clean(&device, &heap, "empty");
 }
 
-/// Iterators that lie about how many items they have, and go on after their end.
+/// Iterators that report a wrong number of items, and continue after their end.
 struct Odd(usize);
 
 impl Iterator for Odd {
@@ -318,7 +318,7 @@ fn lying_iterators_end_normally() {
     for ahead in [0, 1, 9] {
         let mut batches = target.batches(Odd(0)).prefetch(ahead);
         let _ = batches.size_hint();
-        // `collect` would reserve by the iterator's length.
+        // `collect` would reserve memory for the reported number of items.
         let mut seen = Vec::new();
         for batch in batches.by_ref() {
             seen.push(batch.unwrap().to_vec().unwrap()[99]);
@@ -336,7 +336,7 @@ fn lying_iterators_end_normally() {
     assert_clean(&device, &heap, "odd");
 }
 
-/// A rule that makes something different each time, keeps its results, and sometimes fails.
+/// A rule that makes a different result each time, keeps its results, and sometimes fails.
 struct Fickle<'a>(&'a Cell<usize>, &'a RefCell<Vec<SharedArray<u8>>>);
 
 impl Adapt<Upload> for Fickle<'_> {

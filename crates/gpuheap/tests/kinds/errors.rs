@@ -18,7 +18,7 @@ fn pinned_limit_holds_and_is_named() {
     assert_eq!((evidence.kind, evidence.cause), (MemoryKind::Pinned, Cause::Limit), "{error}");
     assert_eq!(evidence.limit, Some(4 * MIB));
     drop(kept);
-    // The other kinds have nothing to do with it.
+    // The other kinds of memory are not affected.
     drop(target.kind(MemoryKind::Unified).filled(8 * MIB as usize, 1_u8).unwrap());
     let error = target.filled(5 * MIB as usize, 1_u8).unwrap_err();
     assert_eq!(error.out_of_memory().unwrap().cause, Cause::LargerThanLimit);
@@ -40,14 +40,14 @@ fn useless_pinned_limit_is_refused() {
         assert!(text.starts_with("the pinned limit of "), "{pool}: {text}");
         let expected = format!("that the {taker} pool takes from the driver at a time");
         assert!(text.contains(&expected), "{pool}: {text}");
-        // The smallest limit that is accepted serves a request.
+        // The smallest limit that is accepted leaves room for a request.
         let heap = builder.pinned_limit(least).build().unwrap();
         let target = heap.on(&device.stream().unwrap()).kind(MemoryKind::Pinned);
         target.filled(1, 1_u8).unwrap();
     }
 }
 
-/// Only device memory has the pages of `stitched`, or pools of the driver.
+/// Only device memory can be in mapped pages of `stitched` or in pools of the driver.
 #[test]
 fn error_names_pool_of_kind() {
     let device = device(1 << 30, Schedule::Immediate);

@@ -1,4 +1,4 @@
-//! Pinned host memory: pooled, in order, and safe for the host to write.
+//! Pinned host memory: it is pooled, ordered by streams, and safe for the host to write.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn pinned(heap: &Heap, stream: &Stream) -> Target {
     heap.on(stream).kind(MemoryKind::Pinned)
 }
 
-/// Allocates a buffer as it is, with no work enqueued for it.
+/// Allocates a buffer without contents, and enqueues no work for it.
 fn recycled(target: &Target) -> DeviceArray<u8> {
     // SAFETY: any byte is a u8, and the tests write it before they read it.
     unsafe { target.uninit::<u8, _>(BYTES).unwrap().assume_written() }
@@ -59,7 +59,7 @@ fn host_write_waits_for_previous_use() {
                 let one = device.stream().unwrap();
                 let two = if crosses { device.stream().unwrap() } else { one.clone() };
                 let what = format!("{schedule:?} {pool} {crosses}");
-                // A copy out of the buffer and a fill of it are enqueued when it is freed.
+                // When the buffer is freed, a copy out of it and a fill of it are still enqueued.
                 let mut buffer = recycled(&pinned(&heap, &one));
                 buffer.as_mut_slice().unwrap().fill(5);
                 let mut on_device = heap.on(&one).filled(BYTES, 0_u8).unwrap();

@@ -1,4 +1,4 @@
-//! The program's own vectors, used by the device in place.
+//! Vectors of the program that the device uses in place.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Cause, Device, DeviceArray, Heap, MemoryKind, PoolKind, Target, Usage};
@@ -29,7 +29,7 @@ fn registered_vector_comes_back() {
     assert_eq!((usage.live, usage.reserved, usage.stats.live_allocations), (200_000, 200_000, 1));
     assert_eq!(array.as_slice().unwrap()[49_999], 49_999);
     array.as_mut_slice().unwrap()[0] = 77;
-    // Device and host read each other's writes.
+    // The device and the host see each other's writes.
     let on_device = target.copy_of(&array).unwrap();
     assert_eq!(on_device.to_vec().unwrap()[..3], [77, 1, 2]);
     array.slice_mut(1..3).unwrap().fill(5).unwrap();
@@ -72,8 +72,9 @@ fn drop_waits_for_last_use() {
     assert_all_returned(&device, target.heap(), "drop");
 }
 
-/// The unlock waits too, here and on the drivers that were tried, but no driver promises it. Memory
-/// that cannot be waited for is neither unlocked nor freed.
+/// If the last use of registered memory cannot be waited for, the memory is neither unlocked nor
+/// freed. The emulator and the tested drivers also wait when they unlock, but no driver guarantees
+/// that.
 #[test]
 fn memory_without_wait_stays_registered() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -91,7 +92,7 @@ fn memory_without_wait_stays_registered() {
         let mut array = target.register(vec![1_u8; MIB]).unwrap();
         array.device_ptr(&other).unwrap();
         array.fill(2).unwrap();
-        // `unregister` reads the elements, for which it waits as well.
+        // `unregister` waits twice, because it also waits to read the elements.
         let waits = if number == ways.len() { 2 } else { 1 };
         let fault = Fault::nth("cuStreamSynchronize", waits, CUresult::ERROR_UNKNOWN);
         emulator.set_faults(FaultPlan::new([fault]));
@@ -184,7 +185,7 @@ fn unregistrable_vector_comes_back() {
     assert!(error.to_string().contains("WSL2"), "{error}");
     let vector = error.into_vec();
     assert_eq!((vector.as_ptr(), vector.len()), (first, 9 * MIB));
-    // Pinned memory that is out of use gives way.
+    // Unused pinned memory is returned to make room.
     drop(target.kind(MemoryKind::Pinned).filled(6 * MIB, 1_u8).unwrap());
     assert!(target.heap().usage_of(MemoryKind::Pinned).unwrap().cached >= 6 << 20);
     let array = target.register(vec![1_u8; 6 * MIB]).unwrap();
@@ -209,7 +210,7 @@ fn failing_call_loses_no_vector() {
         assert_eq!(registered(target.heap()).live, 0);
         drop(target.register(vector).unwrap());
     }
-    // Memory that the driver does not unlock is not freed, and stays counted.
+    // If the driver does not unlock memory, it is not freed, and stays counted.
     let array = target.register(vec![4_u8; 100]).unwrap();
     fails("cuMemHostUnregister");
     array.unregister().unwrap_err();

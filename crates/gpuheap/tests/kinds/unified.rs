@@ -14,7 +14,7 @@ const ACCESSED_BY: c_int = 3;
 const LAST_PREFETCH: c_int = 4;
 const HOST: c_int = -1;
 const NOWHERE: c_int = -2;
-/// Whole pages of any size.
+/// Size of an array in bytes. It is a multiple of every page size.
 const BYTES: usize = 4 << 20;
 
 fn attribute(array: &DeviceArray<u8>, attribute: c_int) -> c_int {
@@ -52,7 +52,7 @@ fn prefetched_pages_keep_content() {
     assert_eq!(array.as_slice().unwrap()[BYTES - 1], 7);
     array.prefetch(Location::Device).unwrap();
     assert_eq!(attribute(&array, LAST_PREFETCH), ordinal);
-    // A part of the array, an empty part, and a range outside it.
+    // Prefetches a part of the array and an empty part. A range outside the array is refused.
     array.slice(2..5).unwrap().prefetch(Location::Host).unwrap();
     array.slice(3..3).unwrap().prefetch(Location::Host).unwrap();
     array.slice(..0).unwrap().advise(Advice::ReadMostly).unwrap();
@@ -98,7 +98,7 @@ fn advice_is_set_unset_not_inherited() {
         let next = target.filled(BYTES, 2_u8).unwrap();
         assert_eq!(next.device_ptr(&next.stream()).unwrap(), address, "{pool}");
         assert_eq!(seen(&next), [0, NOWHERE, NOWHERE], "{pool}");
-        // By the other ways of freeing too.
+        // The other ways of freeing withdraw advice too.
         next.advise(Advice::ReadMostly).unwrap();
         let shared = next.into_shared();
         shared.free_early().unwrap();

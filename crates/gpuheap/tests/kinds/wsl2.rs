@@ -1,5 +1,5 @@
-//! Unified memory on devices where host and device must not access it at once. Runs only on the
-//! emulator's profile of such a device.
+//! Unified memory on devices whose memory the host and the device must not access at once. The
+//! tests run only on the emulator's profile of such a device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,7 +42,7 @@ fn host_borrow_waits_for_device() {
     let [mine, other] = [(); 2].map(|()| device.stream().unwrap());
     let unified = heap.on(&mine).kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
     let busy = heap.on(&other).filled(1 << 20, 2_u8).unwrap();
-    // Not queried before: on the emulator a query runs a part of the work.
+    // The stream was not queried before, because on the emulator a query runs a part of the work.
     let seen = unified.as_slice().unwrap();
     assert!(other.is_done().unwrap());
     assert_eq!(seen[..], [1; 100]);
@@ -77,7 +77,7 @@ fn host_borrow_blocks_device_work() {
     drop(second);
     array.fill(3).unwrap();
     assert_eq!(array.to_vec().unwrap(), [3; 100]);
-    // Host and device may access pinned memory at once.
+    // The host and the device may access pinned memory at the same time.
     let pinned = target.kind(MemoryKind::Pinned).filled(100, 1_u8).unwrap();
     let seen = pinned.as_slice().unwrap();
     array.fill(4).unwrap();
@@ -128,7 +128,7 @@ fn host_borrows_and_work_alternate() {
     let device = wsl2(Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
-    /// Set also by a failing test, so that the other threads end.
+    /// Sets the flag when it is dropped, also by a failing test, so that the other threads end.
     struct Done<'a>(&'a AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Memory that is filled with zeros, and when.
+//! Tests of which memory is filled with zeros, and when.
 
 use gpuheap::emu::{Fault, FaultPlan, FindingKind, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
@@ -12,13 +12,13 @@ use crate::support::{
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 /// Pools that reuse their own cached blocks.
 const POOLS: [PoolKind; 3] = [PoolKind::Simple, PoolKind::Binned, PoolKind::Split];
-/// Size of a block that every pool caches.
+/// Size in bytes of a block that every pool caches.
 const BLOCK: usize = 64 << 10;
-/// A smaller size that every pool rounds up to [`BLOCK`].
+/// Smaller size in bytes that every pool rounds up to [`BLOCK`].
 const PART: usize = BLOCK - 24;
 
-/// Returns the contents of the memory that the pool hands out, each run of a byte once, and its
-/// address.
+/// Returns the contents and the address of the next block that the pool hands out. In the contents,
+/// each run of equal bytes is one byte.
 fn next_contents(target: &Target) -> (Vec<u8>, u64) {
     // SAFETY: any byte is a u8; the test reads the previous contents.
     let array = unsafe { target.uninit::<u8, _>(BLOCK).unwrap().assume_written() };
@@ -33,8 +33,8 @@ fn dirty(target: &Target) -> u64 {
     array.device_ptr(target.stream()).unwrap()
 }
 
-/// Asserts that all memory is returned. The only findings are this test's own reads of memory that
-/// is not its own.
+/// Asserts that all memory is returned, and that all findings are about this test's own reads of
+/// memory that it did not write.
 fn assert_returned_after_reads(device: &Device, heap: &Heap, what: &str) {
     assert_memory_returned(device, heap, what);
     let Some(emulator) = device.emulator() else { return };
@@ -73,7 +73,8 @@ fn zero_on_free_covers_whole_block() {
                 let heap = heap(&device, pool);
                 let target = heap.on(&device.stream().unwrap()).kind(kind);
                 let address = dirty(&target);
-                // Without filling, the next block has the old bytes: the tests below rely on it.
+                // Without filling, the next block contains the old bytes. The tests below rely on
+                // that.
                 assert_eq!(next_contents(&target), (vec![0xab], address), "{what}");
                 way(secret(&target.zero_on_free(true)));
                 assert_eq!(next_contents(&target), (vec![0], address), "{what}");
@@ -91,7 +92,7 @@ fn zeroing_heap_zeroes_every_array() {
             let heap = Heap::builder(&device).pool(pool).zero_on_free(true).build().unwrap();
             let target = heap.on(&device.stream().unwrap()).kind(kind);
             let address = target.filled(BLOCK, 1_u8).unwrap().device_ptr(target.stream()).unwrap();
-            // The heap's setting cannot be revoked for one array.
+            // A target cannot turn off the heap's setting for its arrays.
             drop(secret(&target.zero_on_free(false)));
             assert_eq!(next_contents(&target), (vec![0], address), "{pool} {kind}");
             assert_all_returned(&device, &heap, pool.name());
@@ -128,7 +129,7 @@ fn raw_blocks_zero_after_stream_end() {
             let other = device.stream().unwrap();
             let stream = device.stream().unwrap();
             let rest = heap.allocate(PAST_SPARE, &other).unwrap();
-            // The simple pool rounds nothing up, and hands out its blocks as they are.
+            // The simple pool rounds nothing up, so it returns the block at its full size.
             drop(heap.allocate(BLOCK as u64, &stream).unwrap());
             let block = heap.allocate(PART as u64, &stream).unwrap();
             let (address, bytes) = (block.address(), block.block_bytes());
@@ -139,7 +140,7 @@ fn raw_blocks_zero_after_stream_end() {
             check("cuMemsetD8Async", whole.unwrap()).unwrap();
             if ends {
                 drop(stream);
-                // Makes the heap notice it.
+                // With this request, the heap notices that the stream ended.
                 drop(heap.allocate(100, &other).unwrap());
                 drop(block);
             } else {
@@ -172,7 +173,7 @@ fn unzeroed_memory_is_not_reused() {
             let next = target.filled(PART, 1_u8).unwrap();
             assert_ne!(next.device_ptr(target.stream()).unwrap(), address, "{pool} {kind}");
             drop(next);
-            // Tried again once memory is short, so the block is not lost.
+            // The fill is tried again once memory is short, so the block is not lost.
             heap.allocate(2 << 30, target.stream()).unwrap_err();
             target.uninit::<u8, _>(1 << 62).unwrap_err();
             secret(&target.zero_on_free(true)).release().unwrap();

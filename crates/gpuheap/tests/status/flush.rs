@@ -1,4 +1,4 @@
-//! Flushing a heap, and the memory that stays.
+//! Flushing a heap, and the memory that stays reserved.
 
 use gpuheap::driver::CUresult;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
@@ -23,7 +23,7 @@ fn flush_empties_pools_of_all_kinds() {
         for kind in &report.kinds {
             let FlushedKind { live, live_allocations, still_cached, .. } = *kind;
             assert_eq!((live, live_allocations, still_cached), (0, 0, 0), "{pool}");
-            // Memory that `none` frees is back before a flush.
+            // `none` returns freed memory to the driver before the flush.
             let cached = if pool == PoolKind::None { 0 } else { 40 * MIB };
             assert!(kind.given_back >= cached, "{pool}: {kind:?}");
             assert!(cached > 0 || kind.given_back == 0, "{pool}: {kind:?}");
@@ -58,7 +58,7 @@ fn flush_report_explains_kept_memory() {
     assert_eq!(device.flush().unwrap().kinds, []);
 }
 
-/// If a driver does not say how much is free, the flush still reports everything else.
+/// If a driver does not report its free memory, the flush still reports everything else.
 #[test]
 fn flush_report_marks_unknown_figures() {
     for pool in PoolKind::ALL {

@@ -1,4 +1,4 @@
-//! Idle trim: memory is given back when nothing is allocated or freed.
+//! Idle trim: memory is given back if nothing is allocated or freed for some time.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use gpuheap::{Heap, MemoryKind, PoolKind};
 
 use crate::support::{assert_all_returned, device};
 
-/// Far longer than a trim takes: a test that waits this long fails.
+/// Time after which a waiting test fails. It is far longer than a trim takes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -18,7 +18,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Counts the process's threads. Threads of other tests count too, and end as well.
+/// Counts the threads of the process. Threads of other tests are counted too, but they end as well.
 #[test]
 fn idle_trim_returns_every_kind() {
     for pool in PoolKind::ALL {

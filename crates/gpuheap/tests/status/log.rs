@@ -1,4 +1,5 @@
-//! Messages to the program's logger, and loggers that use the heap that a message is about.
+//! Messages to the program's logger, and loggers that use the heap about which they receive a
+//! message.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -14,7 +15,7 @@ use crate::support::{emulated, heap};
 
 const MIB: u64 = 1 << 20;
 
-/// Code of a test that receives each message, by level, target and text.
+/// Code of a test that receives each message, with its level, target and text.
 type Listener = Box<dyn FnMut(Level, &str, String)>;
 
 thread_local! {
@@ -36,8 +37,8 @@ impl Log for Logger {
         if thread::current().name() == Some("gpuheap-idle") {
             others().push(format!("{} {}", record.target(), text));
         }
-        // Taken out meanwhile: a message about another message is then lost here, rather than a
-        // panic.
+        // The listener is taken out during the call. A message that the listener itself causes is
+        // then lost, and does not cause a panic.
         let Some(mut listener) = LISTENER.with(RefCell::take) else { return };
         listener(record.level(), record.target(), text);
         LISTENER.with(|kept| *kept.borrow_mut() = Some(listener));
@@ -134,9 +135,9 @@ fn idle_trim_logs_returned_bytes() {
     });
 }
 
-/// Calls the library from the logger: allocates, reads statistics, clones and drops, opens the
-/// device's own heap and another one. If a lock of the library were held, one of these calls would
-/// block forever.
+/// Calls the library from the logger: allocates, reads statistics, clones and drops, and opens the
+/// device's own heap and another heap. If the library logged with one of its locks held, one of
+/// these calls would block forever.
 #[test]
 fn logger_may_use_logged_heap() {
     for pool in PoolKind::ALL {
@@ -167,12 +168,14 @@ fn logger_may_use_logged_heap() {
         heap.allocate(200 * MIB, &stream).unwrap_err();
         drop(heap);
         LISTENER.with(RefCell::take);
-        // Every step of the last request, the device's own heap opened and closed, this one closed.
+        // The count includes every step of the last request, the opening and closing of the
+        // device's own heap, and the closing of this one.
         assert!(*count.borrow() > 6, "{pool}: {}", count.borrow());
     }
 }
 
-/// Looking at the device's heaps makes no handle of a heap that only a block keeps alive.
+/// If only a block keeps a heap alive, a flush of the device does not make a new handle of that
+/// heap.
 #[test]
 fn outlived_heap_logs_close_once() {
     let profile = Profile::with_memory(64 * MIB).without_context();
@@ -187,7 +190,8 @@ fn outlived_heap_logs_close_once() {
         for _ in 0..3 {
             owner.flush().unwrap();
         }
-        // Holds locks of the library meanwhile, on which a logger would block.
+        // `can_reach` holds locks of the library. A logger that is called meanwhile would block on
+        // them.
         assert!(reader.can_reach(&owner).unwrap());
         drop(block);
         owner.flush().unwrap();
@@ -198,7 +202,7 @@ fn outlived_heap_logs_close_once() {
     }
 }
 
-/// A reset waits for the thread of an idle trim, for which a close waits too.
+/// A reset waits for the thread of an idle trim. The close of a heap waits for that thread too.
 #[test]
 fn logger_may_reset_during_close() {
     let closing = thread::spawn(|| {
@@ -248,7 +252,7 @@ fn a_logger_that_panics_harms_nothing() {
     LISTENER.with(RefCell::take);
 }
 
-/// By then the logger's own thread-locals no longer exist, and it panics.
+/// When the heap ends, the logger's own thread-locals no longer exist, so the logger panics.
 #[test]
 fn heap_in_thread_local_ends_cleanly() {
     struct Last(RefCell<Option<Heap>>);

@@ -1,5 +1,6 @@
-//! Status of a heap, and how it gives memory back, on the emulator with its checks on. With
-//! `GPUHEAP_TEST_DEVICE=cuda:0`, the tests that do not need the emulator run on a real GPU.
+//! Tests of a heap's status, and of how a heap gives memory back, on the emulator with its checks
+//! on. With `GPUHEAP_TEST_DEVICE=cuda:0`, the tests that do not need the emulator run on a real
+//! GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -52,7 +52,7 @@ fn meter_counts_bytes_from_driver() {
     assert_all_returned(&device, &heap, "binned");
 }
 
-/// Two threads allocate, one of them through another heap and another kind of memory.
+/// Two threads allocate. One of them uses another heap and another kind of memory.
 #[test]
 fn thread_usage_excludes_other_threads() {
     let device = device(1 << 30, Schedule::Immediate);

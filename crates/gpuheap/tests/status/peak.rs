@@ -1,4 +1,4 @@
-//! High-water marks of live memory: of a heap's life, and of a part of a program.
+//! High-water marks of live memory, for a heap's life and for a part of a program.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, Mutex};
@@ -81,7 +81,7 @@ fn live_peak_is_exact_on_thread() {
     }
 }
 
-/// A random program of one thread in nested parts, each with a meter.
+/// A random program of one thread. It has nested parts, each with a meter.
 struct Nested<'a> {
     heap: &'a Heap,
     streams: Vec<Stream>,
@@ -153,8 +153,8 @@ fn nested_meter_peaks_are_exact() {
     }
 }
 
-/// Each of several threads caches as much as it may. The high-water mark is off by no more than all
-/// of them cache.
+/// Each of several threads caches as much as it may. The error of the high-water mark is at most
+/// the total that the threads cache.
 #[test]
 fn live_peak_error_is_bounded() {
     const THREADS: u64 = 4;

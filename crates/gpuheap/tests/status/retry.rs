@@ -1,4 +1,4 @@
-//! Calls of other libraries that run out of memory, through the reclaim steps.
+//! Calls of other libraries that run out of memory and are retried through the reclaim steps.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{PoolKind, RunsOut};
@@ -8,7 +8,7 @@ use crate::support::{assert_all_returned, assert_no_findings, emulated, fill, he
 
 const MIB: u64 = 1 << 20;
 
-/// A library's error, with the number of the call that it came from.
+/// An error of another library. It contains the number of the call that failed.
 #[derive(Debug, PartialEq)]
 enum Theirs {
     NoMemory(u32),
@@ -31,7 +31,7 @@ fn retried_call_gets_cached_memory() {
         fill(&block, 1, &stream);
         drop(block);
         let take = || -> Result<CUdeviceptr, DriverError> {
-            // No lock is held.
+            // The closure is called with no lock of the heap held.
             heap.usage().unwrap();
             let mut address = 0;
             let taken = device.with_current(|driver| {
@@ -41,7 +41,7 @@ fn retried_call_gets_cached_memory() {
             check("cuMemAlloc_v2", taken.unwrap()).map(|()| address)
         };
         let address = heap.retry(take).unwrap();
-        // SAFETY: taken above, and no work uses it.
+        // SAFETY: the memory was allocated above, and no work uses it.
         let freed = device.with_current(|driver| unsafe { driver.cuMemFree_v2(address) });
         check("cuMemFree_v2", freed.unwrap()).unwrap();
         assert_all_returned(&device, &heap, pool.name());
@@ -73,8 +73,8 @@ fn retry_runs_after_each_step() {
         calls += 1;
         Err(Theirs::NoMemory(calls))
     });
-    // The calls: first; after completed frees, frees in flight, some cache, and all of it; and at
-    // the end.
+    // The six calls are: the first one, one after each reclaim step (completed frees, frees in
+    // flight, some cache, all cache), and a last one.
     assert_eq!((never, calls), (Err(Theirs::NoMemory(6)), 6));
 
     calls = 0;

@@ -1,5 +1,4 @@
-//! Answers of `would_fit` with other heaps on the device, and with streams that still use freed
-//! memory.
+//! Answers of `would_fit` if other heaps are on the device, or if streams still use freed memory.
 
 use std::time::Duration;
 
@@ -11,15 +10,15 @@ use crate::support::{assert_all_returned, emulated, fill, heap};
 
 const MIB: u64 = 1 << 20;
 
-/// How long a fill takes on the emulated device. A query that answers "not ready" takes 100 ns.
+/// Time that a fill takes on the emulated device. A query that returns "not ready" takes 100 ns.
 const WORK: Duration = Duration::from_micros(1);
 
-/// Pools that take memory from the driver themselves.
+/// Pools that take memory from the driver directly.
 const POOLS: [PoolKind; 5] =
     [PoolKind::None, PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
-/// Calls `would_fit`, then makes the request. After a yes it succeeds, after a no it fails, and
-/// after a perhaps it does either. Returns the answer.
+/// Calls `would_fit`, then makes the request. After a yes the request must succeed, and after a no
+/// it must fail. After a perhaps it may do either. Returns the answer.
 fn check_request(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     let fit = heap.would_fit(bytes).unwrap();
     let made = heap.allocate(bytes, stream);
@@ -28,7 +27,7 @@ fn check_request(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     fit
 }
 
-/// A pool of the driver holds 32 MiB for 2 MiB, and gives nothing of it back.
+/// A pool of the driver holds 32 MiB for a block of 2 MiB, and returns none of them.
 #[test]
 fn driver_step_memory_is_not_promised() {
     for pool in POOLS {
@@ -52,7 +51,7 @@ fn driver_step_memory_is_not_promised() {
     }
 }
 
-/// The device counts a granule once, however many heaps use it.
+/// The device counts a granule once, even if several heaps use it.
 #[test]
 fn heaps_sharing_granule_fit_device() {
     let device = emulated(8 * MIB, Schedule::Immediate);
@@ -67,7 +66,7 @@ fn heaps_sharing_granule_fit_device() {
     let status = other.memory_status().unwrap();
     let reserved = other.usage().unwrap().reserved;
     assert_eq!(status.device_used, Some(reserved + status.other_heaps), "{status}");
-    // The part of the granule that one heap gives back stays with the driver for the other heap.
+    // One heap gives back its part of the granule. The driver keeps that part for the other heap.
     drop(theirs);
     assert!(matches!(check_request(&other, 7 * MIB, &stream), Fit::Perhaps { .. }));
     assert!(check_request(&other, 6 * MIB, &stream).is_yes());
@@ -83,7 +82,7 @@ fn heaps_sharing_granule_fit_device() {
     assert!(check_request(&other, 6 * MIB, &stream).is_yes());
 }
 
-/// A small heap takes new memory rather than have a stream wait for another one.
+/// A small heap takes new memory and does not make a stream wait for another.
 #[test]
 fn request_takes_at_most_forecast() {
     let mut rather = 0;

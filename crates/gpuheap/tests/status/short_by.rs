@@ -1,5 +1,5 @@
-//! The bytes that an error is short by suffice, and an error states no amount that it does not
-//! know.
+//! The bytes that an error is short by suffice for the request. An error states no amount that it
+//! does not know.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Fit, Heap, Limits, OutOfMemory, PoolKind, Stream};
@@ -14,7 +14,7 @@ use crate::support::{assert_all_returned, emulated, fill, heap};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const DEVICE: u64 = 160 * MIB;
-/// Bytes of the device that another heap holds, in pieces.
+/// Number of bytes of the device that another heap holds in pieces.
 const HOG: u64 = 32 * MIB;
 const PIECE: u64 = 2 * MIB;
 
@@ -31,11 +31,11 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 /// Parameters of a scene, except the pool.
 #[derive(Clone, Copy, Debug)]
 struct Set {
-    /// The heap's hard limit, bytes.
+    /// Hard limit of the heap in bytes.
     limit: Option<u64>,
     /// `true` if another heap holds a part of the device.
     hogs: bool,
-    /// Times at which work is done. Memory freed before that is pending.
+    /// Schedule of the device's work. Memory that is freed before its work is done is pending.
     schedule: Schedule,
 }
 
@@ -57,7 +57,7 @@ fn sets() -> impl Strategy<Value = Set> {
 enum Where {
     Hog,
     Here,
-    /// All memory of the other heap, and the rest in this heap.
+    /// All memory of the other heap, and then memory of this heap.
     Both,
 }
 
@@ -79,7 +79,8 @@ impl Scene {
         let pieces = if hogs { HOG / PIECE } else { 0 };
         let hog = (0..pieces).map(|_| other.allocate(PIECE, &streams[0]).unwrap()).collect();
         let heap = heap(&device, pool);
-        // Not set by the builder, so that it can be raised with a pool of the driver too.
+        // The limit is not set by the builder, so that it can be raised with a pool of the driver
+        // too.
         heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
         Scene { streams, heap, hog, live: Vec::new() }
     }
@@ -92,7 +93,8 @@ impl Scene {
                     self.streams.swap(0, stream);
                     match self.heap.allocate(bytes, &self.streams[0]) {
                         Ok(block) => {
-                            // Work on the block, so that its free waits for something.
+                            // Enqueues work on the block, so that its free has something to wait
+                            // for.
                             fill(&block, 1, &self.streams[0]);
                             self.live.push(block);
                         }
@@ -133,8 +135,8 @@ impl Scene {
         }
     }
 
-    /// Frees live blocks until `bytes` went back to the driver. Returns `false` if fewer bytes were
-    /// live.
+    /// Frees live blocks until `bytes` have returned to the driver. Returns `false` if fewer bytes
+    /// were live.
     fn free(&mut self, bytes: u64) -> bool {
         let reserved = |heap: &Heap| {
             heap.reclaim_all().unwrap();
@@ -159,7 +161,7 @@ proptest! {
         }
     }
 
-    /// For a heap without threads, with all work completed, the answer is exact.
+    /// If a heap is used by one thread and all work is completed, the answer is exact.
     #[test]
     fn forecast_equals_bytes_taken(actions in actions(), limited: bool, slack: bool) {
         let pools = PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver);
@@ -168,8 +170,8 @@ proptest! {
         }
     }
 
-    /// On a device that is far from full, `stitched` takes more than a request needs, and no range
-    /// is stitched.
+    /// On a device that is far from full, `stitched` takes more than a request needs, and stitches
+    /// no range.
     #[test]
     fn forecast_holds_on_large_device(
         actions in actions(),
@@ -207,8 +209,8 @@ proptest! {
     }
 }
 
-/// Runs a program up to its first request that fails, and applies each remedy that the error names
-/// by itself.
+/// Runs a program up to its first request that fails. Then applies each remedy that the error
+/// names, one at a time.
 fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), TestCaseError> {
     let mut scene = Scene::new(pool, set, DEVICE);
     let Some((at, error)) = scene.run(actions) else { return Ok(()) };
@@ -217,11 +219,11 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
         again.run(&actions[..=at]).map(|_| again)
     };
     let short_by = error.short_by.unwrap();
-    // The pieces in a pool of the driver are not known beforehand.
+    // For a pool of the driver, the sizes of its pieces are not known in advance.
     if pool != PoolKind::Driver {
         let mut before = Scene::new(pool, set, DEVICE);
         assert!(before.run(&actions[..at]).is_none());
-        // With frees pending, and with all of them completed.
+        // Tests with pending frees, and with all frees completed.
         for scene in [&before, &scene] {
             let fit = scene.heap.would_fit(error.requested).unwrap();
             let Fit::No { short_by: foreseen, cause, .. } = fit else { panic!("{fit}: {error}") };
@@ -261,7 +263,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
         prop_assert!(scene.free(short_by), "{}: there is not so much", error);
         scene.succeeds(&error, "live memory freed")?;
     }
-    // With a cache, more memory changes how earlier requests were served.
+    // If the pool caches, a larger device would also change how earlier requests were served.
     let more = text.split_once("use a device with ").filter(|_| pool == PoolKind::None);
     if let Some((_, more)) = more {
         let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().to_bytes(0);
@@ -305,7 +307,7 @@ fn assert_foreseen(
                 }
                 let since = meter.read().unwrap();
                 let Fit::Yes { take, .. } = fit else { unreachable!() };
-                // If a range is stitched, more memory may be missing.
+                // If a range is stitched, the request may need more memory.
                 let exact = match pool {
                     PoolKind::Stitched => (take == 0) == (since.taken == 0),
                     _ => take == since.taken,
@@ -322,7 +324,8 @@ fn assert_foreseen(
             Action::Free { index, .. } if !live.is_empty() => {
                 drop(live.swap_remove(index % live.len()));
             }
-            // All requests are on one stream: with two, the heap takes more rather than wait.
+            // All requests are on one stream. With two streams, the heap would take more memory
+            // instead of waiting.
             _ => {}
         }
     }
@@ -331,7 +334,8 @@ fn assert_foreseen(
     Ok(())
 }
 
-/// The freed small block leaves its small run empty. The run is a part of a range stitched before.
+/// Freeing the small block leaves its small run empty. That run is part of a range that was
+/// stitched before.
 #[test]
 fn range_over_small_run_takes_nothing() {
     let allocate = |bytes| Action::Allocate { bytes, stream: 0 };
@@ -353,13 +357,13 @@ fn range_over_small_run_takes_nothing() {
     assert_foreseen(PoolKind::Stitched, &program, true, false).unwrap();
 }
 
-/// Parameters of a heap alone on its device, with a limit and all work done at once.
+/// Parameters of a heap that is alone on its device. It has a limit, and all work is done at once.
 fn limited() -> Set {
     Set { limit: Some(64 * MIB), hogs: false, schedule: Schedule::Immediate }
 }
 
-/// The rest of the small blocks' chunk could begin the range, but goes back to the driver with
-/// them.
+/// The free part of the small blocks' chunk could be the start of the range. It returns to the
+/// driver together with the small blocks.
 #[test]
 fn short_by_holds_in_any_order() {
     for pool in PoolKind::ALL {
@@ -442,7 +446,7 @@ fn rounding_past_limit_is_reported() {
     assert!(error.starts_with(expected), "{error}");
 }
 
-/// A driver that promises 256 MiB more than it has.
+/// Makes a device whose driver reports 256 MiB more than it has.
 fn wsl2() -> Device {
     let options =
         Options { schedule: Schedule::Immediate, ..Options::with_device(Profile::wsl2_rtx4060()) };
@@ -475,13 +479,13 @@ fn driver_refusal_is_not_device_full() {
             assert!(text.contains(part), "{pool}: no '{part}' in {text}");
         }
         assert!(!text.contains("full") && !text.contains(" first"), "{pool}: {text}");
-        // The memory that the device does have is available.
+        // The memory that the device really has is available.
         drop(heap.allocate(7 * GIB, &stream).unwrap());
         assert_all_returned(&device, &heap, pool.name());
     }
 }
 
-/// A yes holds, and a no does, up to the last byte that this driver has.
+/// Answers of yes and no are right, for sizes up to the last byte that this driver has.
 #[test]
 fn overpromising_driver_gives_perhaps() {
     for pool in PoolKind::ALL {
@@ -499,7 +503,7 @@ fn overpromising_driver_gives_perhaps() {
                 heap.reclaim_all().unwrap();
                 match fit {
                     Fit::Yes { .. } => assert!(served, "{pool} {live} {bytes}: {fit}"),
-                    // One is enough: on WSL2 each failure waits 2 s for memory that comes back
+                    // One refusal is enough: on WSL2 each failure waits 2 s for memory that returns
                     // late.
                     Fit::No { .. } => {
                         assert!(!served, "{pool} {live} {bytes}: {fit}");
@@ -568,7 +572,7 @@ fn unreported_memory_stays_unknown() {
     }
 }
 
-/// Runs a program under a limit of pinned memory, up to a request that is larger than 3 MiB.
+/// Runs a program with a limit of pinned memory, up to a request larger than 3 MiB.
 #[cfg(feature = "arrays")]
 fn pinned(pool: PoolKind, limit: u64, held: usize) -> Result<(), Error> {
     let device = emulated(1 << 30, Schedule::Immediate);

@@ -9,7 +9,7 @@ use crate::support::{assert_all_returned, device, emulated, heap, on_real_gpu};
 
 const MIB: u64 = 1 << 20;
 
-/// The transcript of CUDA.jl's documentation, by every pool.
+/// Runs the example of CUDA.jl's documentation with every pool.
 #[test]
 fn status_follows_array_to_reclaim() {
     for pool in PoolKind::ALL {
@@ -34,7 +34,8 @@ fn status_follows_array_to_reclaim() {
     }
 }
 
-/// `none` as CUDA.jl's page on memory describes it: no pool, and each request is the driver's.
+/// `none` is as described on CUDA.jl's page on memory: there is no pool, and the driver serves each
+/// request.
 #[test]
 fn pool_none_caches_nothing() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -42,7 +43,7 @@ fn pool_none_caches_nothing() {
     let heap = heap(&device, PoolKind::None);
     let target = heap.on(&device.stream().unwrap());
     for round in 1..=3 {
-        // Written to until the free. The free waits for that work.
+        // The array is being written when it is freed, so the free waits for that work.
         let array = target.filled(8192, 1_u8).unwrap();
         let status = heap.memory_status().unwrap();
         assert_eq!((status.taken, status.allocated, status.cached), (8192, 8192, 0));
@@ -101,7 +102,7 @@ fn none_free_waits_for_device() {
     assert_all_returned(&device, &heap, "none");
 }
 
-/// A pool of the driver that gives freed memory back once its stream is waited for.
+/// A pool of the driver gives freed memory back once the stream of the free was waited for.
 #[test]
 fn release_threshold_bounds_driver_pool() {
     for (threshold, soft, kept) in

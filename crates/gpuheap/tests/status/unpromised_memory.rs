@@ -1,5 +1,5 @@
-//! Answers and figures when a stream is capturing a graph, a driver refuses once, or a reclaimer
-//! frees.
+//! Answers and figures while a stream captures a graph, after a driver refused once, or if a
+//! reclaimer frees memory.
 
 use std::sync::Mutex;
 
@@ -34,12 +34,12 @@ fn capture_frees_are_not_promised() {
                 panic!("{what}: {fit}, {error}")
             };
             assert_eq!((Some(*short_by), *cause), (evidence.short_by, evidence.cause), "{what}");
-            // Nothing is live, so nothing else is to be freed.
+            // Nothing is live, so the answer names only the captured memory.
             let InTheWay::Captured(freed) = would_have_to_go[0] else { panic!("{what}: {fit}") };
             assert!(freed >= 64 * MIB && would_have_to_go.len() == 1 && !needs_all, "{fit}");
             assert!(!fit.to_string().contains("free some of"), "{what}: {fit}");
             assert!(!error.to_string().contains("other heaps of this process hold"), "{error}");
-            // Memory that has nothing to do with the capture is promised and served.
+            // Memory that the capture does not affect is promised and served.
             assert!(asker.would_fit(16 * MIB).unwrap().is_yes(), "{what}");
             drop(asker.allocate(16 * MIB, &other).unwrap());
         });
@@ -51,7 +51,8 @@ fn capture_frees_are_not_promised() {
     }
 }
 
-/// The driver's pool got the free before the capture, and the stream reaches it after the capture.
+/// The driver's pool received the free before the capture. The stream reaches the free after the
+/// capture.
 #[test]
 fn driver_frees_in_capture_unpromised() {
     for pool in PoolKind::ALL {
@@ -68,7 +69,7 @@ fn driver_frees_in_capture_unpromised() {
                 let fit = asker.would_fit(64 * MIB).unwrap();
                 let asked = asker.allocate(64 * MIB, &other);
                 if !is_sibling {
-                    // The driver makes the stream wait for the other one's free.
+                    // The driver makes the stream wait for the other stream's free.
                     assert!(asked.is_ok() && fit.is_yes(), "{what}: {fit}, {asked:?}");
                     return;
                 }
@@ -134,7 +135,8 @@ fn grant_clears_recorded_refusal() {
         emulator.set_faults(FaultPlan::default());
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Refused, "{pool}: {error}");
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
-        // A small request that leaves more free than was ever refused keeps the refusal.
+        // A small request that leaves more memory free than was ever refused does not end the
+        // refusal.
         let small = heap.allocate(2 * MIB, &stream).unwrap();
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
         let large = heap.allocate(800 * MIB, &stream).unwrap();

@@ -23,8 +23,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     programs(sizes(), 3, 3, 60)
 }
 
-/// Runs a program with `would_fit` before every request. `check` gets the bytes, the answer, and
-/// the error, if any.
+/// Runs a program with `would_fit` before every request. `check` receives the bytes, the answer,
+/// and the error, if any.
 fn run(
     device: &Device,
     heap: &Heap,
@@ -136,7 +136,7 @@ fn would_fit_names_missing_bytes() {
     };
     assert_eq!((*short_by, *cause, *needs_all), (4 * MIB, Cause::OtherHeaps, false));
     assert_eq!(would_have_to_go[..], [InTheWay::Live(40 * MIB), InTheWay::OtherHeaps(140 * MIB)]);
-    // A limit and the device in the way of one request.
+    // Both a limit and the device prevent one request.
     mine.set_limits(Limits { soft: None, hard: Some(100 * MIB) }).unwrap();
     assert_eq!(
         mine.would_fit(80 * MIB).unwrap().to_string(),
@@ -145,7 +145,8 @@ fn would_fit_names_missing_bytes() {
     );
 }
 
-/// Frees of two streams side by side count as one piece: the reclaim steps wait for both.
+/// Adjacent memory that two streams freed counts as one piece, because the reclaim steps wait for
+/// both streams.
 #[test]
 fn pending_neighbours_count_together() {
     let device = device(256 * MIB, Schedule::OnDemand);

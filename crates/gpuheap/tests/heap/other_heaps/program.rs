@@ -1,4 +1,4 @@
-//! Random programs of several heaps, in several threads.
+//! Random programs with several heaps and several threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, RwLock};
@@ -11,7 +11,7 @@ use gpuheap_pool::testing::Random;
 use super::{Foreign, MIB, PIECE};
 use crate::support::{assert_all_returned, device, fill, heap, on_real_gpu};
 
-/// Permissions for pieces, so that live memory never exceeds the device.
+/// Permissions to hold pieces, so that live memory never exceeds the device.
 struct Pieces {
     left: Mutex<u64>,
     more: Condvar,
@@ -47,8 +47,9 @@ fn names(heaps: &[Heap]) -> String {
     heaps.iter().map(|heap| heap.pool().name()).collect::<Vec<_>>().join(" ")
 }
 
-/// All requests are of one size, and the threads never request more at once than the device has. So
-/// each request has to succeed, whichever heaps cache the rest, and whatever the other threads do.
+/// All requests are of one size, and the threads together never request more than the device has.
+/// Each request therefore has to succeed, whichever heaps cache the other memory, and whatever the
+/// other threads do.
 #[test]
 fn concurrent_heaps_share_all_memory() {
     const THREADS: u64 = 5;
@@ -59,7 +60,7 @@ fn concurrent_heaps_share_all_memory() {
         }
         let mut random = Random(seed);
         let device = device(1024 * MIB, Schedule::Seeded(seed));
-        // A pool of the driver on a real GPU takes more than is requested.
+        // On a real GPU, a pool of the driver takes more than is requested.
         let spare = if on_real_gpu() { 4 } else { 1 };
         let _rest = Foreign::all_but(&device, 16 * PIECE);
         let heaps = some_heaps(&device, &mut random);
@@ -75,12 +76,13 @@ fn concurrent_heaps_share_all_memory() {
                     let stream = device.stream().unwrap();
                     let mut held = Vec::new();
                     for _ in 0..60 {
-                        // Mostly one heap for a while, so that each heap comes to cache about as
-                        // much as there is.
+                        // Requests mostly use one heap for a while, so that each heap at some time
+                        // caches about all the memory.
                         let turn = requests.fetch_add(1, Ordering::Relaxed) / 40;
                         let turn = turn + u64::from(random.below(4) == 0);
                         let heap = &heaps[(turn % heaps.len() as u64) as usize];
-                        // A thread frees its pieces before it could wait for one that it holds.
+                        // A thread must not wait for a piece that it holds itself, so it frees its
+                        // pieces first.
                         if held.len() == 3 || random.below(3) == 0 {
                             let freed = held.len() as u64;
                             held.clear();
@@ -104,14 +106,14 @@ fn concurrent_heaps_share_all_memory() {
     }
 }
 
-/// If a request fails while the other threads stand still, it also fails after everything was given
+/// If a request fails while the other threads are stopped, it also fails after everything was given
 /// back by hand.
 #[test]
 fn failing_request_fails_after_flush_too() {
     let end = Instant::now() + length();
     let (mut failed, mut reached) = ([0; KINDS.len()], 0);
     for seed in 0.. {
-        // Unified memory does not count, because it may exceed the device.
+        // Failures of unified memory are not required, because it may exceed the device.
         let has_failed = failed[0] > 0 && (failed[2] > 0 || on_real_gpu());
         if Instant::now() > end && (has_failed || seed >= MOST_PROGRAMS) {
             break;
@@ -157,26 +159,26 @@ fn failing_request_fails_after_flush_too() {
     assert!(least > 0 && reached > 0, "{failed:?} failed by kind, {reached} bytes went back");
 }
 
-/// Number of programs after which requests of each kind should have failed, on a machine of any
-/// speed.
+/// Maximum number of programs. On a machine of any speed, requests of each kind should have failed
+/// before.
 const MOST_PROGRAMS: u64 = 200;
 
 /// Kinds of memory that programs request.
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 
-/// Memory of any kind. Its drop frees it.
+/// Memory of any kind. Dropping it frees the memory.
 type Held = Box<dyn Send>;
 
-/// A program over several heaps, in several threads.
+/// A program that uses several heaps in several threads.
 struct Program<'a> {
     what: String,
     device: &'a Device,
     heaps: &'a [Heap],
-    /// Lock that a thread reads while it acts, and writes to make the others stop.
+    /// A thread holds this lock for reading while it acts, and for writing to stop the others.
     everybody: RwLock<()>,
     /// Blocks that one thread allocated and another frees.
     handed_over: Mutex<Vec<Held>>,
-    /// Number of requests of each kind that failed while the other threads stood still.
+    /// Number of requests of each kind that failed while the other threads were stopped.
     failed: [AtomicU64; KINDS.len()],
 }
 
@@ -185,8 +187,8 @@ impl Program<'_> {
         let streams = [self.device.stream().unwrap(), self.device.stream().unwrap()];
         let mut held: Vec<Held> = Vec::new();
         for _ in 0..80 {
-            // Some requests stop the other threads from before the first attempt to after the
-            // second one.
+            // Some requests stop the other threads from before the first attempt until after the
+            // second.
             let alone = random.below(3) == 0;
             let (_others, _nobody) = match alone {
                 true => (None, Some(self.everybody.write().unwrap())),
@@ -225,12 +227,12 @@ impl Program<'_> {
                 }
             }
         }
-        // Other threads may be running again, one of them alone.
+        // Other threads may be running again, one of them with the rest stopped.
         let _others = self.everybody.read().unwrap();
         held.clear();
     }
 
-    /// Takes memory and fills it; less of host memory, because that is scarcer.
+    /// Takes memory and fills it. Takes less of host memory, because host memory is scarcer.
     fn make(
         &self,
         heap: &Heap,
@@ -247,7 +249,7 @@ impl Program<'_> {
         Ok(Box::new(block))
     }
 
-    /// Passes memory to another thread, and frees some that was passed on.
+    /// Passes memory to another thread, and frees some memory that was passed before.
     fn hand_over(&self, made: Held) {
         let mut handed_over = self.handed_over.lock().unwrap();
         handed_over.push(made);

@@ -4,7 +4,8 @@ use gpuheap::ndarray::Axis;
 
 use super::*;
 
-/// Larger results are not made: each product of shapes may be a larger shape.
+/// Maximum number of elements of an operand. Results may be larger than their operands, so without
+/// a limit they would grow with each step.
 const MOST: usize = 20_000;
 
 /// Runs one operation on an array. Returns the new arrays.
@@ -16,7 +17,7 @@ pub(super) fn calculate(
     let (heap, freed, op) = (slot.memory.borrow().heap, slot.is_freed(), b % 4);
     let Some(host) = slot.host().filter(|host| host.len() <= MOST) else { return Vec::new() };
     let made = match a % 10 {
-        // With the array's own first row, repeated.
+        // Combines the array with its own first row, which is broadcast.
         0 if host.ndim() > 0 && host.shape()[0] > 0 => {
             let row = slot.view().into_slice(..1).unwrap();
             let expected = combined(op, &host, &host.slice_axis(Axis(0), (..1).into()).to_owned());
@@ -124,7 +125,7 @@ pub(super) fn calculate(
 
 const STEPS: [isize; 4] = [1, 2, -1, -3];
 
-/// Slices of every axis: a start inside the axis, and a step.
+/// Makes a slice of every axis, with a start inside the axis and a step.
 fn slices(host: &ArrayD<i32>, starts: u32, steps: u32) -> Vec<SliceInfoElem> {
     let axes = host.shape().iter().enumerate();
     axes.map(|(axis, length)| {

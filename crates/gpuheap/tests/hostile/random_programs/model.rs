@@ -7,18 +7,18 @@ pub(super) trait Model:
     Plain + Item<Group = Elements> + Zeroable + PartialEq + Debug
 {
     fn from_seed(seed: u64) -> Self;
-    /// Returns `true` if arithmetic and conversions of the element have one result.
+    /// Returns `true` if arithmetic and conversions of the element have exactly one correct result.
     fn is_tame(self) -> bool {
         true
     }
-    /// Computes an array by one of the methods behind the operators.
+    /// Computes an array by a method that an operator also calls.
     fn combined(
         left: Seen<'_, Self>,
         right: Seen<'_, Self>,
         number: Self,
         which: u32,
     ) -> Made<Self>;
-    /// Computes one element of that result on the host.
+    /// Computes one element of the result of `combined` on the host.
     fn combine(self, right: Self, number: Self, which: u32) -> Self;
     /// Adds a number in place.
     fn add(left: DeviceViewMut<'_, Self, IxDyn>, right: Self) -> Option<Result<(), Error>>;

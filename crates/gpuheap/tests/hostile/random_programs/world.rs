@@ -111,14 +111,14 @@ impl World<'_> {
             3 => drop(heap.would_fit(u64::from(c) << 4).unwrap()),
             4 => drop(heap.memory_status().unwrap().to_string()),
             5 => {
-                // Settings that contradict each other are refused.
+                // Settings that contradict one another are refused.
                 let hard = 40_u64 << 20 << (c % 3);
                 let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
             }
             6 => target.stream().synchronize().unwrap(),
             7 => devices[c as usize % devices.len()].synchronize().unwrap(),
             8 => {
-                // Streams of another device of the driver wait for it too.
+                // Streams of the driver's other device wait for the event too.
                 let event = target.stream().record().unwrap();
                 let of = self.device_of(of);
                 for (nth, (device, stream)) in self.streams.iter().enumerate() {
@@ -132,7 +132,8 @@ impl World<'_> {
                 drop(event.is_done());
             }
             9 => {
-                // A stream ends before arrays used on it, and another takes its place.
+                // A stream ends before arrays that were used on it, and another stream takes its
+                // place.
                 let at = c as usize % self.streams.len();
                 let of = self.streams[at].0;
                 self.streams[at] = (of, devices[of].stream().unwrap());
@@ -147,7 +148,8 @@ impl World<'_> {
                 self.blocks.swap_remove(at).1.free().unwrap();
             }
             13 if !self.blocks.is_empty() => {
-                // On a stream that is not ordered after the block's work, on either thread.
+                // Frees the block on a stream that is not ordered after the block's work, on this
+                // thread or another.
                 let (device, block) = self.blocks.swap_remove(c as usize % self.blocks.len());
                 let stream = target.stream().clone();
                 let is_near = device == self.device_of(of);
@@ -156,7 +158,7 @@ impl World<'_> {
                     if c % 2 == 0 { free() } else { std::thread::spawn(free).join().unwrap() };
                 assert_eq!(freed.is_ok(), is_near, "{freed:?}");
             }
-            // Safe code has no foreign streams, and other streams are not retired.
+            // Safe code has no foreign streams. Retiring any other stream has no effect.
             14 if c % 2 == 0 => heaps[of].retire(target.stream()).unwrap(),
             14 => heaps[of].retire_all().unwrap(),
             15 => self.meters.extend(heap.meter().ok()),
@@ -175,8 +177,8 @@ impl World<'_> {
         }
     }
 
-    /// Runs steps while arrays of a scope's own target are live. The scope's end frees these and
-    /// their copies, and leaves the one that was kept.
+    /// Runs steps while arrays of a scope's own target are live. The scope's end frees these arrays
+    /// and their copies, but not the array that was kept.
     pub(super) fn in_scope(
         &mut self,
         (_, a, b, c): Step,
@@ -266,7 +268,8 @@ impl World<'_> {
                     let count = members.len();
                     members.retain(|member| !Rc::ptr_eq(member, &memory));
                     if members.len() < count {
-                        // The memory then belongs to the next outer scope of that heap.
+                        // After it was kept, the memory belongs to the next outer scope of that
+                        // heap.
                         let outer = self.scopes[..at].iter_mut().rev().find(|(of, _)| *of == heap);
                         if let Some((_, members)) = outer {
                             members.push(memory);
