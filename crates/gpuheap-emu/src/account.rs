@@ -33,8 +33,8 @@ const ORDER: (u64, u64) = (0, 1);
 pub struct Account {
     file: File,
     slot: u64,
-    /// Lock between the threads of this process. The file's lock does not exclude them from each
-    /// other, because they share it.
+    /// Lock between the threads of this process. All these threads share the file's lock, so the
+    /// file's lock does not order them.
     threads: Mutex<()>,
 }
 
@@ -112,7 +112,8 @@ impl Account {
         let _ = self.change(device, change);
     }
 
-    /// Returns the memory of a device that all processes together use; 0 if it cannot be read.
+    /// Returns the memory of a device that all processes together use; 0 if the file cannot be
+    /// read.
     pub(crate) fn used(&self, device: usize) -> u64 {
         let entries = entries(&self.file, Some(self.slot)).unwrap_or_default();
         sum(&entries, device)
@@ -203,7 +204,7 @@ impl Drop for Order<'_> {
 
 #[derive(Clone, Copy)]
 enum Lock {
-    /// Takes the lock; false if another open file description has it.
+    /// Takes the lock; false if another open file description has the lock.
     Try,
     /// Waits until no other open file description has the lock, then takes the lock.
     Wait,

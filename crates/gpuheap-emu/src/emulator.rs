@@ -22,8 +22,8 @@ use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, Schedule};
 ///
 /// An emulator that was initialised (`cuInit`) before a fork has no device in the child process,
 /// like a real driver. In the child, driver calls return `CUDA_ERROR_NOT_INITIALIZED`, and the
-/// methods of this type do nothing and return empty results. They take no lock there, because a
-/// thread of the parent may have held the lock during the fork.
+/// methods of this type do nothing and return empty results. The methods take no lock there,
+/// because a thread of the parent may have held the lock during the fork.
 pub struct Emulator {
     pub(crate) shared: Arc<Shared>,
 }

@@ -236,8 +236,8 @@ impl Call<'_> {
 
     fn step_towards(&mut self, op: OpRef) {
         let mut wanted = vec![op];
-        // Follows the work that `wanted` waits for until ready work is found, and does it. Does not
-        // wait for a running callback.
+        // Finds the first ready work on which the last work in `wanted` depends, and does it. Does
+        // not wait for a running callback.
         loop {
             let Some(&OpRef { stream, .. }) = wanted.last() else { return };
             if self.state.streams.at(stream).is_none_or(|found| found.running) {

@@ -35,7 +35,7 @@ impl FaultPlan {
         FaultPlan::new([Fault::any(nth, code)])
     }
 
-    /// Makes every device run out of memory when `bytes` bytes are in use on it.
+    /// Makes every device run out of memory when `bytes` bytes of its memory are in use.
     pub fn out_of_memory_at(mut self, bytes: u64) -> FaultPlan {
         self.memory_limit = Some(bytes);
         self

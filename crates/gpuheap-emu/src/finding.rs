@@ -23,7 +23,7 @@ pub enum FindingKind {
     WrongFree,
     /// A copy, fill or kernel that uses memory after its free.
     UseAfterFree,
-    /// A copy, fill or kernel that goes beyond the allocation it starts in.
+    /// A copy, fill or kernel that extends beyond the allocation in which it starts.
     OutOfBounds,
     /// A copy, fill or kernel that uses an address without memory, or memory that it has no access
     /// to.

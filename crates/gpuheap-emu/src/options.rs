@@ -22,15 +22,15 @@ pub struct Options {
     pub kernels: Kernels,
     /// Plan of failures.
     pub faults: FaultPlan,
-    /// Answer of `cuDriverGetVersion`, as 1000 × major + 10 × minor.
+    /// Version that `cuDriverGetVersion` reports, as 1000 × major + 10 × minor.
     pub driver_version: i32,
     /// True if a thread makes progress between driver calls. Without this thread, a host that waits
     /// for a callback and makes no driver call waits forever. Under [`Schedule::Lag`], the thread
     /// also lets virtual time pass with real time. The order in which work runs is then not
     /// reproducible.
     pub worker: bool,
-    /// Account of device memory that several processes share; `None` if only this emulator uses its
-    /// devices.
+    /// Account of device memory that several processes share; `None` if no other process shares the
+    /// memory.
     pub account: Option<Arc<Account>>,
 }
 

@@ -24,7 +24,7 @@ pub struct Profile {
     pub memory_bus_bits: i32,
     /// Size of the L2 cache, bytes.
     pub l2_cache_bytes: i32,
-    /// True if the device belongs to Windows and Linux uses it through WSL2.
+    /// True if Linux uses the device of a Windows host through WSL2.
     pub wsl2: bool,
     /// True if the device has virtual memory management.
     pub vmm: bool,

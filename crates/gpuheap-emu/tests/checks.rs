@@ -112,7 +112,7 @@ fn overlapping_blocks_are_both_named() {
         checks.allocated(&block(second));
     };
     // The second block starts at the last byte of the first block's rounding, in the middle of the
-    // first block, or at the same address as the first block.
+    // first block, or at its start.
     for second in [1023, 512, 0] {
         expect(&[FindingKind::OverlappingBlocks], |scene| {
             tell(scene, second, false);
@@ -127,8 +127,8 @@ fn overlapping_blocks_are_both_named() {
     expect(&[], |scene| tell(scene, 1024, false));
 }
 
-/// A blocking stream waits for the legacy default stream. If the host waits for the blocking
-/// stream, it does not wait for the legacy default stream: seen on an H200, driver 580.
+/// A blocking stream waits for the legacy default stream. A host that waits for the blocking stream
+/// does not wait for the legacy default stream: seen on an H200, driver 580.
 #[test]
 fn blocking_stream_wait_excludes_legacy_stream() {
     let wait = |scene: &Scene, by_event: bool| {

@@ -20,7 +20,7 @@ pub(crate) const PRIORITIES: (c_int, c_int) = (0, -5);
 const MAP_HOST: c_uint = 8;
 /// Version that `cuCtxGetApiVersion` writes under driver 580.
 const API_VERSION: c_uint = 3020;
-/// Limits that the driver knows: `CU_LIMIT_STACK_SIZE` and the ones after it.
+/// Limits that the driver knows: `CU_LIMIT_STACK_SIZE` and the limits after it.
 const LIMITS: std::ops::Range<c_int> = 0..7;
 /// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`, which newer devices lack.
 const UNSUPPORTED_LIMIT: c_int = 3;

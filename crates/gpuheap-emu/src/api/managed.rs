@@ -371,9 +371,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Checks a location for managed memory. It must be the host, a NUMA node of the host, or a
-    /// device that may use the memory at the same time as the host. `here` is the device of the
-    /// call.
+    /// Checks a location for managed memory. The location must be the host, a NUMA node of the
+    /// host, or a device with concurrent managed access. `here` is the device of the call.
     fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUmemLocation> {
         type L = CUmemLocationType;
         // Without concurrent access, memory cannot be moved at all, not even to the host.

@@ -14,7 +14,7 @@ use crate::{Out, Outcome, state::host};
 
 /// Multiple to which the size of small allocations is rounded up, bytes.
 const ALIGN: u64 = 512;
-/// Largest allocation that shares a granule, bytes. Larger ones have granules of their own.
+/// Largest allocation that shares a granule, bytes. Larger allocations do not share granules.
 const SMALL: u64 = 1 << 20;
 /// Alignment of the rows of pitched memory, bytes.
 const PITCH: u64 = 512;

@@ -108,8 +108,8 @@ impl Call<'_> {
             Some(pool) => matches!(pool.memory, PoolMemory::Host(_)),
             None => matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. }),
         };
-        // A device sees memory of a host pool at an address only after it got access to the pool:
-        // measured.
+        // A device sees memory of a host pool at an address only after the pool granted access to
+        // the device: measured.
         let given = |(_, flags): &(i32, i32)| *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
         let unseen = host && pool.is_some_and(|pool| !pool.access.iter().any(given));
         Ok(Some(match attribute {

@@ -245,8 +245,8 @@ impl Call<'_> {
     ) -> Outcome {
         self.vmm_supported()?;
         let location = properties.get()?.location;
-        // If the location is a device, the driver checks this device. It checks no other property:
-        // measured.
+        // If the location is a device, the driver checks this device. The driver checks no other
+        // property: measured.
         if location.kind == CUmemLocationType::DEVICE
             && self.device(location.id).is_ok_and(|device| !device.profile.vmm)
         {
@@ -269,8 +269,8 @@ impl Call<'_> {
         properties.write(found)
     }
 
-    /// Returns the handle of the memory that is mapped at an address, and adds a reference to it:
-    /// measured.
+    /// Returns the handle of the memory that is mapped at an address, and adds a reference to that
+    /// memory: measured.
     pub(crate) fn cuMemRetainAllocationHandle(
         &mut self,
         handle: Out<CUmemGenericAllocationHandle>,

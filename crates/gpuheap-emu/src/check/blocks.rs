@@ -160,8 +160,8 @@ impl Call<'_> {
         checker.streams.get(&stream).map(|(lane, _)| *lane)
     }
 
-    /// Adds a finding if a use of memory violates the rules of blocks. Returns whether it does. The
-    /// call itself continues, as on a real device.
+    /// Checks a use of memory against the rules of blocks. If the use violates them, adds a finding
+    /// and returns true. The call itself continues, as on a real device.
     pub(crate) fn find_block_misuse(&mut self, address: u64, bytes: u64) -> bool {
         let calls = self.state.calls.total;
         let Some(checker) = &self.state.checker else { return false };

@@ -64,7 +64,7 @@ impl Call<'_> {
     }
 
     /// Begins a host's wait for a stream, a query of a stream, or a stream's wait for an event. On
-    /// the legacy default stream, these wait for other streams, as new work does. On another
+    /// the legacy default stream, these calls wait for other streams, as new work does. On another
     /// stream, they do not wait for the legacy default stream: seen on an H200, driver 580.
     pub(crate) fn begin_wait(&mut self, stream: u32) {
         if self.state.streams.at(stream).is_some_and(|found| found.kind == StreamKind::Legacy) {

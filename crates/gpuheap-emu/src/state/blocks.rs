@@ -142,7 +142,7 @@ impl Blocks {
         self.insert(&Arc::new(part));
     }
 
-    /// Marks the live block at `address` as freed, if there is such a block.
+    /// Marks the live block at `address` as freed, if such a block exists.
     pub(crate) fn free(&mut self, address: u64, freed: Freed) {
         let Some(block) = self.live.remove(&address) else { return };
         let block = Arc::new(Block { freed: Some(freed), ..Block::clone(&block) });

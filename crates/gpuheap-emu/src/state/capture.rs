@@ -87,8 +87,8 @@ impl Captures {
         self.modes.get(&thread).copied().unwrap_or(CUstreamCaptureMode::GLOBAL)
     }
 
-    /// Invalidates the captures whose mode forbids calls of `thread` that may disturb them. Returns
-    /// whether there were any.
+    /// Invalidates the captures whose mode forbids disturbing calls of `thread`. Returns whether
+    /// there were such captures.
     pub(crate) fn break_by(&mut self, thread: u64) -> bool {
         let mode = self.mode(thread);
         if mode == CUstreamCaptureMode::RELAXED {
@@ -132,8 +132,8 @@ impl Capture {
 }
 
 /// Returns whether a call invalidates the captures that forbid it. The list contains the calls that
-/// an H200 refused (driver 580). It also contains all copies and fills. The H200 accepted these
-/// during a capture on a stream that does not wait for the legacy default stream.
+/// an H200 refused (driver 580). It also contains all synchronous copies and fills. The H200
+/// accepted these during a capture on a stream that does not wait for the legacy default stream.
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",

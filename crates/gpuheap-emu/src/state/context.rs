@@ -27,9 +27,9 @@ pub(crate) struct Context {
 
 /// Each thread's stack of current contexts, keyed by thread number.
 ///
-/// The emulator's lock protects the stacks. They are not in a thread-local variable, because
-/// destructors of other such variables call the driver when their thread ends. The stack could then
-/// already be destroyed.
+/// The emulator's lock protects the stacks. When a thread ends, destructors of its thread-local
+/// variables may call the driver. A stack in a thread-local variable could then already be
+/// destroyed.
 #[derive(Default)]
 pub(crate) struct Stacks {
     of: FxHashMap<u64, Stack>,

@@ -54,7 +54,7 @@ pub struct Usage {
     pub pools: u64,
     /// Memory of `cuMemCreate`.
     pub vmm: u64,
-    /// Managed memory that the device holds because it lacks concurrent access (see
+    /// Managed memory that the device holds because the device lacks concurrent access (see
     /// [`Profile::concurrent_managed_access`](crate::Profile)).
     pub managed: u64,
     /// Memory that was freed but is not available yet (see

@@ -78,7 +78,7 @@ impl Pages {
         }
     }
 
-    /// Writes a repeated word, starting with its first byte at `at`.
+    /// Fills bytes with a repeated word. The word's first byte is written at `at`.
     pub(crate) fn fill(&mut self, at: u64, length: u64, pattern: [u8; 4]) {
         let word = std::array::from_fn(|i| pattern[(i as u64).wrapping_sub(at) as usize % 4]);
         self.set(at, length, Some(word));

@@ -80,7 +80,7 @@ fn host_pool_memory_is_shared() {
             let memory = if managed { CUmemorytype::DEVICE } else { CUmemorytype::HOST };
             assert_eq!(number(gpu, A::MEMORY_TYPE, pointer), Some(memory.0 as u64));
             assert_eq!(number(gpu, A::IS_MANAGED, pointer), Some(u64::from(managed)));
-            // A device sees memory of a host pool only after it got access.
+            // A device sees memory of a host pool only after the pool granted access to the device.
             let seen = number(gpu, A::DEVICE_POINTER, pointer);
             assert_eq!(seen, managed.then_some(pointer));
             let all = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

@@ -1,5 +1,5 @@
 //! Wrong arguments, and the code that each one gets. The emulator runs without its checks, because
-//! they would report this misuse.
+//! the checks would report this misuse.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};

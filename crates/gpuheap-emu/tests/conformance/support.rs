@@ -38,8 +38,8 @@ pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
     run(true, test);
 }
 
-/// Runs a test of misuse on every driver. The emulator's checks are off, because they would report
-/// the misuse.
+/// Runs a test of misuse on every driver. The emulator's checks are off, because the checks would
+/// report the misuse.
 pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
     run(false, test);
 }
@@ -60,7 +60,7 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
         let ordinal = wanted.strip_prefix("cuda:").expect("GPUHEAP_TEST_DEVICE is cuda:N");
         static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
         let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));
-        // The tests run one at a time, because they compare the device's free memory.
+        // The tests run one at a time, because each test compares the device's free memory.
         let real = real.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // A failed test may have left memory allocated, so the context is reset.
         // SAFETY: no other test runs.
