@@ -256,14 +256,14 @@ pub(crate) trait Managed: Sized + 'static {
     fn tensor(&self) -> &DlTensor;
     fn context(&self) -> *mut c_void;
     fn deleter(&self) -> Option<Deleter<Self>>;
-    /// Flags and major version. `None` for `DLManagedTensor`, which has neither.
+    /// Flags and major version. `None` for `DLManagedTensor`: it has neither.
     fn version(&self) -> Option<(u64, u32)>;
 }
 
 /// The producer's function that releases a managed tensor.
 type Deleter<M> = unsafe extern "C" fn(*mut M);
 
-/// DLPack's struct `DLManagedTensor`, which has no version.
+/// DLPack's struct `DLManagedTensor`, without a version.
 #[repr(C)]
 pub(crate) struct Plain {
     tensor: DlTensor,
@@ -512,7 +512,7 @@ impl<M: Managed> Foreign<M> {
     }
 }
 
-/// A consumed tensor, which [`call`](End::call) releases.
+/// A consumed tensor, to be released by [`call`](End::call).
 pub(crate) struct End<M>(*mut M);
 
 // SAFETY: by the protocol, a deleter may be called on any thread.

@@ -27,8 +27,8 @@ use crate::owner::Owner;
 /// (PyTorch, CuPy, JAX, gpuheap) or `__cuda_array_interface__` (Numba).
 ///
 /// `heap` allocates the results of operations on the array. It must belong to the memory's device.
-/// Without `heap`, the results of a gpuheap array or buffer come from its own heap, and those of
-/// other objects from the default heap. `stream` waits for the library's work, and orders the first
+/// Without `heap`, results for a gpuheap array or buffer come from its own heap. Results for other
+/// objects come from the default heap. `stream` waits for the library's work, and orders the first
 /// use of the array. The library keeps the memory until the array is freed and the work on it has
 /// completed. That free waits for the work.
 ///

@@ -137,7 +137,7 @@ impl Heap {
         self.host(py, MemoryKind::Pinned, nbytes.length())
     }
 
-    /// Allocates managed memory, which both the host and the device can address.
+    /// Allocates managed memory. Both the host and the device can address it.
     fn managed<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Unified, nbytes.length())
     }

@@ -79,7 +79,7 @@ macro_rules! with_size {
 }
 pub(crate) use with_size;
 
-/// Each kind with NumPy's name and class letter. The order is that of [`Kind`].
+/// Each kind with NumPy's name and class letter, in the order of [`Kind`].
 const KINDS: [(Kind, &str, char); 11] = [
     (Kind::Bool, "bool", 'b'),
     (Kind::I8, "int8", 'i'),

@@ -93,7 +93,7 @@ struct Entry {
 /// holds clones of the user's `stream`.
 struct User {
     stream: gpuheap::Stream,
-    /// The object, which may keep the stream alive. `None` for a number.
+    /// The object, if one was passed. It may keep the stream alive. `None` for a number.
     object: Option<Py<PyAny>>,
 }
 

@@ -302,7 +302,7 @@ def test_scope_keeps_inner_scopes_buffer(heap):
 
 
 class Reader:
-    """An array like that of CuPy's `asarray`: an address, and the object that the address was read
+    """An array as CuPy's `asarray` makes it: an address, and the object that the address was read
     from."""
 
     def __init__(self, owner):

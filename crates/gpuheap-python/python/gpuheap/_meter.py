@@ -81,7 +81,7 @@ def meter() -> Meter:
 
 
 def live_bytes() -> int:
-    """Returns the live bytes of the default heap plus those of PyTorch's allocator. Opens no
+    """Returns the live bytes of the default heap and of PyTorch's allocator, added up. Opens no
     device."""
     heap = _heap.peek_default_heap()
     own = heap.stats()["live"] if heap is not None else 0

@@ -14,7 +14,7 @@ own streams are ordered with that stream; order other streams yourself. Memory t
 drops is freed at once, and not at Numba's next cleanup.
 """
 
-# Type checkers confuse the library with this module, which has the same name.
+# Type checkers confuse the library with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ context, and its memory is not valid in another one. `allocator()` then raises a
 `pycuda.autoprimaryctx`.
 """
 
-# Type checkers confuse the library with this module, which has the same name.
+# Type checkers confuse the library with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

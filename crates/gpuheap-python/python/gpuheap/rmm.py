@@ -8,7 +8,7 @@ one to two microseconds, half of it RMM's own call, on one thread at a time. No 
 runs inside RMM's calls, because RMM may hold its own locks.
 """
 
-# Type checkers confuse the library with this module, which has the same name.
+# Type checkers confuse the library with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ memory.", which Accelerate and Lightning recognise. `gpuheap.explain` can read t
 PyTorch before 2.7 have an older C++ interface, and raise a `RuntimeError` with the same text.
 """
 
-# Type checkers confuse the library with this module, which has the same name.
+# Type checkers confuse the library with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

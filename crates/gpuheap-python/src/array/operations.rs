@@ -139,7 +139,7 @@ impl Comparison {
     }
 }
 
-/// The second side of an operation. Its type is that of the first side: the caller checked it.
+/// The second side of an operation. The caller has checked that both sides have the same type.
 pub(crate) enum Side {
     Number(Number),
     Array(Window),
@@ -262,7 +262,7 @@ pub(crate) fn compare(op: Comparison, left: &Window, right: &Side) -> Result<Win
     with_kind!(left.kind, number T => run::<T>(op, left, right))
 }
 
-/// Negates the elements, which are signed.
+/// Negates signed elements.
 pub(crate) fn negated(window: &Window) -> Result<Window, Error> {
     fn run<T: Native + Signed>(window: &Window) -> Result<Window, Error> {
         Window::from_array(window.typed::<T>()?.try_neg()?)

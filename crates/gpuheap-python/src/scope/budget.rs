@@ -113,8 +113,8 @@ fn governing(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Py<Accou
     if heap.exist() { innermost(py, Some(heap)) } else { Ok(None) }
 }
 
-/// Returns whether the innermost frame belongs to a hook, which requests memory for its library. If
-/// C calls the code without any Python frame, returns `false`.
+/// Returns whether the innermost frame belongs to a hook that requests memory for its library. If C
+/// calls the code without any Python frame, returns `false`.
 fn is_for_hook(py: Python<'_>) -> PyResult<bool> {
     let Some(frame) = innermost_frame(py) else { return Ok(false) };
     let globals = frame.getattr(intern!(py, "f_globals"))?;

@@ -233,7 +233,7 @@ unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
         for served in heaps.iter().flatten() {
             if served.addresses.has(address as u64) {
                 if let Ok(stream) = served.stream(stream) {
-                    // PyTorch accepts no error here. An error means a forked child, which frees
+                    // PyTorch accepts no error here. An error means a forked child: a child frees
                     // nothing.
                     let on = stream.as_ref().unwrap_or(&served.owner.default);
                     let _ = served.addresses.use_on(address as u64, on);
