@@ -1,5 +1,5 @@
-// The documentation's examples are tests only with the emulator, on which they run. Without these
-// features, helpers in lower layers are unused.
+// The documentation's examples run on the emulator, so they are tests only with that feature.
+// Without the features named below, helpers in lower layers are unused.
 #![cfg_attr(
     not(all(feature = "arithmetic", feature = "emulator")),
     allow(dead_code, reason = "used by features that are off")
@@ -77,8 +77,8 @@
 //! | [`flush`](Heap::flush) | the host, for frees in flight | from the pools to the driver | device, unified, pinned |
 //! | [`reset`](Device::reset) | the host, for all work | the driver, including live arrays, except arrays of `driver` heaps | all |
 //!
-//! Registered memory has no pool. However a registered array is freed, the host waits for its last
-//! use and then frees the vector. [Wrapped](Target::wrap) memory stays with its owner.
+//! Registered memory has no pool. Whichever way a registered array is freed, the host waits for the
+//! array's last use and then frees the vector. [Wrapped](Target::wrap) memory stays with its owner.
 //!
 //! # Work on arrays
 //!
@@ -126,7 +126,7 @@
 //! Environment variables such as `GPUHEAP_POOL` and `GPUHEAP_MEMORY_LIMIT` set defaults for
 //! builders. `docs/environment.md` lists all of them, with their values.
 
-// Helpers of the tests in `tests/` name the library as they do there.
+// Helpers are shared with the tests in `tests/`, so they name the library `gpuheap` here too.
 #[cfg(all(test, feature = "emulator"))]
 extern crate self as gpuheap;
 
@@ -217,12 +217,12 @@ pub use heap::status::{KindStatus, MemoryStatus};
 pub use heap::usage::Usage;
 pub use kind::MemoryKind;
 pub use measure::ThreadUsage;
-/// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` gives.
+/// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` returns.
 #[cfg(feature = "arrays")]
 pub use ndarray;
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
-/// For the C interface, whose way to measure a section are snapshots.
+/// For the C interface: it measures a section of a program by comparing snapshots.
 #[doc(hidden)]
 pub use track::Snapshot;
 pub use track::{

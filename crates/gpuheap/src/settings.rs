@@ -1,7 +1,7 @@
 //! Settings of the environment: read once, at the first use of a default.
 //!
 //! [`TABLE`] is the only list of the variables. It defines their errors, [`Settings`] and
-//! `docs/environment.md` (a test compares). A builder's settings take precedence.
+//! `docs/environment.md` (a test compares them). A builder's settings take precedence.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -35,7 +35,8 @@ pub(crate) struct Settings {
     /// Memory that may be reserved beyond the peak before free pieces are mapped together, as a
     /// fraction of the peak.
     pub(crate) slack: Option<f64>,
-    /// Number of free blocks that are searched for one that a stream may use at once.
+    /// Number of free blocks that are examined to find a block that a stream may use without
+    /// waiting.
     pub(crate) search_depth: Option<usize>,
     /// Freed memory that the pool of a `driver` heap keeps.
     pub(crate) release_threshold: Option<Size>,
@@ -83,12 +84,12 @@ impl Settings {
 
 impl Device {
     /// Opens the device that `GPUHEAP_DEVICE` names. If the variable is not set, opens the first
-    /// real GPU, or an emulated H200 on a machine without one.
+    /// real GPU, or an emulated H200 on a machine without a GPU.
     ///
     /// A fallback to an emulated device is logged as a warning by crate `log`, with the places that
     /// were searched; [`DeviceInfo::fallback`](crate::DeviceInfo::fallback) keeps the reason. On a
     /// machine with a GPU whose driver does not work, the call fails and does not fall back. Blocks
-    /// as [`open`](Device::open) does.
+    /// while the driver makes the context, like [`open`](Device::open).
     ///
     /// # Errors
     ///
@@ -103,8 +104,8 @@ impl Device {
     }
 }
 
-/// Returns warnings about this process's environment, read at the first call. There is one for each
-/// variable that has the library's prefix but is not a setting: a typo is reported.
+/// Returns warnings about this process's environment, read at the first call. Each variable that
+/// has the library's prefix but is not a setting gets a warning, because it may be a typo.
 pub(crate) fn warnings() -> &'static [String] {
     static WARNINGS: OnceLock<Vec<String>> = OnceLock::new();
     WARNINGS.get_or_init(|| unknown_names(std::env::vars_os()))
@@ -120,7 +121,7 @@ pub(crate) fn warn_once() {
     }
 }
 
-/// Returns a warning for each variable that has the prefix of settings but is not one.
+/// Returns a warning for each variable that has the prefix of settings but is not a setting.
 fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     let is_unknown = |name: &str| {
         name.starts_with("GPUHEAP_")
@@ -137,7 +138,7 @@ fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<S
         )
     };
     let mut warnings: Vec<_> = names.filter(|name| is_unknown(name)).map(warning).collect();
-    // The environment is unordered.
+    // Sorted, because the environment has no order.
     warnings.sort();
     warnings
 }
@@ -182,7 +183,7 @@ struct Setting {
     /// Behavior if the variable is not set.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
     default: &'static str,
-    /// Method of a builder that sets the same and takes precedence.
+    /// Method of a builder that sets the same value and takes precedence over the variable.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
     method: &'static str,
     /// Returns the accepted values.
@@ -436,7 +437,7 @@ mod tests {
         Ok(())
     }
 
-    /// The texts name the emulated devices.
+    /// Needs the emulator, because the texts name emulated devices.
     #[cfg(feature = "emulator")]
     #[test]
     fn invalid_value_error_lists_valid_ones() {

@@ -18,31 +18,33 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 /// The driver's stream is destroyed once no clone is left and no heap needs it for the order of a
 /// free. A stream may therefore be dropped before the blocks that were used on it.
 ///
-/// A foreign stream ([`Device::foreign_stream`]) is never destroyed here.
-/// [`Heap::retire`](crate::Heap::retire) announces its end to a heap, unless the stream is an
-/// [unannounced](Device::unannounced_stream) one. A retired stream [refuses](Stream::is_retired)
-/// all further work. The host and other streams can still wait for its earlier work.
+/// gpuheap never destroys a foreign stream ([`Device::foreign_stream`]).
+/// [`Heap::retire`](crate::Heap::retire) announces the stream's end to a heap, unless the stream is
+/// [unannounced](Device::unannounced_stream). A retired stream [refuses](Stream::is_retired) all
+/// further work. The host and other streams can still wait for its earlier work.
 ///
 /// # A thread's own default stream
 ///
 /// The handle `CU_STREAM_PER_THREAD` (0x2) means another stream on each thread. A `Stream` made of
-/// it is the default stream of the thread that made it, on every thread and after that thread's
-/// end. On other threads, the legacy default stream takes its place: work enqueued there runs after
-/// all earlier work of the thread's stream, and before all its later work. The legacy default
-/// stream also waits for all other streams that were not made as non-blocking, and they for it.
-/// While one of them is capturing a graph, the `Stream` counts as capturing on other threads.
-/// [`raw`](Stream::raw) says which handle the calling thread uses. Heaps over a pool of the driver
+/// this handle always means the default stream of the thread that made the `Stream`, also on other
+/// threads and after that thread's end. On other threads, the legacy default stream replaces it:
+/// work that they enqueue runs after all earlier work of the thread's stream, and before all later
+/// work of that stream. The legacy default stream also waits for all other streams that were not
+/// made as non-blocking, and these streams wait for it. While one of these streams is capturing a
+/// graph, the `Stream` counts as capturing on other threads. [`raw`](Stream::raw) returns the
+/// handle that the calling thread uses. Heaps over a pool of the driver
 /// ([`PoolKind::Driver`](crate::PoolKind::Driver)) refuse the stream. Arrays of such a heap may be
 /// used on it, and are freed on the stream that they were allocated on.
 ///
 /// # A stream that is first seen in a capture
 ///
 /// The driver returns no id of a stream that is capturing a graph. A `Stream` made of such a handle
-/// is identified by that capture. Memory that is freed on it is reused within the capture. After
-/// the capture, heaps keep that memory for the graph, until the graph, its executable graphs and
-/// their launches have ended. Memory that is freed after the capture is freed on the stream as it
-/// is then. The `Stream` may be used after the capture too, but each use queries the driver, so
-/// make a new one. Heaps over a pool of the driver refuse it while it captures.
+/// is identified by that capture. Memory that is freed on such a stream is reused within the
+/// capture. After the capture, heaps keep that memory for the graph, until the graph, its
+/// executable graphs and their launches have ended. Memory that is freed after the capture is freed
+/// in the order of the stream itself. The `Stream` may be used after the capture too, but each use
+/// queries the driver, so make a new `Stream` instead. Heaps over a pool of the driver refuse the
+/// stream while it captures.
 #[derive(Clone)]
 pub struct Stream {
     /// Held by the program's clones but not by heaps, so that a heap notices the drop of the last
@@ -79,9 +81,9 @@ struct DriverStream {
 /// State of a retired stream that can be waited for.
 #[derive(Clone)]
 enum Retired {
-    /// An event after all its work.
+    /// An event after all work of the stream.
     At(Arc<Event>),
-    /// Nothing to wait for: all its work has completed.
+    /// Nothing to wait for: all work of the stream has completed.
     Completed,
     /// No known state: the stream may have ended before an event was recorded.
     Unknown,
@@ -93,15 +95,15 @@ type Alive<'a> = Option<RwLockReadGuard<'a, Option<Retired>>>;
 /// Owner of a stream: the code that ends it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamOrigin {
-    /// This library, with the last reference.
+    /// This library ends the stream with the last reference.
     Owned,
-    /// The driver: a default stream. It never ends.
+    /// The driver owns the stream: a default stream, which never ends.
     Default,
-    /// Its creator, who announces its end.
+    /// Other code ends the stream, and announces the end.
     Foreign,
-    /// Its creator, without announcement.
+    /// Other code ends the stream without announcement.
     Unannounced,
-    /// Its creator. This object represents the stream during one call of the heap.
+    /// Other code ends the stream. This object represents the stream during one call of the heap.
     Passing,
 }
 
@@ -187,9 +189,10 @@ impl Device {
     }
 
     /// Wraps a foreign stream, given by the driver's handle (`CUstream` and `cudaStream_t` are the
-    /// same). The stream is not destroyed here. The handle 0 is the legacy default stream. The
-    /// handle `CU_STREAM_PER_THREAD` (0x2) is the calling thread's own default stream, for which
-    /// [`Stream`] has a chapter. Heaps notice its end by themselves.
+    /// same). gpuheap does not destroy the stream. The handle 0 is the legacy default stream. The
+    /// handle `CU_STREAM_PER_THREAD` (0x2) is the calling thread's [own default
+    /// stream](Stream#a-threads-own-default-stream). Heaps notice the end of that stream by
+    /// themselves.
     ///
     /// # Safety
     ///
@@ -198,37 +201,39 @@ impl Device {
     /// by [`retire`](crate::Heap::retire). If the result is used without a heap, the stream stays
     /// alive until the last use of the result and its clones.
     ///
-    /// If a stream ends before a heap is notified, the next call with that heap, its blocks or its
-    /// arrays is [`retire_all`](crate::Heap::retire_all).
+    /// If a stream ends before a heap is notified, the first call afterwards with that heap, its
+    /// blocks or its arrays is [`retire_all`](crate::Heap::retire_all).
     ///
-    /// After a heap was notified, the handle is used for no more work on memory that was allocated
-    /// before, unless that memory is freed on another stream after the work. The end of a thread's
-    /// own default stream is the destruction of the thread's thread-local variables.
+    /// After a heap was notified, the handle is not used for further work on memory that the heap
+    /// had allocated before. The exception is memory that is freed on another stream after that
+    /// work. The end of a thread's own default stream is the destruction of the thread's
+    /// thread-local variables.
     ///
-    /// Any use of the handle of a stream that ended without notice is undefined behavior, also a
-    /// use by a heap. The driver may crash. If the driver has given the handle to a new stream,
+    /// Any use of the handle of a stream that ended without notice is undefined behavior, even if a
+    /// heap uses it. The driver may crash. If the driver has given the handle to a new stream,
     /// memory is reused on that stream while work of the old one still runs.
     ///
     /// # Errors
     ///
-    /// The stream is of another context than the device's primary one; its capture of a graph was
-    /// invalidated; `raw` is the legacy default stream, and a stream is capturing that it would
-    /// have to wait for; `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver error.
+    /// The stream belongs to another context than the device's primary context; its capture of a
+    /// graph was invalidated; `raw` is the legacy default stream, and would have to wait for a
+    /// stream that is capturing; `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver
+    /// error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: `Stream::foreign` requires of a foreign stream the same as this function.
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Foreign) }
     }
 
     /// Wraps a foreign stream that ends without announcement, for hooks that are not notified of
-    /// its end. Each free on the stream records an event, so that heaps no longer need the stream
-    /// once all its memory is freed. [`Heap::retire`](crate::Heap::retire), even after the stream's
-    /// end, frees the state that heaps keep for it.
+    /// the stream's end. Each free on the stream records an event, so that heaps no longer need the
+    /// stream once all its memory is freed. [`Heap::retire`](crate::Heap::retire), even after the
+    /// stream's end, frees the state that heaps keep for it.
     ///
     /// Such a free queries whether the stream is capturing a graph, and records the event (140 ns
-    /// on an H200). A heap keeps at most 32 events of a stream and reuses them. With that many,
-    /// each free also queries older ones (130 ns a query, one or two of them). If the device has
-    /// reached none of them, the newest event is recorded again. A request for a block that was
-    /// freed early then waits for the later frees too.
+    /// on an H200). A heap keeps at most 32 events of a stream and reuses them. Once a stream has
+    /// 32 events, each free also queries one or two of the older events (130 ns a query). If the
+    /// device has reached none of the queried events, the newest event is recorded again. A request
+    /// for a block that was freed early then waits for the later frees too.
     ///
     /// # Safety
     ///
@@ -236,8 +241,8 @@ impl Device {
     ///
     /// * while clones of the result are used and not [retired](Stream::is_retired), and while
     ///   arrays live whose last use was on it;
-    /// * when a block that was allocated on it is freed, unless by
-    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) on another stream;
+    /// * when a block that was allocated on it is freed, unless
+    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) frees the block on another stream;
     /// * if it is [capturing](Stream#a-stream-that-is-first-seen-in-a-capture) a graph, until the
     ///   capture ends.
     ///
@@ -269,8 +274,8 @@ impl Stream {
 
     /// # Safety
     ///
-    /// The requirements of [`Device::foreign_stream`], or of [`Device::unannounced_stream`], by
-    /// `origin`.
+    /// The requirements of [`Device::foreign_stream`] or of [`Device::unannounced_stream`],
+    /// depending on `origin`.
     unsafe fn foreign(
         context: Arc<Context>,
         raw: CUstream,
@@ -305,7 +310,7 @@ impl Stream {
         let (mut id, mut capture) = (0, None);
         {
             let _current = handle.context.enter_aside()?;
-            // Querying its id would break the capture (H200, driver 580).
+            // Querying the stream's id would break the capture (H200, driver 580).
             if handle.context.is_capturing_inside(raw)? {
                 capture = Some(handle.find_capture(StreamHandle(raw.0))?);
             } else {
@@ -395,13 +400,14 @@ impl Stream {
         unsafe { Stream::foreign(context.clone(), raw, StreamOrigin::Passing) }.map(Some)
     }
 
-    /// Returns the driver's handle by which the calling thread enqueues work in this stream's
+    /// Returns the driver's handle with which the calling thread enqueues work in this stream's
     /// order.
     ///
-    /// It is the same on every thread, except for a thread's own default stream. For that one it is
-    /// `CU_STREAM_PER_THREAD` on its thread. On all others it is the legacy default stream, whose
-    /// work [is ordered](Stream#a-threads-own-default-stream) with the stream's. So use the handle
-    /// on the thread that requested it.
+    /// The handle is the same on every thread, except for a thread's own default stream. For such a
+    /// stream, the handle is `CU_STREAM_PER_THREAD` on the owning thread. On all other threads, it
+    /// is the legacy default stream. Work there [is ordered](Stream#a-threads-own-default-stream)
+    /// with the work of the owning thread's stream. Use the handle only on the thread that called
+    /// this method.
     #[inline]
     pub fn raw(&self) -> CUstream {
         self.handle().raw_here()
@@ -434,8 +440,8 @@ impl Stream {
         }
         if alive.is_some() || self.handle().thread.is_some() {
             // The wait is for an event, because a foreign stream may end meanwhile. For a thread's
-            // own default stream, only an event covers the work that it waits for on the legacy
-            // one.
+            // own default stream, only an event covers the work that the stream waits for on the
+            // legacy default stream.
             let event = self.handle().record(false)?;
             drop(alive);
             event.synchronize()?;
@@ -445,8 +451,8 @@ impl Stream {
         let moment = self.context().moments.begin();
         {
             let _current = self.context().enter()?;
-            // SAFETY: `self` keeps a stream of this library alive, and others took the branch
-            // above.
+            // SAFETY: `self` keeps a stream of this library alive, and other streams took the
+            // branch above.
             let waited = unsafe { self.context().driver().cuStreamSynchronize(self.raw()) };
             check("cuStreamSynchronize", waited)?;
         }
@@ -468,8 +474,8 @@ impl Stream {
             Err(end) => return self.final_event(end)?.map_or(Ok(true), |event| event.is_done()),
         };
         let raw = match self.handle().thread {
-            // A query of the stream does not cover the work that it waits for on the legacy default
-            // stream.
+            // A query of the thread's stream does not cover the work that the stream waits for on
+            // the legacy default stream.
             Some(_) => CUstream::LEGACY,
             None => self.handle().raw,
         };
@@ -501,15 +507,16 @@ impl Stream {
         self.handle().is_retired()
     }
 
-    /// Returns `true` if there are clones of this object: in the program's hands, or in arrays that
-    /// were last used on the stream.
+    /// Returns `true` if this object has clones: in the program, or in arrays that were last used
+    /// on the stream.
     pub fn has_clones(&self) -> bool {
         Arc::strong_count(&self.inner) > 1
     }
 
-    /// Returns another object of the same stream. [`has_clones`](Stream::has_clones) counts the
-    /// clones of each object apart, and a [retirement](Stream::is_retired) is of both. The result
-    /// for a stream that this library owns is a clone: such a stream ends with its last clone.
+    /// Returns another object for the same stream. [`has_clones`](Stream::has_clones) counts the
+    /// clones of each object separately. A [retirement](Stream::is_retired) applies to both
+    /// objects. If this library owns the stream, the result is a clone, because such a stream ends
+    /// with its last clone.
     pub fn counted_apart(&self) -> Stream {
         let InUse { handle, owner } = &*self.inner;
         if handle.origin == StreamOrigin::Owned {
@@ -519,8 +526,8 @@ impl Stream {
     }
 
     /// Returns `true` if the stream is capturing a graph: enqueued work is recorded and does not
-    /// run. It is also `true` for the legacy default stream while a stream is capturing that it
-    /// would have to wait for. It is `false` for a [retired](Stream::is_retired) stream.
+    /// run. For the legacy default stream, it is also `true` while another stream that it would
+    /// have to wait for is capturing. For a [retired](Stream::is_retired) stream, it is `false`.
     ///
     /// # Errors
     ///
@@ -612,12 +619,12 @@ impl Stream {
         let working = self.context().gate.work()?;
         let alive = self.accept_work()?;
         let current = self.context().enter()?;
-        // Fields end in the order of their declaration, variables in the opposite one.
+        // Fields are dropped in the order of their declaration, variables in the opposite order.
         Ok((current, alive, working))
     }
 
     /// Makes all work that is enqueued from now on wait for the work enqueued on `other` so far.
-    /// Either both streams or neither are part of a capture.
+    /// Either both streams are part of a capture, or neither is.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
         if let Err(end) = other.begin_use()? {
             let Some(event) = other.final_event(end)? else { return Ok(()) };
@@ -641,8 +648,8 @@ impl Stream {
         if self.is_capturing()? { Err(SourceError::Capturing.into()) } else { Ok(()) }
     }
 
-    /// Makes a foreign stream refuse all further work. An event is recorded after its earlier work.
-    /// The handle of an unannounced stream is not used, because the stream may have ended.
+    /// Makes a foreign stream refuse all further work. Records an event after the stream's earlier
+    /// work. The handle of an unannounced stream is not used, because the stream may have ended.
     pub(crate) fn retire(&self) -> Result<(), Error> {
         let handle = &self.inner.handle;
         handle.context.check_alive()?;
@@ -677,7 +684,8 @@ impl Stream {
         if !self.is_foreign() {
             return Ok(Ok(None));
         }
-        // Before the lock is taken: in a forked child, a thread of the parent may have held it.
+        // Checked before the lock is taken: in a forked child, a thread of the parent may have held
+        // that lock.
         self.context().check_alive()?;
         let retired = self.handle().retired.read().unwrap_or_else(PoisonError::into_inner);
         Ok(match &*retired {
@@ -780,7 +788,8 @@ impl DriverStream {
         }
     }
 
-    /// Returns the stream within the capture that it is part of. The context is entered.
+    /// Returns the stream within the capture that it is part of. The caller has entered the
+    /// context.
     fn find_capture(&self, stored: StreamHandle) -> Result<Arc<CaptureStream>, Error> {
         let Context { captures, moments, .. } = &*self.context;
         let named = captures.stream(self.context.driver(), moments, self.raw, stored)?;
