@@ -68,9 +68,10 @@ pub(crate) fn time(
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number = number.parse::<f64>();
+    let unit = if unit.trim() == "µs" { "us" } else { unit.trim() };
     let units = UNITS.iter().skip_while(|(unit, _)| *unit != shortest);
-    let factor = units.clone().find(|(name, _)| *name == unit.trim());
-    let reason = match (unit.trim(), number, factor) {
+    let factor = units.clone().find(|(name, _)| *name == unit);
+    let reason = match (unit, number, factor) {
         ("", ..) => "it has no unit",
         (_, Err(_), _) => "it does not start with a number",
         (_, _, None) => "it has an unknown unit",
@@ -95,6 +96,7 @@ mod tests {
         for (text, nanoseconds) in [
             ("2ms", 2_000_000),
             ("100us", 100_000),
+            ("100µs", 100_000),
             ("1.5s", 1_500_000_000),
             ("1 min", 60_000_000_000),
         ] {

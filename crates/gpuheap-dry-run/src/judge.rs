@@ -99,7 +99,7 @@ pub(crate) fn judge(
                 let _ = fs::remove_file(file);
             }
             verdict.notes.push(format!(
-                "{}: not written, because nothing was recording: a trace comes from PyTorch's \
+                "{}: not written, because nothing was recorded: a trace comes from PyTorch's \
                  allocator",
                 file.display()
             ));

@@ -1,6 +1,7 @@
 //! Allocations and frees of the program, served by a heap.
 
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,7 +51,9 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
         Order::Stream(stream) => (devices::heap_of_stream(stream)?, stream),
     };
     let is_plain = order.is_plain();
-    let address = match served.allocate(bytes as u64, stream, is_plain, pointer) {
+    let allocate = || served.allocate(bytes as u64, stream, is_plain, pointer);
+    // If the heap panics, which is a bug, the driver serves the call.
+    let address = match catch_unwind(AssertUnwindSafe(allocate)).ok()? {
         Ok(address) => address,
         Err(failure) if is_out_of_memory(&failure, bytes, served) => {
             counts::count_refused_request(&failure);

@@ -5,6 +5,7 @@ import array
 import pytest
 
 import gpuheap
+from gpuheap import _batches
 
 
 @pytest.fixture
@@ -119,3 +120,20 @@ def test_left_loop_frees_its_batch(small):
     for _ in gpuheap.batches([array.array("b", [1])], heap=small):
         break
     assert small.stats()["live"] == 0
+
+
+def test_interrupted_rows_come_again(small, monkeypatch):
+    batches = gpuheap.batches(bytes(8), heap=small)
+    batches._source.chunk = 2
+    next(batches)
+    upload = _batches.adapt_noting
+
+    def interrupted(*_):
+        monkeypatch.setattr(_batches, "adapt_noting", upload)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_batches, "adapt_noting", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    next(batches)
+    assert batches.rows == range(2, 4)

@@ -110,7 +110,6 @@ _MODULES = {
         "Heap",
         "Leaks",
         "Line",
-        "Meter",
         "Released",
         "Status",
         "default_heap",

@@ -105,6 +105,9 @@ class Batches(Iterator[Any]):
                 batch, self._current = adapt_noting(self._heap, piece, self._narrow)
             except OutOfMemory as error:
                 self._source.split(error)
+            except BaseException:
+                self._source.put_back()
+                raise
             else:
                 return batch
 
@@ -135,6 +138,9 @@ class _Items:
 
     def split(self, error: OutOfMemory) -> None:
         raise error
+
+    def put_back(self) -> None:
+        """Does nothing: an iterator cannot give an item twice."""
 
     def halve(self) -> None:
         raise ValueError("an item cannot be halved; pass smaller items")
@@ -182,6 +188,10 @@ class _Rows:
             error.add_note(f"row {self.rows.start} does not fit by itself")
             raise error
         self._begun, self.chunk = self.rows.start, len(self.rows) // 2
+
+    def put_back(self) -> None:
+        """Continues with the same rows, for an upload that was interrupted."""
+        self._begun = self.rows.start
 
     def halve(self) -> None:
         if len(self.rows) <= 1:

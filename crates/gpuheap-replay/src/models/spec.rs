@@ -96,7 +96,10 @@ fn sizes(model: &str, settings: &str, names: &[&str]) -> Result<Vec<Option<u64>>
         let Some(at) = names.iter().position(|known| *known == name.trim()) else {
             return Err(SettingError::unknown(&format!("{model} has no setting"), name, names));
         };
+        // A size of nothing, with or without a unit, is a setting too.
+        let is_zero = value.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic()) == "0";
         values[at] = Some(match (value.trim().parse(), Size::parse(value)) {
+            _ if is_zero => 0,
             (Ok(bytes), _) | (_, Ok(Size::Bytes(bytes))) => bytes,
             _ => {
                 let name = names[at];
@@ -125,6 +128,7 @@ mod tests {
         }
         let model = build("torch:max_split_size_mb:64", DEVICE).unwrap();
         assert_eq!(model.name(), "torch:max_split_size_mb:64");
+        build("rmm:pool:initial_pool_size:0MiB", DEVICE).unwrap();
         let half = build("rmm:pool", DEVICE).unwrap();
         assert_eq!(half.figures().reserved, DEVICE / 2);
     }

@@ -330,9 +330,11 @@ impl<T: Element, D: Dimension> Batches<Ahead<Rows<'_, T, D>>> {
                 "there is no batch to give back; call halve while working on one".to_owned(),
             ));
         }
+        let start = self.rows.start;
         self.uploads.source.halve(self.rows.clone())?;
         self.uploads.ready.clear();
         self.end_turn();
+        self.rows = start..start;
         Ok(())
     }
 }
