@@ -50,7 +50,7 @@
 //! # Element types
 //!
 //! `adapt` never changes the type of elements. [`Target::cu`] converts numbers to `f32`;
-//! [`Target::narrow`] converts 64-bit floats alone:
+//! [`Target::narrow`] converts only 64-bit floats:
 //!
 //! | elements | `adapt` | `narrow` | `cu` |
 //! |---|---|---|---|
@@ -112,7 +112,7 @@ use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Targe
 ///     None,
 ///     Kernel { taps: A, gain: f32 },
 ///     Chain(Vec<Filter<A>>),
-///     Named(A, #[adapt(same)] &'static str), // cloned, whatever it is
+///     Named(A, #[adapt(same)] &'static str), // cloned, whatever its type
 /// }
 ///
 /// # fn main() -> Result<(), gpuheap::Error> {

@@ -12,9 +12,9 @@
 //! let a = target.array(&array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]])?;
 //! let b = target.array(&[10.0, 20.0, 30.0])?;
 //!
-//! let c = ((&a * 2.0)? + &b)?; // a new array, then the same memory again
+//! let c = ((&a * 2.0)? + &b)?; // `*` makes an array, `+` reuses it
 //! assert_eq!(c.to_ndarray()?, array![[12.0, 24.0, 36.0], [18.0, 30.0, 42.0]]);
-//! let centred = (&c - c.mean_axis(0)?)?; // means of columns, from each row
+//! let centred = (&c - c.mean_axis(0)?)?; // subtracts each column's mean
 //! assert_eq!(centred.copy_slice(s![.., 0])?.to_vec()?, [-3.0, 3.0]);
 //! assert_eq!(centred.greater(0.0)?.sum()?, 3);
 //! assert_eq!(centred.cast::<i8>()?.max()?, 3);
@@ -81,9 +81,9 @@
 //! | `cast` | as Rust's `as`: to integers it saturates, and NaN becomes 0; between integers it wraps; to floats it rounds to the nearest; to `bool`, all but 0 is `true` |
 //! | comparisons | as in Rust: false with a NaN, except `not_equal`; `-0.0` equals `0.0` |
 //! | `min`, `max` | NaN, if an element is NaN; `-0.0` is less than `0.0`; an error for an empty array |
-//! | `sum` | of integers an `i64` or `u64`, wrapping; of `f32` an `f32` and of `f64` an `f64`, added in `f64` in an order that depends on the shape alone, and rounded at the end; 0 for an empty array |
-//! | `mean` | of `f32` an `f32`, of others an `f64`: each element as `f64`, added, divided by their number, then rounded; an error for an empty array |
-//! | sums by key | of floats in `f64`, in any order: the last bits may differ from run to run |
+//! | `sum` | integers give an `i64` or `u64`, wrapping; `f32` gives an `f32` and `f64` an `f64`, added in `f64` in an order that depends on the shape alone, and rounded at the end; 0 for an empty array |
+//! | `mean` | `f32` gives an `f32`, other types an `f64`; elements are converted to `f64` and added, the sum is divided by their number, then rounded; an error for an empty array |
+//! | sums by key | floats are added in `f64`, in any order: the last bits may differ from run to run |
 //!
 //! # Kernels
 //!

@@ -16,11 +16,11 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Diagonal<A>(pub A);
 
-/// A matrix with zeros below its diagonal. The stored elements there are ignored.
+/// A matrix with zeros below its diagonal. Stored elements below the diagonal are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpperTriangular<A>(pub A);
 
-/// A matrix with zeros above its diagonal. The stored elements there are ignored.
+/// A matrix with zeros above its diagonal. Stored elements above the diagonal are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerTriangular<A>(pub A);
 

@@ -71,7 +71,7 @@ pub type DeviceViewMut<'a, T, D = Ix1> = ArrayBase<ViewMut<'a>, T, D>;
 /// | [`DeviceArray`] | [`Owned`] | freed when it is dropped |
 /// | [`SharedArray`] | [`Shared`] | freed with the last handle, or early |
 /// | [`DeviceView`] | [`View`] | borrowed |
-/// | [`DeviceViewMut`] | [`ViewMut`] | borrowed, alone |
+/// | [`DeviceViewMut`] | [`ViewMut`] | borrowed exclusively |
 ///
 /// # Layout
 ///

@@ -35,7 +35,7 @@ impl Heap {
     ///     std::mem::forget(target.zeroed::<f32, _>(1000)?);
     ///     Ok(scope.keep(target.array(&[1.0, 2.0])?))
     /// });
-    /// let kept = result?; // the closure's result: its `?` ends the closure alone
+    /// let kept = result?; // a `?` in the closure returns from the closure only
     /// assert_eq!((report.freed, report.freed_bytes, report.kept.len()), (1, 4000, 1));
     /// assert_eq!(kept.to_vec()?, [1.0, 2.0]);
     /// # Ok(()) }

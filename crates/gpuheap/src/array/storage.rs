@@ -90,8 +90,8 @@ pub(super) enum Place {
     Nowhere,
 }
 
-/// Alignment, in bytes, of staged arrays. It is the driver's own alignment, which kernels with wide
-/// loads rely on.
+/// Alignment, in bytes, of staged arrays. The driver aligns its own allocations to it, and kernels
+/// with wide loads rely on that.
 pub(crate) const STAGED_ALIGN: u64 = 256;
 
 /// Remaining work for memory that was marked as freed.
@@ -416,7 +416,7 @@ impl Storage {
             let Some(rest) = rest.take() else { return };
             (rest, state.ending())
         };
-        // A destructor reports and continues: the heap counts the failure.
+        // A destructor cannot return the error: the heap counts the failure.
         let _ = self.give_back(*rest, ending);
     }
 
@@ -704,7 +704,7 @@ impl Drop for Storage {
             // The program may have retired a foreign stream through another object for the same
             // stream.
             let home = self.home.is_foreign().then_some(&self.home);
-            // A destructor reports and continues: the heap counts the failure. In a forked child,
+            // A destructor cannot return the error: the heap counts the failure. In a forked child,
             // `free` does nothing.
             let _ = self.heap.free(self.kind, lease, home, self.zero_on_free);
             return;
@@ -719,7 +719,7 @@ impl Drop for Storage {
             return;
         }
         let ending = state.ending();
-        // A destructor reports and continues: the heap counts the failure.
+        // A destructor cannot return the error: the heap counts the failure.
         let _ = self.give_back(memory, ending);
     }
 }

@@ -12,7 +12,7 @@ use crate::stream::Stream;
 /// An uploaded batch with its rows, or the error of its upload.
 pub(super) type Uploaded<V> = (Range<usize>, Result<Batch<V>, Error>);
 
-/// Uploader of [`Batches`](crate::Batches): [`Ahead`], or a thread of its own.
+/// Uploader of [`Batches`](crate::Batches): [`Ahead`], or a second thread.
 pub trait Uploads {
     /// The batch on the device.
     type Batch;

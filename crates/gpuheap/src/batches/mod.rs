@@ -133,7 +133,7 @@ impl Device {
 /// let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
 /// let mut batches = target.batches([[1_i32, 2], [3, 4], [5, 6]]);
 /// let first = batches.next().unwrap()?;
-/// let copy = first.copy()?; // made of a batch: not freed with it
+/// let copy = first.copy()?; // not freed with the batch
 /// let second = batches.next().unwrap()?;
 /// let second = batches.keep(second); // moved out of its turn
 /// let third = batches.next().unwrap()?;
@@ -310,7 +310,7 @@ impl<T: Element, D: Dimension> Batches<Ahead<Rows<'_, T, D>>> {
     /// let mut batches = heap.target()?.batches_by_memory(&data, 1.0)?;
     /// while let Some(batch) = batches.next() {
     ///     let work = |batch: &gpuheap::DeviceArray<u8>| -> Result<(), gpuheap::Error> {
-    ///         let four = [(); 4].map(|()| batch.copy()); // more than there is
+    ///         let four = [(); 4].map(|()| batch.copy()); // more than the limit
     ///         four.into_iter().try_for_each(|copy| copy.map(drop))
     ///     };
     ///     match work(&batch?) {

@@ -103,7 +103,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A destructor reports and continues: the heap counts frees that failed.
+        // A destructor cannot return the error: the heap counts frees that failed.
         let _ = self.scope.state().end();
         self.held.clear();
     }

@@ -324,7 +324,7 @@ fn peer_reset_leaves_other_device() {
             array.device_ptr(&stream).unwrap();
         }
         vector.device_ptr(&stream).unwrap();
-        // SAFETY: nothing else uses the device, and nothing of it is borrowed.
+        // SAFETY: nothing else uses the device, and no memory of it is borrowed.
         unsafe { far.reset() }.unwrap();
         assert_eq!(a.to_vec().unwrap(), [7; 1000]);
         a.device_ptr(target.stream()).unwrap();

@@ -297,7 +297,7 @@ fn each_cause_shows_evidence_and_remedy() {
     let stream = device.stream().unwrap();
     let mut address = 0;
     let hogged = device.with_current(|driver| {
-        // SAFETY: the pointer is valid for the call; the memory goes with the device.
+        // SAFETY: the pointer is valid for the call; the device frees the memory at its end.
         unsafe { driver.cuMemAlloc_v2(&mut address, 3000 << 20) }
     });
     check("cuMemAlloc_v2", hogged.unwrap()).unwrap();

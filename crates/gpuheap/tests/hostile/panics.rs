@@ -102,7 +102,7 @@ fn in_retried_calls() {
                 let _block = heap.allocate(1000, &stream);
                 if calls.get() > nth { panic_any(PLANNED) } else { Err(Lie(true, Some(nth))) }
             };
-            // The work may make fewer calls than the planned panic needs.
+            // If `retry` makes fewer calls, the planned panic does not happen.
             let done = catch_unwind(AssertUnwindSafe(|| heap.retry(call)));
             assert!(done.is_err() || calls.get() <= nth, "{pool}: {nth}");
         }

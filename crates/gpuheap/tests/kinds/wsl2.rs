@@ -1,5 +1,5 @@
-//! Unified memory on devices whose memory the host and the device must not access at once. The
-//! tests run only on the emulator's profile of such a device.
+//! Unified memory on devices where the host and the device must not access such memory at the same
+//! time. The tests run only on the emulator's profile of such a device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -129,7 +129,7 @@ fn raw_blocks_zero_after_stream_end() {
             let other = device.stream().unwrap();
             let stream = device.stream().unwrap();
             let rest = heap.allocate(PAST_SPARE, &other).unwrap();
-            // The simple pool rounds nothing up, so it returns the block at its full size.
+            // The simple pool rounds nothing up, so it uses this larger block for the next request.
             drop(heap.allocate(BLOCK as u64, &stream).unwrap());
             let block = heap.allocate(PART as u64, &stream).unwrap();
             let (address, bytes) = (block.address(), block.block_bytes());

@@ -215,7 +215,7 @@ fn logger_may_reset_during_close() {
         listen(move |_, _, text| {
             if text.starts_with("closed") {
                 *counted.borrow_mut() += 1;
-                // SAFETY: nothing of the device is used by its address, and by no other thread.
+                // SAFETY: no memory is used by its address, and no other thread uses the device.
                 drop(unsafe { own.clone().reset() }.unwrap());
             }
         });
