@@ -51,8 +51,9 @@ pub(crate) trait Lent: Send + Sync {
     fn is_read_only(&self) -> bool;
 }
 
-/// Memory of all heaps that was handed to other libraries, keyed by address. A library may hand
-/// that memory back to gpuheap without ordering its work after gpuheap's work.
+/// Memory of all heaps that was handed to other libraries, keyed by address. A library may hand the
+/// memory back to gpuheap. That use is not ordered after work that gpuheap enqueued in the
+/// meantime.
 pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
 /// Memory that was handed to other libraries.

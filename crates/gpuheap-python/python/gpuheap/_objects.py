@@ -59,7 +59,8 @@ def memory_objects() -> list[Any]:
         # The collector does not track a buffer, because a buffer refers to no other object.
         # Examines the objects that the chunk refers to as well.
         look.at(gc.get_referents(*chunk))
-    # These lists contain dictionaries of frames' locals, and would keep the locals alive.
+    # These lists refer to the dictionaries of frames' locals. `local_values` below empties such a
+    # dictionary only if no other object refers to it.
     del everything, chunk
     for _, frame in _frames.running_frames():
         look.at(_frames.local_values(frame))

@@ -54,8 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.pluginmanager.register(_measuring(), "gpuheap-measuring")
     except TypeError:
-        # Older versions have no hooks with `wrapper`. Runs without options or markers of gpuheap do
-        # not need one.
+        # Pluggy before 1.2 has no hooks with `wrapper`. With it, only the tests that would be
+        # measured fail.
         config.pluginmanager.register(_TooOld(), "gpuheap-measuring")
     if config.getoption("gpuheap") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Summary(), "gpuheap-summary")

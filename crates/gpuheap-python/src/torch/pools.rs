@@ -72,7 +72,7 @@ impl Pools {
             state.begun += 1;
             state.pools.entry(id).or_default().uses += 1;
         }
-        // Makes the stream now, because none can be made while PyTorch's stream captures.
+        // Makes the stream now, before PyTorch's stream starts to capture.
         self.stream().map(drop)
     }
 
