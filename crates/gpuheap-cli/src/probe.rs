@@ -40,7 +40,8 @@ fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
     vec![text(program.as_os_str()), NAME.to_owned()]
 }
 
-/// Probes every device that CUDA shows, and writes a line when a probe begins and when it is done.
+/// Probes every device that CUDA shows. Writes a line when a probe begins, and a line when the
+/// probe is done.
 ///
 /// # Errors
 ///

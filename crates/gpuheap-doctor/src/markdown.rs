@@ -1,4 +1,4 @@
-//! Report to paste into an issue: Markdown without names of people, paths and machines.
+//! Report in Markdown to paste into an issue. It contains no names of people, folders or hosts.
 
 use gpuheap_text::{Amount, age, line, mib};
 

@@ -15,8 +15,8 @@ const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// First branch of drivers with checkpoints of other processes.
 const FIRST_DRIVER: u32 = 570;
 
-/// A process that can be paused or is paused, with its device memory. The caller keeps this record
-/// until the resume, because the driver does not report the memory of a paused process.
+/// Record of a process that can be paused or is paused, with its device memory. The caller keeps
+/// this record until the resume, because the driver does not report the memory of a paused process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     schema: u32,
@@ -50,7 +50,7 @@ pub trait Checkpoints {
     /// Returns the driver's error.
     fn state(&self, pid: u32) -> Result<CUprocessState, DriverError>;
 
-    /// Makes the process's calls of CUDA wait.
+    /// Locks the process: its calls of CUDA wait until it is unlocked.
     ///
     /// # Errors
     ///

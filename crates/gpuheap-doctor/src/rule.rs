@@ -27,7 +27,7 @@ pub struct Rule {
 pub enum Severity {
     /// Memory is lost, or the device cannot be used.
     Fail,
-    /// Memory is held that may be recoverable, or that a later request will lack.
+    /// A process holds memory that may be recoverable, or that a later request will lack.
     Warning,
     /// A fact explains a figure. Shown on request.
     Info,

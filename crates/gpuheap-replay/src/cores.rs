@@ -1,4 +1,4 @@
-//! Work on all cores.
+//! Runs tasks on all cores.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};

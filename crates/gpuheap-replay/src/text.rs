@@ -5,7 +5,7 @@ pub(crate) use gpuheap_text::{Amount, count, grouped, line, wrap};
 /// Width of a terminal, in columns.
 pub const WIDTH: usize = 80;
 
-/// Adds words, in lines of the terminal's width. A longer word has a line of its own.
+/// Adds words, in lines of the terminal's width. A longer word has a separate line.
 pub fn paragraph(text: &mut String, words: &str) {
     hanging(text, "", "", words);
 }

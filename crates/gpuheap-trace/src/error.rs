@@ -10,8 +10,8 @@ pub(crate) const RECORDING: &str = "record PyTorch with \
 
 /// Error of a file that could not be read or written.
 ///
-/// [`Display`](fmt::Display) gives one line: the file, the place in it, the problem, and what to
-/// do. Text from the file is quoted, escaped and cut short.
+/// [`Display`](fmt::Display) gives one line: the file, the place in the file, the problem, and the
+/// remedy. Text from the file is quoted, escaped and cut short.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 

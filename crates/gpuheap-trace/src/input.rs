@@ -76,8 +76,8 @@ pub fn read_from(
     read().map_err(|error: Error| error.in_file(name))
 }
 
-/// Returns `true` if a file with this start can be a CSV log. It begins with a byte order mark or
-/// with printable text.
+/// Returns `true` if a file with this start can be a CSV log. A log begins with a byte order mark
+/// or with printable text.
 fn is_text(start: &[u8]) -> bool {
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
     text.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())

@@ -1,4 +1,4 @@
-//! Texts of all errors. Each is one line with a place and an advice.
+//! Texts of all errors. Each error is one line with a place and an advice.
 
 mod support;
 

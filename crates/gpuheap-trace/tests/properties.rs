@@ -170,7 +170,7 @@ enum Held {
 
 const ADDRESSES: usize = 6;
 
-/// Takes an address to its next state. Returns the entry that records this.
+/// Changes the state of an address to the next state. Returns the entry that records the change.
 fn next_step(held: &mut Held, address: usize, size: i64) -> Data {
     let (action, size, after) = match *held {
         Held::Nothing => ("alloc", size, Held::Live(size)),

@@ -194,7 +194,7 @@ fn managed(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Row of the table: figures are allocated, reserved, in use and the card's memory.
+/// Row of the table. The figures are bytes: allocated, reserved, in use, and the card's memory.
 struct Row {
     name: String,
     fits: &'static str,
@@ -325,8 +325,8 @@ fn refused(text: &mut String, card: &CardResult) {
         hanging(text, &format!("Out of memory on {}: ", card.card), "  ", words);
     }
     let mut shown: Vec<&Refusal> = Vec::new();
-    // PyTorch's refused requests are left out. Its allocator empties the cache and repeats a
-    // request, and requests that then failed are shown elsewhere.
+    // PyTorch's refused requests are left out: its allocator empties the cache and repeats a
+    // request. Requests that then failed are shown elsewhere.
     let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
     for refusal in all().filter(is_of_program).take(REFUSALS) {
         // If a loop tried several sizes, the first refusal is enough.

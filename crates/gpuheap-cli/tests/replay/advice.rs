@@ -2,7 +2,7 @@
 
 use crate::support::{SHORT, log, recordings, replay, replay_in};
 
-/// Returns a text with single blanks.
+/// Returns a text with one blank between words.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,10 +1,11 @@
-//! Limits and devices from arguments, and verdicts near the end of memory.
+//! Limits and devices from arguments, and verdicts for devices with barely enough memory, or barely
+//! too little.
 
 use crate::support::{Ran, replay};
 
 const FAILED: &str = "varied_oom.snapshot.pickle.gz";
 
-/// Returns the text up to the table, with single blanks.
+/// Returns the text up to the table, with one blank between words.
 fn words(ran: &Ran) -> String {
     let verdict = ran.stdout.split("\n\npool ").next().unwrap();
     verdict.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -18,7 +18,7 @@ fn table_recommends_and_marks_models() {
 fn failed_run_has_cause_and_remedies() {
     let ran = replay(&["varied_oom.snapshot.pickle.gz"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
-    // PyTorch's own message has 4.37 GiB allocated, and 459.36 MiB reserved but unallocated.
+    // PyTorch's own message names 4.37 GiB allocated, and 459.36 MiB reserved but unallocated.
     assert!(ran.stdout.contains("459.36 MiB  free in "), "{}", ran.stdout);
     insta::assert_snapshot!(without_times(&ran.stdout));
 }

@@ -122,8 +122,8 @@ impl Machine {
         }
     }
 
-    /// Reads the further facts that rules need. Samples states that may be temporary again. Blocks
-    /// for 20 seconds at most, and for less than one second on a healthy machine.
+    /// Reads the further facts that rules need. Samples states a second time if they may be
+    /// temporary. Blocks for 20 seconds at most, and for less than one second on a healthy machine.
     pub fn examine(&mut self) {
         self.reread_unaccounted();
         process::sample(&*self.source, &mut self.processes);
@@ -251,7 +251,7 @@ impl Machine {
             .map(|at| &self.processes[at])
     }
 
-    /// Returns `true` if all pids that the driver lists are of this PID namespace. Then a listed
+    /// Returns `true` if all pids that the driver lists belong to this PID namespace. Then a listed
     /// pid without a process means that the process has ended.
     ///
     /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. The

@@ -131,7 +131,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// Process in the first pass over all processes.
+/// Process, as the first pass over all processes reads it.
 struct Seen {
     pid: u32,
     stat: Stat,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Machine;
 
-/// Words to replace in a text for others, each with its replacement.
+/// Words to replace in a text for other readers, each with its replacement.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redaction {
     words: Vec<(String, String)>,

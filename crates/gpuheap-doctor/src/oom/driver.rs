@@ -138,7 +138,8 @@ pub(super) fn cudarc(text: &str) -> Option<Explanation> {
     })
 }
 
-/// Adds Windows' part to an explanation of a device that has no memory left.
+/// Under WSL2, adds a command that also shows Windows' programs to the explanation of a full
+/// device.
 pub(super) fn add_windows(found: Explanation, on_wsl2: bool) -> Explanation {
     if !on_wsl2 {
         return found;

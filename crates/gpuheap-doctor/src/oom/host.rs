@@ -90,7 +90,7 @@ pub(super) fn bad_alloc(text: &str, on_wsl2: bool) -> Option<Explanation> {
     })
 }
 
-/// Explains a program that ended with "Killed", in the shell's words.
+/// Explains the shell's message "Killed" about a program that ended.
 pub(super) fn killed(text: &str, line: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_shells = |line: &str| {
         let line = line.trim();

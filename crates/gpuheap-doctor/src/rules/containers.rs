@@ -38,7 +38,7 @@ pub(super) const P16: Rule = Rule {
     check: unlisted_outside,
 };
 
-/// Returns a finding for each device in use on which a container sees no process.
+/// Returns a finding for each device that is in use although this container sees no process on it.
 fn unlisted_outside(machine: &Machine) -> Vec<Finding> {
     if !machine.host.is_container || machine.host.is_wsl {
         return Vec::new();

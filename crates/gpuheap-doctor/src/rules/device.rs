@@ -8,7 +8,7 @@ use crate::facts::{CudaProbe, Outcome};
 use crate::machine::{Gpu, Machine, NvmlFailure, Process};
 use crate::rule::{Finding, Rule, Severity};
 
-/// Calls `finding` for each device. Returns all findings that it returns.
+/// Calls `finding` for each device, and returns the findings.
 fn for_devices(machine: &Machine, finding: impl Fn(&Gpu) -> Option<Finding>) -> Vec<Finding> {
     machine.devices().iter().filter_map(finding).collect()
 }
@@ -76,7 +76,7 @@ pub(super) const G07: Rule = Rule {
     check: failures_of_nvml,
 };
 
-/// Returns a finding if the driver answers nothing, or nothing about a device.
+/// Returns a finding if NVML gives no answer, or gives no answer about a device.
 fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
     if machine.host.is_wsl {
         return Vec::new();

@@ -71,7 +71,8 @@ impl Source for Here {
     fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         let (text, ended) = run_partly(&command, LIMIT_OF_CUDA)?;
-        // The program's path at the start of the reason does not help the reader.
+        // Removes the program's path from the start of the reason, because it does not help the
+        // reader.
         let reason = |text: String| match command.first() {
             Some(program) => text.trim_start_matches(&format!("{program}: ")).to_owned(),
             None => text,
@@ -164,8 +165,7 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
     Ok((output.map(collect_text).unwrap_or_default(), ended))
 }
 
-/// Longest wait for a killed command to end, and for the rest of the output of a command that has
-/// ended.
+/// Longest wait for the end of a killed command, and for the remaining output of an ended command.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// Waits until a command ends. `None` if it runs on after `limit`.
@@ -194,7 +194,8 @@ fn read_pieces(stdout: ChildStdout) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Returns the output so far. The pipe of a command that runs on stays open.
+/// Returns the output so far. The wait has a limit, because the pipe of a running command stays
+/// open.
 fn collect_text(pieces: Receiver<Vec<u8>>) -> String {
     let end = Instant::now() + LAST_MOMENT;
     let left = || end.saturating_duration_since(Instant::now());

@@ -8,7 +8,7 @@ use nvml_wrapper::{Device, Nvml as Library};
 
 use crate::facts::{Gpu, Kind, Listed, Nvml, NvmlFailure, Skipped, Why};
 
-/// Paths of NVML. Under WSL2 it is outside of the linker's folders.
+/// Paths of NVML. Under WSL2, the library is outside of the linker's folders.
 const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
 
 /// Loads NVML and reads all facts.

@@ -1,4 +1,4 @@
-//! Plans that give memory back.
+//! Plans of steps that would free memory.
 
 use gpuheap_doctor::free::{self, Plan};
 use gpuheap_doctor::{Machine, Recording, Why};
@@ -49,7 +49,8 @@ fn idle_device_has_no_step() {
     assert!(text.ends_with("no process holds memory: nothing to give back\n"), "{text}");
 }
 
-/// Returns a GPU with two live programs of this user that no rule is about, 3.8 GiB in all.
+/// Returns a GPU with two live programs of this user, which hold 3.8 GiB in all. No rule covers
+/// them.
 fn two_programs() -> Recording {
     let process = |pid: u32, program: &str| {
         format!(

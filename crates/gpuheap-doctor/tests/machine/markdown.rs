@@ -1,4 +1,4 @@
-//! The report for others.
+//! The Markdown report to paste into an issue.
 
 use gpuheap_doctor::{Machine, Recording, markdown};
 

@@ -1,4 +1,4 @@
-//! Pauses of processes: their guards, and the states on the way.
+//! Pauses of processes: the checks before a pause, and the states of the process during it.
 
 use std::cell::RefCell;
 use std::time::Duration;

@@ -38,7 +38,7 @@ fn rows_add_up_to_used() {
     let expected = [Place::Own, Place::OtherUser, Place::Ended, Place::Container, Place::OtherUser];
     assert_eq!(places, expected);
     assert_eq!(account.processes[3].container.as_deref(), Some("0123456789ab"));
-    // Xorg has no CUDA context. Four processes have one of at most 527 MiB.
+    // Xorg has no CUDA context. Four processes each have a context of at most 527 MiB.
     assert_eq!(account.contexts_bytes_estimated, (4 * 527) << 20);
 }
 

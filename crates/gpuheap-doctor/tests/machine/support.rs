@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gpuheap_doctor::Recording;
 
-/// Returns the folder of machines on which others are based.
+/// Returns the folder of recorded machines. Fixtures are based on these machines.
 pub(crate) fn machines() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machines")
 }
@@ -20,7 +20,8 @@ fn text(path: &Path) -> String {
         None => own,
         Some(base) => {
             let base = machines().join(format!("{}.machine", base.trim()));
-            // A remark of the second recording would become part of the first one's last section.
+            // A remark of the second recording would become part of the last section of the first
+            // recording.
             let from = own.find("== ").unwrap_or(own.len());
             text(&base) + &own[from..]
         }

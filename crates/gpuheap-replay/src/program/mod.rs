@@ -17,7 +17,7 @@ use crate::Reproduction;
 use crate::models::torch::{Settings, Torch, Version};
 use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 
-/// A recorded program: its requests and frees, in order.
+/// Recorded program: the requests and frees, in order.
 #[derive(Debug, Clone)]
 pub struct Program {
     steps: Vec<Step>,
@@ -28,7 +28,7 @@ pub struct Program {
     /// Recorded address of each allocation.
     addresses: Vec<u64>,
     recorded: Vec<DriverEvent>,
-    /// Segments held before the recording began; empty if one of them grows in place.
+    /// Segments held before the recording began; empty if any segment grows in place.
     segments_before: Vec<Segment>,
     /// Bytes held before the recording began.
     reserved_before: u64,
@@ -77,7 +77,8 @@ pub(crate) enum Action {
     Fail {
         bytes: u64,
     },
-    /// Segments that PyTorch gave back: because the program called `empty_cache`, or on its own.
+    /// PyTorch gave segments back, because the program called `empty_cache` or because PyTorch
+    /// needed memory.
     GivenBack {
         then_taken: u64,
         is_certain: bool,

@@ -17,8 +17,8 @@ impl Program {
     /// The result is exact if no block waited for other streams, or if `settings` are the recorded
     /// settings. Otherwise the speed of host and device decides which blocks are no longer pending,
     /// and the result is a range. Its middle is the median of runs with completions moved by -5 to
-    /// +1. Its width is the difference within twenty pairs of recordings of one program under five
-    /// settings, on an H200 (2026-11-22).
+    /// +1. Its width is the difference between two recordings of one program. It was measured with
+    /// twenty pairs of recordings under five settings, on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.
     ///

@@ -160,7 +160,7 @@ impl<'b> HeapReplay<'b> {
                     continue;
                 }
                 // These steps are skipped. The replay's device decides how long a free is pending,
-                // and the recorded allocator gave segments back by rules that a heap does not have.
+                // and the heap decides when it gives memory back.
                 Action::Complete { .. } | Action::GivenBack { .. } => continue,
             };
             match (heap.allocate(bytes, stream), allocation) {

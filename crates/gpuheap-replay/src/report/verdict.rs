@@ -313,7 +313,7 @@ fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailur
     }
 }
 
-/// Returns the sentences on the device and the main reason, with a blank before each.
+/// Returns the sentences on the device and the main reason. Each sentence begins with a blank.
 fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     let own_limit = report.recorded.limit.is_some_and(|limit| limit.is_own_limit);
     let recorded = failure.pool.is_none();

@@ -139,8 +139,8 @@ enum Limiting {
     Asked,
     /// A memory fraction, on a device with this memory.
     FractionOf(Memory),
-    /// A memory fraction of the recorded run. The number is the most bytes that the run could have
-    /// used.
+    /// A memory fraction of the recorded run, with the largest number of bytes that the run could
+    /// have used.
     FractionOfRun(u64),
 }
 

@@ -142,7 +142,7 @@ impl Recording {
         first.map_or(Ok(()), Err)
     }
 
-    /// Returns the largest difference between the model's figure and the device's, as a part of the
+    /// Returns the largest difference between the model's figure and the device's, relative to the
     /// device's peak.
     fn error_of(&self, model: &mut dyn Model) -> Result<f64, String> {
         let (mut apart, mut most) = (0_u64, 1_u64);

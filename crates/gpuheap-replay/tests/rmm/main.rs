@@ -20,7 +20,7 @@ fn run(log: &str, pool: &str) -> Outcome {
 fn pool_peak_equals_upstream_count() {
     let outcome = run("cudf_like", "rmm:pool:initial_pool_size:512MiB");
     assert_eq!(outcome.failure, None);
-    // By `StatisticsResourceAdaptor` below the pool.
+    // Counted by `StatisticsResourceAdaptor` below the pool.
     assert_eq!(outcome.figures.peak_reserved, 2_147_483_648);
 }
 

@@ -103,7 +103,8 @@ fn collection_without_fraction_is_a_gap() {
     assert_eq!(odd("collected").gaps(Some(0.9), H200), []);
 }
 
-/// No snapshot has calls of `empty_cache`. They are found by the segments that were given back.
+/// Snapshots do not contain calls of `empty_cache`. Such calls are inferred from the segments that
+/// PyTorch gave back.
 #[test]
 fn emptied_cache_empties_the_model() {
     let program = odd("emptied");

@@ -117,8 +117,8 @@ fn whole_fraction_limits_before_2_13() {
         }
         model.driver_events().iter().filter(|event| !event.is_taken).map(|event| event.bytes).sum()
     };
-    // Up to 2.12, memory is collected above half of the device. Later releases give all back when
-    // the device is full.
+    // Up to 2.12, memory is collected above half of the device. Later releases give all cached
+    // memory back when the device is full.
     let found = ["2.6", "2.11", "2.12", "2.13", "2.15"].map(given_back);
     assert_eq!(found.map(|bytes: u64| bytes >> 20), [20, 20, 20, 60, 60]);
 }

@@ -41,9 +41,10 @@ pub struct Segment {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotKeys {
-    /// Keys of PyTorch 2.11 that the snapshot lacks. An older PyTorch wrote it, or another program.
+    /// Keys of PyTorch 2.11 that the snapshot lacks. An older PyTorch or another program wrote the
+    /// snapshot.
     pub missing: Vec<String>,
-    /// Keys of the snapshot that PyTorch 2.11 does not write. A newer PyTorch wrote it.
+    /// Keys of the snapshot that PyTorch 2.11 does not write. A newer PyTorch wrote the snapshot.
     pub unknown: Vec<String>,
 }
 

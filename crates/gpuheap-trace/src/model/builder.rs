@@ -18,8 +18,8 @@ use crate::Error;
 /// * Allocations of zero bytes may share an address with each other and with one other block. A
 ///   free of zero bytes ends the latest of these allocations. Any other free ends the other block
 ///   first.
-/// * An allocation at an address that is still live means that the file lacks a free. The old block
-///   is freed then, on its own stream ([`Trace::inferred_frees`]).
+/// * An allocation at an address that is still live means that the file lacks a free. Then the
+///   builder adds a free of the old block, on the stream of that block ([`Trace::inferred_frees`]).
 /// * A free of an address that is not live is not an event ([`Trace::unknown_frees`]).
 /// * After a failed request, the thread may get as many bytes on the same stream, with no other
 ///   request in between. Then the failed request is an [`Op::Retry`] and not an [`Op::Fail`].

@@ -23,8 +23,8 @@ pub use warning::{Warning, WarningKind};
 ///
 /// Guarantees:
 /// * Allocation numbers are `0..allocations()`, in the order of the [`Op::Allocate`] events.
-/// * Each number is allocated once, then freed at most once. Then its pending state ends at most
-///   once.
+/// * Each allocation number is allocated once, then freed at most once. After the free, its pending
+///   state ends at most once.
 /// * `stream`, `thread` and `stack` of an event are indices into [`streams`](Self::streams),
 ///   [`threads`](Self::threads) (zero if the format has none) and [`stack`](Self::stack).
 /// * Times and event numbers never decrease.
@@ -217,7 +217,7 @@ impl Trace {
     }
 
     /// Returns the private pool of an allocation; `(0, 0)` is the common memory. `None` if the file
-    /// does not name the pool. PyTorch 2.11 does not write it; newer releases may.
+    /// does not name the pool. PyTorch 2.11 does not record pools of requests; newer releases may.
     pub fn pool(&self, allocation: u32) -> Option<(u64, u64)> {
         let after = self.pools.partition_point(|&(first, _)| first <= allocation);
         self.pools.get(after.checked_sub(1)?)?.1
@@ -230,7 +230,7 @@ impl Trace {
         Some(self.device_free[at].1)
     }
 
-    /// Returns the number of frees whose allocation is not in the trace. They are not events.
+    /// Returns the number of frees whose allocation is not in the trace. Such frees are not events.
     pub fn unknown_frees(&self) -> u64 {
         self.unknown_frees
     }

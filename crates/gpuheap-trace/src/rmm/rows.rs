@@ -69,7 +69,7 @@ impl<'a> Rows<'a> {
         self.current_end.saturating_sub(within + after)
     }
 
-    /// Returns `true` if the current row is the last one, and has no newline.
+    /// Returns `true` if the current row is the last row, and has no newline.
     pub(super) fn is_unterminated(&self) -> bool {
         !self.has_next && !matches!(self.csv.get_ref().last_byte, b'\n' | b'\r')
     }
@@ -101,7 +101,7 @@ fn row_error(error: csv::Error) -> Error {
             "look for a quote that is never closed; this may not be an RMM log",
         ),
         csv::ErrorKind::Io(error) => read_error(error),
-        // Rows are bytes with any number of fields, so they fail for no other reason.
+        // Rows may contain any bytes and any number of fields, so no other error is expected.
         kind => Error::new(format!("not CSV: {kind:?}"), "this may not be an RMM log"),
     }
 }

@@ -5,11 +5,12 @@ use rustc_hash::FxHashSet;
 use super::at_end::Block;
 use super::entry::{Action, Entry};
 
-/// Returns the blocks in use before the first entry: pending ones first, then by address.
+/// Returns the blocks in use before the first entry: pending blocks first, and each kind by
+/// address.
 ///
 /// The first entry of an address shows its state before the recording. A `free_requested` shows a
-/// live block, a `free_completed` a pending one, and an allocation shows that no block was there.
-/// If no entry has the address, the block at the end was there from the beginning.
+/// live block, a `free_completed` shows a pending block, and an allocation shows that no block was
+/// there. If no entry has the address, the block at the end was there from the beginning.
 pub(super) fn blocks_before<'e>(
     entries: impl Iterator<Item = &'e Entry>,
     at_end: impl Iterator<Item = Block>,

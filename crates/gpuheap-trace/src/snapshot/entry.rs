@@ -91,7 +91,8 @@ impl Entries {
             },
             bytes: number(SIZE)?,
             stream: number(STREAM)?,
-            // The oldest snapshots have no times. The order of the list is enough.
+            // The oldest snapshots have no times. The order of the list then gives the order of the
+            // events.
             time_us: optional(TIME, 0)?,
             frames: match values[FRAMES] {
                 Some(Value::List(list)) => list,

@@ -145,7 +145,7 @@ impl Heap {
         self.items(self.containers[number as usize])
     }
 
-    /// Returns keys and values in the order in which they were set. Of equal keys, the last one
+    /// Returns keys and values in the order in which they were set. If keys are equal, the last one
     /// counts. Empty for an entry, whose keys and values are not kept.
     pub(super) fn dict(&self, number: u32) -> &[[Packed; 2]] {
         self.items(self.containers[number as usize]).as_chunks().0
@@ -180,8 +180,8 @@ impl Heap {
         self.grow(number, items)
     }
 
-    /// Sets keys and values. They alternate in `items`. Returns `None` and sets nothing if the dict
-    /// is an entry.
+    /// Sets keys and values, which alternate in `items`. Returns `None` and sets nothing if the
+    /// dict is an entry.
     pub(super) fn set_items(&mut self, dict: u32, items: &[Packed]) -> Result<Option<()>, Error> {
         if self.containers[dict as usize] == Items::EMPTY
             && let Some(entry) = self.entry_of(items)

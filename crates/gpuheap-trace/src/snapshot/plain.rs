@@ -206,7 +206,7 @@ impl<'h> Plain<'h> {
         self.heap.sequence(number).first().map(|first| first.value())
     }
 
-    /// Returns the first item in a list of lists; `None` if all are empty.
+    /// Returns the first item of the first list that is not empty; `None` if all lists are empty.
     pub(super) fn first_of_lists(&self, value: Value) -> Option<Value> {
         let Value::List(number) = value else { return None };
         self.heap.sequence(number).iter().find_map(|list| self.first(list.value()))

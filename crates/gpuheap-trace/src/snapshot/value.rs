@@ -1,6 +1,6 @@
 //! Values of a pickle. Files contain millions of values, so each value is packed into 64 bits.
 
-/// A value. A large one is an index into the [`Heap`](super::heap::Heap).
+/// A value. A large value is an index into the [`Heap`](super::heap::Heap).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value {
     None,

@@ -56,7 +56,7 @@ pub(crate) fn encode(data: &Data, protocol: u8) -> Vec<u8> {
 struct Encoder {
     protocol: u8,
     bytes: Vec<u8>,
-    /// Texts by memo index. A container takes an index too, without a text.
+    /// Texts, keyed by memo index. A container also takes an index, but has no text.
     memo: Vec<Option<String>>,
 }
 
@@ -190,7 +190,7 @@ impl Encoder {
     }
 }
 
-/// Returns an entry of `device_traces`. Its time is the action's number in the list.
+/// Returns an entry of `device_traces` with a time of 1 s.
 pub(crate) fn entry(action: &str, addr: i64, size: i64, stream: i64) -> Data {
     dict([
         ("action", action.into()),

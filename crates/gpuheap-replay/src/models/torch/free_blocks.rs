@@ -109,7 +109,8 @@ impl FreeBlocks {
         self.lasts.last().map(|last| last.bytes)
     }
 
-    /// Returns the first position whose block is not below this size and address.
+    /// Returns the first position whose block does not order before a block with this size and
+    /// address.
     fn first_not_below(&self, bytes: u64, address: u64) -> Position {
         let chunk = count_below(&self.lasts, bytes, address);
         let in_chunk = |chunk: &Vec<Free>| count_below(chunk, bytes, address);
@@ -126,7 +127,7 @@ impl FreeBlocks {
     }
 }
 
-/// Returns the number of blocks at the start that are below this size and address.
+/// Returns the number of leading blocks that order before a block with this size and address.
 fn count_below(blocks: &[Free], bytes: u64, address: u64) -> usize {
     // Packs size and address into one number, so that the comparison takes no branch.
     let key = |bytes: u64, address: u64| u128::from(bytes) << 64 | u128::from(address);

@@ -108,7 +108,8 @@ impl Settings {
         self.fraction
     }
 
-    /// Returns `true` if unused segments are given back above a part of the allowed memory.
+    /// Returns `true` if garbage collection is on: above a threshold, PyTorch gives unused segments
+    /// back.
     pub fn collects_garbage(&self) -> bool {
         self.garbage_collection_threshold > 0.0
     }
