@@ -95,8 +95,8 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// An event keeps no time, or is not reached yet; the events are of two devices; `earlier` is
-    /// the later event.
+    /// One of the events keeps no time, or is not reached yet; the events are of two devices;
+    /// `earlier` is the later event.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration, Error> {
         let refused = |kind: ErrorKind, text: String| Err(kind.error(text));
         if !self.timed || !earlier.timed {

@@ -143,9 +143,9 @@ fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<S
     warnings
 }
 
-/// Returns the setting whose name is most similar to `name`, by the length of their longest common
-/// subsequence as a fraction of both lengths. An edit distance would take `GPUHEAP_SOFT_LIMIT` for
-/// `GPUHEAP_MEMORY_LIMIT`.
+/// Returns the setting whose name is most similar to `name`. Similarity is the length of the
+/// longest common subsequence as a fraction of both lengths. An edit distance would map the wrong
+/// name `GPUHEAP_SOFT_LIMIT` to `GPUHEAP_MEMORY_LIMIT` instead of `GPUHEAP_SOFT_MEMORY_LIMIT`.
 fn nearest(name: &str) -> &'static str {
     let likeness = |known: &str| {
         let mut row = vec![0_usize; known.len() + 1];

@@ -211,7 +211,7 @@ impl Device {
     ///
     /// Any use of the handle of a stream that ended without notice is undefined behavior, even if a
     /// heap uses it. The driver may crash. If the driver has given the handle to a new stream,
-    /// memory is reused on that stream while work of the old one still runs.
+    /// memory is reused on that stream while work of the old stream still runs.
     ///
     /// # Errors
     ///
@@ -239,8 +239,8 @@ impl Device {
     ///
     /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
     ///
-    /// * while clones of the result are used and not [retired](Stream::is_retired), and while
-    ///   arrays live whose last use was on it;
+    /// * while clones of the result are used and not [retired](Stream::is_retired), and while any
+    ///   array exists whose last use was on the stream;
     /// * when a block that was allocated on it is freed, unless
     ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) frees the block on another stream;
     /// * if it is [capturing](Stream#a-stream-that-is-first-seen-in-a-capture) a graph, until the
@@ -564,7 +564,7 @@ impl Stream {
     /// # Errors
     ///
     /// The event is of another driver, such as an event of an emulated device on the stream of a
-    /// real one; the stream was [retired](Stream::is_retired); a driver error.
+    /// real device; the stream was [retired](Stream::is_retired); a driver error.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         let context = self.context();
         event.context().check_alive()?;

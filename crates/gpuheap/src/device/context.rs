@@ -59,7 +59,7 @@ pub(crate) struct Context {
     lost: AtomicBool,
     /// Results of [`can_reach`](Context::can_reach), keyed by the other context's number.
     peers: Mutex<Vec<(u64, bool)>>,
-    /// Other devices that access this one's memory.
+    /// Other devices that access this device's memory.
     readers: Mutex<Vec<CUdevice>>,
     /// Result of the probe of virtual memory, once it was made.
     virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,

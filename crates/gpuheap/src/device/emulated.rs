@@ -46,7 +46,7 @@ impl Device {
             .collect()
     }
 
-    /// Returns the emulator of an emulated device; `None` for a real one.
+    /// Returns the emulator of an emulated device; `None` for a real device.
     pub fn emulator(&self) -> Option<&Arc<Emulator>> {
         self.context.emulator()
     }

@@ -51,7 +51,7 @@ impl Device {
     /// # Errors
     ///
     /// The name has another form; the profile is unknown; the size is below 2 MiB; there is no
-    /// driver or no such device. The text says which names work.
+    /// driver or no such device. The error's text lists the names that work.
     pub fn open(name: &str) -> Result<Device, Error> {
         match Name::parse(name)? {
             Name::Real(ordinal) => Ok(Device::from(machine::context(ordinal)?)),
@@ -60,8 +60,8 @@ impl Device {
         }
     }
 
-    /// Lists the devices that [`open`](Device::open) can open: the real ones, then the emulated
-    /// one, if gpuheap was built with its feature `emulator`. Makes no context. Blocks while the
+    /// Lists the devices that [`open`](Device::open) can open: the real devices, then the emulated
+    /// device, if gpuheap was built with its feature `emulator`. Makes no context. Blocks while the
     /// driver starts: up to seconds if it was not started before.
     ///
     /// # Errors

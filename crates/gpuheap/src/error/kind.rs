@@ -15,8 +15,8 @@ pub enum ErrorKind {
     HostResources,
     /// The array was freed before its use. [`Error::is_freed`] is then true.
     Freed,
-    /// The memory is borrowed by the host, still being adapted, or not reached by its stream yet. A
-    /// later attempt can succeed.
+    /// The host has borrowed the memory, the array is still being adapted, or an event is not
+    /// reached yet. A later attempt can succeed.
     Busy,
     /// A scope or a batch ended before the call.
     Ended,
@@ -41,8 +41,8 @@ pub enum ErrorKind {
     InvalidArgument,
     /// A pointer that cannot be wrapped: it points into no memory of the driver.
     BadPointer,
-    /// A name, a limit or another setting, of a builder or of the environment, that is unknown or
-    /// contradicts another one.
+    /// A setting of a builder or of the environment, such as a name or a limit, is unknown or
+    /// contradicts another setting.
     BadSetting,
     /// The heap does not [track](crate::Tracking) allocations.
     NotTracked,

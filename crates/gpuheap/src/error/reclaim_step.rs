@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReclaimStep {
-    /// Makes memory available whose stream has reached the free.
+    /// Makes freed memory available if its stream has reached the free.
     Ready,
     /// Waits, on the host, for the frees in flight.
     InFlight,

@@ -23,7 +23,7 @@ const SPARED: u64 = 4;
 impl HeapInner {
     /// Allocates memory of a [checked](HeapInner::check_kind) kind for the line `at` of the
     /// program: from this thread's cache, or else from the pool. Also returns this thread's cache
-    /// for the stream, if it has one.
+    /// for the stream, if the thread has a cache.
     #[inline(always)]
     pub(crate) fn allocate(
         self: &Arc<HeapInner>,

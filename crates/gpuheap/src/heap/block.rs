@@ -139,7 +139,7 @@ impl Block {
     ///
     /// # Errors
     ///
-    /// A driver error. The block is freed, or counted as pending, all the same.
+    /// A driver error. Even then, the block is freed or counted as pending.
     pub fn free(mut self) -> Result<(), Error> {
         self.give_back(None)
     }
@@ -149,7 +149,7 @@ impl Block {
     /// far. The host waits only in these cases:
     ///
     /// * One of the two streams is capturing a graph or was [retired](Stream::is_retired), so
-    ///   neither can wait for the other. The host then waits for one of them.
+    ///   neither can wait for the other. The host then waits for one of the two streams.
     /// * The free returns memory to the driver. It does so above a soft limit, for blocks above 128
     ///   MiB in the `binned` pool, and always in the `none` pool.
     /// * The heap [fills freed memory with zeros](crate::HeapBuilder::zero_on_free), and the stream
@@ -165,8 +165,7 @@ impl Block {
     /// If the heap refuses `stream`, for example because it belongs to another device, the block is
     /// freed on its own stream. If the two streams cannot be ordered, because both are capturing a
     /// graph or the driver fails, the block stays with the heap: its memory is counted as live and
-    /// not reused. After any other driver error, the block is freed, or counted as pending, all the
-    /// same.
+    /// not reused. After any other driver error, the block is still freed or counted as pending.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
         // A block's own stream needs no check. A foreign stream with this id may have been retired
         // and wrapped again.
@@ -196,7 +195,7 @@ impl Block {
     /// # Errors
     ///
     /// If `stream` is of another device, the block is freed on its own stream. After a driver
-    /// error, the block is freed, or counted as pending, all the same.
+    /// error, the block is still freed or counted as pending.
     pub unsafe fn free_on_unchecked(mut self, stream: &Stream) -> Result<(), Error> {
         if stream.id() == self.lease.stream_id {
             if !stream.is_foreign() {

@@ -146,7 +146,8 @@ impl HeapBuilder {
         self
     }
 
-    /// Sets the amount of detail recorded for each outstanding allocation. The default is none.
+    /// Sets the amount of detail recorded for each outstanding allocation. By default, nothing is
+    /// recorded.
     pub fn track(mut self, tracking: Tracking) -> HeapBuilder {
         self.choices.track = Some(tracking);
         self
@@ -225,19 +226,19 @@ impl HeapBuilder {
         self
     }
 
-    /// Builds the heap. It reserves no memory yet.
+    /// Builds the heap. Building reserves no memory.
     ///
     /// Settings that are not made here are taken from the environment. It is read once in a
-    /// process. On WSL2, a heap without any hard limit gets one of 80 % of the free memory. The
-    /// limit is needed because the host lends more memory than it has, at the expense of its other
-    /// programs.
+    /// process. On WSL2, a heap without any hard limit gets a hard limit of 80 % of the free
+    /// memory. The limit is needed because the host lends more memory than it has, at the expense
+    /// of its other programs.
     ///
     /// # Errors
     ///
     /// The device's context has ended; an environment variable is invalid; the soft limit is above
-    /// the hard one; the hard limit or the pinned limit is below the memory that the pool takes at
-    /// a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool is
-    /// `driver` and the device has no stream-ordered pools; a driver error.
+    /// the hard limit; the hard limit or the pinned limit is below the memory that the pool takes
+    /// at a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool
+    /// is `driver` and the device has no stream-ordered pools; a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();

@@ -24,19 +24,20 @@ pub enum Fit {
     /// The request would succeed.
     #[non_exhaustive]
     Yes {
-        /// Bytes that it would take from the driver; 0 if the cache can serve it. If `stitched`
-        /// maps free pieces into one range, it may take a few MiB more. While the device is far
-        /// from full, `stitched` takes [more than the request needs](crate::HeapBuilder::slack).
+        /// Bytes that the request would take from the driver; 0 if the cache can serve it. If the
+        /// `stitched` pool maps free pieces into one range, the request may take a few MiB more.
+        /// While the device is far from full, `stitched` takes [more than the request
+        /// needs](crate::HeapBuilder::slack).
         take: u64,
-        /// Upper bound of the bytes that it would take from the driver, on any stream. It exceeds
-        /// `take` if the cache could serve the request with memory that another stream still uses.
-        /// A heap that has reserved little takes new memory instead of making a stream wait; the
-        /// [guide](crate::guide::streams) says how much is little. If `stitched` maps free pieces
-        /// into one range, it may take a few MiB more than this too.
+        /// Upper bound of the bytes that the request would take from the driver, on any stream. The
+        /// bound exceeds `take` if the cache could serve the request with memory that another
+        /// stream still uses. A heap that has reserved little takes new memory instead of making a
+        /// stream wait; the [guide](crate::guide::streams) has the threshold. If the `stitched`
+        /// pool maps free pieces into one range, the request may exceed this bound by a few MiB.
         at_most: u64,
     },
-    /// The driver reports enough memory as free, but may refuse it. The forecast says so in these
-    /// cases:
+    /// The driver reports enough memory as free, but may refuse it. The forecast is `Perhaps` in
+    /// these cases:
     ///
     /// * On WSL2, Windows lends memory that it may not have. The request would leave free less than
     ///   a fifth of the most memory that the heap could have.

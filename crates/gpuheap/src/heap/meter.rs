@@ -51,8 +51,8 @@ pub struct Reading {
     pub live_before: u64,
     /// Bytes live now.
     pub live: u64,
-    /// High-water mark of `live`, including memory live before. Exact if one thread uses the heap;
-    /// otherwise off by as much as [`live_peak`](AllocStats::live_peak).
+    /// High-water mark of `live`, including memory live before. Exact if one thread uses the heap.
+    /// Otherwise it has the same error as [`live_peak`](AllocStats::live_peak).
     pub live_peak: u64,
     /// Number of allocations, by all threads.
     pub allocations: u64,
@@ -131,9 +131,9 @@ impl Heap {
         self.meter_of(MemoryKind::Device)
     }
 
-    /// Begins to measure the use of one kind of memory, as [`meter`](Heap::meter) does. If `kind`
-    /// is registered memory, the meter measures pinned memory instead, and leaves out registered
-    /// memory.
+    /// Begins to measure the use of one kind of memory, like [`meter`](Heap::meter) for device
+    /// memory. If `kind` is registered memory, the meter measures pinned memory instead, and leaves
+    /// out registered memory.
     ///
     /// # Errors
     ///

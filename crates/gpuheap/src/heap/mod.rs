@@ -76,7 +76,7 @@ pub struct Heap {
     clones: Arc<Clones>,
 }
 
-/// Count of a heap's clones. When the last one is dropped, the heap closes.
+/// Count of a heap's clones. When the last clone is dropped, the heap closes.
 struct Clones {
     inner: Arc<HeapInner>,
 }
@@ -118,15 +118,16 @@ pub(crate) struct HeapInner {
     pub(crate) zero_on_free: bool,
     zero_on_alloc: bool,
     tracker: Arc<Tracker>,
-    /// Thread that gives cached memory back while the heap is idle, if the builder requested one.
+    /// Thread that gives back cached memory while the heap is idle; unset unless the builder
+    /// requested it.
     idle: OnceLock<IdleTrim>,
     /// Read-locked by threads that hold the heap for a moment on behalf of another heap.
     pub(crate) visits: Arc<RwLock<()>>,
 }
 
 impl Heap {
-    /// Returns how the heap uses the device's memory. A heap above its soft limit gives unused
-    /// cached memory back first.
+    /// Returns how the heap uses the device's memory. If the heap is above its soft limit, it first
+    /// gives back unused cached memory.
     ///
     /// # Errors
     ///
@@ -137,8 +138,8 @@ impl Heap {
     }
 
     /// Returns how the heap uses one kind of memory. Device, unified and pinned memory have a pool
-    /// each. Registered memory belongs to the program, so all of it is live. A heap above its
-    /// soft limit gives unused cached memory back first.
+    /// each. Registered memory belongs to the program, so all of it is live. If the heap is above
+    /// its soft limit, it first gives back unused cached memory.
     ///
     /// # Errors
     ///
@@ -188,9 +189,9 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The soft limit is above the hard one; the hard limit is above the one that a `driver` heap
-    /// was built with, because that is fixed for its pool (build a new heap instead). In these
-    /// cases nothing changes. A driver error; the limits may be in force all the same.
+    /// The soft limit is above the hard limit; the hard limit of a `driver` heap is above the limit
+    /// that its pool was built with (build a new heap instead). In these cases nothing changes. A
+    /// driver error; even then, the new limits may be in force.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.inner().context.check_alive()?;
         limits::check(limits)?;
@@ -280,14 +281,14 @@ impl Heap {
     }
 
     /// Retires all foreign streams, without using their handles: it waits for all work of the
-    /// device instead. For the end of a program, where these streams may have ended already
-    /// ([`Device::foreign_stream`](crate::Device::foreign_stream) says when). Their [`Stream`]s
+    /// device instead. Call it at the end of a program if these streams may have ended already
+    /// ([`Device::foreign_stream`](crate::Device::foreign_stream) has the cases). Their [`Stream`]s
     /// refuse work, as after [`retire`](Heap::retire); blocks stay valid and can be freed. The wait
     /// breaks a capture of a graph on any stream of the device.
     ///
     /// # Errors
     ///
-    /// An error of the work on the device; a driver error. The streams are retired all the same.
+    /// An error of the work on the device; a driver error. Even then, the streams are retired.
     /// Memory freed on them is then kept until a wait for the device succeeds.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
@@ -297,9 +298,9 @@ impl Heap {
         retired
     }
 
-    /// Returns an error if the heap cannot be used. For a library with its own locks around a heap:
-    /// in a forked child it must take none of them, because another thread of the parent may have
-    /// held one. Costs two loads.
+    /// Returns an error if the heap cannot be used. Libraries with their own locks around a heap
+    /// call this before they take a lock: in a forked child, another thread of the parent may have
+    /// held that lock. Costs two loads.
     ///
     /// # Errors
     ///
@@ -309,16 +310,17 @@ impl Heap {
         Ok(self.inner().context.check_alive()?)
     }
 
-    /// Registers a reclaimer: a function that gives memory back when this heap is short. It is
-    /// called with a number of bytes, without a lock held, and returns the bytes that it gave back.
-    /// It stays registered while the returned handle lives.
+    /// Registers a reclaimer: a function that gives back memory when this heap is short of memory.
+    /// It is called with a number of bytes, without a lock held, and returns the bytes that it gave
+    /// back. It stays registered while the returned handle lives.
     ///
-    /// The reclaimer may use the heap, but is not called again while it does. Another heap that it
-    /// uses calls its own reclaimers. A panic of the reclaimer, or of the drop of its captures, is
-    /// caught.
+    /// The reclaimer may use the heap. While it does, the heap does not call it again. If the
+    /// reclaimer uses another heap, that heap may call its own reclaimers. A panic of the
+    /// reclaimer, or of the drop of its captures, is caught.
     ///
-    /// When another heap of the device is short, this heap gives its cached memory back without
-    /// calling its reclaimers. A thread of the other heap may hold a lock that they need.
+    /// When another heap of the device is short of memory, this heap gives back its cached memory
+    /// without calling its reclaimers. The requesting thread may hold a lock that these reclaimers
+    /// need.
     pub fn register_reclaimer(
         &self,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
@@ -461,8 +463,8 @@ impl Heap {
         self.store(kind).release_lease(lease, stream, zeroed || self.inner().zero_on_free)
     }
 
-    /// Waits until the host may access memory of a kind whose last use is on `stream`. After
-    /// success, [`end_host_use`](Heap::end_host_use) has to follow.
+    /// Waits until the host may access memory of a kind. The last use of the memory is on `stream`.
+    /// After success, [`end_host_use`](Heap::end_host_use) has to follow.
     pub(crate) fn begin_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
         let context = &self.inner().context;
         if kind != MemoryKind::Unified || !context.gate.begin_borrow() {
@@ -559,7 +561,8 @@ impl HeapInner {
     /// Detaches the caches that keep the heap alive, if it has neither clones nor blocks.
     #[cold]
     pub(crate) fn end_if_over(&self) {
-        // Held to the end: a new request for the heap comes wholly before or wholly after this.
+        // Held to the end: a new request for the heap runs completely before or completely after
+        // this.
         let clones = self.lock_clones();
         let has_ended = clones.strong_count() == 0;
         self.closing.store(has_ended, Ordering::Relaxed);

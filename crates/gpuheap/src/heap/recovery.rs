@@ -179,8 +179,8 @@ impl Store {
         Err(tried)
     }
 
-    /// Runs the last step: attempts with other threads paused, repeated while other heaps give
-    /// memory back in between.
+    /// Runs the last step: makes attempts with other threads paused, and repeats them while other
+    /// heaps give back memory in between.
     fn retry_alone<T>(
         &self,
         tried: &mut Tried,

@@ -6,7 +6,7 @@ use gpuheap_pool::RunningStats;
 
 use crate::heap::usage::Usage;
 
-/// Registered memory. All of it is live, and none is reserved beyond that.
+/// Registered memory. All reserved bytes are live.
 #[derive(Default)]
 pub(crate) struct Registrations {
     stats: Mutex<RunningStats>,

@@ -1,6 +1,6 @@
 //! The other heaps of the process on a device: reclaims memory from them, and counts their memory.
 //!
-//! A request that finds the device full makes the other heaps give cached memory back. Several
+//! A request that finds the device full makes the other heaps give back cached memory. Several
 //! threads may do so at once. Three rules prevent a deadlock:
 //!
 //! * A thread holds the lock of one store at a time, and no lock of its own heap while it visits

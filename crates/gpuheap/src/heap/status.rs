@@ -45,7 +45,7 @@ pub struct MemoryStatus {
     /// Reason why `pool` differs from the requested pool: the device does not support the requested
     /// pool. `None` if `pool` is the requested pool.
     pub fallback: Option<String>,
-    /// Warnings, one for each environment variable that has the library's prefix but is not a
+    /// Warnings: a text for each environment variable that has the library's prefix but is not a
     /// setting. Empty for a heap built without the environment.
     pub warnings: Vec<String>,
     /// Size of the device's memory.
@@ -56,7 +56,7 @@ pub struct MemoryStatus {
     /// Bytes of the device's memory that other heaps of this process took.
     pub other_heaps: u64,
     /// Free bytes of `other_heaps`, frees in flight included. A request that finds the device full
-    /// makes those heaps give them back.
+    /// makes those heaps give back these bytes.
     pub other_heaps_cached: u64,
     /// Bytes of the device's memory that the heap took, as requested from the driver. For a
     /// `driver` heap, the bytes in the driver's pool.
@@ -65,7 +65,7 @@ pub struct MemoryStatus {
     pub allocated: u64,
     /// Bytes of `taken` that are not allocated, frees in flight included.
     pub cached: u64,
-    /// Cached bytes whose stream is not known to have reached their free.
+    /// Cached bytes that were freed on streams that are not known to have reached the free.
     pub pending: u64,
     /// Largest contiguous cached block.
     pub largest_free_block: u64,

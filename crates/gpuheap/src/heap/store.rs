@@ -21,7 +21,7 @@ use crate::sync::{Lock, Locked};
 use crate::thread_cache::{KeptBlock, ThreadCache};
 
 /// Reserved bytes, or fraction (1/N) of the device, up to which a pool takes new memory instead of
-/// making a stream wait for another one's work. Two streams that hand memory to each other then
+/// making a stream wait for another stream's work. Two streams that hand memory to each other then
 /// hold twice as much, so the bound is low: 1/256 is 0.55 GiB of an H200.
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
@@ -69,8 +69,8 @@ pub(crate) struct StoreState {
     pub(crate) is_shared: bool,
     /// Caches of threads for this store.
     pub(crate) caches: Vec<&'static ThreadCache>,
-    /// Freed blocks whose zero-filling failed so far. They are not reused before it succeeds, and
-    /// count as live.
+    /// Freed blocks that could not be filled with zeros so far. They are not reused before it
+    /// succeeds, and count as live.
     pub(crate) unzeroed: Vec<Lease>,
     /// Buffer for blocks on their way from a cache to the policy.
     pub(super) kept: Vec<KeptBlock>,
@@ -291,7 +291,7 @@ impl Store {
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
         self.lock().poll()?;
-        // With the lock released: the query for captures locks each store of the device.
+        // Queried with the lock released: the query for captures locks each store of the device.
         let needs_device = self.lock().order.needs_device();
         if needs_device && !self.context.holders.is_any_capturing() {
             self.context.synchronize()?;
@@ -404,9 +404,10 @@ impl StoreState {
         self.with_policy(|policy, env| policy.release(target, env))
     }
 
-    /// Returns unused memory above the soft limit to the driver. A driver's pool does so itself.
-    /// Because this is called at every free, it searches all cached memory only once, when the
-    /// limit is first exceeded. From then on, it searches only memory that became free.
+    /// Returns unused memory above the soft limit to the driver. A driver's pool returns such
+    /// memory by itself. Because this function is called at every free, it searches all cached
+    /// memory only once, when the limit is first exceeded. From then on, it searches only memory
+    /// that became free.
     pub(super) fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
         let Some(soft) = self.limits.soft else { return Ok(()) };
         if self.source.is_stream_ordered() {

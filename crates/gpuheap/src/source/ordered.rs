@@ -14,7 +14,7 @@ use crate::device::Context;
 /// Growth step, in bytes, of a stream-ordered pool (one H200, driver 580).
 pub(crate) const POOL_STEP: u64 = 32 << 20;
 
-/// Largest limit, in bytes, that is passed to the driver; the heap alone enforces a larger one.
+/// Largest limit, in bytes, that is passed to the driver. The heap alone enforces a larger limit.
 /// Driver 580 accepts 2^40 on an H200 and refuses 2^50 as `OUT_OF_MEMORY`.
 const MOST_PASSED: u64 = 1 << 40;
 

@@ -398,7 +398,7 @@ mod tests {
         device.emulator().unwrap().usage(0).vmm
     }
 
-    /// Maps three chunks twice and gives everything back.
+    /// Maps three chunks twice and gives back all memory and addresses.
     fn round(pages: &mut dyn Pages) -> Result<(), SourceError> {
         let chunks = [pages.create(4 * MIB)?, pages.create(2 * MIB)?, pages.create(8 * MIB)?];
         let address = pages.reserve(64 * MIB)?;

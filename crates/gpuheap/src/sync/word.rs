@@ -81,7 +81,7 @@ mod tests {
     use super::super::shim::OwnedU64;
     use super::*;
 
-    /// Each thread adds one to a number with a load and a store: if both were in at once, one
+    /// Each thread adds one to a number with a load and a store: if both had the word at once, one
     /// addition would be lost.
     #[test]
     fn word_excludes_owner_while_closed() {

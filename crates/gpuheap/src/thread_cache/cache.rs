@@ -117,7 +117,7 @@ impl ThreadCache {
         let rounded = Rounding::from_number(self.rounding.get()).round(bytes);
         let slot = self.find(rounded, largest_for(rounded))?;
         let inside = self.word.enter()?;
-        // Another thread may have taken the block, but none puts one in.
+        // Another thread may have taken the block, but no other thread puts a block in.
         let KeptBlock { key, address, bytes: block_bytes, .. } = slot.take()?;
         self.held.sub(block_bytes);
         self.counts().allocated(bytes, block_bytes);
@@ -492,7 +492,7 @@ impl ThreadCache {
         self.closed.get() == CLOSED && !self.is_forked() && self.heap.lock().is_none()
     }
 
-    /// Returns `true` if this process is a forked child of the one that opened the cache.
+    /// Returns `true` if this process is a forked child of the process that opened the cache.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.forks.get() != u64::from(fork::count())

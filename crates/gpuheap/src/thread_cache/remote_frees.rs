@@ -19,7 +19,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Number of places for blocks in the remote frees of one cache.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
-/// Number of places that are searched for an empty one.
+/// Number of places that a thread searches for an empty place.
 const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]
@@ -123,8 +123,8 @@ mod tests {
         had
     }
 
-    /// Two threads put blocks in while a third takes them out. Each block comes out once,
-    /// unchanged, or is refused.
+    /// Two threads put blocks in while a third takes them out. Each block is either refused, or
+    /// taken out exactly once and unchanged.
     ///
     /// The model is bounded to four preemptions. That takes 23 s of one core (EPYC, November 2026);
     /// three take 5 s, and all take more than 350 s. If the release of a put or the exchange of a

@@ -5,7 +5,7 @@
 //! bin 1   ├─ …
 //! ```
 //!
-//! The caller ensures that one thread at a time accesses them.
+//! The caller ensures that only one thread at a time accesses the slots.
 
 use crate::sync::OwnedU64;
 
@@ -35,8 +35,8 @@ pub(crate) struct KeptBlock {
     pub(crate) address: u64,
     /// Size with the policy's rounding, in bytes; at most [`LARGEST`].
     pub(crate) bytes: u64,
-    /// A moment before which the block was freed. [`NEVER`] if none is known, zero if the work
-    /// before its free has completed.
+    /// A moment before which the block was freed. [`NEVER`] if no such moment is known, zero if the
+    /// work before the free has completed.
     pub(crate) before: u64,
 }
 

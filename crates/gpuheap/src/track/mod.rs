@@ -200,7 +200,7 @@ impl Tracker {
         NonZeroU32::new(index + 1).map(TrackId)
     }
 
-    /// Returns the outstanding allocations by site, of all threads or of one.
+    /// Returns the outstanding allocations of all threads or of one thread, grouped by site.
     fn leaks_by_thread(&self, thread: Option<u32>) -> Leaks {
         struct SiteGroup {
             allocations: u64,

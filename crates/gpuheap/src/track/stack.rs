@@ -208,7 +208,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
                 name: symbol.name().map(|name| format!("{name:#}")),
                 file: symbol.filename().map(|file| file.to_string_lossy().into_owned()),
                 line: symbol.lineno(),
-                // The function itself comes last, after those inlined into it.
+                // The function itself is the last, after the functions inlined into it.
                 inlined: true,
                 ..unknown.clone()
             });

@@ -223,7 +223,7 @@ fn equal_stacks_share_a_site() {
     assert_eq!(tracker.lock().sites.len(), 2);
     let leaks = tracker.leaks();
     assert_eq!(leaks.sites.iter().map(|site| site.allocations).collect::<Vec<_>>(), [100, 1]);
-    // A site outlives its freed allocations, so that the next one reuses it.
+    // A site outlives its freed allocations, so that the next allocation there reuses the site.
     tracker.freed(other);
     assert_eq!(tracker.lock().sites.len(), 2);
     assert_eq!(tracker.leaks().sites.len(), 1);

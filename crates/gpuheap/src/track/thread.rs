@@ -41,8 +41,8 @@ impl fmt::Display for ThreadEnd {
     }
 }
 
-/// File with the process's name. A thread inherits the name unless it, or a thread that started it,
-/// is given another one.
+/// File with the process's name. A thread inherits this name unless the thread, or a thread that
+/// started it, was given another name.
 const PROGRAM: &str = "/proc/self/comm";
 
 /// Name and id of a thread.

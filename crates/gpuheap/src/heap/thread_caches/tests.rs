@@ -156,8 +156,8 @@ fn passed_blocks_are_live_once() {
 
 type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// The other thread's cache comes first among the heap's caches, and that thread frees a block
-/// while this thread's cache is closed.
+/// The other thread's cache is the first in the heap's list of caches. The other thread frees a
+/// block while this thread's cache is closed.
 #[test]
 fn closing_cache_receives_no_block() {
     const BYTES: u64 = 4096;
