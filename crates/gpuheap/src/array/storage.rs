@@ -21,7 +21,7 @@ use crate::lease::Lease;
 use crate::program::{self, Callback};
 use crate::stream::Stream;
 
-/// A piece of memory.
+/// The memory of an array, shared by its handles and views.
 ///
 /// Work is enqueued with the storage's lock held. A free by another thread therefore happens
 /// entirely before or entirely after an enqueue. The storage records the stream of its last use,
@@ -209,7 +209,7 @@ impl Storage {
         self.lock().scope = scope;
     }
 
-    /// Notes the end of the upload. The caller records an event on the stream afterwards.
+    /// Notes the end of the batch's upload. The caller records an event on the stream afterwards.
     pub(crate) fn end_upload(&self) {
         let whole = {
             let mut state = self.lock();

@@ -175,7 +175,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 target.len()
             )));
         }
-        // Copied by way of a vector, so that the slice never holds bytes that are not valid `T`.
+        // Elements are copied through a vector, so that the slice never holds invalid bytes.
         target.copy_from_slice(&self.to_vec()?);
         Ok(())
     }

@@ -76,7 +76,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// The fraction is not above 0 and at most 1; the array has no axis; a driver error.
+    /// The fraction is outside of `(0, 1]`; the array has no axis; a driver error.
     #[track_caller]
     pub fn batches_by_memory<'a, T: Element, S: Data<Elem = T>, D: Dimension>(
         &self,

@@ -56,7 +56,7 @@ fn with_arrays<T: Reference>() {
     same(sub, T::minus, "- of values");
     same(mul, T::times, "* of values");
     same(div, T::by, "/ of values");
-    // An array combined with itself.
+    // Combines an array with itself.
     let doubled = (&a + &a).unwrap().to_vec().unwrap();
     assert_same(&doubled, &zip(&left, &left, T::plus), "a + a");
     drop((a, b));

@@ -1,5 +1,5 @@
 //! Blocks of one stream keep their contents, however soon another stream reuses their memory.
-//! Tested under every policy, with frees by either of two threads, while a third thread flushes the
+//! Tests every policy, with frees by either of two threads, while a third thread flushes the
 //! caches.
 //!
 //! On a GPU, the freeing streams lag behind: the kernels before a block's last use take several

@@ -268,7 +268,7 @@ fn changing_shape_is_read_once() {
     assert_clean(&device, &heap, "shapes");
 }
 
-/// Sizes whose product overflows, for arrays without elements.
+/// If the product of the other axes overflows, an array without elements is an error too.
 #[test]
 fn huge_empty_axes_are_errors() {
     let device = device(1 << 30, Schedule::Immediate);

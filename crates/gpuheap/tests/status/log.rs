@@ -148,7 +148,7 @@ fn logger_may_use_logged_heap() {
         listen(move |_, _, text| {
             *counted.borrow_mut() += 1;
             let stream = own.stream().unwrap();
-            // May fail: the device is full.
+            // The request may fail, because the device is full.
             drop(inside.allocate(300 * MIB, &stream));
             drop(inside.allocate(1000, &stream));
             inside.memory_status().unwrap();

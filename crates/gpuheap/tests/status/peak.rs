@@ -27,7 +27,7 @@ fn live_peak_is_exact_across_streams() {
     }
 }
 
-/// Blocks of one thread on several streams, freed in any order and on any stream.
+/// One thread has blocks on several streams, and frees them in any order and on any stream.
 #[test]
 fn live_peak_is_exact_on_thread() {
     for pool in PoolKind::ALL {
