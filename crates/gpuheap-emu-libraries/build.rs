@@ -1,4 +1,5 @@
-//! Keeps the library in the process: it writes a report at the process's end.
+//! Links the library so that it stays in memory once it is loaded: it writes a report when the
+//! process ends.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

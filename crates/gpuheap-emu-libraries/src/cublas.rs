@@ -1,4 +1,4 @@
-//! cuBLAS: sessions and their modes. All other functions succeed and compute nothing.
+//! cuBLAS: handles and their modes. All other functions succeed and compute nothing.
 
 use std::ffi::{c_int, c_void};
 
@@ -30,7 +30,7 @@ pub(crate) type Outcome = Result<(), CublasCode>;
 pub(crate) type Out<T> = abi::Out<T, CublasCode>;
 type Handle = abi::Handle<CublasSession, CublasCode>;
 
-/// State of a program's handle.
+/// State of a handle that the program created.
 struct CublasSession {
     pointer_mode: c_int,
     math_mode: c_int,
@@ -38,7 +38,8 @@ struct CublasSession {
 }
 
 export! {
-    /// Makes a handle. The first handle of a context takes the memory of kernels' code.
+    /// Creates a handle. The first handle in a context allocates the memory that the code of
+    /// kernels takes.
     fn cublasCreate_v2(handle: Out<Handle>) -> Outcome {
         handle.require()?;
         if !device::load(Loaded::Cublas) {
@@ -48,12 +49,13 @@ export! {
         handle.write(Handle::new(session))
     }
 
-    /// Ends a handle.
+    /// Destroys a handle.
     fn cublasDestroy_v2(handle: Handle) -> Outcome {
         handle.end()
     }
 
-    /// Writes to the host that the arguments were right: callers test it. Computes nothing.
+    /// Writes 0 to the host's status: the arguments were right. Callers test that status. Computes
+    /// nothing.
     fn cublasCgeqrfBatched | cublasDgeqrfBatched | cublasSgeqrfBatched | cublasZgeqrfBatched(
         handle: Handle,
         _rows: c_int,
@@ -90,7 +92,8 @@ property!(pointer_mode: c_int, cublasGetPointerMode_v2, cublasSetPointerMode_v2)
 property!(math_mode: c_int, cublasGetMathMode, cublasSetMathMode);
 property!(stream: CUstream, cublasGetStream_v2, cublasSetStream_v2);
 
-// Further arguments are not read. The caller's side removes them in every C ABI of Unix.
+// The functions declare fewer arguments than callers pass. That works because in every C ABI of
+// Unix, the caller removes the arguments.
 macro_rules! computes_nothing {
     ($library:literal, $code:literal, [$($name:ident)*]) => {
         export! {$(

@@ -1,4 +1,4 @@
-//! cuBLASLt: descriptions of products, and a heuristic with one answer.
+//! cuBLASLt: descriptions of matrix products, and a heuristic that always returns one algorithm.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,13 +7,13 @@ use gpuheap_driver::{CUstream, export};
 use crate::cublas::{CublasCode, Out, Outcome};
 use crate::device;
 
-/// Version of the library: the oldest of CUDA 13.
+/// Version of cuBLASLt to return: the oldest of CUDA 13.
 const VERSION: usize = 130_000;
 
-/// Object that all descriptions stand for. They are never read.
+/// Object to which the handles of all descriptions point. It is never read.
 static DESCRIPTION: u64 = 0;
 
-/// Answer of the heuristic, as `cublasLtMatmulHeuristicResult_t`.
+/// Result of the heuristic: `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
 struct Heuristic {
     algorithm: [u64; 8],
@@ -23,14 +23,15 @@ struct Heuristic {
     reserved: [c_int; 4],
 }
 
-// Arguments that are not named are not read. The caller's side removes them in every C ABI of Unix.
+// Some functions declare fewer arguments than callers pass. That works because in every C ABI of
+// Unix, the caller removes the arguments.
 export! {
-    /// Returns the version.
+    /// Returns the version of the library.
     fn cublasLtGetVersion() -> usize {
         VERSION
     }
 
-    /// Makes a description.
+    /// Creates a description.
     fn cublasLtCreate | cublasLtMatmulDescCreate | cublasLtMatmulPreferenceCreate |
         cublasLtMatrixLayoutCreate | cublasLtMatrixTransformDescCreate
         (made: Out<*const c_void>) -> Outcome
@@ -61,7 +62,7 @@ export! {
         Ok(())
     }
 
-    /// Writes one algorithm. It needs no workspace.
+    /// Writes one algorithm that needs no workspace.
     fn cublasLtMatmulAlgoGetHeuristic(
         _handle: *const c_void,
         _operation: *const c_void,

@@ -1,4 +1,4 @@
-//! The process's driver, and the work and memory that libraries take of its device.
+//! The process's driver, and the work and memory that libraries take on the device.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,21 +7,22 @@ use gpuheap_driver::{
     CUcontext, CUfunction, CUkernel, CUlibrary, CUresult, CUstream, Driver, LibCuda,
 };
 
-/// Returns the driver; `None` without one. The stand-ins call it as the vendor's libraries do.
+/// Returns the process's driver; `None` if no driver can be opened. Like the vendor's libraries,
+/// the stand-ins call the driver.
 pub(crate) fn driver() -> Option<&'static LibCuda> {
     static DRIVER: OnceLock<Option<LibCuda>> = OnceLock::new();
     DRIVER.get_or_init(|| LibCuda::open().ok()).as_ref()
 }
 
-/// Code that takes memory when a program first uses it.
+/// Code that takes device memory when a program first uses it.
 ///
-/// Bytes that an H200 had in use beside the context and PyTorch's own memory (driver 580, PyTorch
-/// 2.11, 2026-11-22): 224 MiB in each of 9 programs that used cuBLAS, 20 MiB more with cuDNN, and
-/// 112 MiB with cuDNN alone. Other cards load the code of other kernels, so that this is an
-/// estimate for them.
+/// The sizes are measured: memory in use on an H200 without the context and PyTorch's own memory
+/// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS,
+/// 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. Other cards load other kernels, so the
+/// sizes are estimates for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
-    /// Kernels of the framework. They are loaded with the first library.
+    /// Kernels of PyTorch. They are loaded with the first library.
     Kernels,
     Cublas,
     Cudnn,
@@ -37,10 +38,11 @@ impl Loaded {
     }
 }
 
-/// Contexts into which code was loaded.
+/// Contexts, each with the code that was loaded into it.
 static LOADED: Mutex<BTreeSet<(usize, Loaded)>> = Mutex::new(BTreeSet::new());
 
-/// Takes the memory in the current context, once. Returns `false` if the device has not enough.
+/// Allocates the memory of a library's code in the current context, once. Returns `false` if the
+/// device has too little memory.
 pub(crate) fn load(library: Loaded) -> bool {
     let Some(driver) = driver() else { return true };
     let mut context = CUcontext::NULL;
@@ -55,7 +57,8 @@ pub(crate) fn load(library: Loaded) -> bool {
             return true;
         }
         let mut address = 0;
-        // SAFETY: `address` is valid for the write. The memory stays until the context ends.
+        // SAFETY: `address` is valid for the write. The memory stays allocated until the context
+        // ends.
         let answer = unsafe { driver.cuMemAlloc_v2(&mut address, code.bytes()) };
         let fits = answer != CUresult::ERROR_OUT_OF_MEMORY;
         if !fits {
@@ -65,17 +68,17 @@ pub(crate) fn load(library: Loaded) -> bool {
     })
 }
 
-/// Text of a kernel without an instruction.
+/// PTX of an empty kernel.
 const PTX: &[u8] = b".version 8.0\n.target sm_50\n.address_size 64\n\
                      .visible .entry gpuheap_stands_for_a_library() { ret; }\n\0";
 
 /// Enqueues an empty kernel, so that a captured graph has a node for the library's work. Ignores a
-/// failure: the program's next call on the stream returns it.
+/// failure: the program's next call on the stream returns the error.
 pub(crate) fn launch(stream: CUstream) {
     static KERNEL: OnceLock<Option<CUfunction>> = OnceLock::new();
     let (Some(driver), Some(kernel)) = (driver(), *KERNEL.get_or_init(load_kernel)) else { return };
     let none = std::ptr::null_mut();
-    // SAFETY: the kernel has no parameters to read, and the driver checks the stream.
+    // SAFETY: the kernel has no parameters, and the driver checks the stream.
     let _ = unsafe { driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, none, none) };
 }
 
@@ -91,9 +94,9 @@ fn load_kernel() -> Option<CUfunction> {
     };
     let mut kernel = CUkernel::NULL;
     let name = c"gpuheap_stands_for_a_library";
-    // SAFETY: `kernel` is valid for the write, and the library is loaded by then.
+    // SAFETY: `kernel` is valid for the write. The library was loaded above.
     let found = loaded.is_success()
         && unsafe { driver.cuLibraryGetKernel(&mut kernel, library, name.as_ptr()) }.is_success();
-    // The driver takes a kernel where it takes a function.
+    // Driver functions that take a function handle also take a kernel handle.
     found.then_some(CUfunction(kernel.0))
 }

@@ -1,7 +1,8 @@
-//! Names of functions, as PyTorch imports them.
+//! Names of the functions that PyTorch imports.
 
-/// Calls a macro with the functions of cuBLAS that compute, whose first argument is the handle, and
-/// one with those that copy, or set values that are never read.
+/// Expands `$computes!` with the names of cuBLAS's functions that compute; their first argument is
+/// the handle. Expands `$sets!` with the names of functions that copy, or that set values that are
+/// never read.
 macro_rules! cublas_functions {
     ($computes:ident, $sets:ident) => {
         $computes!(
@@ -53,7 +54,8 @@ macro_rules! cublas_functions {
     };
 }
 
-/// Calls a macro for each library that is refused: its name, the code, and its functions.
+/// Expands `$callback!` for each library that refuses its work, with the library's name, error code
+/// and functions.
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback!(

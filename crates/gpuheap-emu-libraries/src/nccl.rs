@@ -1,7 +1,7 @@
 //! NCCL: communicators of any size, whose collectives act as if every rank had this rank's values.
 //!
-//! No rank waits for another one in a collective. Results above 1 MiB are left as they are:
-//! programs read only small results to decide, and a dry run keeps no content of that size.
+//! No rank waits for another one in a collective. Results above 1 MiB are not written. Programs
+//! base decisions only on small results, and a dry run keeps no content of that size.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -13,9 +13,9 @@ use crate::report;
 
 /// Largest result that is written, bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// First number of a reduction that a program makes. Lower numbers are the library's.
+/// Lowest number of a reduction that a program creates. Lower numbers are predefined by NCCL.
 const OWN_REDUCTION: c_int = 5;
-/// Colour of a rank that joins no part when a communicator is split.
+/// Colour of a rank that joins no new communicator in a split.
 const NO_COLOUR: c_int = -1;
 
 /// Code of NCCL.
@@ -45,12 +45,12 @@ struct Communicator {
     rank: c_int,
 }
 
-/// Identity that ranks pass to each other.
+/// Identity of a communicator (`ncclUniqueId`) that ranks pass to each other.
 #[repr(C)]
 struct UniqueId([u8; 128]);
 
 export! {
-    /// Writes an identity.
+    /// Writes a new identity for a communicator.
     fn ncclGetUniqueId(id: Out<UniqueId>) -> Outcome {
         let mut made = UniqueId([0; 128]);
         made.0[..4].copy_from_slice(&std::process::id().to_ne_bytes());
@@ -62,7 +62,7 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Makes a communicator. Its settings are not read.
+    /// Creates a communicator. Does not read the settings.
     fn ncclCommInitRankConfig(
         made: Out<Handle>,
         ranks: c_int,
@@ -73,7 +73,7 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Makes a communicator from several identities. They are not read.
+    /// Creates a communicator. Does not read the identities.
     fn ncclCommInitRankScalable(
         made: Out<Handle>,
         ranks: c_int,
@@ -85,7 +85,7 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Makes the communicators of one process with several devices.
+    /// Creates one communicator for each device of the process.
     fn ncclCommInitAll(made: Out<Handle>, count: c_int, _devices: *const c_int) -> Outcome {
         if count > 0 {
             made.require()?;
@@ -93,8 +93,8 @@ export! {
         (0..count).try_for_each(|rank| make(made.at(rank as usize), count, rank))
     }
 
-    /// Makes a communicator of a part of the ranks, with the size and the rank of the old one:
-    /// which ranks join is unknown.
+    /// Creates a communicator for a part of the ranks. Its size and rank are those of the old
+    /// communicator, because it is unknown which ranks join.
     fn ncclCommSplit(
         old: Handle,
         colour: c_int,
@@ -110,27 +110,27 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Ends a communicator, whether its work is done or not.
+    /// Destroys a communicator, even if its work has not completed.
     fn ncclCommDestroy | ncclCommAbort(communicator: Handle) -> Outcome {
         communicator.end()
     }
 
-    /// Writes the number of ranks.
+    /// Writes the number of ranks of a communicator.
     fn ncclCommCount(communicator: Handle, count: Out<c_int>) -> Outcome {
         count.write(communicator.read(|communicator| communicator.ranks)?)
     }
 
-    /// Writes the rank.
+    /// Writes this process's rank in a communicator.
     fn ncclCommUserRank(communicator: Handle, rank: Out<c_int>) -> Outcome {
         rank.write(communicator.read(|communicator| communicator.rank)?)
     }
 
-    /// Writes that no error happened.
+    /// Writes success: no error occurred.
     fn ncclCommGetAsyncError(_communicator: Handle, error: Out<NcclCode>) -> Outcome {
         error.write(NcclCode::SUCCESS)
     }
 
-    /// Registers a buffer, without an effect.
+    /// Succeeds without an effect: the buffer is not registered.
     fn ncclCommRegister(
         _communicator: Handle,
         buffer: *mut c_void,
@@ -140,7 +140,7 @@ export! {
         handle.write(buffer)
     }
 
-    /// Makes a reduction.
+    /// Writes the number of a new reduction.
     fn ncclRedOpCreatePreMulSum(
         reduction: Out<c_int>,
         _scalar: *mut c_void,
@@ -151,7 +151,7 @@ export! {
         reduction.write(OWN_REDUCTION)
     }
 
-    /// Takes memory from the device, as `cuMemAlloc`.
+    /// Allocates device memory with `cuMemAlloc`.
     fn ncclMemAlloc(memory: Out<CUdeviceptr>, bytes: usize) -> Outcome {
         let mut address = 0;
         // SAFETY: `address` is valid for the write, and the program frees the memory.
@@ -159,9 +159,10 @@ export! {
         memory.write(address)
     }
 
-    /// Returns memory to the device, as `cuMemFree`.
+    /// Frees device memory with `cuMemFree`.
     fn ncclMemFree(memory: CUdeviceptr) -> Outcome {
-        // SAFETY: the driver checks the address, and the program uses the memory no more.
+        // SAFETY: the driver checks the address. The program does not use the memory after this
+        // call.
         check(driver().map(|driver| unsafe { driver.cuMemFree_v2(memory) }))
     }
 
@@ -205,7 +206,7 @@ export! {
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
-    /// Writes this rank's values as each rank's.
+    /// Writes this rank's values once for each rank.
     fn ncclAllGather(
         sent: CUdeviceptr,
         result: CUdeviceptr,
@@ -221,7 +222,7 @@ export! {
         })
     }
 
-    /// Writes this rank's part of its values as the result.
+    /// Writes, as the result, the part of this rank's values that belongs to this rank.
     fn ncclReduceScatter(
         sent: CUdeviceptr,
         result: CUdeviceptr,
@@ -236,8 +237,8 @@ export! {
         copy(result, sent.wrapping_add(rank.max(0) as u64 * bytes as u64), bytes, stream)
     }
 
-    /// Succeeds without an effect. The arguments are not read, and the caller's side removes them
-    /// in every C ABI of Unix.
+    /// Succeeds without an effect. Declares no arguments, although callers pass some. That works
+    /// because in every C ABI of Unix, the caller removes the arguments.
     fn ncclGroupStart | ncclGroupEnd | ncclSend | ncclRecv | ncclAlltoAll | ncclBcast |
         ncclCommFinalize | ncclCommDeregister | ncclRedOpDestroy() -> Outcome
     {
@@ -255,7 +256,7 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
     made.write(Handle::new(Communicator { ranks, rank }))
 }
 
-/// Copies within the device, if the result is small.
+/// Copies within the device, if the result has at most [`MOST_BYTES`].
 fn copy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> Outcome {
     let Some(driver) = driver().filter(|_| to != from && bytes > 0 && bytes <= MOST_BYTES) else {
         return Ok(());
@@ -264,7 +265,7 @@ fn copy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> O
     check(Some(unsafe { driver.cuMemcpyDtoDAsync_v2(to, from, bytes, stream) }))
 }
 
-/// Returns the outcome of a driver call; `None` for a process without a driver.
+/// Converts the code of a driver call to an outcome. `code` is `None` if the process has no driver.
 fn check(code: Option<CUresult>) -> Outcome {
     match code.is_some_and(CUresult::is_success) {
         true => Ok(()),
@@ -272,7 +273,7 @@ fn check(code: Option<CUresult>) -> Outcome {
     }
 }
 
-/// Returns the bytes of `count` values of a kind, as `ncclDataType_t` numbers them.
+/// Returns the size in bytes of `count` values. `kind` is a number of `ncclDataType_t`.
 fn bytes_of(count: usize, kind: c_int) -> usize {
     count.saturating_mul(match kind as c_uint {
         0 | 1 | 10 | 11 => 1,

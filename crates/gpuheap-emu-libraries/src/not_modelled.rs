@@ -1,4 +1,5 @@
-//! Functions of libraries that are not modelled. Most refuse; a few return a version or a text.
+//! Functions of libraries that are not modelled. Most return an error; a few return a version or a
+//! text.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -8,12 +9,12 @@ use gpuheap_driver::export;
 use crate::nccl::NcclCode;
 use crate::report;
 
-/// Version of NCCL: 2.28.9.
+/// Version of NCCL to return: 2.28.9.
 const NCCL: c_int = 22_809;
-/// Version of CUPTI's interface.
+/// Version of CUPTI's interface to return.
 const CUPTI: u32 = 28;
 
-/// Text of every code of libraries that are not modelled.
+/// Text to return for every code of the libraries that are not modelled.
 const NOT_MODELLED: &CStr = c"not modelled by gpuheap's dry run";
 
 /// Code of CUPTI.
@@ -27,7 +28,7 @@ impl Code for CuptiCode {
     const PANICKED: Self = Self(999);
 }
 
-/// Code of a library that is not modelled.
+/// Error code of a library that is not modelled.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Refusal(c_int);
@@ -39,7 +40,7 @@ impl Code for Refusal {
 }
 
 export! {
-    /// Returns a text for any code.
+    /// Returns the same text for every code.
     fn cusparseGetErrorName | cusparseGetErrorString | ncclGetErrorString | ncclGetLastError()
         -> *const c_char
     {
@@ -56,7 +57,7 @@ export! {
         version.write(CUPTI)
     }
 
-    /// Writes a text for any code of CUPTI.
+    /// Writes the same text for every code of CUPTI.
     fn cuptiGetResultString(
         _code: c_int,
         text: Out<*const c_char, CuptiCode>,
@@ -65,12 +66,12 @@ export! {
     }
 }
 
-// The functions read none of the caller's arguments. The caller's side removes arguments in every C
-// ABI of Unix.
+// The functions declare no arguments, although callers pass some. That works because in every C ABI
+// of Unix, the caller removes the arguments.
 macro_rules! refusals {
     ($library:literal, $code:literal, [$($name:ident)*]) => {
         export! {$(
-            /// Returns the library's code for a function that is not supported.
+            /// Returns the library's code for "not supported".
             fn $name() -> Result<(), Refusal> {
                 report::refused($library, stringify!($name));
                 Err(Refusal($code))

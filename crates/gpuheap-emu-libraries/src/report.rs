@@ -6,25 +6,25 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, Once, PoisonError};
 
-/// Variable that names the folder.
+/// Environment variable that names the folder of the report.
 const FOLDER: &str = "GPUHEAP_EMULATED_REPORT";
-/// Functions of a library that are named in its line.
+/// Most functions that a library's line names.
 const NAMED: usize = 3;
 
-/// Refused functions with their calls, by library.
+/// Numbers of refused calls, keyed by library, then by function.
 static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap::new());
 
-/// Lines on parts of a library that are not modelled.
+/// Pairs of a library, and a line about a part of the library that is not modelled.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
-/// Counts a call that was refused.
+/// Counts a refused call.
 pub(crate) fn refused(library: &'static str, function: &'static str) {
     write_at_exit();
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     *refused.entry(library).or_default().entry(function).or_default() += 1;
 }
 
-/// Adds a line on a part of a library that is not modelled.
+/// Adds a line about a part of a library that is not modelled.
 pub(crate) fn note(library: &'static str, line: &'static str) {
     write_at_exit();
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).insert((library, line));
@@ -43,7 +43,7 @@ extern "C" fn write() {
     let file = PathBuf::from(folder).join(format!("libraries.{}.json", std::process::id()));
     let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
-    // At exit, no code can handle a failure any more.
+    // Ignores failures: at exit, no code is left to handle one.
     let _ = std::fs::write(file, text(&refused, &notes));
 }
 
@@ -59,7 +59,7 @@ fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>, notes: &BTreeSet<(&str, &
         let names: Vec<&str> = functions.keys().take(NAMED).copied().collect();
         note += &names.join(", ");
         if functions.len() > NAMED {
-            // A write to a string never fails.
+            // Ignores the result: writing to a string never fails.
             let _ = write!(note, " and {} more", functions.len() - NAMED);
         }
         libraries.push(object(library, &note));

@@ -1,4 +1,4 @@
-/* Multiplies by cuBLAS and cuBLASLt, and calls cuFFT in vain. */
+/* Multiplies with cuBLAS and cuBLASLt, and calls cuFFT, which refuses. */
 #include <stdio.h>
 #include <string.h>
 

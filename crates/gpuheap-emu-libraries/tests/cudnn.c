@@ -51,7 +51,7 @@ static void *tensor(int64_t n, int64_t c, int64_t h, int64_t w) {
 }
 
 static int plan(void) {
-  /* A filter of 3 by 3 over 32 images of 28 by 28. */
+  /* A 3 by 3 filter, applied to 32 images of 28 by 28. */
   void *x = tensor(32, 128, 28, 28), *w = tensor(128, 128, 3, 3), *y = tensor(32, 128, 28, 28);
   void *operation = made(10), *graph = made(15), *heuristic = made(4), *config = made(3),
        *engine = made(2);
@@ -63,7 +63,7 @@ static int plan(void) {
   CHECK(cudnnBackendSetAttribute(operation, 704, DESCRIPTOR, 1, &x) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 703, DESCRIPTOR, 1, &w) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 705, DESCRIPTOR, 1, &y) == 0);
-  /* A descriptor keeps its attributes after the program ends their descriptors. */
+  /* A descriptor keeps its attributes after the program destroys the descriptors that it set. */
   CHECK(cudnnBackendDestroyDescriptor(w) == 0 && cudnnBackendDestroyDescriptor(0) == 0);
   CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, &operation) == 0);
   CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, -1, &operation) == 2000);
@@ -105,7 +105,7 @@ static int network(void) {
         reserve == 0);
   CHECK(cudnnGetRNNTempSpaceSizes(0, network, 1, sequences, &workspace, &reserve) == 0);
   printf("weights %zu, reserve %zu\n", weights, reserve);
-  /* The second gate that takes the second layer's input: after the first layer and one matrix. */
+  /* The second gate for the second layer's input: its weights follow layer 1 and one matrix. */
   CHECK(cudnnGetRNNWeightParams(0, network, 1, weights, base, 1, matrix, &matrix_at, vector,
                                 &vector_at) == 0);
   size_t first = 4u * 1024 * (512 + 1024);
@@ -114,7 +114,7 @@ static int network(void) {
   CHECK(type == 0 && dimensions == 3 && sizes[0] == 1 && sizes[1] == 1024 && sizes[2] == 1024);
   CHECK(cudnnGetRNNWeightParams(0, network, 2, weights, base, 7, matrix, &matrix_at, vector,
                                 &vector_at) == 0);
-  /* The last vector ends where the weights end. */
+  /* The last vector ends at the end of the weights. */
   CHECK((char *)vector_at + 4 * 1024 == base + weights);
   CHECK(cudnnGetRNNWeightParams(0, network, 2, weights, base, 8, matrix, &matrix_at, vector,
                                 &vector_at) == 0);

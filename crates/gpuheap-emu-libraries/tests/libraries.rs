@@ -1,4 +1,4 @@
-//! The library as programs see it.
+//! Tests of the library with C programs that call it.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
@@ -9,7 +9,7 @@ mod library;
 use std::path::Path;
 use std::process::Command;
 
-/// Compiles a program of the folder `tests`, and runs it with the library.
+/// Compiles the program `NAME.c` of the folder `tests`, and runs it with the library.
 fn run(name: &str, reports: &Path) -> String {
     let folder = library::folder(&[&library::LIBRARIES]);
     let program = folder.path().join(name);
@@ -37,7 +37,8 @@ fn product_succeeds_and_others_refuse() {
 #[test]
 fn cudnn_reports_workspace_and_weights() {
     let reports = tempfile::tempdir().unwrap();
-    // A convolution lays all three out anew, and an LSTM takes as much as on an H200.
+    // The convolution copies all three tensors to another layout. The LSTM takes as much memory as
+    // on an H200.
     assert_eq!(
         run("cudnn", reports.path()),
         "workspace 13139968\nweights 92372992, reserve 891289856\n"

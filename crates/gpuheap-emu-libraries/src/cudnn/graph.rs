@@ -1,7 +1,7 @@
-//! Operation graphs: descriptors that keep their attributes, and one engine for each graph.
+//! Operation graphs: descriptors that store their attributes, and one engine for each graph.
 //!
-//! An execution plan leads to its graph by its attributes: the engine's configuration, the
-//! engine, the graph, its operations, their tensors.
+//! From an execution plan, attributes lead step by step to the engine's configuration, the engine,
+//! the graph, the graph's operations, and their tensors.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -13,7 +13,7 @@ use super::tensor::element_bytes;
 use super::workspace::{ATTENTION, Convolution, Shape};
 use super::{CudnnCode, Handle, In, Out, Outcome};
 
-/// Kinds of descriptors.
+/// Numbers of kinds of descriptors, from `cudnnBackendDescriptorType_t`.
 mod kind {
     use std::ffi::c_int;
 
@@ -30,7 +30,7 @@ mod kind {
     pub(super) const ATTENTION_BACKWARD: c_int = 43;
 }
 
-/// Attributes.
+/// Numbers of attributes, from `cudnnBackendAttributeName_t`.
 mod attribute {
     use std::ffi::c_int;
 
@@ -50,7 +50,7 @@ mod attribute {
     pub(super) const ENGINE_INDEX: c_int = 1301;
 }
 
-/// Types of attributes.
+/// Numbers of attribute types, from `cudnnBackendAttributeType_t`.
 mod of {
     use std::ffi::c_int;
 
@@ -58,10 +58,10 @@ mod of {
     pub(super) const DESCRIPTOR: c_int = 15;
 }
 
-/// Matrix products of attention's forward pass; its backward pass has more.
+/// Number of matrix products in the forward pass of attention. The backward pass has more.
 const PRODUCTS: usize = 2;
 
-/// Backend descriptor. Clones have the same attributes.
+/// Backend descriptor. Clones share their attributes.
 #[derive(Clone)]
 struct Descriptor {
     kind: c_int,
@@ -76,24 +76,26 @@ enum Value {
 }
 
 export! {
-    /// Makes a descriptor of any kind.
+    /// Creates a descriptor of any kind.
     fn cudnnBackendCreateDescriptor(kind: c_int, made: Out<Handle<Descriptor>>) -> Outcome {
         made.require()?;
         made.write(Handle::new(Descriptor::new(kind, [])))
     }
 
-    /// Ends a descriptor. Descriptors that refer to it keep its attributes. Null is fine.
+    /// Destroys a descriptor, or does nothing for null. Descriptors that refer to the destroyed one
+    /// keep its attributes.
     fn cudnnBackendDestroyDescriptor(descriptor: Handle<Descriptor>) -> Outcome {
         let _ = descriptor.end();
         Ok(())
     }
 
-    /// Succeeds: attributes that depend on others are computed when they are read.
+    /// Succeeds without an effect: attributes that depend on others are computed when they are
+    /// read.
     fn cudnnBackendFinalize(descriptor: Handle<Descriptor>) -> Outcome {
         descriptor.read(|_| ())
     }
 
-    /// Keeps an attribute of `count` elements.
+    /// Stores an attribute of `count` elements.
     fn cudnnBackendSetAttribute(
         descriptor: Handle<Descriptor>,
         attribute: c_int,
@@ -106,8 +108,8 @@ export! {
         descriptor.read(|descriptor| descriptor.set(attribute, value))
     }
 
-    /// Writes at most `wanted` elements of an attribute, and the number of its elements. Elements
-    /// that are descriptors are copied into descriptors that the caller made and passes.
+    /// Writes at most `wanted` elements of an attribute, and the attribute's number of elements. If
+    /// elements are descriptors, copies them into descriptors that the caller created and passes.
     fn cudnnBackendGetAttribute(
         descriptor: Handle<Descriptor>,
         attribute: c_int,
@@ -135,7 +137,7 @@ impl Descriptor {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(attribute, value);
     }
 
-    /// Returns an attribute: one that the library finds, or one that was set.
+    /// Returns an attribute: one that is computed, or one that the program set.
     fn get(&self, attribute: c_int) -> Option<Value> {
         match (self.kind, attribute) {
             (kind::HEURISTIC, attribute::HEURISTIC_RESULTS) => {
@@ -178,7 +180,7 @@ impl Descriptor {
         bytes.chunks_exact(8).map(number).collect()
     }
 
-    /// Bytes of the workspace of a plan or an engine's configuration.
+    /// Returns the size, in bytes, of the workspace of a plan or of an engine's configuration.
     fn workspace(&self) -> u64 {
         let step = |list: Vec<Self>, attribute| -> Vec<Self> {
             list.iter().flat_map(|descriptor| descriptor.descriptors(attribute)).collect()
@@ -197,9 +199,9 @@ impl Descriptor {
         convolutions + attention_in(&operations)
     }
 
-    /// Returns the convolution that an operation is.
+    /// Returns the convolution that this operation computes; `None` for other operations.
     fn convolution(&self) -> Option<Convolution> {
-        // The filter, the input and the output of each kind.
+        // Numbers of the attributes for the filter, the input and the output.
         let [w, x, y] = match self.kind {
             kind::CONVOLUTION => [703, 704, 705],
             kind::CONVOLUTION_FINDS_X => [709, 710, 711],
@@ -211,7 +213,7 @@ impl Descriptor {
         Some(Convolution { x: shape(x)?, w: shape(w)?, y: shape(y)?, finds_w })
     }
 
-    /// Shape of a tensor.
+    /// Returns the shape of a tensor descriptor.
     fn shape(&self) -> Shape {
         let sizes: Vec<u64> = self
             .numbers(attribute::TENSOR_SIZES)
@@ -231,8 +233,8 @@ impl Descriptor {
     }
 }
 
-/// Bytes of attention, if the operations are attention: one operation, or matrix products and
-/// operations between them.
+/// Returns the workspace of attention, in bytes, if the operations compute attention; else 0.
+/// Attention is one operation, or several matrix products with other operations between them.
 fn attention_in(operations: &[Descriptor]) -> u64 {
     let number_of = |kind| operations.iter().filter(|operation| operation.kind == kind).count();
     let whole = number_of(kind::ATTENTION) + number_of(kind::ATTENTION_BACKWARD) > 0;
@@ -243,7 +245,7 @@ fn number(value: u64) -> Value {
     Value::Elements { count: 1, bytes: (value as i64).to_ne_bytes().to_vec() }
 }
 
-/// Returns the size of an element of an attribute, bytes.
+/// Returns the size, in bytes, of an element of the attribute type `of`.
 fn size_of(of: c_int) -> usize {
     const HANDLE: c_int = 0;
     const BOOLEAN: c_int = 2;
@@ -260,7 +262,7 @@ fn size_of(of: c_int) -> usize {
 }
 
 impl Value {
-    /// Reads `count` elements of a type.
+    /// Reads `count` elements of the attribute type `of`.
     fn read(of: c_int, count: usize, elements: In<c_void>) -> Result<Self, CudnnCode> {
         if of == of::DESCRIPTOR {
             let handles = elements.cast::<Handle<Descriptor>>().get_all(count)?;
@@ -278,7 +280,8 @@ impl Value {
         }
     }
 
-    /// Writes at most `most` elements, if the attribute has the type that the caller reads.
+    /// Writes at most `most` elements. If one of `of` and the attribute is for descriptors and the
+    /// other is not, writes nothing.
     fn write(&self, of: c_int, most: usize, elements: Out<c_void>) -> Outcome {
         match self {
             Self::Elements { bytes, .. } if of != of::DESCRIPTOR => {
@@ -288,7 +291,7 @@ impl Value {
             Self::Descriptors(list) if of == of::DESCRIPTOR => {
                 let places = elements.cast::<Handle<Descriptor>>();
                 for (index, from) in list.iter().take(most).enumerate() {
-                    // A null descriptor gets no copy.
+                    // Ignores null descriptors.
                     let _ = places.at(index).get()?.read(|to| to.copy_from(from));
                 }
                 Ok(())

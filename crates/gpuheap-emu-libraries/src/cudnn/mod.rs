@@ -1,11 +1,11 @@
-//! cuDNN: sessions, descriptors and sizes. Computes nothing.
+//! cuDNN: handles, descriptors and sizes. Computes nothing.
 //!
 //! Parts:
 //! * `graph`: the interface of operation graphs, with one engine for each graph.
-//! * `workspace`: bytes of an engine's workspace.
+//! * `workspace`: sizes of engines' workspaces.
 //! * `tensor`: descriptors of tensors, and descriptors that are never read.
-//! * `rnn`: recurrent networks: spaces, and the places of the weights.
-//! * `norm`: batch normalisation.
+//! * `rnn`: recurrent networks: sizes of workspaces, and addresses of weights.
+//! * `norm`: sizes of workspaces for batch normalisation.
 
 mod graph;
 mod norm;
@@ -29,7 +29,7 @@ struct CudnnCode(c_int);
 impl CudnnCode {
     const ALLOCATION_FAILED: Self = Self(4004);
     const BAD_PARAM: Self = Self(2000);
-    /// Code of functions that are refused (`not_modelled.rs`).
+    /// Code that refused functions return (`not_modelled.rs`).
     const NOT_SUPPORTED: Self = Self(3000);
 }
 
@@ -46,20 +46,21 @@ type Out<T> = abi::Out<T, CudnnCode>;
 type In<T> = abi::In<T, CudnnCode>;
 type Handle<T> = abi::Handle<T, CudnnCode>;
 
-/// Version of the library: 9.19.0.
+/// Version of cuDNN to return: 9.19.0.
 const VERSION: usize = 91_900;
 
-/// Bytes of a dropout's generators for each multiprocessor: 24 for each of its threads.
+/// Bytes of dropout's random generators for each multiprocessor: 24 for each of its 2048 threads.
 const GENERATORS: usize = 24 * 2048;
 
-/// State of a program's handle.
+/// State of a handle that the program created.
 struct CudnnSession {
     stream: CUstream,
 }
 
-// Arguments that are not named are not read. The caller's side removes them in every C ABI of Unix.
+// Some functions declare fewer arguments than callers pass. That works because in every C ABI of
+// Unix, the caller removes the arguments.
 export! {
-    /// Returns the version.
+    /// Returns the version of cuDNN.
     fn cudnnGetVersion() -> usize {
         VERSION
     }
@@ -86,7 +87,7 @@ export! {
         name.as_ptr()
     }
 
-    /// Writes a part of the version: major, minor, or patch level.
+    /// Writes a part of cuDNN's version: the major number, the minor number, or the patch level.
     fn cudnnGetProperty(part: c_int, value: Out<c_int>) -> Outcome {
         let number = match part {
             0 => VERSION / 10_000,
@@ -97,14 +98,15 @@ export! {
         value.write(number as c_int)
     }
 
-    /// Writes an empty text: only the codes describe failures.
+    /// Writes an empty text: failures are described only by their codes.
     fn cudnnGetLastErrorString(text: Out<c_char>, bytes: usize) -> () {
         if bytes > 0 {
             let _ = text.write(0);
         }
     }
 
-    /// Makes a handle. The first handle of a context takes the memory of kernels' code.
+    /// Creates a handle. The first handle in a context allocates the memory that the code of
+    /// kernels takes.
     fn cudnnCreate(handle: Out<Handle<CudnnSession>>) -> Outcome {
         handle.require()?;
         report::note("cuDNN", "workspaces are by rules that were measured on an H200");
@@ -114,7 +116,7 @@ export! {
         handle.write(Handle::new(CudnnSession { stream: CUstream::NULL }))
     }
 
-    /// Ends a handle. Null is fine.
+    /// Destroys a handle, or does nothing for null.
     fn cudnnDestroy(handle: Handle<CudnnSession>) -> Outcome {
         let _ = handle.end();
         Ok(())
@@ -130,7 +132,7 @@ export! {
         stream.write(handle.read(|session| session.stream)?)
     }
 
-    /// Writes the bytes of a dropout's generators.
+    /// Writes the size of dropout's random generators, bytes.
     fn cudnnDropoutGetStatesSize(_handle: *const c_void, bytes: Out<usize>) -> Outcome {
         bytes.write(GENERATORS * multiprocessors())
     }
@@ -148,7 +150,8 @@ export! {
     }
 }
 
-/// Returns the number of multiprocessors of the current device; 1 if the driver does not say.
+/// Returns the number of multiprocessors of the current device; 1 if the driver does not return the
+/// number.
 fn multiprocessors() -> usize {
     let Some(driver) = driver() else { return 1 };
     let (mut device, mut count) = (0, 1);

@@ -1,4 +1,4 @@
-//! Batch normalisation: bytes of its spaces.
+//! Batch normalisation: sizes of workspaces and of reserved memory.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,16 +7,17 @@ use gpuheap_driver::export;
 use super::tensor::{Tensor, element_bytes};
 use super::{Handle, Out, Outcome};
 
-/// Mode of tensors whose channels lie side by side, for which cuDNN runs one kernel that stays
-/// resident.
+/// Number of the mode in which cuDNN runs one kernel that stays resident. It is for tensors with
+/// adjacent channels.
 const SPATIAL_PERSISTENT: c_int = 2;
 
-// Arguments that are not named are not read.
+// The functions declare fewer arguments than callers pass: they read no others.
 export! {
     /// Writes the workspace of the forward pass, bytes.
     ///
-    /// If channels lie side by side, it is an eighth of a byte an element, and a twentieth for
-    /// types of 2 bytes; else none. Within 5 % of an H200 above 1 MiB (cuDNN 9.19).
+    /// If channels are adjacent, the workspace is 1/8 byte for each element, or 1/20 byte for
+    /// 2-byte types. Otherwise it is 0. Above 1 MiB, the figures are within 5 % of an H200's (cuDNN
+    /// 9.19).
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         _handle: *const c_void,
         mode: c_int,
@@ -33,8 +34,8 @@ export! {
 
     /// Writes the workspace of the backward pass, bytes.
     ///
-    /// If channels lie side by side, it is a twelfth of a byte an element; else none. Within 5 % of
-    /// an H200 (cuDNN 9.19).
+    /// If channels are adjacent, the workspace is 1/12 byte for each element. Otherwise it is 0.
+    /// The figures are within 5 % of an H200's (cuDNN 9.19).
     fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(
         _handle: *const c_void,
         mode: c_int,
@@ -51,7 +52,8 @@ export! {
         write(mode, x, bytes, |_| 12)
     }
 
-    /// Writes the bytes that stay between the passes: none without an activation.
+    /// Writes the size, in bytes, of the memory that stays between the passes. Without an
+    /// activation, it is 0.
     fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         _handle: *const c_void,
         _mode: c_int,

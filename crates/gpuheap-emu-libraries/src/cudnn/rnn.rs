@@ -1,4 +1,4 @@
-//! Recurrent networks: bytes of their spaces, and places of their weights.
+//! Recurrent networks: sizes of workspaces and reserved memory, and addresses of weights.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,10 +9,10 @@ use super::{CudnnCode, Handle, Out, Outcome};
 
 const LSTM: c_int = 2;
 const GRU: c_int = 3;
-/// Forward pass of a training step.
+/// Number of the mode for the forward pass of a training step.
 const TRAINING: c_int = 1;
 const BIDIRECTIONAL: c_int = 1;
-/// Bytes of each layer's workspace beyond the bytes that follow from its sizes.
+/// Constant part of each layer's workspace, bytes. The other part follows from the layer's sizes.
 const LAYER: u64 = 8 << 20;
 
 /// Shape of a network.
@@ -23,7 +23,8 @@ struct Network {
     data_type: c_int,
     inputs: u64,
     hidden: u64,
-    /// Elements that a step gives: as many as are hidden, unless they are projected.
+    /// Number of elements in a step's output: equal to `hidden`, unless the network has a
+    /// projection.
     outputs: u64,
     layers: u64,
 }
@@ -42,7 +43,8 @@ descriptors! {
 }
 
 impl Network {
-    /// Matrices of a layer for its input. As many take the output of the step before.
+    /// Returns the number of a layer's matrices for the input. Equally many matrices take the
+    /// output of the previous step.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,
@@ -55,23 +57,26 @@ impl Network {
         self.outputs != self.hidden
     }
 
-    /// Columns of the matrices that take the input, in the layer of that number.
+    /// Returns the number of columns of the matrices that take the input, in the layer with index
+    /// `layer`.
     fn width(&self, layer: u64) -> u64 {
         if layer == 0 { self.inputs } else { self.outputs * self.directions }
     }
 
-    /// Elements of a layer's matrices, in one direction.
+    /// Returns the total number of elements of a layer's matrices, in one direction.
     fn matrices(&self, layer: u64) -> u64 {
         let projection = if self.is_projected() { self.outputs * self.hidden } else { 0 };
         self.gates() * self.hidden * (self.width(layer) + self.outputs) + projection
     }
 
-    /// Elements of a layer's vectors, in one direction: two for each gate.
+    /// Returns the total number of elements of a layer's vectors, in one direction. Each gate has
+    /// two vectors.
     fn biases(&self) -> u64 {
         2 * self.gates() * self.hidden
     }
 
-    /// Elements of the matrices before a layer and direction. All vectors come after all matrices.
+    /// Returns the number of elements of all matrices before the matrices of a layer and direction.
+    /// In memory, all vectors are after all matrices.
     fn matrices_before(&self, layer: u64, direction: u64) -> u64 {
         let before: u64 = (0..layer).map(|layer| self.matrices(layer) * self.directions).sum();
         before + direction * self.matrices(layer)
@@ -82,9 +87,9 @@ impl Network {
         (self.matrices_before(self.layers, 0) + biases) * element_bytes(self.data_type)
     }
 
-    /// Bytes of the workspace: equal to an H200's, or within 5 % of it, for 1 to 3 layers of LSTM
-    /// and networks that only infer (cuDNN 9.19); less than it by up to a half for a GRU and a
-    /// plain network of one layer that train.
+    /// Returns the size of the workspace, bytes. For 1 to 3 layers of LSTM, and for inference, it
+    /// is within 5 % of an H200's (cuDNN 9.19). For training a GRU or a plain network of one layer,
+    /// it is too small by up to a half.
     fn workspace(&self, sequences: &Sequences) -> u64 {
         let (in_steps, in_layers) = match self.cell {
             LSTM => (5, 10),
@@ -93,7 +98,7 @@ impl Network {
         };
         let element = element_bytes(self.data_type);
         let positions = sequences.steps * sequences.batch;
-        // The outputs of several directions are kept beside until they are joined.
+        // With several directions, the outputs are kept separately until they are joined.
         let in_steps = if self.directions > 1 { in_steps + 2 } else { in_steps };
         let states = positions * self.hidden * in_steps * self.directions;
         let inputs = positions * sequences.inputs;
@@ -103,7 +108,8 @@ impl Network {
         (inputs + states + products + matrices) * element + LAYER * layers
     }
 
-    /// Bytes that stay between the passes of a training step: equal to an H200's without dropout.
+    /// Returns the size, in bytes, of the memory that stays between the passes of a training step.
+    /// Without dropout, it equals an H200's.
     fn reserve(&self, sequences: &Sequences) -> u64 {
         let kept = match self.cell {
             LSTM => 5,
@@ -118,7 +124,7 @@ impl Network {
     }
 }
 
-// Arguments that are not named are not read.
+// The functions declare fewer arguments than callers pass: they read no others.
 export! {
     /// Describes a network.
     fn cudnnSetRNNDescriptor_v8(
@@ -165,7 +171,7 @@ export! {
         sequences.change(|sequences| *sequences = Sequences { steps, batch, inputs })
     }
 
-    /// Writes the bytes of all weights.
+    /// Writes the size of all weights together, bytes.
     fn cudnnGetRNNWeightSpaceSize(
         _handle: *const c_void,
         network: Handle<Network>,
@@ -174,8 +180,8 @@ export! {
         bytes.write(network.read(Network::weight_bytes)? as usize)
     }
 
-    /// Writes the bytes of the workspace, and of the space that stays between the passes. PyTorch
-    /// leaves one of the places out at times.
+    /// Writes the sizes, in bytes, of the workspace and of the memory that stays between the
+    /// passes. Either pointer may be null: PyTorch sometimes passes only one.
     fn cudnnGetRNNTempSpaceSizes(
         _handle: *const c_void,
         network: Handle<Network>,
@@ -191,8 +197,9 @@ export! {
         workspace.write_if_wanted(used as usize)
     }
 
-    /// Writes the places of a gate's matrix and vector, and their shapes. An LSTM has 8 of them in
-    /// a layer and direction, and its projection as the ninth, without a vector.
+    /// Writes the addresses and shapes of a gate's matrix and vector. In each layer and direction,
+    /// an LSTM has 8 pairs of a matrix and a vector. The projection is the ninth matrix, and has no
+    /// vector.
     fn cudnnGetRNNWeightParams(
         _handle: *const c_void,
         network: Handle<Network>,
@@ -215,12 +222,13 @@ export! {
     }
 }
 
-/// A gate's matrix or vector among the weights. One without rows does not exist.
+/// A gate's matrix or vector within the weights. If `rows` is 0, the matrix or vector does not
+/// exist.
 struct Weights {
     data_type: c_int,
     rows: u64,
     columns: u64,
-    /// Elements of the weights before it.
+    /// Offset from the start of the weights, in elements.
     from: u64,
 }
 
@@ -255,14 +263,14 @@ impl Network {
 }
 
 impl Weights {
-    /// Writes the address, and the shape into the descriptor. The caller may leave out either.
+    /// Writes the address to `place`, and the shape to the descriptor `tensor`. Either may be null.
     fn write(&self, all: CUdeviceptr, tensor: Handle<Tensor>, place: Out<CUdeviceptr>) -> Outcome {
         let exists = self.rows > 0;
         let address = all.wrapping_add(self.from * element_bytes(self.data_type));
         place.write_if_wanted(if exists { address } else { 0 })?;
         let [rows, columns] =
             [self.rows, self.columns].map(|size| c_int::try_from(size).unwrap_or(0));
-        // A descriptor that was left out is null.
+        // Ignores the error for a null descriptor.
         let _ = tensor.change(|tensor| {
             tensor.data_type = self.data_type;
             tensor.sizes = if exists { vec![1, rows, columns] } else { Vec::new() };
@@ -276,7 +284,8 @@ impl Weights {
 mod tests {
     use super::*;
 
-    /// Measured on an H200 with PyTorch 2.11 and cuDNN 9.19: batches of 64 sequences of 200 steps.
+    /// The expected figures were measured on an H200 with PyTorch 2.11 and cuDNN 9.19, for batches
+    /// of 64 sequences of 200 steps.
     #[test]
     fn lstm_spaces_match_h200() {
         let network = Network {

@@ -6,10 +6,10 @@ use gpuheap_driver::export;
 
 use super::{CudnnCode, Handle, In, Out, Outcome};
 
-/// Most dimensions of a tensor.
+/// Most dimensions that a tensor can have.
 const MOST: usize = 8;
 
-/// Returns the size of an element, bytes, by cuDNN's number of the type.
+/// Returns the size, in bytes, of an element of the type with cuDNN's number `data_type`.
 pub(super) fn element_bytes(data_type: c_int) -> u64 {
     match data_type {
         1 | 10 => 8,
@@ -19,7 +19,7 @@ pub(super) fn element_bytes(data_type: c_int) -> u64 {
     }
 }
 
-/// Tensor, or the filter of a convolution.
+/// A tensor, or the filter of a convolution.
 #[derive(Default)]
 pub(super) struct Tensor {
     pub(super) data_type: c_int,
@@ -34,11 +34,12 @@ impl Tensor {
     }
 }
 
-/// Exports functions that make and end a descriptor: a Rust type, and two names.
+/// Exports functions that create and destroy descriptors. A row has the descriptor's Rust type and
+/// the names of the two functions.
 macro_rules! descriptors {
     ($($kind:ty: $create:ident, $destroy:ident;)*) => {
         gpuheap_driver::export! {$(
-            /// Makes a descriptor.
+            /// Creates a descriptor.
             fn $create(made: $crate::cudnn::Out<$crate::cudnn::Handle<$kind>>)
                 -> $crate::cudnn::Outcome
             {
@@ -46,7 +47,7 @@ macro_rules! descriptors {
                 made.write($crate::cudnn::Handle::new(<$kind>::default()))
             }
 
-            /// Ends a descriptor. Null is fine.
+            /// Destroys a descriptor, or does nothing for null.
             fn $destroy(descriptor: $crate::cudnn::Handle<$kind>) -> $crate::cudnn::Outcome {
                 let _ = descriptor.end();
                 Ok(())
@@ -68,8 +69,9 @@ descriptors! {
 }
 
 export! {
-    /// Succeeds: the setting changes no size. The arguments are not read, and the caller's side
-    /// removes them in every C ABI of Unix.
+    /// Succeeds without an effect: the setting changes no size. Declares no arguments, although
+    /// callers pass some. That works because in every C ABI of Unix, the caller removes the
+    /// arguments.
     fn cudnnRestoreDropoutDescriptor | cudnnSetActivationDescriptor |
         cudnnSetCTCLossDescriptorEx | cudnnSetCTCLossDescriptor_v9 |
         cudnnSetConvolutionGroupCount | cudnnSetConvolutionMathType |
@@ -79,7 +81,7 @@ export! {
         Ok(())
     }
 
-    /// Describes a tensor, by `dimensions` sizes and strides.
+    /// Sets the type, sizes and strides of a tensor with `dimensions` dimensions.
     fn cudnnSetTensorNdDescriptor(
         tensor: Handle<Tensor>,
         data_type: c_int,
@@ -90,7 +92,7 @@ export! {
         describe(tensor, data_type, dimensions, sizes, strides)
     }
 
-    /// Describes a filter, by `dimensions` sizes.
+    /// Sets the type and sizes of a filter with `dimensions` dimensions.
     fn cudnnSetFilterNdDescriptor(
         filter: Handle<Tensor>,
         data_type: c_int,
@@ -101,7 +103,7 @@ export! {
         describe(filter, data_type, dimensions, sizes, sizes)
     }
 
-    /// Writes the description of a tensor, of at most `wanted` dimensions.
+    /// Writes the description of a tensor, with at most `wanted` dimensions.
     fn cudnnGetTensorNdDescriptor(
         tensor: Handle<Tensor>,
         wanted: c_int,
@@ -116,7 +118,7 @@ export! {
         })?
     }
 
-    /// Writes the description of a filter, of at most `wanted` dimensions.
+    /// Writes the description of a filter, with at most `wanted` dimensions.
     fn cudnnGetFilterNdDescriptor(
         filter: Handle<Tensor>,
         wanted: c_int,
@@ -158,7 +160,7 @@ fn write_description(
     dimensions.write(c_int::try_from(tensor.sizes.len()).unwrap_or(0))
 }
 
-/// Writes at most `wanted` elements, unless the caller left the array out.
+/// Writes at most `wanted` elements, unless the array is null.
 fn write_most(from: &[c_int], to: Out<c_int>, wanted: c_int) -> Outcome {
     let most = usize::try_from(wanted).unwrap_or(0);
     if to.is_null() { Ok(()) } else { to.write_all(from.iter().copied().take(most)) }

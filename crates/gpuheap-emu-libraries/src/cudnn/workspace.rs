@@ -1,20 +1,23 @@
-//! Bytes of the workspace of a graph's engine, by rules that were found on an H200.
+//! Size of the workspace of a graph's engine, in bytes. The rules were found by measurement on an
+//! H200.
 //!
-//! 567 convolutions of ResNet-50, a UNet and a vision transformer were measured in 2- and 4-byte
-//! types, with cuDNN 9.19 and PyTorch 2.11, and attention in two shapes. Of the convolutions 470
-//! are within 10 % or 1 MiB; the others are of images with 3 channels and of gradients of filters,
-//! mostly. Engines differ between cards, so that this is an estimate for other ones.
+//! The measurements were of 567 convolutions of ResNet-50, a UNet and a vision transformer, in 2-
+//! and 4-byte types, and of attention in two shapes, with cuDNN 9.19 and PyTorch 2.11. For 470
+//! convolutions, the rules are within 10 % or 1 MiB. Most of the others have images with 3
+//! channels, or compute gradients of filters. Other cards have other engines, so the rules are
+//! estimates for those cards.
 
 /// Tensor of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) element: u64,
     pub(crate) sizes: Vec<u64>,
-    /// Channels lie side by side.
+    /// `true` if the channels of a position are adjacent in memory.
     pub(crate) channels_last: bool,
 }
 
-/// Convolution: `x` and `w` give `y`, or one of the three is the result of the backward pass.
+/// A convolution of the input `x` and the filter `w` to the output `y`. In the backward pass, the
+/// result is the gradient of `x` or `w`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Convolution {
     pub(crate) x: Shape,
@@ -28,7 +31,7 @@ impl Shape {
         self.sizes.iter().product::<u64>() * self.element
     }
 
-    /// Number of positions of one channel.
+    /// Returns the number of positions in one channel.
     fn positions(&self) -> u64 {
         self.sizes.get(2..).map_or(1, |sizes| sizes.iter().product())
     }
@@ -37,7 +40,8 @@ impl Shape {
         self.sizes.get(1).copied().unwrap_or(1)
     }
 
-    /// Bytes with as many channels as tensor cores want.
+    /// Returns the size in bytes, if the number of channels is rounded up to a multiple of
+    /// `channels` for tensor cores.
     fn padded(&self, channels: u64) -> u64 {
         let own = self.channels().max(1);
         self.bytes() / own * own.next_multiple_of(channels)
@@ -47,18 +51,19 @@ impl Shape {
 impl Convolution {
     pub(crate) fn workspace(&self) -> u64 {
         if self.w.channels() < self.x.channels() {
-            // Groups, as in depthwise convolutions.
+            // The convolution has groups, like depthwise convolutions.
             return 0;
         }
         if self.x.channels_last { self.beside_each_other() } else { self.apart() }
     }
 
-    /// One filter of one position, at each position.
+    /// Returns `true` if the filter has one position and is applied at each position of `x`.
     fn is_pointwise(&self) -> bool {
         self.w.positions() == 1 && self.x.positions() == self.y.positions()
     }
 
-    /// Channels side by side, as tensor cores want them: nothing is laid out anew.
+    /// Returns the workspace, in bytes, if channels are adjacent. Tensor cores need that layout, so
+    /// no tensor is copied to another layout.
     fn beside_each_other(&self) -> u64 {
         let padding: u64 = [&self.x, &self.y]
             .iter()
@@ -73,14 +78,15 @@ impl Convolution {
         padding + split
     }
 
-    /// Channels apart: all three are laid out anew, unless each position is a product of its own.
+    /// Returns the workspace, in bytes, if channels are not adjacent. All three tensors are copied
+    /// to another layout, unless the convolution is pointwise.
     fn apart(&self) -> u64 {
-        // Tensor cores take 8 channels of 2-byte types at once.
+        // Tensor cores read 8 channels of a 2-byte type at once.
         let padded = |shape: &Shape| if self.in_fours() { shape.bytes() } else { shape.padded(8) };
         let both = padded(&self.x) + padded(&self.y);
         if self.is_pointwise() {
             let samples = self.x.sizes.first().copied().unwrap_or(1);
-            // A gradient of each sample in 4-byte numbers, for a sum.
+            // Gradients for each sample, in 4-byte numbers, to be added.
             let gradients = samples * self.w.bytes() / self.x.element.max(1) * 4;
             return match (self.finds_w, self.x.positions().is_multiple_of(4)) {
                 (false, true) => 0,
@@ -88,7 +94,7 @@ impl Convolution {
                 _ => both,
             };
         }
-        // A filter of one position lies the same in both layouts.
+        // A filter with one position is identical in both layouts.
         let filter = if self.w.positions() > 1 { padded(&self.w) } else { 0 };
         both + filter + if self.finds_w { self.split() } else { 0 }
     }
@@ -97,7 +103,7 @@ impl Convolution {
         self.x.element == 4
     }
 
-    /// Partial gradients of a filter, for a sum.
+    /// Returns the size, in bytes, of partial gradients of a filter, which are added later.
     fn split(&self) -> u64 {
         let filter = self.w.bytes();
         match self.in_fours() {
@@ -108,7 +114,8 @@ impl Convolution {
     }
 }
 
-/// Bytes of attention, in both passes. PyTorch itself allocates the queries' gradient.
+/// Workspace of attention in both passes, bytes. PyTorch itself allocates the gradient of the
+/// queries.
 pub(crate) const ATTENTION: u64 = 256;
 
 #[cfg(test)]
@@ -119,7 +126,8 @@ mod tests {
         Shape { element, sizes: sizes.to_vec(), channels_last }
     }
 
-    /// Bytes of a convolution of a square filter over square images, forward and for its filter.
+    /// Returns the workspaces, in bytes, of the forward pass and of the filter's gradient. Filter
+    /// and images are square.
     fn bytes(element: u64, [n, c, h, k, r, stride]: [u64; 6], last: bool) -> [u64; 2] {
         let x = shape(element, [n, c, h, h], last);
         let w = shape(element, [k, c, r, r], last);
@@ -131,7 +139,8 @@ mod tests {
 
     #[test]
     fn convolution_workspaces_are_near_h200() {
-        // Element, convolution, channels last, and the bytes of the two passes.
+        // Element size, convolution, whether channels are last, and the measured bytes of the two
+        // passes.
         let measured = [
             (4, [32, 3, 224, 64, 7, 2], false, [122_065_680, 134_522_000]),
             (4, [32, 128, 56, 128, 3, 2], false, [64_815_120, 73_073_319]),
