@@ -1,9 +1,10 @@
-//! Gives the library the name of the real one.
+//! Gives the library the name of the real NVML, and keeps it in memory once it is loaded.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // A later dlopen("libnvidia-ml.so.1") finds the library that is already loaded.
+    // With this name, a later `dlopen("libnvidia-ml.so.1")` finds the loaded library.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
-    // Texts of errors belong to this library. If dlclose unmapped it, programs could not read them.
+    // Texts of errors are in this library's memory. If `dlclose` unmapped the library, programs
+    // that read such a text would crash.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,4 +1,4 @@
-//! Arguments of NVML's functions.
+//! Types of the arguments of NVML's functions, and helpers to write results.
 
 use std::ffi::{c_char, c_uint};
 
@@ -15,33 +15,36 @@ impl abi::Code for Code {
     const PANICKED: Code = Code::UNKNOWN;
 }
 
-/// Device, `nvmlDevice_t`: a number that looks like a pointer and is never dereferenced.
+/// Handle of a device, `nvmlDevice_t`: an integer that programs see as a pointer. It is never
+/// dereferenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    /// Returns the handle of a device, or of an instance of it.
+    /// Returns the handle of a device, or of an instance of the device.
     pub(crate) fn new(device: usize, instance: Option<usize>) -> Handle {
         Handle((device + 1) << 16 | instance.map_or(0, |instance| instance + 1))
     }
 
-    /// Returns the device and the instance. For an invalid handle, the device does not exist.
+    /// Returns the indices of the device and the instance. For an invalid handle, the first index
+    /// is not that of any device.
     pub(crate) fn parts(self) -> (usize, Option<usize>) {
         ((self.0 >> 16).wrapping_sub(1), (self.0 & 0xffff).checked_sub(1))
     }
 }
 
-/// Writes a figure if the device has it.
+/// Writes a figure; returns `NOT_SUPPORTED` if the device lacks the figure.
 pub(crate) fn write_if_known<T>(place: Out<T>, value: Option<T>) -> Outcome {
     place.write(value.ok_or(Code::NOT_SUPPORTED)?)
 }
 
-/// Writes values into an array whose length is in `count`, and their number into `count`.
+/// Writes `values` into an array, and the number of values into `count`. Before the call, `count`
+/// is the length of the array.
 ///
 /// # Errors
 ///
-/// `INSUFFICIENT_SIZE` if the array is too short; then `count` has the length that is needed.
+/// `INSUFFICIENT_SIZE` if the array is too short. `count` is then the needed length.
 pub(crate) fn write_list<T: Copy>(place: Out<T>, count: Out<c_uint>, values: &[T]) -> Outcome {
     let length = count.get()?;
     count.write(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;
@@ -55,7 +58,7 @@ pub(crate) fn write_list<T: Copy>(place: Out<T>, count: Out<c_uint>, values: &[T
 ///
 /// # Errors
 ///
-/// `INSUFFICIENT_SIZE` if `length` is too small for both.
+/// `INSUFFICIENT_SIZE` if `length` is too small for the text and the zero.
 pub(crate) fn write_text(place: Out<c_char>, length: c_uint, text: &str) -> Outcome {
     place.require()?;
     if text.len() >= length as usize {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// Outcome of a call: a value, or the code that the call returns.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
-/// Code with its number in `nvmlReturn_t`.
+/// Code of NVML, with the number that it has in `nvmlReturn_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[repr(transparent)]
 #[serde(try_from = "String")]
@@ -26,7 +26,7 @@ macro_rules! codes {
                 self.0
             }
 
-            /// Returns the code in words.
+            /// Returns the text for the code.
             pub(crate) fn text(self) -> &'static CStr {
                 match self.0 {
                     $($number => $text,)*

@@ -1,4 +1,4 @@
-//! Description of a machine's devices, as JSON. All sizes are bytes.
+//! Description, in JSON, of a machine's devices. All sizes are bytes.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,11 @@ use serde::Deserialize;
 
 use crate::code::Code;
 
-/// Codes that named functions return in place of an answer.
+/// Codes that functions return instead of a result, keyed by the function's name.
 pub(crate) type Failures = BTreeMap<String, Code>;
 
-/// Machine. A missing field has its default, or is not supported by the device.
+/// Description of a machine. If a field is missing, the field has its default, or the device does
+/// not support the figure.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Description {
@@ -17,24 +18,25 @@ pub(crate) struct Description {
     pub(crate) driver: Option<String>,
     /// Version of CUDA that the driver supports, such as `13.0`.
     pub(crate) cuda: Option<String>,
-    /// Failures of functions, on every device.
+    /// Functions that fail on every device.
     pub(crate) failures: Failures,
-    /// Devices; `None` for the emulated driver's devices.
+    /// Devices; `None` to use the devices of the emulated driver or of the environment.
     pub(crate) devices: Option<Vec<Device>>,
 }
 
-/// Device of the description.
+/// Description of a device.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Device {
-    /// Emulated device that provides name, memory, capability and clocks: `h200` or `16GiB`.
+    /// Emulated device, such as `h200` or `16GiB`. It provides name, memory, capability and clocks
+    /// if they are missing here.
     pub(crate) profile: Option<String>,
     pub(crate) name: Option<String>,
-    /// Identity, `GPU-…`.
+    /// UUID, `GPU-…`.
     pub(crate) uuid: Option<String>,
-    /// Bus address, `00000000:01:00.0`.
+    /// Address on the PCI bus, `00000000:01:00.0`.
     pub(crate) pci: Option<String>,
-    /// Number of `/dev/nvidiaN`.
+    /// The number N of the device file `/dev/nvidiaN`.
     pub(crate) minor: Option<u32>,
     pub(crate) serial: Option<String>,
     /// Compute capability, major and minor.
@@ -45,14 +47,14 @@ pub(crate) struct Device {
     /// Instances; empty if MIG is off, `None` for a device without MIG.
     pub(crate) mig: Option<Vec<Instance>>,
     pub(crate) utilization: Utilization,
-    /// Degrees Celsius.
+    /// Temperature, degrees Celsius.
     pub(crate) temperature: Option<u32>,
-    /// Percent of the fan's full speed.
+    /// Speed of the fan, percent of full speed.
     pub(crate) fan: Option<u32>,
     pub(crate) power: Power,
     pub(crate) clocks: Clocks,
     pub(crate) max_clocks: Clocks,
-    /// 0 for the fastest, 15 for the slowest.
+    /// Performance state: 0 is the fastest, 15 is the slowest.
     pub(crate) performance_state: Option<u32>,
     pub(crate) persistence: Option<bool>,
     pub(crate) compute_mode: Option<ComputeMode>,
@@ -67,11 +69,11 @@ pub(crate) struct Device {
     pub(crate) retired_pages: Option<u32>,
     /// `true` if pages are retired at the next reset.
     pub(crate) pages_pending: Option<bool>,
-    /// Failures of functions, on this device.
+    /// Functions that fail on this device.
     pub(crate) failures: Failures,
 }
 
-/// Memory of a device or an instance. The memory in use is the processes' memory, and
+/// Memory of a device or an instance. The memory in use is the sum of the processes' memory and
 /// `unaccounted`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -83,7 +85,7 @@ pub(crate) struct Memory {
     pub(crate) unaccounted: u64,
 }
 
-/// Window through which PCIe reaches the memory.
+/// Window (BAR1) through which PCIe accesses the device's memory.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Bar1 {
@@ -91,19 +93,19 @@ pub(crate) struct Bar1 {
     pub(crate) used: u64,
 }
 
-/// Process in a list. It need not exist.
+/// Process in one of NVML's lists. No process with this id need exist.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// `None` if the driver gives no figure, as under WSL2.
+    /// Memory that the process uses, bytes; `None` if the driver gives no figure, as under WSL2.
     pub(crate) bytes: Option<u64>,
     #[serde(default)]
     pub(crate) list: List,
-    /// Answer of `nvmlSystemGetProcessName`; `None` for the name in `/proc`.
+    /// Result of `nvmlSystemGetProcessName`; `None` to use the name in `/proc`.
     #[serde(default)]
     pub(crate) name: Option<String>,
-    /// Index of the process's instance in [`Device::mig`].
+    /// Index, in [`Device::mig`], of the instance that the process uses.
     #[serde(default)]
     pub(crate) instance: Option<usize>,
 }
@@ -118,25 +120,26 @@ pub(crate) enum List {
     Mps,
 }
 
-/// An instance of a device that is divided (MIG).
+/// An instance of a device that MIG divides.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Instance {
-    /// Its size in NVIDIA's words, `1g.18gb`.
+    /// Size of the instance in NVIDIA's notation, such as `1g.18gb`.
     pub(crate) size: String,
-    /// Identity, `MIG-…`; `None` for one that is made up.
+    /// UUID, `MIG-…`; `None` to generate one.
     #[serde(default)]
     pub(crate) uuid: Option<String>,
     pub(crate) gpu_instance: u32,
     #[serde(default)]
     pub(crate) compute_instance: u32,
     pub(crate) memory: Memory,
-    /// Its part of the window; `None` for the device's own figures.
+    /// Figures of the instance's window (BAR1); `None` to use the device's figures.
     #[serde(default)]
     pub(crate) bar1: Option<Bar1>,
 }
 
-/// Percent of the last sample in which each part worked.
+/// Utilisation of each part of the device: percent of the last sample's time in which the part was
+/// busy.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Utilization {
@@ -164,7 +167,7 @@ pub(crate) struct Clocks {
     pub(crate) video: Option<u32>,
 }
 
-/// Processes that may use the device, numbered as in `nvmlComputeMode_t`.
+/// Compute mode: which processes may use the device. The numbers are those of `nvmlComputeMode_t`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ComputeMode {
@@ -174,7 +177,7 @@ pub(crate) enum ComputeMode {
     ExclusiveProcess = 3,
 }
 
-/// Errors of memory since the driver was loaded.
+/// Numbers of memory errors since the driver was loaded.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EccErrors {
@@ -182,7 +185,7 @@ pub(crate) struct EccErrors {
     pub(crate) uncorrected: u64,
 }
 
-/// Link to the host.
+/// PCIe link to the host.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Pcie {

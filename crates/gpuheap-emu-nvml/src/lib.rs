@@ -1,14 +1,15 @@
 //! Emulated CUDA devices as a `libnvidia-ml.so.1` for unmodified monitors.
 //!
-//! The devices come from a description. Without one, they are the devices of the emulated driver in
-//! the process, or of the environment that configures that driver. The processes are from the
-//! description, and those that use emulated devices: all of a shared account, or this process
-//! alone. The README has the variables and the description's fields.
+//! A description lists the devices. If it lists none, the devices are those of the emulated driver
+//! in the process, else those that environment variables select. The processes are those of the
+//! description, and those that use emulated devices. The latter are all processes of a shared
+//! account, or only this process. The README lists the environment variables and the description's
+//! fields.
 //!
-//! The module `functions` has one table of functions for each subject. Functions that NVML has and
-//! these tables lack are not exported. A program that looks up such a symbol sees an older driver.
+//! The module `functions` has one table of functions for each subject. NVML's functions that these
+//! tables lack are not exported. To a program that looks up such a symbol, the driver seems older.
 //!
-//! Nothing runs when the library is loaded or unloaded, and no panic leaves it.
+//! The library runs no code when it is loaded or unloaded. No panic reaches the program.
 #![cfg(unix)]
 
 mod args;

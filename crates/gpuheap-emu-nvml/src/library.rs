@@ -1,4 +1,4 @@
-//! State of the library, and the code that each call of NVML goes through first.
+//! State of the library, and the common start of every call.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,19 +12,20 @@ use crate::machine::{Machine, Row};
 
 const MESSAGES: Messages = Messages("nvml");
 
-/// Machine, or the reason why the environment gives none. Made at the first initialisation.
+/// The emulated machine, or the error in the environment variables. Created at the first
+/// initialisation.
 static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
 
-/// Number of initialisations less the number of shutdowns.
+/// Number of initialisations minus the number of shutdowns.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
-/// Call of a function.
+/// State of one call of an NVML function.
 pub(crate) struct Nvml {
     symbol: &'static str,
     pub(crate) machine: &'static Machine,
 }
 
-/// Device of a call, or an instance of the device.
+/// Device that a call is for, or an instance of that device.
 pub(crate) struct Target<'m> {
     machine: &'m Machine,
     pub(crate) index: usize,
@@ -32,8 +33,8 @@ pub(crate) struct Target<'m> {
     pub(crate) instance: Option<(usize, &'m Instance)>,
 }
 
-/// Initialises the library once more. The first time, `make` makes the machine. No other function
-/// reports errors in the environment.
+/// Counts one more initialisation. The first one creates the machine with `make`. Only this
+/// function reports errors in the environment variables.
 pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Outcome {
     let machine = MACHINE.get_or_init(|| {
         MESSAGES.say_panics();
@@ -50,7 +51,7 @@ pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, Str
     Ok(())
 }
 
-/// Undoes one initialisation.
+/// Counts one initialisation less.
 pub(crate) fn shut_down(symbol: &'static str) -> Outcome {
     call(symbol, |_| {
         let less = |users: u32| users.checked_sub(1);
@@ -72,7 +73,7 @@ pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) ->
 }
 
 impl Nvml {
-    /// Returns the device or instance of a handle.
+    /// Returns the device or instance that a handle names.
     pub(crate) fn target(&self, handle: Handle) -> Outcome<Target<'static>> {
         let (index, instance) = handle.parts();
         let device = self.machine.devices.get(index).ok_or(Code::INVALID_ARGUMENT)?;
@@ -89,10 +90,10 @@ impl Nvml {
         Ok(Target { machine: self.machine, index, device, instance })
     }
 
-    /// Returns the device of a handle.
+    /// Returns the device that a handle names.
     ///
-    /// # Errors
-    /// `NOT_SUPPORTED` if the handle is of a MIG instance: instances lack the function's figure.
+    /// # Errors `NOT_SUPPORTED` if the handle names a MIG instance: instances lack the function's
+    /// figure.
     pub(crate) fn device(&self, handle: Handle) -> Outcome<&'static Device> {
         let target = self.target(handle)?;
         if target.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(target.device) }
@@ -100,7 +101,8 @@ impl Nvml {
 }
 
 impl Target<'_> {
-    /// Returns the processes of the device. For an instance, returns its own alone.
+    /// Returns the processes on the device. For an instance, returns only the processes on that
+    /// instance.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = self.machine.rows(self.index);
         if let Some((at, _)) = self.instance {

@@ -1,4 +1,4 @@
-//! Machine that NVML describes: its devices, and its processes at this moment.
+//! The emulated machine: its devices, and the processes on them at the time of a call.
 
 use gpuheap_driver::EmulatedDevice;
 use gpuheap_emu::{Account, Profile};
@@ -7,13 +7,13 @@ use crate::description::{Bar1, Clocks, ComputeMode, Description, Device, List};
 use crate::driver;
 use crate::settings::Settings;
 
-/// Default version of the driver, from the H200 with which the emulator was compared.
+/// Default version of the driver: that of the H200 with which the emulator was compared.
 const DRIVER: &str = "580.95.05";
 
-/// Default version of CUDA: the emulated driver's.
+/// Default version of CUDA, 1000 × major + 10 × minor: equal to the emulated driver's default.
 const CUDA: i32 = 13_000;
 
-/// A machine.
+/// The emulated machine.
 pub(crate) struct Machine {
     pub(crate) settings: Settings,
     pub(crate) devices: Vec<Device>,
@@ -23,18 +23,18 @@ pub(crate) struct Machine {
     pub(crate) cuda: i32,
 }
 
-/// Process on a device.
+/// A process on a device.
 pub(crate) struct Row {
     pub(crate) pid: u32,
-    /// `None` if the driver gives no figure.
+    /// Memory that the process uses, bytes; `None` if the driver gives no figure.
     pub(crate) bytes: Option<u64>,
     pub(crate) list: List,
-    /// Index of the process's instance, if it is on one.
+    /// Index of the MIG instance that the process uses; `None` if it uses no instance.
     pub(crate) instance: Option<usize>,
 }
 
 impl Machine {
-    /// Makes the machine that the settings select.
+    /// Creates the machine that the settings describe.
     ///
     /// # Errors
     ///
@@ -80,10 +80,10 @@ impl Machine {
         described.chain(using).collect()
     }
 
-    /// Returns the processes that use an emulated device, with their bytes.
+    /// Returns the ids of the processes that use an emulated device, each with its bytes.
     fn using(&self, index: usize) -> Vec<(u32, u64)> {
         match &self.settings.account {
-            // If the file is missing, no process has opened the account yet.
+            // If the file is missing, no process has opened the account.
             Some(path) => Account::read(path)
                 .unwrap_or_default()
                 .into_iter()
@@ -128,7 +128,7 @@ fn clocks(multiprocessors_khz: i32, memory_khz: i32) -> Clocks {
     Clocks { graphics: sm, sm, memory: mhz(memory_khz), video: None }
 }
 
-/// Fills in the values that all devices have.
+/// Sets the missing values that every device must have.
 fn complete(index: usize, mut device: Device) -> Result<Device, String> {
     let wrong = |text: String| format!("devices[{index}]: {text}");
     if let Some(text) = &device.profile {
@@ -177,20 +177,21 @@ fn complete(index: usize, mut device: Device) -> Result<Device, String> {
     device.persistence.get_or_insert(false);
     device.compute_mode.get_or_insert(ComputeMode::Default);
     device.display.get_or_insert(false);
-    // The window is larger than the memory, as on an H200: 256 GiB for 140.4 GiB.
+    // The BAR1 window is larger than the memory, as on an H200: 256 GiB for 140.4 GiB of memory.
     let total = device.memory.total.checked_next_power_of_two().unwrap_or(u64::MAX);
     device.bar1.get_or_insert(Bar1 { total, used: 0 });
     Ok(device)
 }
 
-/// Formats an identity like NVML: `GPU-67707568-6561-702d-656d-750000000000`.
+/// Formats a UUID like NVML: `GPU-67707568-6561-702d-656d-750000000000`.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);
     format!("GPU-{}", parts.join("-"))
 }
 
-/// Parses a bus address, with or without its function: domain, bus, device.
+/// Parses an address on the PCI bus to domain, bus and device. The function at the end of the text
+/// is optional.
 pub(crate) fn address(text: &str) -> Option<(u32, u32, u32)> {
     let mut parts = text.split(':');
     let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,4 +1,4 @@
-//! Settings from the environment. They are read once.
+//! Settings from environment variables, which are read once.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
 /// Settings of the emulated NVML.
 pub(crate) struct Settings {
     pub(crate) description: Description,
-    /// Devices of the environment. Used if neither a description nor a driver has devices.
+    /// Devices that the environment variable selects. They are used if neither the description nor
+    /// an emulated driver has devices.
     pub(crate) profiles: Vec<Profile>,
     /// Version of CUDA, as 1000 × major + 10 × minor; `None` if it is not set.
     pub(crate) cuda: Option<i32>,
@@ -24,11 +25,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the environment.
+    /// Reads the environment variables.
     ///
     /// # Errors
     ///
-    /// One line with the variable, its value, and the valid values.
+    /// One line with the variable's name, its value, and the valid values.
     pub(crate) fn read() -> Result<Settings, String> {
         let description = variable(NVML).map_or_else(|| Ok(Description::default()), describe)?;
         let profiles = match variable(DEVICE) {
@@ -57,13 +58,13 @@ impl Settings {
     }
 }
 
-/// Returns a variable; `None` if it is not set or empty.
+/// Returns the value of an environment variable; `None` if the variable is unset or empty.
 fn variable(name: &str) -> Option<String> {
     let value = env::var_os(name)?.to_string_lossy().trim().to_owned();
     (!value.is_empty()).then_some(value)
 }
 
-/// Parses a description, or the file that contains it.
+/// Parses a description: `value` is JSON, or the path of a file with JSON.
 fn describe(value: String) -> Result<Description, String> {
     let (place, text) = if value.starts_with('{') {
         (NVML.to_owned(), value)

@@ -1,4 +1,4 @@
-//! Functions that begin and end the use of the library.
+//! Functions that initialise the library and shut it down.
 
 use std::ffi::c_uint;
 
@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::{functions, library};
 
-/// Symbols of these functions.
+/// Symbols of the functions in this file.
 const SYMBOLS: &[&str] = &["nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown"];
 
 export! {
@@ -30,7 +30,7 @@ export! {
     }
 }
 
-/// Makes the machine of the environment.
+/// Creates the machine that the environment variables describe.
 fn machine() -> Result<Machine, String> {
     let settings = Settings::read()?;
     let devices = settings.description.devices.iter().flatten();

@@ -1,8 +1,8 @@
-//! Structures of NVML, in the layout of its header.
+//! Structures of NVML, with the layout of NVML's header.
 
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Returns the version number in a structure that a caller fills in.
+/// Returns the number that callers write into a structure's version field: version and size.
 const fn version<T>(number: c_uint) -> c_uint {
     size_of::<T>() as c_uint | number << 24
 }
@@ -48,8 +48,8 @@ pub(crate) struct ProcessInfo {
     pub(crate) bytes: u64,
 }
 
-/// `nvmlProcessInfo_v2_t`. Current drivers also use it as `nvmlProcessInfo_t` of the functions
-/// `_v3`.
+/// `nvmlProcessInfo_v2_t`. In current drivers, it is also `nvmlProcessInfo_t`, which functions with
+/// the suffix `_v3` take.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ProcessInfoV2 {

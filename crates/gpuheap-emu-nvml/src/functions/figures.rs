@@ -1,4 +1,5 @@
-//! Figures of a device's work and state. A figure that the description lacks is not supported.
+//! Functions for figures of a device's work and state. They return `NOT_SUPPORTED` for figures that
+//! the description lacks.
 
 use std::ffi::c_uint;
 
@@ -94,7 +95,7 @@ functions! {
         write_if_known(pending, mode)
     }
 
-    // The second argument is 0 for corrected errors and 1 for the others.
+    // `kind` is 0 for corrected errors, and 1 for uncorrected errors.
     fn nvmlDeviceGetTotalEccErrors(
         nvml, device: Handle, kind: c_uint, _counter: c_uint, count: Out<u64>
     ) {
@@ -106,7 +107,7 @@ functions! {
         }
     }
 
-    // The cause is 0 for several one-bit errors and 1 for a two-bit error.
+    // `cause` is 0 for several one-bit errors, and 1 for a two-bit error.
     fn nvmlDeviceGetRetiredPages(
         nvml, device: Handle, cause: c_uint, count: Out<c_uint>, addresses: Out<u64>
     ) {
@@ -143,7 +144,7 @@ functions! {
         write_if_known(width, nvml.device(device)?.pcie.width)
     }
 
-    // The counter is 0 for sent bytes and 1 for received ones.
+    // `counter` is 0 for sent bytes, and 1 for received bytes.
     fn nvmlDeviceGetPcieThroughput(
         nvml, device: Handle, counter: c_uint, kib_a_second: Out<c_uint>
     ) {
@@ -155,7 +156,7 @@ functions! {
         }
     }
 
-    // Each field has a code of its own, and no field is supported.
+    // Each field gets a separate code. No field is supported.
     fn nvmlDeviceGetFieldValues(nvml, device: Handle, count: i32, values: Out<FieldValue>) {
         nvml.device(device)?;
         let length = usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)?;
@@ -167,13 +168,13 @@ functions! {
     }
 }
 
-/// Writes a figure from samples over a second.
+/// Writes a percentage, and a sampling period of one second.
 fn sampled(figure: Option<u32>, percent: Out<c_uint>, period_us: Out<c_uint>) -> Outcome {
     write_if_known(percent, figure)?;
     period_us.write(1_000_000)
 }
 
-/// Returns a clock by its number in `nvmlClockType_t`.
+/// Returns the clock with the number `kind` of `nvmlClockType_t`.
 fn of_kind(clocks: &Clocks, kind: c_uint) -> Outcome<Option<u32>> {
     match kind {
         0 => Ok(clocks.graphics),

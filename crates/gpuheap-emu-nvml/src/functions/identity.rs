@@ -1,4 +1,4 @@
-//! Names, addresses and links of a device.
+//! Functions for names, addresses and links of a device.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -48,7 +48,7 @@ functions! {
             domain,
             bus,
             device,
-            // No NVIDIA device has this number.
+            // NVIDIA's vendor number, with a device number that no NVIDIA device has.
             device_id: 0x10de,
             subsystem_id: 0,
             bus_id: c_text(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
@@ -68,7 +68,7 @@ functions! {
         write_if_known(node, nvml.device(device)?.numa_node)
     }
 
-    // Links between devices. An emulated machine has none, and PyTorch looks for them.
+    // PyTorch looks for NVLink connections. An emulated machine has no such connections.
     fn nvmlDeviceGetNvLinkRemoteDeviceType(nvml, device: Handle, _link: c_uint, _kind: Out<c_int>) {
         nvml.device(device)?;
         Err(Code::NOT_SUPPORTED)
@@ -95,7 +95,7 @@ functions! {
     }
 }
 
-/// Returns a text as a C string, cut to `LENGTH`.
+/// Returns a text as a C string, cut to `LENGTH` bytes.
 fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut place = [0; LENGTH];
     for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {

@@ -1,11 +1,11 @@
-//! Devices that are divided into instances (MIG).
+//! Functions for MIG: devices that are divided into instances.
 
 use std::ffi::c_uint;
 
 use crate::args::{Handle, Out, write_if_known};
 use crate::code::Code;
 
-/// The most instances of a device, by NVIDIA's documentation of MIG.
+/// Most instances of a device, according to NVIDIA's documentation of MIG.
 const INSTANCES: c_uint = 7;
 
 functions! {

@@ -1,4 +1,4 @@
-//! MemoryV1, and the processes that use it.
+//! Functions for device memory, and for the processes that use it.
 
 use std::ffi::c_uint;
 
@@ -9,10 +9,10 @@ use crate::library::{Nvml, Target};
 use crate::machine::Row;
 use crate::types::{Bar1Memory, MemoryV1, MemoryV2, ProcessInfo, ProcessInfoV2};
 
-/// Value for bytes that are unknown.
+/// Value that stands for an unknown number of bytes.
 const UNKNOWN_BYTES: u64 = u64::MAX;
 
-/// Instance of a process that is on no instance.
+/// Instance number to return for a process that uses no instance.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 functions! {
@@ -74,7 +74,8 @@ functions! {
         list(nvml, device, List::Mps, count, infos)
     }
 
-    // A device that ran nothing since `_since` has no samples. Nor has an emulated one.
+    // Returns no samples: an emulated device has none, like a device that ran nothing since
+    // `_since`.
     fn nvmlDeviceGetProcessUtilization(
         nvml, device: Handle, _samples: Out<u8>, count: Out<c_uint>, _since: u64
     ) {
@@ -84,7 +85,8 @@ functions! {
     }
 }
 
-/// Returns the memory of a device or an instance. The memory of its processes is in use.
+/// Returns the memory figures of a device or an instance. The memory of its processes counts as in
+/// use.
 fn memory(target: &Target<'_>) -> MemoryV2 {
     let memory = target.instance.map_or(&target.device.memory, |(_, instance)| &instance.memory);
     let rows = target.rows();
@@ -100,7 +102,7 @@ fn memory(target: &Target<'_>) -> MemoryV2 {
     }
 }
 
-/// Layout of a process in one version of the functions.
+/// Conversion of a process to the structure that one version of the functions writes.
 trait Layout: Copy {
     fn of(row: &Row, instance: (c_uint, c_uint)) -> Self;
 }

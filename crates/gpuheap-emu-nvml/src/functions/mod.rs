@@ -1,7 +1,7 @@
 //! Exported functions, one table for each subject.
 
-/// Exports functions. Each row has the symbols, then a name for the call and the arguments, then
-/// the body. It returns an [`Outcome`](crate::code::Outcome).
+/// Exports functions. Each row has the symbols, then a name for the call's state and the arguments,
+/// then the body. The body returns an [`Outcome`](crate::code::Outcome).
 macro_rules! functions {
     ($(fn $($symbol:ident)|+ ($nvml:ident $(, $argument:ident: $type:ty)* $(,)?) $body:block)*) => {
         $(functions!(@each [$($symbol)+] $nvml ($($argument: $type),*) $body);)*

@@ -1,4 +1,4 @@
-//! Facts about the driver, and access to devices.
+//! Functions for the driver's versions, and for access to devices.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -19,7 +19,7 @@ functions! {
         write_text(version, length, &nvml.machine.driver)
     }
 
-    // NVML's own version is CUDA's major version, then the driver's version.
+    // NVML's version consists of CUDA's major version and the driver's version.
     fn nvmlSystemGetNVMLVersion(nvml, version: Out<c_char>, length: c_uint) {
         let text = format!("{}.{}", nvml.machine.cuda / 1000, nvml.machine.driver);
         write_text(version, length, &text)
@@ -36,7 +36,7 @@ functions! {
         let mut described =
             processes.filter(|process| process.pid == pid).filter_map(|one| one.name.clone());
         let text = described.next().or_else(|| program(pid)).ok_or(Code::NOT_FOUND)?;
-        // A name that is too long is cut between two characters.
+        // If the name is too long, it is cut between two characters.
         let most = (length as usize).checked_sub(1).ok_or(Code::INVALID_ARGUMENT)?;
         let ends = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         write_text(name, length, &text[..ends.unwrap_or(0)])
@@ -88,7 +88,7 @@ functions! {
     }
 }
 
-/// Returns the program of a process, as it was started.
+/// Returns the program of a process, as its command line names it.
 fn program(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let first = line.split(|byte| *byte == 0).next().filter(|first| !first.is_empty())?;

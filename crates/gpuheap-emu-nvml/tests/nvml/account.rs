@@ -1,4 +1,5 @@
-//! Processes that share an account. Each is listed while it or a forked child of it lives.
+//! Tests with processes that share an account. Each process is listed while the process or a forked
+//! child of it runs.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::{driver, library};
 
-/// Runs `body` while a process that took 1 GiB of device 1 has ended and its forked child sleeps.
-/// `body` gets the pids of both and the account. Then ends the child.
+/// Starts a process that allocates 1 GiB on device 1, forks and ends. Runs `body` while the child
+/// still runs, then ends the child. `body` gets the pids of parent and child, and the account.
 fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let account = folder.path().join("account");
@@ -24,14 +25,15 @@ fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
         .spawn()
         .unwrap();
     let sleep = parent.stdin.take();
-    // The parent writes more than the child's pid, so its output is read to the end.
+    // Reads the parent's output to the end: the parent also writes lines other than the child's
+    // pid.
     let lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
     let child = lines.filter_map(|line| line.strip_prefix("child ")?.parse().ok()).last();
     assert!(parent.wait().unwrap().success());
     body(&folder, parent.id(), child.unwrap(), &account);
     drop(sleep);
 
-    // The child has ended once its lock is released, and then its memory is free.
+    // Waits until the child's memory is free: the child's lock is released when the child ends.
     let start = Instant::now();
     while !listed(&folder, &account).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(60), "the memory does not come back");
@@ -46,7 +48,7 @@ fn variables(account: &Path) -> [(&'static str, &str); 2] {
     ]
 }
 
-/// Returns the processes of device 1 as another process sees them, one line for each.
+/// Returns the processes on device 1 that another process lists, one line for each.
 fn listed(folder: &TempDir, account: &Path) -> String {
     let output = library::run_ignored_test("account::lists", folder, &variables(account));
     let text = library::quiet_success(output);
@@ -62,8 +64,8 @@ fn dead_parents_memory_outlives_it() {
     });
 }
 
-/// The doctor finds the child by the account file that it holds, in the place of `/dev/nvidia1`
-/// here.
+/// The doctor finds the child by its open device file. In this test, the account file stands for
+/// `/dev/nvidia1`.
 #[test]
 fn doctor_finds_dead_parent() {
     with_a_dead_parent(|folder, parent, child, account| {
@@ -78,15 +80,17 @@ fn doctor_finds_dead_parent() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn takes_and_forks() {
-    // SAFETY: the library under test is a driver.
+    // SAFETY: the library is a driver: the emulated one that is tested.
     let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
     driver::take(&driver, 1 << 30);
-    // SAFETY: the child only calls functions that the child of a process with threads may call.
+    // SAFETY: the child calls only functions that are allowed in a forked child of a process with
+    // threads.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0_u8;
-        // SAFETY: the byte is valid for a write. The parent's output is closed, so that its reader
-        // sees its end. Reading blocks until the test closes its end of the pipe.
+        // SAFETY: the byte is valid for a write. The child closes its copy of the output, so that
+        // the reader of the output sees its end. The read blocks until the test closes the other
+        // end of the pipe.
         unsafe {
             libc::close(1);
             libc::read(0, (&raw mut byte).cast(), 1);
@@ -124,7 +128,7 @@ fn is_diagnosed() {
     assert_eq!(found.bytes, 1 << 30);
 }
 
-/// This machine, with an account as the device file of GPU 1.
+/// Source of this machine's figures, with the account file in place of the device file of GPU 1.
 struct AccountAsDevice(String);
 
 impl Source for AccountAsDevice {

@@ -1,4 +1,4 @@
-//! Descriptions, and the answers that a client gets for them.
+//! Tests of descriptions, and of the results that a client gets for them.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{
@@ -11,7 +11,7 @@ use crate::library;
 
 const GIB: u64 = 1 << 30;
 
-/// Two devices: one with all figures, and one that has few and fails.
+/// Describes two devices: one has all figures, and the other has few figures and failing functions.
 pub(crate) const DESCRIPTION: &str = r#"{
   "driver": "570.1", "cuda": "12.8",
   "failures": {"nvmlDeviceGetEncoderUtilization": "NO_PERMISSION"},
@@ -79,7 +79,7 @@ fn reads_two_devices() {
 
     let memory = device.memory_info().unwrap();
     assert_eq!((memory.total, memory.reserved), (80 * GIB, GIB));
-    // The processes have 4 GiB, and 2 GiB are unaccounted.
+    // The processes use 4 GiB, and 2 GiB are unaccounted.
     assert_eq!((memory.used, memory.free), (6 * GIB, 73 * GIB));
     let bar1 = device.bar1_memory_info().unwrap();
     assert_eq!((bar1.total, bar1.used, bar1.free), (128 * GIB, 1 << 20, 128 * GIB - (1 << 20)));

@@ -1,4 +1,4 @@
-//! NVML beside the emulated driver in one process: both have the same devices.
+//! Tests with NVML and the emulated driver in one process: both must have the same devices.
 
 use gpuheap_driver::{CUcontext, CUuuid, Driver, LibCuda};
 use nvml_wrapper::Nvml;
@@ -16,7 +16,7 @@ fn nvml_shows_drivers_devices() {
     }
 }
 
-/// Takes memory of device 1.
+/// Allocates `bytes` of memory on device 1.
 pub(crate) fn take(driver: &LibCuda, bytes: usize) {
     let (mut context, mut address) = (CUcontext::NULL, 0);
     // SAFETY: the pointers are valid for writes.
@@ -30,7 +30,7 @@ pub(crate) fn take(driver: &LibCuda, bytes: usize) {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn sees_its_own_memory() {
-    // SAFETY: the library under test is a driver.
+    // SAFETY: the library is a driver: the emulated one that is tested.
     let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
     let nvml = Nvml::init().unwrap();
     assert_eq!(

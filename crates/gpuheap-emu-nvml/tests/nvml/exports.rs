@@ -1,4 +1,4 @@
-//! The library's symbols.
+//! Tests of the symbols that the library exports.
 
 use std::process::Command;
 
@@ -38,7 +38,7 @@ fn library_has_nvmls_soname() {
     assert!(text.contains("NODELETE"), "{text}");
 }
 
-/// Returns the output of a program of the binary utilities for the library.
+/// Runs a program of binutils, such as `nm`, on the library, and returns the program's output.
 fn output_of(program: &str, arguments: &[&str]) -> String {
     let folder = library::folder(&[&library::NVML]);
     let file = folder.path().join("libnvidia-ml.so.1");

@@ -1,4 +1,4 @@
-//! Calls that a careful client avoids, and the sizes of lists.
+//! Tests of wrong calls, and of the sizes of lists.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::ptr;
@@ -26,17 +26,17 @@ type GetHandle = unsafe extern "C" fn(c_uint, *mut Handle) -> u32;
 type List = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_void) -> u32;
 
 fn load() -> Library {
-    // SAFETY: the library runs nothing when it is loaded.
+    // SAFETY: the library runs no code when it is loaded.
     unsafe { Library::new("libnvidia-ml.so.1") }.unwrap()
 }
 
-/// Returns a function.
+/// Returns the library's function with this name.
 ///
 /// # Safety
 ///
-/// `T` is the type of the function in NVML's header.
+/// `T` is the type that the function has in NVML's header.
 unsafe fn function<'l, T>(library: &'l Library, name: &str) -> Symbol<'l, T> {
-    // SAFETY: the caller promises the type.
+    // SAFETY: the caller guarantees the type.
     unsafe { library.get(name) }.unwrap()
 }
 
@@ -44,15 +44,16 @@ unsafe fn function<'l, T>(library: &'l Library, name: &str) -> Symbol<'l, T> {
 #[ignore = "runs in a process of its own"]
 fn asks_for_sizes() {
     let library = load();
-    // SAFETY: the types are from NVML's header, and all arrays are as long as their counts.
+    // SAFETY: the function types are those of NVML's header, and all arrays are as long as their
+    // counts.
     unsafe {
         assert_eq!(function::<unsafe extern "C" fn() -> u32>(&library, "nvmlInit_v2")(), 0);
         let mut device = ptr::null_mut();
         let get = function::<GetHandle>(&library, "nvmlDeviceGetHandleByIndex_v2");
         assert_eq!(get(0, &mut device), 0);
         for list in ["Compute", "Graphics", "MPSCompute"] {
-            // Number of words in an entry: the pid and the memory, and in later versions the
-            // instance.
+            // Number of 64-bit words in an entry. An entry has the pid and the memory, and in later
+            // versions the instance.
             for (version, words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
                 let name = format!("nvmlDeviceGet{list}RunningProcesses{version}");
                 let ask = function::<List>(&library, &name);
@@ -68,7 +69,7 @@ fn asks_for_sizes() {
                 assert!(infos[words..].iter().all(|word| *word == u64::MAX - 1), "{name}");
             }
         }
-        // The second device has no processes, so any size is enough.
+        // The second device has no processes, so any length of the array is enough.
         assert_eq!(get(1, &mut device), 0);
         let ask = function::<List>(&library, "nvmlDeviceGetComputeRunningProcesses_v3");
         let mut count = 0;
@@ -84,7 +85,8 @@ fn passes_wrong_arguments() {
     type Memory = unsafe extern "C" fn(Handle, *mut u64) -> u32;
 
     let library = load();
-    // SAFETY: the types are from NVML's header. Null and wrong handles are passed on purpose.
+    // SAFETY: the function types are those of NVML's header. Null pointers and wrong handles are
+    // deliberate: the library must refuse them.
     unsafe {
         let (init, shutdown) = (
             function::<Start>(&library, "nvmlInit_v2"),
