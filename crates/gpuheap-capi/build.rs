@@ -2,10 +2,11 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Without a soname, a program would look for the library at the path that it was linked with.
-    // An argument for cdylibs alone would be one of the cdylibs that depend on this crate too, and
-    // they would get this name.
+    // Without a soname, a program would search the library at the path that it was linked with. The
+    // argument is not given as one for cdylibs: it would then also apply to cdylibs that depend on
+    // this crate, and give them this name.
     println!("cargo::rustc-link-arg=-Wl,-soname,libgpuheap_capi.so");
-    // Fork and thread-exit handlers may run its code: unmapped by dlclose, they would crash.
+    // Keeps the library mapped after `dlclose`: fork and thread-exit handlers may still run its
+    // code.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,8 +1,8 @@
-//! Cost of an allocation and its free through the C functions, beside the cost in Rust. Run with
+//! Measures an allocation and its free through the C functions, and the same pair in Rust. Run with
 //! `cargo bench -p gpuheap-capi --bench pairs`, on the emulator or, with `GPUHEAP_DEVICE=cuda:0`,
 //! on a GPU.
 //!
-//! * `pair`: an allocation that hits and its free, with a stream for each thread;
+//! * `pair`: an allocation that hits the cache, and its free, with a stream for each thread;
 //! * `live`: each thread exchanges a random one of 1,000 live blocks for one of another size;
 //! * `passed`: one thread allocates, another frees.
 //!
@@ -59,7 +59,7 @@ fn main() {
 }
 
 fn show(what: &str, bytes: u64, pairs: u64, threads: usize, work: impl Fn() -> f64) {
-    // The best of some runs: other load on the machine only makes a run slower.
+    // Takes the best of five runs, because other load on the machine only makes a run slower.
     let seconds = (0..5).map(|_| work()).fold(f64::INFINITY, f64::min);
     let pairs = pairs as f64;
     println!(
@@ -90,13 +90,13 @@ fn run(
     let client = Client(gpuheap_heap::new(device, &heap));
     let streams: Vec<_> = (0..threads).map(|_| device.stream().unwrap()).collect();
     let seconds = timed(&streams, |stream| work(client, raw(stream)));
-    // SAFETY: the heap is open, and no thread uses it any more.
+    // SAFETY: the heap is open, and no thread uses it after this call.
     assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
     seconds
 }
 
-/// Times blocks that one thread allocates and another frees, in batches, so that the hand-over is
-/// not part of the measurement.
+/// Times blocks that one thread allocates and another thread frees. Blocks are handed over in
+/// batches, so that the hand-over adds little to the time.
 fn passed(device: &Device, pool: PoolKind, pairs: u64) -> f64 {
     const BATCH: u64 = 100;
     let heap = Heap::builder(device).pool(pool).build().unwrap();
@@ -118,13 +118,13 @@ fn passed(device: &Device, pool: PoolKind, pairs: u64) -> f64 {
         drop(sender);
     });
     let seconds = begun.elapsed().as_secs_f64();
-    // SAFETY: the heap is open, and no thread uses it any more.
+    // SAFETY: the heap is open, and no thread uses it after this call.
     assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
     seconds
 }
 
-/// Runs `work` on a thread for each stream, all started at once. Returns the seconds until the last
-/// one is done.
+/// Runs `work` on one thread for each stream, all started at once. Returns the seconds until the
+/// last thread is done.
 fn timed(streams: &[Stream], work: impl Fn(&Stream) + Sync) -> f64 {
     let start = Arc::new(Barrier::new(streams.len() + 1));
     let mut begun = Instant::now();

@@ -1,5 +1,5 @@
-//! C functions that report a heap's memory and its outstanding allocations. The header gets their
-//! documentation. The preconditions of `calls.rs` hold for the pointers here.
+//! C functions that report a heap's memory and its outstanding allocations. Their documentation
+//! goes into the header. Pointers follow the preconditions that `calls.rs` states.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -16,11 +16,11 @@ use crate::handle::gpuheap_heap;
 use crate::sized::{size_of_optional, sized, write_result};
 use crate::texts::{Room, formatted};
 
-/// Bytes that the driver does not report.
+/// Value of a size in bytes that the driver does not report.
 pub const GPUHEAP_UNKNOWN: u64 = u64::MAX;
 
 /// Result of a flush, in bytes unless stated otherwise. Set size to sizeof(gpuheap_flushed) before
-/// gpuheap_flush.
+/// calling gpuheap_flush.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,28 +29,29 @@ pub struct gpuheap_flushed {
     pub size: usize,
     /// Bytes returned to the driver.
     pub given_back: u64,
-    /// Bytes still allocated, rounding included.
+    /// Bytes still allocated, including rounding.
     pub live: u64,
     /// Number of live allocations.
     pub live_allocations: u64,
-    /// Free bytes that could not be returned: held_free, and bytes that a graph capture, a failed
-    /// call or the driver's own pool keeps.
+    /// Free bytes that could not be returned: held_free, and bytes kept because of a graph capture,
+    /// a failed call or the driver's own pool.
     pub still_cached: u64,
-    /// Bytes in other heaps of this process on the device.
+    /// Bytes that other heaps of this process hold on the device.
     pub other_heaps: u64,
-    /// Free bytes of them. A flush of those heaps returns these bytes.
+    /// Free bytes of other_heaps. A flush of those heaps returns these bytes.
     pub other_heaps_cached: u64,
-    /// Bytes of the device in use outside its heaps: contexts, other libraries, other processes.
-    /// GPUHEAP_UNKNOWN if the driver does not report how much is free.
+    /// Bytes of the device in use outside this process's heaps: contexts, other libraries, other
+    /// processes. GPUHEAP_UNKNOWN if the driver does not report the free bytes.
     pub context_and_others: u64,
     /// Bytes that the driver reports as free, or GPUHEAP_UNKNOWN.
     pub device_free: u64,
-    /// Size of the device's memory.
+    /// Size of the device's memory, in bytes.
     pub device_total: u64,
-    /// Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
-    /// least one block is live. 0 for the pool "driver": its pieces are not known.
+    /// Bytes that live blocks hold. A piece is memory taken from the driver in one call; counted
+    /// are the pieces with at least one live block. 0 for the pool "driver", because its pieces are
+    /// unknown.
     pub held: u64,
-    /// Free bytes of held.
+    /// Free bytes among the bytes of held.
     pub held_free: u64,
     /// Number of the pieces that live blocks hold.
     pub held_pieces: u64,
@@ -63,22 +64,23 @@ pub struct gpuheap_flushed {
 pub enum gpuheap_fit {
     /// The request would fail, even after all cached memory was returned.
     No = 0,
-    /// The driver reports enough memory as free, but may refuse it; or it reports nothing.
+    /// The driver reports enough free memory, but may refuse the request. Or the driver reports no
+    /// figures.
     Perhaps = 1,
     /// The request would succeed.
     Yes = 2,
 }
 
-/// The outstanding allocations of a heap at one moment. From gpuheap_take_snapshot, ended by
-/// gpuheap_drop_snapshot.
+/// The outstanding allocations of a heap at one moment. gpuheap_take_snapshot makes a snapshot, and
+/// gpuheap_drop_snapshot ends it.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[derive(Debug)]
 pub struct gpuheap_snapshot(Snapshot);
 
-/// Returns all cached memory to the driver, and reports the memory left with the reasons. Waits for
-/// frees in flight. Live memory stays.
+/// Returns all cached memory to the driver. Reports the memory that is left, and why. Waits for
+/// frees in flight. Live memory is not changed.
 ///
-/// flushed: receives the figures; set its size before the call; may be null.
+/// flushed: receives the figures. Set flushed->size before the call. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_flush(
     heap: *mut gpuheap_heap,
@@ -94,11 +96,12 @@ pub unsafe extern "C" fn gpuheap_flush(
     })
 }
 
-/// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes and
-/// returns nothing, and does not wait. Other threads and processes may change it at once.
+/// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes no
+/// memory, returns none, and does not wait. Other threads and processes may change the outcome at
+/// any time.
 ///
-/// fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, as
-/// gpuheap_memory_status writes its text; all three may be null or 0.
+/// fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, by the
+/// rules of gpuheap_memory_status. All three may be null or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_would_fit(
     heap: *mut gpuheap_heap,
@@ -125,9 +128,9 @@ pub unsafe extern "C" fn gpuheap_would_fit(
 /// Writes the status of the heap and its device: the memory taken, allocated and cached, the limits
 /// and, with tracking on, the outstanding allocations. Does not wait for the device.
 ///
-/// format: a gpuheap_format. The text is UTF-8. It is cut to fit the buffer and always ends with a
-/// null; for a capacity of 0 nothing is written. buffer: may be null if capacity is 0. length:
-/// receives the length of the whole text without its null; may be null.
+/// format: a gpuheap_format. buffer: receives the text, in UTF-8. The text is cut to fit capacity
+/// and always ends with a null. If capacity is 0, nothing is written and buffer may be null.
+/// length: receives the length of the whole text without the null. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_memory_status(
     heap: *mut gpuheap_heap,
@@ -145,12 +148,12 @@ pub unsafe extern "C" fn gpuheap_memory_status(
     })
 }
 
-/// Writes the outstanding allocations, by the place and the thread that allocated them, the most
-/// bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking; the
-/// lines of a C program are known with "backtraces" alone.
+/// Writes the outstanding allocations, grouped by the place and the thread that allocated them,
+/// most bytes first. Does not wait. Returns GPUHEAP_STATUS_REFUSED if the heap was opened without
+/// tracking. Lines of a C program are known only with the tracking "backtraces".
 ///
 /// format, buffer, capacity, length: as for gpuheap_memory_status. allocations: receives the number
-/// of outstanding allocations; may be null.
+/// of outstanding allocations. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_leaks(
     heap: *mut gpuheap_heap,
@@ -170,8 +173,8 @@ pub unsafe extern "C" fn gpuheap_leaks(
     })
 }
 
-/// Remembers the outstanding allocations of this moment, for gpuheap_snapshot_difference. Does not
-/// wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking.
+/// Records the outstanding allocations of this moment, for gpuheap_snapshot_difference. Does not
+/// wait. Returns GPUHEAP_STATUS_REFUSED if the heap was opened without tracking.
 ///
 /// snapshot: receives the snapshot; null on failure.
 #[unsafe(no_mangle)]
@@ -187,11 +190,11 @@ pub unsafe extern "C" fn gpuheap_take_snapshot(
     })
 }
 
-/// Writes the changes between two snapshots of one heap, by the place that allocated: the largest
-/// growth first. Both snapshots stay. The heap may be closed by now.
+/// Writes the changes between two snapshots of one heap, grouped by the place that allocated,
+/// largest growth first. Both snapshots stay valid. The heap may already be closed.
 ///
 /// format, buffer, capacity, length: as for gpuheap_memory_status. growth: receives the growth of
-/// the outstanding bytes; may be null.
+/// the outstanding bytes. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_snapshot_difference(
     earlier: *const gpuheap_snapshot,
@@ -212,7 +215,7 @@ pub unsafe extern "C" fn gpuheap_snapshot_difference(
     })
 }
 
-/// Ends a snapshot. Null is fine. Use no snapshot after its end.
+/// Ends a snapshot. A null snapshot is allowed. Do not use a snapshot after its end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_drop_snapshot(snapshot: *mut gpuheap_snapshot) -> gpuheap_status {
     enter("gpuheap_drop_snapshot", || {
@@ -228,7 +231,7 @@ impl gpuheap_snapshot {
     ///
     /// # Safety
     ///
-    /// Both are null or from `gpuheap_take_snapshot`, and not dropped.
+    /// Each snapshot is null, or from `gpuheap_take_snapshot` and not dropped.
     pub(crate) unsafe fn difference(
         earlier: *const gpuheap_snapshot,
         later: *const gpuheap_snapshot,

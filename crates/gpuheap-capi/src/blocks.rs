@@ -1,11 +1,11 @@
-//! Live allocations by address.
+//! Table of live allocations, keyed by address.
 //!
 //! Each address hashes to two candidate places. An allocation claims a free place with one atomic
-//! exchange, and a free takes the entry out with another. No lock is taken. Each place has cache
-//! lines of its own, so threads contend only if they pass an address on.
+//! exchange. A free removes the entry with another exchange. No lock is taken. Each place has
+//! separate cache lines, so threads contend only if one frees a block of another.
 //!
-//! If both places are taken, because tens of thousands of blocks are live, the entry goes into one
-//! of the sharded maps, each behind a lock.
+//! With tens of thousands of live blocks, both places of an address may be taken. The entry then
+//! goes into one of the sharded maps. Each map has a lock.
 
 use std::cell::UnsafeCell;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -18,10 +18,11 @@ use rustc_hash::FxHashMap;
 use crate::zeroed_array::ZeroedArray;
 
 /// Number of places, a power of two. Together they take 2 MiB, enough for the live allocations of
-/// most programs. Under Miri each test would take most of a minute to drop so many.
+/// most programs. Under Miri, dropping so many places would take most of a minute in each test.
 const PLACES: usize = if cfg!(miri) { 1 << 6 } else { 1 << 14 };
 
-/// Number of map shards, a power of two: more than there are threads likely to collide.
+/// Number of map shards, a power of two. It exceeds the number of threads that are likely to use
+/// the maps at once.
 const SHARDS: usize = 64;
 
 /// Address of a place with no entry.
@@ -30,49 +31,51 @@ const FREE: u64 = 0;
 /// Address of a place that a thread is filling or emptying at this moment.
 const BUSY: u64 = 1;
 
-/// Live allocations by address. `T` is the entry kept for each.
+/// Table of live allocations, keyed by address. `T` is the entry of an allocation.
 pub(crate) struct Blocks<T> {
     places: ZeroedArray<Place<T>, PLACES>,
     shards: Box<[Shard<T>]>,
 }
 
-/// Room for one allocation, in cache lines of its own.
+/// Place for one allocation, in separate cache lines.
 #[repr(align(128))]
 struct Place<T> {
-    /// Address of the allocation in this place, or [`FREE`] or [`BUSY`]. The thread that sets it to
-    /// [`BUSY`] owns the place.
+    /// Address of the allocation in this place, or [`FREE`] or [`BUSY`]. The thread that sets the
+    /// address to [`BUSY`] owns the place.
     address: AtomicU64,
     bytes: AtomicU64,
-    /// Entry of the allocation, initialized while `address` is neither [`FREE`] nor [`BUSY`].
+    /// Entry of the allocation. Initialized if `address` is neither [`FREE`] nor [`BUSY`].
     block: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: only the thread that set the place to `BUSY` touches `block`, so one thread at a time.
+// SAFETY: only the thread that set the place to `BUSY` uses `block`, so one thread uses it at a
+// time.
 unsafe impl<T: Send> Sync for Place<T> {}
 
-/// One shard in a cache line of its own, so that two locks never share a line.
+/// One shard in a separate cache line, so that two locks never share a line.
 #[repr(align(128))]
 struct Shard<T>(Mutex<FxHashMap<u64, (u64, T)>>);
 
 impl<T> Blocks<T> {
     pub(crate) fn new() -> Blocks<T> {
         Blocks {
-            // SAFETY: zeros are a place that is free, whose entry is not initialized.
+            // SAFETY: a place of zeros is free, and its entry is not initialized.
             places: unsafe { ZeroedArray::zeroed() },
             shards: (0..SHARDS).map(|_| Shard(Mutex::default())).collect(),
         }
     }
 
-    /// Ends the table without a look at its places. Entries that are there are forgotten.
+    /// Ends the table without reading its places. Entries in the places are not dropped.
     pub(crate) fn discard(self) {
         self.places.discard();
     }
 
-    /// Keeps the entry of a block of `bytes` until it is taken. Two live blocks never have one
-    /// address.
+    /// Stores the entry of a block of `bytes` until `take` removes it. No two live blocks have the
+    /// same address.
     #[inline]
     pub(crate) fn put(&self, address: u64, bytes: u64, block: T) {
-        // Moved once, into its place: an entry is so large that each move takes a nanosecond.
+        // The entry is moved only once, directly into its place, because each move of so large an
+        // entry takes a nanosecond.
         let block = ManuallyDrop::new(block);
         let [first, second] = self.places_of(address);
         let place = if first.claim(FREE) {
@@ -82,8 +85,8 @@ impl<T> Blocks<T> {
         } else {
             return self.put_in_shard(address, bytes, ManuallyDrop::into_inner(block));
         };
-        // SAFETY: this thread claimed the place when it was free, and does not use or drop its own
-        // copy of the entry.
+        // SAFETY: this thread claimed the place when the place was free, and does not use or drop
+        // `block` afterwards.
         unsafe { place.fill(address, bytes, &block) };
     }
 
@@ -93,8 +96,9 @@ impl<T> Blocks<T> {
         self.shard(address).insert(address, (bytes, block));
     }
 
-    /// Takes the entry at an address, and passes it to `user`. `None` if the table has no such
-    /// entry. If several threads take it, the first one gets it.
+    /// Removes the entry at an address and passes it to `user`. Returns `None` if the table
+    /// contains no entry for the address. If several threads take one entry, only the first gets
+    /// it.
     #[inline]
     pub(crate) fn take<R>(&self, address: u64, user: impl FnOnce(T) -> R) -> Option<R> {
         let [first, second] = self.places_of(address);
@@ -107,7 +111,8 @@ impl<T> Blocks<T> {
         } else {
             return self.take_from_shard(address).map(user);
         };
-        // SAFETY: this thread claimed the place while it held `address`, so its entry is there.
+        // SAFETY: this thread claimed the place while the place held `address`, so the entry is
+        // initialized.
         Some(user(unsafe { place.empty() }))
     }
 
@@ -117,7 +122,7 @@ impl<T> Blocks<T> {
         self.shard(address).remove(&address).map(|(_, block)| block)
     }
 
-    /// Returns the size of the block at `address`. No thread frees it meanwhile.
+    /// Returns the size of the block at `address`. No thread frees the block during the call.
     pub(crate) fn bytes(&self, address: u64) -> Option<u64> {
         if address <= BUSY {
             return None;
@@ -158,7 +163,8 @@ impl<T> Place<T> {
     /// until it fills or empties it.
     #[inline]
     fn claim(&self, from: u64) -> bool {
-        // A load first: if the address differs, the cache line stays with the thread that uses it.
+        // The load comes before the exchange: if the address differs, the cache line is not taken
+        // from the thread that uses it.
         self.address.load(Ordering::Relaxed) == from
             && self
                 .address
@@ -170,13 +176,13 @@ impl<T> Place<T> {
     ///
     /// # Safety
     ///
-    /// The calling thread claimed the place when it was free, and does not use or drop the entry
-    /// afterwards.
+    /// The calling thread claimed the place when the place was free, and does not use or drop the
+    /// entry afterwards.
     #[inline]
     unsafe fn fill(&self, address: u64, bytes: u64, block: &ManuallyDrop<T>) {
         self.bytes.store(bytes, Ordering::Relaxed);
-        // SAFETY: the calling thread claimed the place, so no other thread touches it. The entry is
-        // used nowhere else from now on.
+        // SAFETY: the calling thread claimed the place, so no other thread touches it. The caller
+        // does not use the entry again.
         unsafe { (*self.block.get()).write(ptr::read(&**block)) };
         self.address.store(address, Ordering::Release);
     }
@@ -185,11 +191,11 @@ impl<T> Place<T> {
     ///
     /// # Safety
     ///
-    /// The calling thread claimed the place when it held an address.
+    /// The calling thread claimed the place when the place held an address.
     #[inline]
     unsafe fn empty(&self) -> T {
-        // SAFETY: the calling thread owns the place, the entry is initialized, and the place ends
-        // as free.
+        // SAFETY: the calling thread owns the place, and the entry is initialized. The place is
+        // then marked as free, so the entry is not read again.
         let block = unsafe { (*self.block.get()).assume_init_read() };
         self.address.store(FREE, Ordering::Release);
         block
@@ -214,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// Under Miri, more blocks than there are places would take minutes.
+    /// Number of blocks, above the number of places. Under Miri, so many blocks would take minutes.
     const MANY: u64 = if cfg!(miri) { 300 } else { 3 * PLACES as u64 };
 
     fn taken<T>(blocks: &Blocks<T>, address: u64) -> Option<T> {
@@ -228,7 +234,7 @@ mod tests {
             blocks.put(address, address + 1, (address, counted.clone()));
         }
         assert_eq!(Arc::strong_count(&counted) as u64, MANY + 1);
-        // Every third block stays.
+        // Every third block stays in the table.
         for address in (1..=MANY).map(|n| n * 512).filter(|address| address % 3 != 0) {
             assert_eq!(blocks.bytes(address), Some(address + 1));
             assert_eq!(taken(&blocks, address).map(|(address, _)| address), Some(address));
@@ -286,7 +292,7 @@ mod tests {
         assert_eq!(taken(&blocks, 512), Some(7));
     }
 
-    /// Two threads share a small table. Each puts blocks in and takes out the other's blocks.
+    /// Two threads share a small table. Each stores blocks and removes blocks of the other thread.
     #[test]
     fn threads_sharing_places_lose_nothing() {
         let (blocks, rounds) = (Blocks::new(), if cfg!(miri) { 50 } else { 20_000 });
@@ -314,8 +320,8 @@ mod tests {
         });
     }
 
-    /// One thread takes the blocks that the other puts and takes back a little later. The delay
-    /// varies until the first thread got many.
+    /// One thread stores blocks and removes each a little later, while the other thread tries to
+    /// take them first. The delay varies until the other thread has taken many.
     #[test]
     fn concurrent_takes_have_one_winner() {
         let (blocks, many) = (Blocks::new(), if cfg!(miri) { 10 } else { 4_000 });

@@ -12,8 +12,8 @@ use std::mem::size_of;
 use crate::entry::{Failure, enter, gpuheap_status};
 use crate::handle::gpuheap_heap;
 
-/// A thread that ended and left allocations behind, or handed them on. Valid during the call that
-/// it is passed to.
+/// Report about a thread that ended while allocations that it made were live. Valid only during the
+/// call of the callback.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -24,15 +24,15 @@ pub struct gpuheap_thread_end {
     pub name: *const c_char,
     /// The thread's id in the operating system; 0 if it is unknown.
     pub id: u64,
-    /// Number of allocations that it left.
+    /// Number of live allocations that the thread made.
     pub allocations: u64,
-    /// Bytes of these, as requested.
+    /// Bytes of these allocations, as requested.
     pub bytes: u64,
-    /// The report for people, several lines of UTF-8.
+    /// The report as text for people: several lines of UTF-8.
     pub text: *const c_char,
 }
 
-/// A function that gives memory back when a heap is short.
+/// A function that frees memory when a heap is short of memory. Returns the bytes freed.
 #[allow(non_camel_case_types, reason = "named as in C")]
 pub type gpuheap_shortage =
     Option<unsafe extern "C-unwind" fn(bytes: u64, data: *mut c_void) -> u64>;
@@ -42,13 +42,13 @@ pub type gpuheap_shortage =
 pub type gpuheap_thread_ended =
     Option<unsafe extern "C-unwind" fn(ended: *const gpuheap_thread_end, data: *mut c_void)>;
 
-/// Sets the function that is called before a request fails for lack of memory: with the bytes that
-/// are missing and with data, on the thread of the request, with no lock held. It frees as much as
-/// it can and returns the bytes. It may use the heap, but is not called again meanwhile. A C++
-/// exception that leaves it ends the process. Another thread may call it until gpuheap_close
-/// returns.
+/// Sets the function that is called before a request fails for lack of memory. The function
+/// receives the missing bytes and data. It runs on the thread of the request, with no lock held. It
+/// frees as much memory as it can, and returns the number of bytes freed. It may use the heap;
+/// requests that it makes do not call it again. If a C++ exception leaves the function, the process
+/// ends. Any thread may call the function until gpuheap_close returns.
 ///
-/// shortage: null to call none. It replaces the one before.
+/// shortage: replaces the function set before. Null removes it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_on_shortage(
     heap: *mut gpuheap_heap,
@@ -71,9 +71,10 @@ pub unsafe extern "C" fn gpuheap_on_shortage(
     })
 }
 
-/// Sets the function that is called when a thread ends with outstanding allocations: on that
-/// thread. Without it, the report goes to stderr. Threads are known with tracking alone. A C++
-/// exception that leaves it ends the process. It replaces the one before.
+/// Sets the function that is called if a thread ends with outstanding allocations. It runs on that
+/// thread, and replaces the function set before. If no function is set, the report goes to stderr.
+/// Threads are known only if tracking is on. If a C++ exception leaves the function, the process
+/// ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_on_thread_end(
     heap: *mut gpuheap_heap,
@@ -98,17 +99,17 @@ pub unsafe extern "C" fn gpuheap_on_thread_end(
                 bytes: end.leaks.bytes,
                 text: report.as_ptr(),
             };
-            // SAFETY: the program promised a function that may be called with its data on any
-            // thread; the texts live during the call. An exception ends the process in
-            // `without_exceptions`.
+            // SAFETY: the program allows calls of the function with its data on any thread. The
+            // texts live during the call. An exception ends the process in `without_exceptions`.
             without_exceptions("gpuheap_on_thread_end", || unsafe { ended(&told, data.get()) });
         });
         Ok(())
     })
 }
 
-/// Calls a function of the program that was passed to `setter`. Ends the process if an exception
-/// leaves it: the heap's code has no state to go on from, and Rust cannot catch one.
+/// Calls a function of the program that was passed to `setter`. If a C++ exception leaves the
+/// function, ends the process: Rust cannot catch the exception, and the heap's code cannot
+/// continue.
 fn without_exceptions<T>(setter: &'static str, call: impl FnOnce() -> T) -> T {
     let end = EndOfProcess { setter };
     let value = call();
@@ -116,7 +117,7 @@ fn without_exceptions<T>(setter: &'static str, call: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Ends the process when it is dropped.
+/// Guard that ends the process when it is dropped.
 struct EndOfProcess {
     setter: &'static str,
 }
@@ -128,19 +129,19 @@ impl Drop for EndOfProcess {
              heap; catch it in that function\n",
             self.setter
         );
-        // The process ends all the same if stderr is closed.
+        // If stderr is closed, the process still ends.
         let _ = std::io::stderr().write_all(text.as_bytes());
         std::process::abort();
     }
 }
 
-/// A pointer of the program, passed to its functions and never read.
+/// A pointer that is passed to the program's functions and never read here.
 #[derive(Clone, Copy)]
 struct Data(*mut c_void);
 
 // SAFETY: the program allows calls of its functions with the value on any thread.
 unsafe impl Send for Data {}
-// SAFETY: the value is never read here, and passed to that function alone.
+// SAFETY: the value is never read here, and passed only to the function that it was set with.
 unsafe impl Sync for Data {}
 
 impl Data {

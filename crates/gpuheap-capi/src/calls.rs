@@ -1,8 +1,9 @@
-//! C functions for allocations, frees, streams and limits. The header gets their documentation.
+//! C functions for allocations, frees, streams and limits. Their documentation goes into the
+//! header.
 //!
-//! Some preconditions hold for every function, as is usual in C, and are not repeated. Pointers are
-//! valid for the reads and writes made through them. Texts end with a null. A heap comes from
-//! `gpuheap_open`, and no thread closes it during the call.
+//! Preconditions of every function, which its comment does not repeat: pointers are valid for the
+//! reads and writes made through them. Texts end with a null. A heap comes from `gpuheap_open`, and
+//! no thread closes it during the call.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -24,10 +25,10 @@ use crate::streams::LiveStream;
 /// Opens a device and makes a heap of its memory. Takes no device memory yet. Blocks while the
 /// driver makes the device's context, about 0.1 s.
 ///
-/// device: "cuda:0" for a real device by its number, "emulated:16GiB" for an emulated one over host
-/// memory of this process. If null, GPUHEAP_DEVICE names the device; if that is unset too, the
-/// first real GPU is opened, else an emulated one. options: null to take every option from the
-/// environment. heap: receives the heap; null on failure.
+/// device: name of the device. "cuda:0" is the real device number 0. "emulated:16GiB" is an
+/// emulated device over host memory of this process. If device is null, GPUHEAP_DEVICE names the
+/// device. If that variable is unset too, opens the first real GPU, else an emulated device.
+/// options: null takes every option from the environment. heap: receives the heap; null on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_open(
     device: *const c_char,
@@ -52,16 +53,17 @@ pub unsafe extern "C" fn gpuheap_open(
 }
 
 /// Ends a heap. Waits for all work of the device, then returns all of the heap's memory to the
-/// driver, live allocations included.
+/// driver, including live allocations.
 ///
 /// No other thread may use the heap during the call. Later calls with the heap return
-/// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. Streams destroyed unannounced
-/// are fine only if the heap was not used since and has no idle trim, because the trim uses the
-/// heap by itself. If a stream of the device is capturing a graph, the wait breaks the capture.
+/// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
+/// unannounced, the heap must not have been used since, and must have no idle trim, because the
+/// trim uses the heap by itself. If a stream of the device is capturing a graph, the wait breaks
+/// the capture.
 ///
-/// The heap is closed whatever is returned: with any status but GPUHEAP_STATUS_OK, the text names
-/// the memory that may not have been returned to the driver. A null heap is fine. A program need
-/// not close its heaps before it ends.
+/// The heap is closed whatever status is returned. If the status is not GPUHEAP_STATUS_OK, the text
+/// names the memory that may not have been returned to the driver. A null heap is allowed. A
+/// program need not close its heaps before it ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_status {
     enter("gpuheap_close", || gpuheap_heap::close(heap))
@@ -69,16 +71,16 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 
 /// Allocates memory for use on a stream, ordered after the work already enqueued there. The memory
 /// is aligned to 512 bytes and not initialised. A request that the cache serves does not wait for
-/// the device. Before the request fails for lack of memory, the heap waits for frees in flight and
-/// returns cached memory to the driver, its own and the other heaps' of the process.
+/// the device. Before a request fails for lack of memory, the heap waits for frees in flight. It
+/// also returns cached memory to the driver, from all heaps of the process.
 ///
-/// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy
-/// default stream. A thread's own default stream (0x2) is the calling thread's. Its end is not
-/// announced, and its thread uses no memory of the heap in destructors of thread-local variables.
-/// Other threads enqueue work in its order on the legacy default stream. A heap over a pool of the
-/// driver refuses it. Before any other stream is destroyed, call gpuheap_stream_ended, unless the
-/// heap was opened for unannounced_streams. address: receives the address; null on failure, and for
-/// 0 bytes. A null needs no free.
+/// stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
+/// stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
+/// and destructors of thread-local variables must not use memory of the heap with it. A heap with
+/// the pool "driver" refuses that stream. Other threads can order work after that stream on the
+/// legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended, unless
+/// the heap was opened with unannounced_streams. address: receives the address; null on failure,
+/// and for 0 bytes. A null address needs no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -96,10 +98,10 @@ pub unsafe extern "C" fn gpuheap_allocate(
     })
 }
 
-/// Allocates several blocks on one stream, all or none: if one fails, those before it are freed,
-/// and all addresses are null. Otherwise as gpuheap_allocate for each.
+/// Allocates several blocks on one stream, each as gpuheap_allocate does. If one allocation fails,
+/// the blocks before it are freed, and all addresses are null.
 ///
-/// count: number of blocks. bytes: the size of each. addresses: receives as many addresses.
+/// count: number of blocks. bytes: the size of each block. addresses: receives count addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate_batch(
     heap: *mut gpuheap_heap,
@@ -127,8 +129,8 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
                 Err(failure) => {
                     for made in (0..at).map(|made| addresses.add(made)) {
                         let address = made.replace(std::ptr::null_mut());
-                        // The heap counts a block that it could not free. The first failure is
-                        // reported.
+                        // If this free fails, the heap counts it. The program gets the failure of
+                        // the allocation.
                         let _ = heap.free(address);
                     }
                     return Err(failure);
@@ -139,10 +141,10 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
     })
 }
 
-/// Frees several blocks, as gpuheap_free does each. Null addresses are fine. If one fails, the
-/// others are freed all the same; status and text are the first failure's.
+/// Frees several blocks, each as gpuheap_free does. Null addresses are allowed. If one free fails,
+/// the other blocks are still freed. The status and the text are those of the first failure.
 ///
-/// count: number of blocks. addresses: as many addresses; they are not changed.
+/// count: number of blocks. addresses: count addresses. The array is not changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free_batch(
     heap: *mut gpuheap_heap,
@@ -167,14 +169,14 @@ pub unsafe extern "C" fn gpuheap_free_batch(
 }
 
 /// Frees memory in the order of the stream that it was allocated on. Work on that stream may still
-/// use the memory; no other stream may. Any thread may free memory that another thread allocated.
-/// Does not wait for the device, unless the free returns memory to the driver.
+/// use the memory. Work on other streams must be completed. Any thread may free memory that another
+/// thread allocated. Does not wait for the device, unless the free returns memory to the driver.
 ///
-/// The stream may have ended by now, if that was announced. If streams end unannounced, the stream
-/// has to be alive; otherwise call gpuheap_free_on.
+/// If the end of the stream was announced, the stream may already have ended. With
+/// unannounced_streams, the stream must be alive; if it is not, call gpuheap_free_on.
 ///
-/// GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing was freed. GPUHEAP_STATUS_DRIVER: the memory is freed
-/// all the same. A null address is fine.
+/// GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing was freed. GPUHEAP_STATUS_DRIVER: the memory was freed,
+/// but a driver call failed. A null address is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free(
     heap: *mut gpuheap_heap,
@@ -189,12 +191,13 @@ pub unsafe extern "C" fn gpuheap_free(
     })
 }
 
-/// Frees memory in the order of another stream than the one that it was allocated on. That stream
-/// must be ordered after all work on the memory. It has waited, by an event, for the allocating
-/// stream, at a point after the allocation. It has also waited for each other stream that used the
-/// memory. Without these waits a later allocation may overlap work that is still running.
+/// Frees memory in the order of another stream than the one that it was allocated on. The given
+/// stream must be ordered after all work on the memory. It must wait, by an event, for the
+/// allocating stream at a point after the allocation. It must also wait for each other stream that
+/// used the memory. Without these waits, a later allocation may overlap work that is still running.
 ///
-/// The stream follows the rules of gpuheap_allocate. If the stream is refused, nothing is freed.
+/// The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
+/// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free_on(
     heap: *mut gpuheap_heap,
@@ -210,13 +213,13 @@ pub unsafe extern "C" fn gpuheap_free_on(
     })
 }
 
-/// Names another stream that uses an allocation. Its free, by gpuheap_free, then comes after the
-/// work that is enqueued on that stream by the time of the free. Call it once for each stream,
+/// Names another stream that uses an allocation. gpuheap_free of the allocation is then ordered
+/// after the work enqueued on that stream until the free. Call this function once for each stream,
 /// before the free. Does not wait.
 ///
-/// The free makes one stream wait for the other by an event, and the memory is handed out again in
-/// the order of the stream that was named last. If the end of a named stream was announced by then,
-/// the free waits for the whole device. gpuheap_free_on ignores the named streams.
+/// At the free, each named stream waits by an event for the stream before it. The memory is then
+/// reused in the order of the stream named last. If the end of a named stream was announced before
+/// the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_used_on(
     heap: *mut gpuheap_heap,
@@ -230,8 +233,8 @@ pub unsafe extern "C" fn gpuheap_used_on(
     })
 }
 
-/// Fills bytes of an allocation, from an offset on, with the lowest byte of value. Enqueued on the
-/// stream. The stream has to be ordered after other work on these bytes. Does not wait.
+/// Enqueues a fill on the stream: sets bytes of an allocation, starting at an offset, to the lowest
+/// byte of value. The stream must be ordered after other work on these bytes. Does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_fill(
     heap: *mut gpuheap_heap,
@@ -248,8 +251,8 @@ pub unsafe extern "C" fn gpuheap_fill(
     })
 }
 
-/// Waits for all work of the heap's device, of every library of the process. If a stream of the
-/// device is capturing a graph, the wait breaks the capture.
+/// Waits for all work on the heap's device, including work of other libraries of the process. If a
+/// stream of the device is capturing a graph, the wait breaks the capture.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_wait(heap: *mut gpuheap_heap) -> gpuheap_status {
     enter("gpuheap_wait", || Ok(gpuheap_heap::get(heap)?.device().synchronize()?))
@@ -257,25 +260,25 @@ pub unsafe extern "C" fn gpuheap_wait(heap: *mut gpuheap_heap) -> gpuheap_status
 
 /// Announces that a stream is about to be destroyed. Call it before the stream is destroyed, after
 /// all work on the heap's memory was enqueued there. Does not wait for the device. The heap does
-/// not touch the handle afterwards. Memory freed on the stream is handed out again once the stream
+/// not use the handle afterwards. Memory freed on the stream is handed out again once the stream
 /// has reached the free. Memory allocated on the stream may stay live and be freed later.
 ///
 /// Destroying a stream without announcing it is undefined behaviour. The driver may crash when the
-/// heap queries the stream's progress. If the driver gave the handle to a new stream, memory goes
-/// to the new stream while work of the old one still uses it.
+/// heap queries the stream's progress. If the driver gives the handle to a new stream, the new
+/// stream may get memory that work of the old stream still uses.
 ///
-/// Call it once for a stream, for each heap that the stream was used with. No other thread may be
-/// in a call with the stream. All work on memory allocated on the stream comes before the call,
+/// Call this function once for each heap that the stream was used with. No other thread may be in a
+/// call with the stream. Work on memory allocated on the stream must be enqueued before the call,
 /// unless that memory is freed on another stream. If the call fails, the heap still needs the
-/// stream: call it again. A default stream, or a stream that the heap never saw, is fine and
+/// stream: repeat the call. For a default stream, or a stream that the heap never saw, the call
 /// changes nothing.
 ///
-/// With unannounced_streams the call is optional, and releases the objects that the heap keeps for
-/// the stream. The stream may then have ended already, if its handle does not yet mean a new
-/// stream. No event marks the end of such a stream. Memory freed on it after this call is therefore
-/// handed out again only once the heap has waited for the whole device after that free. The heap
-/// waits for the device in gpuheap_reclaim, in gpuheap_reclaim_all, and for a request that would
-/// fail otherwise. While a stream that the heap knows is capturing a graph, the heap does not wait.
+/// With unannounced_streams, the call is optional, and releases the objects that the heap keeps for
+/// the stream. The stream may already have ended, if the driver has not given its handle to a new
+/// stream. No event marks the end of such a stream. Memory that is freed on the stream after this
+/// call is therefore reused only after a later wait for the whole device. The heap makes that wait
+/// in gpuheap_reclaim, in gpuheap_reclaim_all, and before a request would fail. While a stream that
+/// the heap knows is capturing a graph, the heap does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_stream_ended(
     heap: *mut gpuheap_heap,
@@ -301,10 +304,11 @@ pub unsafe extern "C" fn gpuheap_allocation_size(
     })
 }
 
-/// Returns cached memory to the driver until at least that many bytes are returned, in few segments
-/// and little more than that. Waits for frees in flight.
+/// Returns cached memory to the driver until at least the given bytes are returned. Chooses few
+/// segments, and returns little more than the given bytes. Waits for frees in flight.
 ///
-/// given_back: receives the bytes returned, fewer than requested if less was cached; may be null.
+/// given_back: receives the bytes returned. If less was cached, they are fewer than requested. May
+/// be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reclaim(
     heap: *mut gpuheap_heap,
@@ -332,9 +336,10 @@ pub unsafe extern "C" fn gpuheap_reclaim_all(
 }
 
 /// Changes the limits, in bytes taken from the driver; 0 removes a limit. Cached memory above the
-/// new limits is returned to the driver, after a wait for frees in flight. Live memory stays: a
-/// heap above its limit takes nothing more. The hard limit of the pool "driver" cannot be raised
-/// above the one that it was made with. A refused call changes nothing.
+/// new limits is returned to the driver, after a wait for frees in flight. Live memory is not
+/// changed: if it exceeds the hard limit, the heap takes no more memory. The hard limit of the pool
+/// "driver" cannot be raised above the limit that the heap was opened with. A refused call changes
+/// nothing.
 ///
 /// given_back: receives the bytes returned; may be null.
 #[unsafe(no_mangle)]
@@ -353,9 +358,10 @@ pub unsafe extern "C" fn gpuheap_set_limits(
 }
 
 /// Reads the heap's statistics at this moment. Does not wait for the device, with one exception: if
-/// there is a soft limit, cached memory above it is returned to the driver first.
+/// the heap has a soft limit, cached memory above the limit is returned to the driver first.
 ///
-/// statistics: receives the figures; set its size to sizeof(gpuheap_statistics) before the call.
+/// statistics: receives the figures. Set statistics->size to sizeof(gpuheap_statistics) before the
+/// call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_get_statistics(
     heap: *mut gpuheap_heap,

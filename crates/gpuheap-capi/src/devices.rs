@@ -1,5 +1,5 @@
-//! C functions that describe the machine's devices. The header gets their documentation. The
-//! preconditions of `calls.rs` hold for the pointers here.
+//! C functions that describe the machine's devices. Their documentation goes into the header.
+//! Pointers follow the preconditions that `calls.rs` states.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -17,7 +17,7 @@ use crate::sized::{size_of_result, sized, write_result};
 use crate::texts::cut;
 
 /// Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
-/// with a null; a longer one is cut. Later versions add fields at the end.
+/// with a null. A text that is too long is cut. Later versions add fields at the end.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct gpuheap_device {
     pub pci_bus_id: [c_char; 32],
     /// UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef".
     pub uuid: [c_char; 48],
-    /// Number of the device in the driver's order, as cudaSetDevice takes it.
+    /// Number of the device in the driver's order. cudaSetDevice takes the same number.
     pub ordinal: i32,
     /// 1 if the device is emulated, else 0.
     pub is_emulated: i32,
@@ -77,7 +77,7 @@ impl gpuheap_device {
 }
 
 /// Counts the devices that gpuheap_open can open: the real ones, then one emulated device. Makes no
-/// context. Blocks while the driver starts: up to seconds if it was not started before.
+/// context. If the driver was not started before, blocks while it starts, up to seconds.
 ///
 /// count: receives the number.
 #[unsafe(no_mangle)]
@@ -89,10 +89,10 @@ pub unsafe extern "C" fn gpuheap_count_devices(count: *mut usize) -> gpuheap_sta
 }
 
 /// Describes one of the devices that gpuheap_count_devices counts. Makes no context. Blocks as
-/// gpuheap_count_devices does. To use the device, open a heap by its name.
+/// gpuheap_count_devices does. To use the device, pass its name to gpuheap_open.
 ///
-/// index: from 0; for real devices it is the number in the driver's order. device: receives the
-/// description; set its size before the call.
+/// index: from 0. For a real device, the index is its number in the driver's order. device:
+/// receives the description. Set device->size before the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_get_device(
     index: usize,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn gpuheap_get_device(
 
 /// Describes the device of a heap. Does not wait.
 ///
-/// device: receives the description; set its size before the call.
+/// device: receives the description. Set device->size before the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_get_heap_device(
     heap: *mut gpuheap_heap,

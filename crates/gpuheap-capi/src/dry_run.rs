@@ -1,5 +1,5 @@
-//! Reports of requests to `gpuheap dry-run`. C's callers have a variable for each address, so that
-//! this library reports in the place of the heap.
+//! Reports of requests to `gpuheap dry-run`. A C caller passes the variable that receives the
+//! address. Only this library knows the variable, so it makes the report instead of the heap.
 
 use std::ffi::c_void;
 

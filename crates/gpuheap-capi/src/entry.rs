@@ -7,34 +7,37 @@ use std::ptr;
 
 use gpuheap::{Error, ErrorKind};
 
-/// Outcome of a call.
+/// Status of a call.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_status {
     /// The call succeeded.
     Ok = 0,
-    /// Out of memory, for the request after every reclaim step, or for a driver call.
+    /// Out of memory: the request failed after every reclaim step, or a driver call failed for lack
+    /// of memory.
     OutOfMemory = 1,
     /// The request is invalid or cannot be met: a null pointer, an unknown name, a limit, a stream.
     Refused = 2,
     /// No allocation of this heap is at the address: it was freed before, or another heap or
     /// library owns it.
     UnknownAddress = 3,
-    /// A driver call failed for a reason other than memory; the text has its name and code.
+    /// A driver call failed for a reason other than memory. The text contains the call's name and
+    /// code.
     Driver = 4,
     /// The machine lacks the device or a usable driver.
     Unavailable = 5,
     /// The heap is no longer usable: it was closed, this is a forked child, or the device was reset
     /// through gpuheap.
     Gone = 6,
-    /// A bug in gpuheap, caught. Please report the text to gpuheap's issue tracker.
+    /// A bug in gpuheap was caught. Please report the text to gpuheap's issue tracker.
     Internal = 7,
 }
 
 /// Returns the text of the calling thread's last failed call, in UTF-8: the failed call, the place,
-/// the numbers and a remedy. It may have several lines. Empty if no call of the thread failed;
-/// never null. Valid until the thread's next failing call, or until the thread ends.
+/// the numbers and a remedy. It may have several lines. The text is empty if no call of the thread
+/// failed, and never null. It is valid until the thread's next failing call, or until the thread
+/// ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuheap_last_error() -> *const c_char {
     match LAST.try_with(|last| last.borrow().as_ptr()) {
@@ -48,12 +51,13 @@ pub extern "C" fn gpuheap_last_error() -> *const c_char {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
-    /// Text of a call that failed after `LAST` was destroyed: in a handler of the process's exit,
-    /// or in a destructor at the thread's end. Without a destructor, so it is kept.
+    /// Text of a call that failed after `LAST` was destroyed: in an exit handler of the process, or
+    /// in a destructor at the thread's end. This variable has no destructor, so the text stays
+    /// valid.
     static LATE: Cell<*mut c_char> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Keeps the text of this thread's last failed call.
+/// Stores the text of this thread's last failed call.
 fn keep_text(text: CString) {
     let mut text = Some(text);
     let kept = LAST.try_with(|last| *last.borrow_mut() = text.take().unwrap_or_default());
@@ -62,13 +66,13 @@ fn keep_text(text: CString) {
     {
         let before = LATE.replace(text.into_raw());
         if !before.is_null() {
-            // SAFETY: made by `into_raw` above, and replaced by now.
+            // SAFETY: `into_raw` above made the pointer, and the new text has replaced it.
             drop(unsafe { CString::from_raw(before) });
         }
     }
 }
 
-/// A failed call. One pointer wide, so that a call that succeeds stays cheap.
+/// A failed call. Its size is one pointer, so that calls that succeed stay cheap.
 pub struct Failure(Box<(gpuheap_status, String)>);
 
 impl Failure {
@@ -91,9 +95,9 @@ impl Failure {
         Failure::new(gpuheap_status::Refused, text)
     }
 
-    /// Failure of a free that already took the memory from the program. Its status is
-    /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE: after any other status the program would free
-    /// again.
+    /// Makes the failure of a free that already took the memory from the program. The status is
+    /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE. After any other status, the program would
+    /// repeat the free.
     pub(crate) fn after_free(error: Error) -> Failure {
         let mut failure = Failure::from(error);
         if failure.0.0 != gpuheap_status::Gone {
@@ -106,7 +110,8 @@ impl Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Failure {
-        // The library names Rust's options; the text names the options of the C interface.
+        // The library's text names options of Rust. The text for C names the options of the C
+        // interface.
         let text = match error.out_of_memory() {
             Some(evidence) => evidence.text_naming(
                 "gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT",
@@ -135,14 +140,15 @@ fn status_of(kind: ErrorKind) -> gpuheap_status {
 /// Runs the work of the C function `name`.
 #[inline]
 pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> gpuheap_status {
-    // After a panic the state is behind locks, whose poison is ignored, as in the library.
+    // Unwind safety: all shared state is protected by locks, and their poison is ignored, as in the
+    // library.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => gpuheap_status::Ok,
         failed => keep(name, failed),
     }
 }
 
-/// Keeps the text of a call that failed or panicked.
+/// Stores the text of a call that failed or panicked, and returns its status.
 #[cold]
 fn keep(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap_status {
     let failure = match failed {
@@ -157,7 +163,8 @@ fn keep(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap
             Failure::new(gpuheap_status::Internal, text)
         }
     };
-    // The texts contain no null; one would become a space rather than lose the text.
+    // The texts contain no null. If one did, replacing the null by a space would keep the rest of
+    // the text.
     let (status, text) = *failure.0;
     let text = CString::new(format!("{name}: {text}").replace('\0', " "));
     keep_text(text.unwrap_or_default());
@@ -194,7 +201,7 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
     if result.is_null() {
         return Err(Failure::refused(format!("{what} is a null pointer")));
     }
-    // SAFETY: the check above leaves a result that is valid for a write.
+    // SAFETY: `result` is not null, so it is valid for a write.
     unsafe { result.write(value) };
     Ok(())
 }
@@ -206,7 +213,7 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
 /// `result` is null or valid for a write.
 pub(crate) unsafe fn note<T>(result: *mut T, value: T) {
     if !result.is_null() {
-        // SAFETY: the program wants the result, and gave room for it.
+        // SAFETY: `result` is not null, so it is valid for a write.
         unsafe { result.write(value) };
     }
 }
@@ -232,7 +239,8 @@ mod tests {
         assert!(!last().is_empty(), "a call that succeeds says nothing");
     }
 
-    /// A new kind needs a status: `Refused`, or one of its own.
+    /// If an error kind is added, this test fails until the kind has a status: `Refused`, or a new
+    /// one.
     #[test]
     fn each_error_kind_has_a_status() {
         use ErrorKind::*;
@@ -271,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Errors as the library constructs them.
+    /// Uses errors that the library constructs.
     #[test]
     fn error_kind_decides_the_status() {
         let device = gpuheap::Device::open("emulated:64MiB").unwrap();

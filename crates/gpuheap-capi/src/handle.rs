@@ -1,4 +1,4 @@
-//! Handle of a heap that C holds.
+//! The handle of a heap that C code uses, and the open heap in it.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -16,19 +16,20 @@ use crate::scope::{self, Scope};
 use crate::side_table::SideTable;
 use crate::streams::{Given, LiveStream, Streams};
 
-/// A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
+/// A heap: the memory of one device. gpuheap_open makes a heap, and gpuheap_close ends it.
 ///
-/// A closed heap keeps 128 bytes, so that a later use is an error and not a crash.
+/// 128 bytes of a closed heap stay allocated, so that a later use returns an error and does not
+/// crash.
 #[allow(non_camel_case_types, reason = "named as in C")]
-// Aligned to cache lines of its own, because every call of every thread reads it.
+// Aligned to separate cache lines, because every call of every thread reads the handle.
 #[repr(align(128))]
 pub struct gpuheap_heap {
     /// The open heap; null once the handle is closed.
     open: AtomicPtr<Open>,
     /// The handle that was closed before this one.
     closed_before: AtomicPtr<gpuheap_heap>,
-    /// Rest of a heap that was closed in a forked child or after a reset of the device. Kept here,
-    /// so that leak checkers do not report it.
+    /// Rest of a heap that was closed in a forked child or after a reset of the device. This
+    /// pointer keeps the rest reachable, so that leak checkers do not report it.
     left_behind: AtomicPtr<LeftBehind>,
     /// `true` if the handle was closed by a reset of its device.
     was_reset: AtomicBool,
@@ -38,41 +39,43 @@ pub struct gpuheap_heap {
 /// do not report them.
 static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 
-/// A heap whose allocations are found by their addresses, and whose streams by their handles: the
-/// heap behind a [`gpuheap_heap`] that is not closed. For Rust code in the place of an allocator of
-/// C.
+/// The open heap of a [`gpuheap_heap`], with tables that find allocations by address and streams by
+/// handle. For Rust code that replaces a C allocator.
 pub struct Open {
     blocks: Blocks<Block>,
     side: SideTable,
     streams: Streams,
     heap: Heap,
     device: Device,
-    /// The handle that leads here.
+    /// The handle of this heap.
     handle: AtomicPtr<gpuheap_heap>,
-    /// Memory of the program that is registered, by its address.
+    /// Registered memory of the program, keyed by address.
     registered: Mutex<FxHashMap<u64, PageLock>>,
     /// Function of the program that is called when the heap is short.
     reclaimer: Mutex<Option<Reclaimer>>,
-    /// Number of forks that led to the process that opened it.
+    /// Value of `fork::count` in the process that opened the heap.
     forks: u32,
 }
 
 /// Rest of a closed heap that cannot be freed.
 #[expect(dead_code, reason = "kept, and not looked at")]
 enum LeftBehind {
-    /// In a forked child: another thread of the parent may have been changing it.
+    /// The whole heap, in a forked child: a thread of the parent may have been changing it during
+    /// the fork.
     All(Box<Open>),
-    /// After a reset of the device: its thread caches count blocks that never come back.
+    /// The heap without its tables, after a reset of the device: its thread caches count blocks
+    /// that are never freed.
     Heap(Heap),
 }
 
 impl gpuheap_heap {
-    /// Makes a handle for C over a heap of `device`, to be ended by
-    /// [`gpuheap_close`](crate::gpuheap_close).
+    /// Makes a handle for C over a heap of `device`. [`gpuheap_close`](crate::gpuheap_close) ends
+    /// the handle.
     ///
-    /// Closing the handle retires the foreign streams of every holder of the heap
-    /// ([`Heap::retire_all`]): their streams refuse work afterwards. The closing caller ensures
-    /// that the driver's streams get no more work on memory allocated before.
+    /// Closing the handle retires all foreign streams of the heap ([`Heap::retire_all`]), also
+    /// streams that other owners of the heap use. These stream objects then refuse work. The caller
+    /// that closes the handle ensures that no more work on the heap's memory is enqueued on the
+    /// driver's streams.
     pub fn new(device: &Device, heap: &Heap) -> *mut gpuheap_heap {
         gpuheap_heap::with_streams(device, heap, false)
     }
@@ -92,7 +95,7 @@ impl gpuheap_heap {
         handle
     }
 
-    /// Returns the device and the heap of the handle; `None` once it is closed.
+    /// Returns the device and the heap of the handle; `None` if the handle is closed.
     pub fn inside(&self) -> Option<(Device, Heap)> {
         self.open().map(|open| (open.device.clone(), open.heap.clone()))
     }
@@ -104,14 +107,14 @@ impl gpuheap_heap {
         unsafe { self.open.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Returns the requested bytes of the live allocation that begins at `address`; `None` if none
-    /// does. Not to be called in a forked child.
+    /// Returns the requested bytes of the live allocation that begins at `address`. Returns `None`
+    /// if no allocation begins there. Must not be called in a forked child.
     pub fn bytes_at(&self, address: u64) -> Option<u64> {
         self.open().and_then(|open| open.blocks.bytes(address))
     }
 
-    /// Returns the open heap behind a pointer from C. Runs before any lock is taken: in a forked
-    /// child a thread of the parent may have held it.
+    /// Returns the open heap of a pointer from C. In a forked child, returns an error before any
+    /// lock is taken, because a thread of the parent may have held the lock.
     ///
     /// # Safety
     ///
@@ -127,12 +130,12 @@ impl gpuheap_heap {
         Ok(open)
     }
 
-    /// Closes the heap: waits for the device, then frees all live allocations, on no stream.
+    /// Closes the heap: waits for the device, then frees all live allocations without stream order.
     ///
     /// # Safety
     ///
-    /// `heap` is null or from [`new`](gpuheap_heap::new), and no other thread uses it during the
-    /// call.
+    /// `heap` is null or from [`new`](gpuheap_heap::new), and no other thread uses the heap during
+    /// the call.
     pub(crate) unsafe fn close(heap: *mut gpuheap_heap) -> Result<(), Failure> {
         // SAFETY: no other thread uses `heap`, so this one may end it.
         match unsafe { gpuheap_heap::take(heap) }? {
@@ -141,14 +144,14 @@ impl gpuheap_heap {
         }
     }
 
-    /// Resets the heap's device, and closes the heap. All memory of the device ends.
+    /// Resets the heap's device, and closes the heap. The reset ends all memory of the device.
     ///
     /// # Safety
     ///
     /// The contract of [`close`](gpuheap_heap::close) and of [`Device::reset`].
     pub(crate) unsafe fn reset(heap: *mut gpuheap_heap) -> Result<(), Failure> {
-        // SAFETY: `heap` may be closed before, and no other thread uses it or its device. All users
-        // of the device's memory have ended, as `Device::reset` requires.
+        // SAFETY: `heap` may already be closed. No other thread uses the heap or its device. All
+        // users of the device's memory have ended, as `Device::reset` requires.
         let (open, reset) = unsafe {
             gpuheap_heap::get(heap)?;
             let Some(open) = gpuheap_heap::take(heap)? else { return Ok(()) };
@@ -158,8 +161,7 @@ impl gpuheap_heap {
         match reset {
             // The heap's memory ended with the device. Only host memory is left.
             Ok(_) => {
-                // SAFETY: `get` found an open heap, so `heap` is a handle, and those are never
-                // freed.
+                // SAFETY: `get` found an open heap, so `heap` is a handle. Handles are never freed.
                 unsafe { &*heap }.was_reset.store(true, Ordering::Relaxed);
                 open.end();
             }
@@ -168,7 +170,7 @@ impl gpuheap_heap {
         Ok(reset.map(drop)?)
     }
 
-    /// Failure of a call with a handle that is closed.
+    /// Returns the failure of a call with a closed handle.
     #[cold]
     fn closed(&self) -> Failure {
         let text = match self.was_reset.load(Ordering::Relaxed) {
@@ -188,7 +190,7 @@ impl gpuheap_heap {
         self.left_behind.store(Box::into_raw(Box::new(left)), Ordering::Relaxed);
     }
 
-    /// Takes the open heap out of its handle; `None` for a null heap.
+    /// Removes the open heap from its handle and returns it; `None` for a null heap.
     ///
     /// # Safety
     ///
@@ -246,8 +248,9 @@ impl Open {
     /// Allocates memory for use on a stream; for zero bytes the address is null.
     #[inline]
     pub fn allocate(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
-        // Apart from the other way, and without a destructor, so that the block goes from registers
-        // to its place: through memory in between it took another 20 ns.
+        // This path is separate from `allocate_otherwise` and has no destructor, so that the block
+        // moves from registers directly to its place in the table. Moving it through memory took
+        // another 20 ns.
         if !scope::any()
             && let Some(found) = self.streams.lately(stream)
             && let Some(block) = self.heap.allocate_cached(bytes, found)
@@ -259,7 +262,7 @@ impl Open {
         self.allocate_otherwise(bytes, stream)
     }
 
-    /// Allocates memory that no cache of this thread has, or inside a scope.
+    /// Allocates memory if this thread has not found the stream lately, or if a scope is open.
     #[inline(never)]
     fn allocate_otherwise(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
         let found = self.stream(stream)?;
@@ -269,7 +272,7 @@ impl Open {
         }
     }
 
-    /// Allocates after a failure, if the failure is that all streams of the heap were retired.
+    /// Allocates again if the failure was that all streams of the heap were retired.
     #[cold]
     #[inline(never)]
     fn allocate_anew(
@@ -286,7 +289,7 @@ impl Open {
         Ok(self.enter(self.heap.allocate(bytes, &anew)?, bytes))
     }
 
-    /// Allocates memory of a kind as [`allocate`](Open::allocate) does device memory.
+    /// Allocates memory of a kind by the rules of [`allocate`](Open::allocate).
     pub(crate) fn allocate_kind(
         &self,
         kind: MemoryKind,
@@ -297,7 +300,7 @@ impl Open {
         Ok(self.enter(self.heap.allocate_kind(kind, bytes, &stream)?, bytes))
     }
 
-    /// Keeps a block of `bytes` until its free, and returns its address.
+    /// Stores a block of `bytes` in the table until its free, and returns its address.
     #[inline]
     fn enter(&self, block: Block, bytes: u64) -> u64 {
         let address = block.address();
@@ -334,7 +337,8 @@ impl Open {
         self.take(address, |block| self.free_in_order(address as u64, block))
     }
 
-    /// Frees a block that left the table, after the work on all streams that use it.
+    /// Frees a block that was removed from the table, ordered after the work on all streams that
+    /// use the block.
     fn free_in_order(&self, address: u64, block: Block) -> Result<(), Error> {
         match self.side.take(address) {
             None => block.free(),
@@ -360,8 +364,8 @@ impl Open {
         })
     }
 
-    /// Frees the allocation at an address, in the order of a stream alone. If the stream is
-    /// refused, the allocation stays.
+    /// Frees the allocation at an address, in the order of one stream alone. If the stream is
+    /// refused, the allocation stays live.
     ///
     /// # Safety
     ///
@@ -376,7 +380,7 @@ impl Open {
         unsafe { self.free_on(address, &stream) }
     }
 
-    /// Frees the live allocations of a scope, all of them. Returns the first failure.
+    /// Frees all live allocations of a scope, even if some frees fail. Returns the first failure.
     pub(crate) fn free_scope(&self, scope: &Scope) -> Result<(), Failure> {
         let mut first = Ok(());
         for (address, block) in scope.take_all(|address| self.blocks.take(address, |block| block)) {
@@ -386,15 +390,16 @@ impl Open {
         first
     }
 
-    /// Orders the free of an allocation after the work of `stream` too. No thread frees it
-    /// meanwhile.
+    /// Orders the free of an allocation also after the work of `stream`. No thread frees the
+    /// allocation during the call.
     pub(crate) fn use_on(&self, address: *mut c_void, stream: &Stream) -> Result<(), Failure> {
         self.bytes(address)?;
         self.side.change(address as u64, |entry| entry.use_on(stream));
         Ok(())
     }
 
-    /// Takes an allocation out of its scope. No thread frees it meanwhile.
+    /// Removes an allocation from its scope, so that it outlives the scope. No thread frees the
+    /// allocation during the call.
     pub(crate) fn keep(&self, address: *mut c_void) -> Result<(), Failure> {
         self.bytes(address)?;
         let mut scope = None;
@@ -405,11 +410,11 @@ impl Open {
         Ok(())
     }
 
-    /// Page-locks memory of the program, and returns the device's address of it.
+    /// Page-locks memory of the program, and returns the device's address of this memory.
     ///
     /// # Safety
     ///
-    /// The memory stays valid until it is unregistered, or the heap is closed.
+    /// The memory stays valid until it is unregistered or the heap is closed.
     pub(crate) unsafe fn register(&self, memory: *mut c_void, bytes: u64) -> Result<u64, Failure> {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let stream = self.device.default_stream()?;
@@ -439,7 +444,7 @@ impl Open {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the block at an address out of the table, and frees it by `free`.
+    /// Removes the block at an address from the table, and frees it with `free`.
     #[inline]
     fn take(
         &self,
@@ -477,7 +482,7 @@ impl Open {
         check("cuMemsetD8Async", filled?).map_err(|error| Failure::from(Error::from(error)))
     }
 
-    /// Sets the function that frees memory when the heap is short.
+    /// Sets the function that frees memory when the heap is short of memory.
     pub(crate) fn set_reclaimer(&self, reclaimer: Option<Reclaimer>) {
         let mut registered = self.reclaimer.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *registered, reclaimer);
@@ -500,13 +505,15 @@ impl Open {
         Ok(self.streams.get(&self.device, &self.heap, handle)?)
     }
 
-    /// Returns the stream of a handle, made anew if all streams of the heap were retired.
+    /// Returns the stream of a handle. If all streams of the heap were retired, makes a new object
+    /// for it.
     pub(crate) fn live_stream(&self, handle: LiveStream) -> Result<Given<'_>, Failure> {
         let found = self.stream(handle)?;
         if found.is_retired() { self.stream_anew(handle, found.id()) } else { Ok(found) }
     }
 
-    /// Makes the stream of a handle anew, in place of the retired one with the driver's `id`.
+    /// Makes a new object for the stream of a handle. It replaces the retired object with the
+    /// driver's `id`.
     #[cold]
     fn stream_anew(&self, handle: LiveStream, id: u64) -> Result<Given<'_>, Failure> {
         self.streams.supersede(handle.raw(), id);
@@ -517,7 +524,7 @@ impl Open {
     pub fn stream_ended(&self, raw: *mut c_void) -> Result<(), Failure> {
         let raw = CUstream(raw as usize);
         let Some(stream) = self.streams.find(raw) else {
-            // Never used with this heap, or only in a capture.
+            // The stream was never used with this heap, or only in a capture.
             self.heap.retire_captured(raw);
             return Ok(());
         };
@@ -532,7 +539,7 @@ impl Open {
         Ok(waited?)
     }
 
-    /// Ends the heap with all that is in it.
+    /// Ends the heap, its tables and all that they contain.
     fn end(self: Box<Open>) {
         // SAFETY: handles are never freed.
         let handle = unsafe { &*self.handle.load(Ordering::Relaxed) };
@@ -603,7 +610,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes a stream that lives to the end of the test.
+    /// Makes a stream that is never destroyed.
     fn stream_of_the_program(device: &Device) -> LiveStream {
         let mut raw = CUstream::NULL;
         let made = device.with_current(|driver| {
@@ -641,7 +648,7 @@ mod tests {
         let found = open.stream(stream).ok().unwrap();
         let alive = std::sync::Arc::downgrade(&open.streams.find(stream.raw()).unwrap());
         heap.retire_all().unwrap();
-        // Another thread may do this while this one reads the object.
+        // Another thread may allocate while this thread reads the retired object.
         assert!(open.allocate(1000, stream).is_ok());
         assert!(alive.upgrade().is_some());
         assert!(found.is_retired());

@@ -1,5 +1,5 @@
-//! C functions for memory that the host uses too, and for the device as a whole. The header gets
-//! their documentation. The preconditions of `calls.rs` hold for the pointers here.
+//! C functions for memory that the host also uses, and for the whole device. Their documentation
+//! goes into the header. Pointers follow the preconditions that `calls.rs` states.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -22,26 +22,27 @@ use crate::streams::LiveStream;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_kind {
-    /// Device memory. The host reaches it by copies.
+    /// Device memory. The host accesses it only by copies.
     Device = 0,
     /// Managed memory (cudaMallocManaged): the driver moves its pages to where they are used.
     Unified = 1,
-    /// Page-locked host memory (cudaMallocHost). The device uses it by the same address.
+    /// Page-locked host memory (cudaMallocHost). The device uses this memory at the same address.
     Pinned = 2,
-    /// Memory of the program that gpuheap_register page-locked. It is not allocated, and has
-    /// statistics alone.
+    /// Memory of the program that gpuheap_register page-locked. This kind cannot be allocated; it
+    /// is used only for statistics.
     Registered = 3,
 }
 
-/// Allocates memory of a kind, as gpuheap_allocate does device memory: in the order of the stream,
-/// to be freed by gpuheap_free. The host may use unified and pinned memory once the stream has
-/// reached this point: call gpuheap_wait_for_stream before the first use, because work before may
-/// still use the memory. The host is done with it before the free.
+/// Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
+/// frees the memory. The host may use unified and pinned memory once the stream has reached this
+/// point, because earlier work may still use the memory: call gpuheap_wait_for_stream before the
+/// first use. The host must not use the memory after the free.
 ///
-/// If the device has no concurrent access to unified memory (WSL2), no work of the device may run
-/// while the host uses any. Limits and gpuheap_get_statistics count device memory alone.
+/// If the device does not support concurrent access to unified memory (WSL2), no work of the device
+/// may run while the host uses unified memory. Limits and gpuheap_get_statistics count device
+/// memory alone.
 ///
-/// kind: a gpuheap_kind. The others: as for gpuheap_allocate.
+/// kind: a gpuheap_kind. Other parameters: as for gpuheap_allocate.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate_kind(
     heap: *mut gpuheap_heap,
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
     })
 }
 
-/// Reads the statistics of one kind of memory, as gpuheap_get_statistics does for device memory.
+/// Reads the statistics of one kind of memory, by the rules of gpuheap_get_statistics.
 ///
 /// kind: a gpuheap_kind. statistics: as for gpuheap_get_statistics.
 #[unsafe(no_mangle)]
@@ -87,12 +88,13 @@ pub unsafe extern "C" fn gpuheap_get_kind_statistics(
     })
 }
 
-/// Page-locks memory of the program (cudaHostRegister), so that the device reads and writes it in
-/// place. The memory stays valid until gpuheap_unregister succeeded or the heap is closed. If the
-/// driver locks no more memory, cached pinned memory is returned first. Does not wait otherwise.
+/// Page-locks memory of the program (cudaHostRegister), so that the device can read and write it in
+/// place. The memory must stay valid until gpuheap_unregister succeeds or the heap is closed. If
+/// the driver refuses to lock more memory, cached pinned memory is returned first, with a wait.
+/// Otherwise does not wait.
 ///
-/// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the device.
-/// It equals the host's, except with Windows drivers. May be null.
+/// memory: any address, without alignment. bytes: at least 1. device_address: receives the address
+/// for the device. It equals the host's address, except with Windows drivers. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_register(
     heap: *mut gpuheap_heap,
@@ -111,11 +113,11 @@ pub unsafe extern "C" fn gpuheap_register(
     })
 }
 
-/// Unlocks registered memory, after all work of the device, for which it waits. If a stream of the
-/// device is capturing a graph, the wait breaks the capture.
+/// Waits for all work of the device, then unlocks registered memory. If a stream of the device is
+/// capturing a graph, the wait breaks the capture.
 ///
 /// memory: as for gpuheap_register. GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing is registered there.
-/// GPUHEAP_STATUS_DRIVER: the device may still use the memory: never free it.
+/// GPUHEAP_STATUS_DRIVER: the device may still use the memory, so never free it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_unregister(
     heap: *mut gpuheap_heap,
@@ -124,8 +126,8 @@ pub unsafe extern "C" fn gpuheap_unregister(
     enter("gpuheap_unregister", || gpuheap_heap::get(heap)?.unregister(memory))
 }
 
-/// Waits for all work that was enqueued on a stream so far. GPUHEAP_STATUS_REFUSED if the stream is
-/// capturing a graph.
+/// Waits for all work that was enqueued on a stream so far. Returns GPUHEAP_STATUS_REFUSED if the
+/// stream is capturing a graph.
 ///
 /// stream: as for gpuheap_allocate.
 #[unsafe(no_mangle)]
@@ -138,17 +140,17 @@ pub unsafe extern "C" fn gpuheap_wait_for_stream(
     })
 }
 
-/// Ends everything that the process has on the heap's device, as cudaDeviceReset does, and closes
-/// the heap. For a device that an error made unusable, and for the end of tests. Waits for the
-/// device's work. Open a heap afterwards to use the device again.
+/// Resets the heap's device as cudaDeviceReset does, and closes the heap. Use it for a device that
+/// an error made unusable, and at the end of tests. Waits for the device's work. To use the device
+/// again, open a new heap.
 ///
-/// The device's memory, streams and events end, other libraries' too. Other heaps of the device
-/// return GPUHEAP_STATUS_GONE from now on, and are to be closed all the same. No other thread may
-/// use the device during the call, and no memory or handle from before may be used again, also not
-/// pinned and unified memory by the host.
+/// All memory, streams and events of the process on the device end, including those of other
+/// libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
+/// No other thread may use the device during the call. After the call, no earlier memory or handle
+/// may be used. That holds also for the host's use of pinned and unified memory.
 ///
-/// With any status but GPUHEAP_STATUS_OK the device may be as before. The heap is closed all the
-/// same, unless the status is GPUHEAP_STATUS_GONE.
+/// If the status is not GPUHEAP_STATUS_OK, the device may not have been reset. The heap is closed
+/// anyway, unless the status is GPUHEAP_STATUS_GONE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reset_device(heap: *mut gpuheap_heap) -> gpuheap_status {
     enter("gpuheap_reset_device", || gpuheap_heap::reset(heap))
@@ -160,7 +162,7 @@ impl gpuheap_kind {
             MemoryKind::Unified => gpuheap_kind::Unified,
             MemoryKind::Pinned => gpuheap_kind::Pinned,
             MemoryKind::Registered => gpuheap_kind::Registered,
-            // The test below fails for a kind that has no number.
+            // If a kind has no number here, the test below fails.
             _ => gpuheap_kind::Device,
         }
     }

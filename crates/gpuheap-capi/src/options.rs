@@ -8,11 +8,13 @@ use gpuheap::{HeapBuilder, PoolKind, Tracking};
 
 use crate::entry::{Failure, text};
 
-/// Options for gpuheap_open. Set all of it to zero, and size to sizeof(gpuheap_options). A zero
-/// option takes its value from the environment (variables GPUHEAP_*), else the default stated here.
+/// Options for gpuheap_open. Set the whole structure to zero, then size to sizeof(gpuheap_options).
+/// An option of zero takes its value from the environment (variables GPUHEAP_*), else the default
+/// stated here.
 ///
-/// Later versions add fields at the end. A program compiled with fewer fields gets their defaults.
-/// A program that sets more fields than the library knows is refused.
+/// Later versions add fields at the end. If a program was compiled with fewer fields, the missing
+/// fields have their defaults. If a program sets fields that the library does not know,
+/// gpuheap_open refuses the options.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -23,37 +25,37 @@ pub struct gpuheap_options {
     /// management), "split", "binned", "simple", "driver" or "none".
     pub pool: *const c_char,
     /// Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-    /// "backtraces". Only "backtraces" names places: the lines of a C program appear in its stacks
-    /// alone.
+    /// "backtraces". Only "backtraces" records the lines of a C program that allocated.
     pub tracking: *const c_char,
-    /// Hard limit, in bytes taken from the driver, never exceeded. 0: from the environment, else
-    /// none, but on WSL2 80 % of the free memory.
+    /// Hard limit on the bytes taken from the driver, never exceeded. 0: from the environment, else
+    /// no limit. On WSL2 the default is 80 % of the free memory.
     pub hard_limit: u64,
-    /// Soft limit, in bytes; cached memory above it is returned to the driver. 0: from the
-    /// environment, else none.
+    /// Soft limit, in bytes. Cached memory above it is returned to the driver. 0: from the
+    /// environment, else no limit.
     pub soft_limit: u64,
-    /// Milliseconds without an allocation or a free after which all cached memory is returned to
-    /// the driver, by a thread of the heap's own. 0: no such thread.
+    /// Milliseconds without an allocation or a free, after which a thread of the heap returns all
+    /// cached memory to the driver. 0: no such thread.
     pub idle_trim_milliseconds: u64,
-    /// Fill memory with zeros when it is freed. 1: yes; -1: no, whatever the environment says.
+    /// Fills memory with zeros when it is freed. 1: yes. -1: no, even if the environment sets it.
     pub zero_on_free: i32,
-    /// Fill memory with zeros when it is allocated. 1: yes; -1: no, whatever the environment says.
+    /// Fills memory with zeros when it is allocated. 1: yes. -1: no, even if the environment sets
+    /// it.
     pub zero_on_alloc: i32,
-    /// 1: take no option from the environment.
+    /// 1: takes no option from the environment.
     pub without_environment: i32,
-    /// 1: streams may end without gpuheap_stream_ended, for allocator hooks that do not see the
-    /// end. A stream has to be alive in the calls that it is passed to, and in gpuheap_free of
-    /// memory allocated on it.
+    /// 1: streams may end without a call of gpuheap_stream_ended, for allocator hooks that do not
+    /// see the end of streams. A stream must be alive in the calls that it is passed to, and in
+    /// gpuheap_free of memory allocated on it.
     ///
     /// This costs driver calls. Every free queries whether the stream is capturing a graph, and
-    /// records an event (140 ns on an H200). With 32 events in use, a free also queries one or two
-    /// older ones (130 ns each). Every call with a stream queries whether its handle means a new
-    /// stream. Frees bypass the thread caches.
+    /// records an event (140 ns on an H200). If 32 events are in use, a free also queries one or
+    /// two older events (130 ns each). Every call with a stream queries whether the handle belongs
+    /// to a new stream. Frees bypass the thread caches.
     pub unannounced_streams: i32,
-    /// Memory that the pool "stitched" reserves beyond the peak of live memory before it maps free
-    /// pieces together, as a share of the peak: 0.04 is 4 %. Negative: none, so that it always
-    /// packs. 0: from the environment, else 4 %, or 1/72 of the device if that is more and the
-    /// device is far from full.
+    /// Memory that the pool "stitched" may reserve above the peak of live memory before it maps
+    /// free pieces together, as a share of the peak. 0.04 is 4 %. Negative: no such memory, so the
+    /// pool always maps free pieces first. 0: from the environment, else 4 %. While the device is
+    /// far from full, the default is 1/72 of the device if that is more.
     pub slack: f64,
 }
 
@@ -67,7 +69,7 @@ impl gpuheap_options {
         /// Size of the first version: every program has at least these fields.
         const FIRST: usize = offset_of!(gpuheap_options, unannounced_streams) + size_of::<i32>();
         const OURS: usize = size_of::<gpuheap_options>();
-        // SAFETY: the size is the first field, so it is there.
+        // SAFETY: the size is the first field, so the program has set it.
         let size = unsafe { (&raw const (*options).size).read_unaligned() };
         if size < FIRST {
             return Err(Failure::refused(format!(
@@ -76,7 +78,7 @@ impl gpuheap_options {
             )));
         }
         let bytes = options.cast::<u8>();
-        // SAFETY: the caller lets us read the number of bytes that the size field states.
+        // SAFETY: the caller allows reads of as many bytes as the size field states.
         let more = (OURS..size).any(|at| unsafe { bytes.add(at).read() } != 0);
         if more {
             return Err(Failure::refused(format!(
@@ -86,8 +88,8 @@ impl gpuheap_options {
             )));
         }
         let mut read = MaybeUninit::<gpuheap_options>::zeroed();
-        // SAFETY: both have these bytes, and every bit pattern of every field is valid, zero
-        // included.
+        // SAFETY: both structures have these bytes, and every bit pattern of every field is valid,
+        // including zero.
         unsafe {
             bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast(), size.min(OURS));
             Ok(read.assume_init())

@@ -1,4 +1,4 @@
-//! The allocations of a thread inside a scope.
+//! Scopes: the allocations that a thread makes between the opening and the end of a scope.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,45 +9,45 @@ use rustc_hash::FxHashMap;
 /// A scope of one thread and one heap.
 #[derive(Debug)]
 pub(crate) struct Scope {
-    /// Address of the heap's handle. No other heap gets the address while the process lives.
+    /// Address of the heap's handle. No other heap of the process ever gets this address.
     pub(crate) heap: usize,
     pub(crate) name: String,
     state: Mutex<State>,
 }
 
-/// Figures of a scope, in bytes unless stated otherwise. Set size to
-/// sizeof(gpuheap_scope_report) before gpuheap_close_scope.
+/// Figures of a scope, in bytes unless stated otherwise. Set size to sizeof(gpuheap_scope_report)
+/// before calling gpuheap_close_scope.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpuheap_scope_report {
     /// sizeof(gpuheap_scope_report).
     pub size: usize,
-    /// Number of allocations made inside.
+    /// Number of allocations made inside the scope.
     pub allocations: u64,
-    /// Bytes allocated inside, as requested.
+    /// Bytes allocated inside the scope, as requested.
     pub allocated_bytes: u64,
-    /// Most bytes that were allocated inside and live at once.
+    /// Most bytes of allocations made inside the scope that were live at once.
     pub peak: u64,
-    /// Number of allocations that were live at the end, and were freed by it.
+    /// Number of allocations that the end of the scope freed.
     pub freed_at_end: u64,
-    /// Bytes of these, as requested.
+    /// Bytes that the end of the scope freed, as requested.
     pub freed_at_end_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requested bytes of the live allocations, by address.
+    /// Requested bytes of the live allocations, keyed by address.
     live: FxHashMap<u64, u64>,
     live_bytes: u64,
     report: gpuheap_scope_report,
 }
 
-/// Number of open scopes of all threads. Without any, an allocation pays this load alone.
+/// Number of open scopes of all threads. If it is zero, scopes cost an allocation only this load.
 static OPEN_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The open scopes of this thread, the innermost last.
+    /// The open scopes of this thread, innermost last.
     static OPEN: RefCell<Vec<Arc<Scope>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -57,14 +57,15 @@ pub(crate) fn any() -> bool {
     OPEN_OF_ALL.load(Ordering::Relaxed) != 0
 }
 
-/// Returns the innermost open scope of this thread and a heap. `None` while the thread ends.
+/// Returns the innermost open scope of this thread for a heap. Returns `None` also while the thread
+/// ends.
 pub(crate) fn innermost(heap: usize) -> Option<Arc<Scope>> {
     let find = |open: &Vec<Arc<Scope>>| open.iter().rev().find(|scope| scope.heap == heap).cloned();
     OPEN.try_with(|open| find(&open.borrow())).ok().flatten()
 }
 
 impl Scope {
-    /// Opens a scope of this thread, inside those that are open.
+    /// Opens a scope of this thread, inside the thread's other open scopes.
     pub(crate) fn open(heap: usize, name: &str) -> Arc<Scope> {
         let opened = Arc::new(Scope { heap, name: name.to_owned(), state: Mutex::default() });
         OPEN.with_borrow_mut(|open| open.push(opened.clone()));
@@ -72,7 +73,7 @@ impl Scope {
         opened
     }
 
-    /// Closes the scope. `false` if another thread opened it.
+    /// Closes the scope. Returns `false` if another thread opened it.
     pub(crate) fn close(self: &Arc<Scope>) -> bool {
         let was_open = OPEN.with_borrow_mut(|open| {
             let place = open.iter().position(|open| Arc::ptr_eq(open, self));
@@ -84,7 +85,7 @@ impl Scope {
         was_open
     }
 
-    /// Enters an allocation.
+    /// Adds an allocation to the scope.
     pub(crate) fn enter(&self, address: u64, bytes: u64) {
         let mut state = self.lock();
         state.live.insert(address, bytes);
@@ -94,7 +95,7 @@ impl Scope {
         state.report.peak = state.report.peak.max(state.live_bytes);
     }
 
-    /// Forgets an allocation that is freed or kept.
+    /// Removes an allocation that is freed or kept from the scope.
     pub(crate) fn leave(&self, address: u64) {
         let mut state = self.lock();
         if let Some(bytes) = state.live.remove(&address) {
@@ -102,12 +103,12 @@ impl Scope {
         }
     }
 
-    /// Takes the live allocations out of the heap's table, by `take`, and counts them as freed at
-    /// the end.
+    /// Removes the live allocations from the heap's table with `take`, and counts them as freed at
+    /// the end of the scope.
     pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<(u64, T)> {
         let mut state = self.lock();
-        // Under the lock: an allocation that another thread is freeing leaves the scope before its
-        // address can be another allocation's.
+        // The lock is held meanwhile. If another thread frees an allocation, it first removes the
+        // allocation from this scope, so an address here never belongs to a newer allocation.
         let live: Vec<_> = std::mem::take(&mut state.live).into_iter().collect();
         let mut taken = Vec::with_capacity(live.len());
         for (address, bytes) in live {

@@ -1,5 +1,5 @@
-//! C functions of scopes. The end of a scope frees the memory that its thread allocated inside and
-//! neither freed nor kept.
+//! C functions for scopes. The end of a scope frees the memory that its thread allocated inside the
+//! scope and neither freed nor kept.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -14,18 +14,19 @@ use crate::handle::gpuheap_heap;
 use crate::scope::{Scope, gpuheap_scope_report};
 use crate::sized::{size_of_optional, sized, write_result};
 
-/// A scope of one thread and one heap. From gpuheap_open_scope, ended by gpuheap_close_scope.
+/// A scope of one thread and one heap. gpuheap_open_scope makes a scope, and gpuheap_close_scope
+/// ends it.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[derive(Debug)]
 pub struct gpuheap_scope(Arc<Scope>);
 
 sized!(gpuheap_scope_report, freed_at_end_bytes: u64, "figures of the scope");
 
-/// Opens a scope of the calling thread. Until its end, an allocation of this thread from the heap
-/// belongs to the thread's innermost open scope of that heap.
+/// Opens a scope of the calling thread. Until the scope ends, each allocation that this thread
+/// makes from the heap belongs to the thread's innermost open scope of that heap.
 ///
-/// name: a text for reports, at most 200 bytes; null for none. scope: receives the scope; null on
-/// failure.
+/// name: a text for reports, at most 200 bytes. Null for no name. scope: receives the scope; null
+/// on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_open_scope(
     heap: *mut gpuheap_heap,
@@ -48,17 +49,17 @@ pub unsafe extern "C" fn gpuheap_open_scope(
     })
 }
 
-/// Ends a scope, on the thread that opened it: frees the live allocations made inside, each on the
-/// stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
-/// free does. Scopes may end in any order; later allocations belong to the scope around. Use no
-/// scope after its end.
+/// Ends a scope, on the thread that opened it. Frees the live allocations made inside, each as
+/// gpuheap_free does. Does not wait for the device, unless a free waits. Scopes may end in any
+/// order. Later allocations belong to the innermost scope that is still open. Do not use a scope
+/// after its end.
 ///
-/// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed.
-/// GPUHEAP_STATUS_DRIVER: the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was
-/// closed before, and the memory went with it; the scope is closed all the same. A null scope is
-/// fine.
+/// GPUHEAP_STATUS_REFUSED: another thread opened the scope, and nothing was changed.
+/// GPUHEAP_STATUS_DRIVER: a driver call failed, but the scope is closed. GPUHEAP_STATUS_GONE: the
+/// heap was closed before, which freed the memory; the scope is closed too. A null scope is
+/// allowed.
 ///
-/// report: receives the figures; set its size before the call; may be null.
+/// report: receives the figures. Set report->size before the call. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_close_scope(
     scope: *mut gpuheap_scope,
@@ -75,7 +76,8 @@ pub unsafe extern "C" fn gpuheap_close_scope(
         }
         let closed = handle.0.clone();
         drop(Box::from_raw(scope));
-        // Before any lock is taken, because of forked children.
+        // This check comes before any lock is taken, because in a forked child a thread of the
+        // parent may hold the lock.
         let heap = gpuheap_heap::get(closed.heap as *const gpuheap_heap)?;
         let freed = heap.free_scope(&closed);
         if let Some(size) = size {
@@ -85,8 +87,8 @@ pub unsafe extern "C" fn gpuheap_close_scope(
     })
 }
 
-/// Takes an allocation out of the scope that it was made in, so that the allocation outlives the
-/// scope. An allocation without a scope stays as it is.
+/// Removes an allocation from the scope that it was made in, so that the allocation outlives the
+/// scope. If the allocation has no scope, nothing changes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_keep(
     heap: *mut gpuheap_heap,

@@ -1,4 +1,5 @@
-//! Scopes and further streams of allocations. Few allocations have any.
+//! Table of the scopes and further streams of allocations. Few allocations have a scope or a
+//! further stream.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,8 +9,8 @@ use rustc_hash::FxHashMap;
 
 use crate::scope::Scope;
 
-/// The scopes and streams of a heap's allocations, by address. While no allocation has any, an
-/// allocation and a free pay the load of a number.
+/// The scopes and further streams of a heap's allocations, keyed by address. While the table is
+/// empty, it costs an allocation or a free only the load of a number.
 #[derive(Default)]
 pub(crate) struct SideTable {
     count: AtomicUsize,
@@ -19,14 +20,14 @@ pub(crate) struct SideTable {
 /// The scope and the streams of one allocation.
 #[derive(Default)]
 pub(crate) struct SideEntry {
-    /// The open scope in which it was allocated.
+    /// The open scope in which the allocation was made.
     pub(crate) scope: Option<Arc<Scope>>,
     /// Further streams that the free is ordered after.
     also_on: Vec<Stream>,
 }
 
 impl SideTable {
-    /// Changes the entry of an allocation. No thread frees the allocation meanwhile.
+    /// Changes the entry of an allocation. No thread frees the allocation during the call.
     pub(crate) fn change(&self, address: u64, change: impl FnOnce(&mut SideEntry)) {
         let mut entries = self.lock();
         let before = entries.len();
@@ -34,16 +35,16 @@ impl SideTable {
         self.count.fetch_add(entries.len() - before, Ordering::Relaxed);
     }
 
-    /// Returns `true` if no allocation that the calling thread may free has a scope or a stream.
+    /// Returns `true` if no allocation that the calling thread may free has an entry.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // A thread that frees got the address after the change, so it sees a number that counts
-        // this allocation.
+        // A thread that frees an allocation got the address after its entry was added, so the
+        // thread reads a number that counts the entry.
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes the entry of an allocation that the calling thread is about to free. The allocation
-    /// leaves its scope.
+    /// Removes the entry of an allocation that the calling thread is about to free. Removes the
+    /// allocation from its scope too.
     #[inline]
     pub(crate) fn take(&self, address: u64) -> Option<SideEntry> {
         if self.is_empty() { None } else { self.take_listed(address) }
@@ -65,7 +66,7 @@ impl SideTable {
 }
 
 impl SideEntry {
-    /// Orders the free after the work that `stream` has by then.
+    /// Orders the free after the work that is enqueued on `stream` until the free.
     pub(crate) fn use_on(&mut self, stream: &Stream) {
         let is_it = |known: &Stream| known.id() == stream.id() && !known.is_retired();
         if !self.also_on.iter().any(is_it) {
@@ -73,9 +74,9 @@ impl SideEntry {
         }
     }
 
-    /// Frees the block in the order of its own stream and of all streams that use it: each of them
-    /// waits for the one before, and the block is freed in the order of the last. Streams that
-    /// ended cannot be named any more, so the host waits for the device once.
+    /// Frees the block in the order of its own stream and of all streams that use it. Each stream
+    /// waits for the one before, and the block is freed in the order of the last stream. The handle
+    /// of an ended stream is invalid, so if a stream ended, the host waits for the device once.
     pub(crate) fn free(self, block: Block, device: &Device) -> Result<(), Error> {
         match self.last_stream(device) {
             Ok(Some(last)) => block.free_on(last),
@@ -88,7 +89,7 @@ impl SideEntry {
         }
     }
 
-    /// Returns a stream that waits for the work of all other live streams.
+    /// Makes each live stream of `also_on` wait for the one before, and returns the last one.
     fn last_stream(&self, device: &Device) -> Result<Option<&Stream>, Error> {
         if self.also_on.iter().any(Stream::is_retired) {
             device.synchronize()?;

@@ -1,5 +1,5 @@
-//! C functions that list places of the program as structures. The header gets their documentation.
-//! The preconditions of `calls.rs` hold for the pointers here.
+//! C functions that list places of the program as structures. Their documentation goes into the
+//! header. Pointers follow the preconditions that `calls.rs` states.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -18,9 +18,10 @@ use crate::kinds::gpuheap_kind;
 use crate::sized::{size_of_result, sized, write_result};
 use crate::texts::cut;
 
-/// A place of the program that allocated, with its outstanding allocations or their growth. Set the
-/// size of the first structure of an array to sizeof(gpuheap_site) before the call; each structure
-/// has that size. Texts end with a null; a longer one is cut. Later versions add fields at the end.
+/// A place of the program that allocated, with its outstanding allocations or their growth. Before
+/// the call, set size in the first structure of the array to sizeof(gpuheap_site). Each structure
+/// of the array has that size. Texts end with a null. A text that is too long is cut. Later
+/// versions add fields at the end.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,29 +30,30 @@ pub struct gpuheap_site {
     pub size: usize,
     /// Bytes of the outstanding allocations, as requested, or their growth.
     pub bytes: i64,
-    /// Number of outstanding allocations, or its growth.
+    /// Number of outstanding allocations, or the growth of that number.
     pub allocations: i64,
-    /// Id in the operating system of the thread with the most of these bytes; 0 if it is unknown,
-    /// and for a growth.
+    /// Id in the operating system of the thread that allocated most of these bytes. 0 if the id is
+    /// unknown, and for a growth.
     pub thread_id: u64,
-    /// A gpuheap_kind.
+    /// Kind of the memory, a gpuheap_kind.
     pub kind: u32,
-    /// Line of the place, from 1; 0 if it is unknown.
+    /// Line of the place in its source file, from 1. 0 if the line is unknown.
     pub line: u32,
-    /// Name of that thread; empty for a growth.
+    /// Name of the thread that thread_id identifies. Empty for a growth.
     pub thread: [c_char; 64],
-    /// Name of the function; empty if it is unknown.
+    /// Name of the function that allocated. Empty if unknown.
     pub function: [c_char; 128],
-    /// Name of the source file; empty if it is unknown.
+    /// Name of the source file. Empty if unknown.
     pub file: [c_char; 256],
 }
 
-/// Lists the outstanding allocations as gpuheap_leaks writes them, as structures: the places with
-/// the most bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without
-/// tracking. With "backtraces" the first call reads the program's debug information, up to seconds.
+/// Lists the outstanding allocations as an array of structures, one for each place, most bytes
+/// first. gpuheap_leaks writes the same as a text. Does not wait. Returns GPUHEAP_STATUS_REFUSED if
+/// the heap was opened without tracking. With the tracking "backtraces", the first call reads the
+/// program's debug information. That may take seconds.
 ///
-/// sites: room for capacity structures; may be null if capacity is 0. count: receives the number of
-/// places, even if it is above capacity; may be null.
+/// sites: room for capacity structures. May be null if capacity is 0. count: receives the number of
+/// places, even if that number is above capacity. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_list_leaks(
     heap: *mut gpuheap_heap,
@@ -69,8 +71,8 @@ pub unsafe extern "C" fn gpuheap_list_leaks(
     })
 }
 
-/// Lists the changes between two snapshots of one heap, as gpuheap_snapshot_difference writes them,
-/// as structures: the largest growth first, decreases last.
+/// Lists the changes between two snapshots of one heap as an array of structures, largest growth
+/// first, decreases last. gpuheap_snapshot_difference writes the same as a text.
 ///
 /// sites, capacity, count: as for gpuheap_list_leaks.
 #[unsafe(no_mangle)]
@@ -113,7 +115,7 @@ impl gpuheap_site {
         }
     }
 
-    /// Makes the structure of a place, without figures.
+    /// Makes the structure of a place, with all figures zero.
     fn at(stack: &CallStack, kind: MemoryKind) -> gpuheap_site {
         let frame = stack.frames().first();
         gpuheap_site {
@@ -129,7 +131,8 @@ impl gpuheap_site {
         }
     }
 
-    /// Reads the size that the program set in the first structure of an array; 0 for no room.
+    /// Reads the size that the program set in the first structure of an array. Returns 0 if
+    /// `capacity` is 0.
     ///
     /// # Safety
     ///
@@ -145,7 +148,7 @@ impl gpuheap_site {
     ///
     /// # Safety
     ///
-    /// `to` has room for as many.
+    /// `to` has room for all these structures.
     unsafe fn write(sites: impl Iterator<Item = gpuheap_site>, to: *mut gpuheap_site, size: usize) {
         for (at, site) in sites.enumerate() {
             write_result(site, to.byte_add(at * size), size);

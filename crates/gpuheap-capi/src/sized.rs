@@ -5,16 +5,17 @@ use std::mem::size_of;
 
 use crate::entry::Failure;
 
-/// A structure that receives results, and begins with its size.
+/// A structure that receives results. Its first field is its size.
 pub(crate) trait SizedResult {
     /// Size of the first version: every program has at least these fields.
     const FIRST: usize;
-    /// Contents, for texts.
+    /// Name of the contents of the structure in error texts.
     const CONTENTS: &'static str;
     const NAME: &'static str;
 }
 
-/// Implements [`SizedResult`] for a structure by the last field of its first version.
+/// Implements [`SizedResult`] for a structure. `$last` is the last field of the structure's first
+/// version.
 macro_rules! sized {
     ($structure:ident, $last:ident: $type:ty, $contents:literal) => {
         impl crate::sized::SizedResult for $structure {
@@ -48,7 +49,7 @@ pub(crate) unsafe fn size_of_result<T: SizedResult>(to: *const T) -> Result<usiz
     Ok(size)
 }
 
-/// Reads the size as [`size_of_result`] does; `None` if the program passed no structure.
+/// Reads the size as [`size_of_result`] does. Returns `None` if `to` is null.
 ///
 /// # Safety
 ///
@@ -59,7 +60,7 @@ pub(crate) unsafe fn size_of_optional<T: SizedResult>(
     if to.is_null() {
         return Ok(None);
     }
-    // SAFETY: the same pointer, under the same contract.
+    // SAFETY: the caller keeps the contract of `size_of_result` for `to`.
     unsafe { size_of_result(to) }.map(Some)
 }
 
@@ -68,11 +69,11 @@ pub(crate) unsafe fn size_of_optional<T: SizedResult>(
 ///
 /// # Safety
 ///
-/// `to` is valid for writes of `size` bytes, of which the first are the size.
+/// `to` is valid for writes of `size` bytes. The first field is the size.
 pub(crate) unsafe fn write_result<T>(result: T, to: *mut T, size: usize) {
     let known = size.min(size_of::<T>());
     let (from, to) = ((&raw const result).cast::<u8>(), to.cast::<u8>());
-    // SAFETY: both are valid for as many bytes.
+    // SAFETY: `from` is valid for reads of `known` bytes, and `to` for writes of `size` bytes.
     unsafe {
         to.copy_from_nonoverlapping(from, known);
         to.add(known).write_bytes(0, size - known);

@@ -1,4 +1,4 @@
-//! Statistics of a heap, as C reads them.
+//! Structure of a heap's statistics for C.
 
 use std::mem::size_of;
 
@@ -7,8 +7,8 @@ use gpuheap::Usage;
 use crate::sized::sized;
 
 /// Statistics of a heap at one moment, in bytes unless stated otherwise. Set size to
-/// sizeof(gpuheap_statistics) before gpuheap_get_statistics. Later versions add fields at the end;
-/// a program gets the fields that it was compiled with.
+/// sizeof(gpuheap_statistics) before calling gpuheap_get_statistics. Later versions add fields at
+/// the end. A program gets the fields that it was compiled with.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,17 +19,18 @@ pub struct gpuheap_statistics {
     pub live: u64,
     /// The high-water mark of live.
     pub live_peak: u64,
-    /// Bytes allocated, rounding included.
+    /// Bytes allocated, including rounding.
     pub live_blocks: u64,
     /// Number of live allocations.
     pub live_allocations: u64,
-    /// Bytes freed whose stream is not known to have reached the free; part of cached.
+    /// Bytes that were freed on a stream that is not known to have reached the free. They are part
+    /// of cached.
     pub pending: u64,
-    /// Bytes free, kept for the next request.
+    /// Free bytes that the heap keeps for later requests.
     pub cached: u64,
-    /// The largest contiguous cached block.
+    /// Largest contiguous cached block, in bytes.
     pub largest_cached_block: u64,
-    /// Bytes that the driver counts for the heap, the driver's own rounding included.
+    /// Bytes that the driver counts for the heap, including the driver's rounding.
     pub reserved: u64,
     /// The high-water mark of reserved.
     pub reserved_peak: u64,
@@ -39,15 +40,15 @@ pub struct gpuheap_statistics {
     pub allocated_bytes: u64,
     /// Number of allocations ever freed.
     pub frees: u64,
-    /// Number of frees during which a driver call failed. Their memory is accounted for all the
-    /// same.
+    /// Number of frees during which a driver call failed. The other figures count their memory as
+    /// freed.
     pub failed_frees: u64,
     /// Bytes ever returned to the driver.
     pub given_back: u64,
     /// Number of driver calls made for memory, stream order and statistics.
     pub driver_calls: u64,
-    /// Most cached bytes that the pool could hand out as one block: "stitched" maps free pieces
-    /// together for that. For other pools it is largest_cached_block.
+    /// Most cached bytes that the pool could hand out as one block. The pool "stitched" can map
+    /// free pieces together for that. For other pools, the figure equals largest_cached_block.
     pub largest_stitchable: u64,
 }
 

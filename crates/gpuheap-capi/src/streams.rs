@@ -1,11 +1,11 @@
-//! The program's streams, by handle.
+//! Table of the program's streams, keyed by handle.
 //!
-//! The driver is queried once for the stream of a handle. One query is enough because the program
-//! announces the end of a stream: until then its handle means no other stream. If streams may end
-//! unannounced, the driver is queried at every use.
+//! For each handle, the driver is queried once for the stream. One query is enough, because the
+//! program announces the end of a stream, and until then the handle belongs to no other stream. If
+//! streams may end unannounced, the driver is queried at every use.
 //!
-//! A thread's own default stream is in no table, because its handle means another stream on each
-//! thread. It is made anew at each use: this takes one driver call.
+//! A thread's own default stream is not in the table, because its handle means a different stream
+//! on each thread. An object for it is made at each use, with one driver call.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -21,24 +21,25 @@ use rustc_hash::FxHashMap;
 /// The streams of one heap.
 pub(crate) struct Streams {
     known: Mutex<FxHashMap<CUstream, Arc<Stream>>>,
-    /// Streams that were retired while the program still uses them: another thread may be reading
-    /// the object. One for each stream that is used again after a `Heap::retire_all`.
+    /// Retired objects of streams that the program still uses. They are kept because another thread
+    /// may be reading such an object. Each `Heap::retire_all` adds one object for each stream that
+    /// is used again.
     superseded: Mutex<Vec<Arc<Stream>>>,
     version: Version,
     /// `true` if streams may end unannounced.
     pub(crate) unannounced: bool,
 }
 
-/// Version of the table: a number that no table had before, renewed when a stream is forgotten.
-/// Every call of every thread reads the version, so it has a cache line of its own.
+/// Version of the table: a number that no table had before. It changes when a stream is removed.
+/// Every call of every thread reads the version, so it has a separate cache line.
 #[repr(align(128))]
 struct Version(AtomicU64);
 
-/// Number of streams that a thread remembers.
+/// Number of streams that a thread caches in `FOUND`.
 const RECENT: usize = 8;
 
 thread_local! {
-    /// Streams that this thread has found lately, by handle.
+    /// Streams that this thread found lately, indexed by a hash of the handle.
     static FOUND: [Cell<Found>; RECENT] = const { [const { Cell::new(Found::NOTHING) }; RECENT] };
 }
 
@@ -46,11 +47,11 @@ thread_local! {
 struct Found {
     version: u64,
     raw: CUstream,
-    /// Valid while its table has the version stored here.
+    /// Valid while the table that it was found in has the version stored in `version`.
     stream: *const Stream,
 }
 
-/// Stream of a handle.
+/// Stream object for a handle.
 pub(crate) enum Given<'a> {
     /// A stream of the table.
     Known(&'a Stream),
@@ -75,7 +76,7 @@ impl Found {
     const NOTHING: Found = Found { version: 0, raw: CUstream::NULL, stream: ptr::null() };
 }
 
-/// Handle of a stream that lives while this is used.
+/// Handle of a stream. The stream lives as long as this value is used.
 #[derive(Clone, Copy)]
 pub struct LiveStream(CUstream);
 
@@ -84,9 +85,9 @@ impl LiveStream {
     ///
     /// # Safety
     ///
-    /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`], or
-    /// of [`Device::unannounced_stream`] if streams end unannounced, and no thread announces its
-    /// end.
+    /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`]. If
+    /// streams end unannounced, it satisfies the contract of [`Device::unannounced_stream`]. No
+    /// thread announces the stream's end meanwhile.
     pub unsafe fn new(raw: *mut c_void) -> LiveStream {
         LiveStream(CUstream(raw as usize))
     }
@@ -112,7 +113,8 @@ impl Streams {
     ) -> Result<Given<'_>, Error> {
         let LiveStream(raw) = handle;
         if raw == CUstream::PER_THREAD {
-            // SAFETY: a thread has this stream until it ends, and heaps notice the end themselves.
+            // SAFETY: a thread's own default stream lives until the thread ends, and heaps detect
+            // that end themselves.
             return unsafe { device.foreign_stream(raw) }.map(Given::Own);
         }
         if self.unannounced {
@@ -131,24 +133,25 @@ impl Streams {
         Ok(Given::Known(unsafe { &*found.stream }))
     }
 
-    /// Returns the stream of a handle if this thread has found it lately. Never a thread's own
-    /// default stream, nor one that may have ended unannounced.
+    /// Returns the stream of a handle if this thread found it lately. Never returns a thread's own
+    /// default stream, nor a stream that may have ended unannounced.
     #[inline]
     pub(crate) fn lately(&self, LiveStream(raw): LiveStream) -> Option<&Stream> {
         let version = self.version.0.load(Ordering::Acquire);
         let found = FOUND.with(|found| found[place_of(raw)].get());
-        // SAFETY: the equal version shows that this table found the stream and still has it. No
-        // thread announces the end of a `LiveStream` while the result is used.
+        // SAFETY: the versions are equal, so the stream was found in this table and is still in it.
+        // No thread announces the end of a `LiveStream` while the result is used.
         (found.version == version && found.raw == raw).then(|| unsafe { &*found.stream })
     }
 
-    /// Returns the stream of a handle; `None` if it was never used with this heap.
+    /// Returns the stream of a handle; `None` if the handle is not in the table.
     pub(crate) fn find(&self, raw: CUstream) -> Option<Arc<Stream>> {
         self.lock().get(&raw).cloned()
     }
 
-    /// Forgets the retired stream with the driver's `id`, but keeps the object. The driver's stream
-    /// lives on, and other threads may be about to read whether the object is retired.
+    /// Removes the retired stream with the driver's `id` from the table, but keeps the object. The
+    /// driver's stream still exists, and other threads may be about to read whether the object is
+    /// retired.
     pub(crate) fn supersede(&self, raw: CUstream, id: u64) {
         let mut known = self.lock();
         if known.get(&raw).is_some_and(|stream| stream.id() == id && stream.is_retired()) {
@@ -161,9 +164,10 @@ impl Streams {
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner).extend(stream);
     }
 
-    /// Forgets the stream with the driver's `id`, whose handle may mean another stream from now on.
-    /// Another thread may have announced the end too, so the handle may mean a new stream already.
-    /// A default stream's handle always means the same stream.
+    /// Removes the stream with the driver's `id` from the table, because its handle may belong to
+    /// another stream after this call. If another thread announced the end too, the handle may
+    /// already belong to a new stream, which stays in the table. A default stream stays too,
+    /// because its handle never changes its meaning.
     pub(crate) fn forget(&self, raw: CUstream, id: u64) {
         let mut known = self.lock();
         if !is_default(raw) && known.get(&raw).is_some_and(|stream| stream.id() == id) {
@@ -172,8 +176,9 @@ impl Streams {
         }
     }
 
-    /// Queries the driver for the stream of a handle, and enters it in the table. A stream that is
-    /// named within a capture is returned as the inner error: the name ends with the capture.
+    /// Queries the driver for the stream of a handle, and adds the stream to the table. A stream
+    /// that is first seen in a capture is returned as the inner error and not added, because its id
+    /// ends with the capture.
     #[cold]
     fn look_up(
         &self,
@@ -183,7 +188,8 @@ impl Streams {
         let mut known = self.lock();
         if !known.contains_key(&raw) {
             drop(known);
-            // SAFETY: a `LiveStream` satisfies this contract, because ends are announced here.
+            // SAFETY: a `LiveStream` satisfies the contract of `foreign_stream`, because streams of
+            // this table end announced.
             let stream = unsafe { device.foreign_stream(raw) }?;
             if stream.is_of_capture() {
                 return Ok(Err(stream));
@@ -197,7 +203,8 @@ impl Streams {
         Ok(Ok(Found { version, raw, stream }))
     }
 
-    /// Returns the stream of a handle whose stream may have changed unannounced.
+    /// Returns the stream of a handle, if streams may end unannounced. The handle may now belong to
+    /// a new stream.
     fn query(
         &self,
         device: &Device,
@@ -210,12 +217,13 @@ impl Streams {
             // break the capture.
             if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
                 let stream = Arc::as_ptr(stream);
-                // SAFETY: the table keeps the object until the handle means another stream, and
-                // this one is alive.
+                // SAFETY: the table keeps the object until the handle belongs to another stream,
+                // and this stream is alive.
                 return Ok(Given::Known(unsafe { &*stream }));
             }
         }
-        // SAFETY: a `LiveStream` satisfies this contract, because ends are unannounced here.
+        // SAFETY: a `LiveStream` satisfies the contract of `unannounced_stream`, because streams of
+        // this table may end unannounced.
         let fresh = unsafe { device.unannounced_stream(raw) }?;
         if fresh.is_of_capture() {
             return Ok(Given::Own(fresh));
@@ -227,8 +235,8 @@ impl Streams {
             Some(ended) => heap.retire(&ended)?,
             None => {}
         }
-        // SAFETY: the table has just taken the object, and drops it only once the handle of this
-        // live stream means another one.
+        // SAFETY: the object was just added to the table. The table drops it only once the handle
+        // belongs to another stream, and this stream is alive.
         Ok(Given::Known(unsafe { &*stream }))
     }
 
@@ -237,14 +245,14 @@ impl Streams {
     }
 }
 
-/// Returns the place of a handle among those that a thread remembers.
+/// Returns the index of a handle in `FOUND`.
 #[inline]
 fn place_of(raw: CUstream) -> usize {
     // Handles are addresses, so their lowest bits do not differ.
     (raw.0 >> 4 ^ raw.0 >> 9) % RECENT
 }
 
-/// Returns `true` for a default stream: it lives as long as the device.
+/// Returns `true` for the legacy default stream. It lives as long as the device.
 fn is_default(raw: CUstream) -> bool {
     raw == CUstream::NULL || raw == CUstream::LEGACY
 }

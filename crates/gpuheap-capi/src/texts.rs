@@ -1,4 +1,4 @@
-//! Texts that the functions write: for people, or as JSON for programs.
+//! Texts that the C functions write: for people, or as JSON for programs.
 
 use std::ffi::c_char;
 use std::fmt::Display;
@@ -10,13 +10,14 @@ use crate::entry::{Failure, note};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_format {
-    /// Lines for people. Their wording may change between versions.
+    /// Lines for people. The wording may change between versions.
     Text = 0,
-    /// One JSON object. Its names are stable; later versions add some.
+    /// One JSON object. The names of its members are stable. Later versions add members.
     Json = 1,
 }
 
-/// Room for a text: memory of the program, and the place for the length of the whole text.
+/// Room for a text: a buffer of the program, and the variable that receives the length of the whole
+/// text.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) buffer: *mut c_char,
@@ -25,7 +26,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Refuses a buffer that cannot be written to, before any work is done.
+    /// Returns an error for a null buffer with a capacity above 0, before any work is done.
     pub(crate) fn check(self) -> Result<Room, Failure> {
         if self.buffer.is_null() && self.capacity > 0 {
             return Err(Failure::refused("the buffer is a null pointer, of a capacity above 0"));
@@ -33,11 +34,12 @@ impl Room {
         Ok(self)
     }
 
-    /// Writes a text, cut to fit, with a null at its end.
+    /// Writes a text, cut to fit the buffer, with a null at its end.
     ///
     /// # Safety
     ///
-    /// The buffer has the capacity, and `length` is null or valid for a write.
+    /// The buffer is valid for writes of `capacity` bytes, and `length` is null or valid for a
+    /// write.
     pub(crate) unsafe fn write(self, text: &str) {
         if let Some(room) = self.capacity.checked_sub(1) {
             let fits = (0..=room.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
@@ -53,7 +55,7 @@ impl Room {
     }
 }
 
-/// Makes a report in a form that the program named by its number.
+/// Makes a report in the form with the number `format`.
 pub(crate) fn formatted(
     format: u32,
     text: impl Display,
@@ -68,7 +70,7 @@ pub(crate) fn formatted(
     }
 }
 
-/// Returns a text with a null at its end, cut to fit.
+/// Returns a text with a null at its end, cut to fit `ROOM` bytes.
 pub(crate) fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     let mut room = [0; ROOM];
     let end =

@@ -15,7 +15,8 @@ const VERSION: &CStr =
         Err(_) => panic!("a version has no null"),
     };
 
-/// Returns the version of the loaded library, such as "0.1.0". Never null, and not to be freed.
+/// Returns the version of the loaded library, such as "0.1.0". The pointer is never null. Do not
+/// free it.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuheap_version() -> *const c_char {
     VERSION.as_ptr()

@@ -1,4 +1,4 @@
-//! An array that begins as zeros. The system provides its pages at their first use.
+//! An array of zeros. The system provides each page at its first use.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -6,26 +6,26 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{NonNull, slice_from_raw_parts_mut};
 
-/// `COUNT` values that begin as zeros.
+/// Array of `COUNT` values, each all zeros at first.
 ///
-/// A box of as many values writes them all: 2 MiB took 0.7 ms of the 1 ms that `gpuheap_open` took
-/// (emulated device, 2026-11-23).
+/// A boxed array would write all its values: for 2 MiB, that took 0.7 ms of the 1 ms that
+/// `gpuheap_open` took (emulated device, 2026-11-23).
 pub(crate) struct ZeroedArray<T, const COUNT: usize> {
-    /// Memory as it was allocated.
+    /// Start of the allocated memory.
     memory: NonNull<u8>,
-    /// The first value, aligned.
+    /// The first value, aligned within the memory.
     first: NonNull<T>,
     owned: PhantomData<T>,
 }
 
 // SAFETY: the array owns its values, as a box does.
 unsafe impl<T: Send, const COUNT: usize> Send for ZeroedArray<T, COUNT> {}
-// SAFETY: a shared array gives out shared values alone.
+// SAFETY: a shared array gives only shared access to its values.
 unsafe impl<T: Sync, const COUNT: usize> Sync for ZeroedArray<T, COUNT> {}
 
 impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
-    /// Layout with room to align the values: allocators fill memory of a larger alignment than this
-    /// by hand.
+    /// Layout with a small alignment and room to align the values. For a larger alignment,
+    /// allocators write the zeros themselves, and so touch every page.
     const LAYOUT: Layout = {
         let bytes = COUNT * size_of::<T>() + align_of::<T>();
         match Layout::from_size_align(bytes, align_of::<usize>()) {
@@ -44,18 +44,18 @@ impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
         let memory = NonNull::new(unsafe { alloc_zeroed(Self::LAYOUT) });
         let Some(memory) = memory else { handle_alloc_error(Self::LAYOUT) };
         let skipped = memory.as_ptr().addr().wrapping_neg() % align_of::<T>();
-        // SAFETY: fewer bytes than the alignment are skipped, for which the layout has room.
+        // SAFETY: fewer bytes than the alignment are skipped, and the layout has room for them.
         let first = unsafe { memory.add(skipped) }.cast();
         ZeroedArray { memory, first, owned: PhantomData }
     }
 }
 
 impl<T, const COUNT: usize> ZeroedArray<T, COUNT> {
-    /// Frees the memory, and drops no value: reading each would make the system provide the pages
-    /// that were never used.
+    /// Frees the memory without dropping the values. Reading each value would make the system
+    /// provide the pages that were never used.
     pub(crate) fn discard(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the memory was allocated by this layout, and is used no more.
+        // SAFETY: the memory was allocated with this layout, and is not used again.
         unsafe { dealloc(this.memory.as_ptr(), Self::LAYOUT) };
     }
 }
@@ -72,7 +72,8 @@ impl<T, const COUNT: usize> Deref for ZeroedArray<T, COUNT> {
 
 impl<T, const COUNT: usize> Drop for ZeroedArray<T, COUNT> {
     fn drop(&mut self) {
-        // SAFETY: the values are valid, and used no more. The memory was allocated by this layout.
+        // SAFETY: the values are valid and are not used again. The memory was allocated with this
+        // layout.
         unsafe {
             slice_from_raw_parts_mut(self.first.as_ptr(), COUNT).drop_in_place();
             dealloc(self.memory.as_ptr(), Self::LAYOUT);
