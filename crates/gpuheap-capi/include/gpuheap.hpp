@@ -1,8 +1,8 @@
 // gpuheap: GPU memory that can be accounted for, and that comes back.
 //
-// The C++ interface, C++17: owners over the C interface (gpuheap.h), in this header alone. Link the
-// C library; no other library and no CUDA header is needed. A stream is a cudaStream_t or a
-// CUstream, passed as it is.
+// The C++ interface, for C++17: owners over the C interface (gpuheap.h). This header contains all
+// of it. Link the C library; no other library and no CUDA header is needed. A stream is a
+// cudaStream_t or a CUstream, passed without a wrapper.
 //
 //     gpuheap::heap heap("cuda:0");
 //     gpuheap::buffer<float> numbers = heap.allocate<float>(1000, stream);
@@ -10,9 +10,9 @@
 //     // freed here, in the order of the stream; nothing waits
 //
 // Each operation has two forms: one that throws gpuheap::error, and one that begins with try_ and
-// returns a gpuheap::result. With GPUHEAP_NO_EXCEPTIONS defined, or where the compiler has
-// exceptions off, only the second is there. Destructors never throw. Every function may be called
-// from any thread.
+// returns a gpuheap::result. If GPUHEAP_NO_EXCEPTIONS is defined, or the compiler's exceptions are
+// off, only the second form exists. Destructors never throw. Every function may be called from any
+// thread.
 
 #ifndef GPUHEAP_HPP
 #define GPUHEAP_HPP
@@ -46,8 +46,8 @@
 #endif
 #endif
 
-// Thrust and CCCL, if their headers are found: for CUDA compilers, and if GPUHEAP_WITH_CUDA is
-// defined before.
+// Support for Thrust and CCCL, if their headers are found. Only for CUDA compilers, or if
+// GPUHEAP_WITH_CUDA is defined before this header.
 #if !defined(GPUHEAP_NO_EXCEPTIONS) && (defined(__CUDACC__) || defined(GPUHEAP_WITH_CUDA))
 #if __has_include(<thrust/device_ptr.h>)
 #include <thrust/device_ptr.h>
@@ -55,7 +55,7 @@
 #endif
 #if __has_include(<cuda/memory_resource>) && __has_include(<cuda/version>)
 #include <cuda/version>
-// Before 3.1, CCCL has resources only for programs that define this macro.
+// Before 3.1, CCCL offers memory resources only to programs that define this macro.
 #if CCCL_VERSION >= 3001000 || defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
 #include <cuda/memory_resource>
 #define GPUHEAP_HAS_CCCL
@@ -80,7 +80,7 @@ class failure {
 };
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
-// A failure, thrown.
+// Exception for a failure.
 class error : public std::runtime_error {
  public:
   explicit error(failure why) : std::runtime_error(why.text()), why_(std::move(why)) {}
@@ -92,7 +92,8 @@ class error : public std::runtime_error {
   failure why_;
 };
 
-// A failed allocation of a container or of an algorithm, with its text.
+// Exception for a failed allocation of a container or of an algorithm, with the text of the
+// failure.
 class bad_allocation : public std::bad_alloc {
  public:
   explicit bad_allocation(failure why) : why_(std::make_shared<failure>(std::move(why))) {}
@@ -115,17 +116,17 @@ class result {
   bool has_value() const noexcept { return state_.index() == 0; }
   explicit operator bool() const noexcept { return has_value(); }
 
-  // The value. Call has_value() before: without a value, the behaviour is undefined.
+  // The value. If has_value() is false, the behaviour is undefined.
   T &operator*() & noexcept { return *std::get_if<0>(&state_); }
   const T &operator*() const & noexcept { return *std::get_if<0>(&state_); }
   T &&operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
   T *operator->() noexcept { return std::get_if<0>(&state_); }
 
-  // The failure. Call has_value() before: with a value, the behaviour is undefined.
+  // The failure. If has_value() is true, the behaviour is undefined.
   const failure &why() const noexcept { return *std::get_if<1>(&state_); }
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
-  // The value; throws the failure.
+  // Returns the value, or throws the failure.
   T value() && {
     if (!has_value()) throw error(why());
     return std::move(*std::get_if<0>(&state_));
@@ -148,7 +149,7 @@ inline outcome done(gpuheap_status status) {
   return last(status);
 }
 
-// Alignment of all memory of a heap.
+// Alignment of all memory of a heap, in bytes.
 constexpr std::size_t alignment = 512;
 
 inline failure aligned(std::size_t align) {
@@ -163,10 +164,11 @@ inline failure too_many(std::size_t size, std::size_t each) {
                                              " bytes are more than addresses can count");
 }
 
-// Why an owner has no memory.
+// Reason why an owner has no memory.
 enum class without { elements, free, release, move };
 
-// The failure of a call of an owner that has no memory. `call` is its full name.
+// Makes the failure of a call on an owner that has no memory. `call` is the full name of the
+// function.
 inline failure no_memory(without reason, const char *call) {
   std::string text = call;
   switch (reason) {
@@ -182,13 +184,13 @@ inline failure no_memory(without reason, const char *call) {
   return failure(GPUHEAP_STATUS_REFUSED, std::move(text));
 }
 
-// Reads the length of a text, then the text. Reads both again if the text grew meanwhile.
+// Reads the length of a text, then the text. If the text grew meanwhile, reads both again.
 template <class Write>
 result<std::string> text(Write write) {
   std::string text;
   std::size_t length = 0;
   for (;;) {
-    // The library writes a null after the last character. A string has room for it.
+    // The library writes a null after the last character. std::string has room for that null.
     gpuheap_status status = write(text.data(), text.size() + 1, &length);
     if (status != GPUHEAP_STATUS_OK) return last(status);
     if (length <= text.size()) break;
@@ -198,7 +200,7 @@ result<std::string> text(Write write) {
   return text;
 }
 
-// Reads the number of places, then the places. Reads both again if there are more meanwhile.
+// Reads the number of places, then the places. If the number grew meanwhile, reads both again.
 template <class List>
 result<std::vector<gpuheap_site>> sites(List list) {
   std::vector<gpuheap_site> sites;
@@ -216,11 +218,11 @@ result<std::vector<gpuheap_site>> sites(List list) {
 
 }  // namespace detail
 
-// Memory for elements of a type, with one owner. It is device memory, unless it was allocated as
-// another kind. The owner's end frees it in the order of its stream and of all streams that
-// used_on() named. Nothing is constructed: the elements are bytes. If the buffer was freed,
-// released or moved from, every call but data(), size() and release() fails and says so. A buffer
-// of no elements is not an error.
+// Owner of memory for elements of a type. The memory is device memory, unless another kind was
+// requested. The destructor frees the memory in the order of its stream and of all streams that
+// used_on() named. No element is constructed: the elements are bytes. If the buffer was freed,
+// released or moved from, every call except data(), size() and release() fails with that reason. A
+// buffer of no elements is not an error.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
@@ -243,7 +245,8 @@ class buffer {
     if (data_ != nullptr) (void)gpuheap_free(heap_, data_);
   }
 
-  // Address, the host's too for the kinds that it may use; null for no elements.
+  // Address of the memory. The host uses the same address for unified and pinned memory. Null for
+  // no elements.
   T *data() const noexcept { return static_cast<T *>(data_); }
   std::size_t size() const noexcept { return size_; }
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
@@ -261,7 +264,7 @@ class buffer {
     return detail::done(gpuheap_fill(heap_, data_, 0, size_bytes(), byte, stream));
   }
 
-  // Frees now, and returns the failure.
+  // Frees the memory now. Returns the failure, if the free fails.
   outcome try_free() {
     if (data_ == nullptr) return nothing("gpuheap::buffer::free");
     size_ = 0;
@@ -275,7 +278,8 @@ class buffer {
     return detail::done(gpuheap_keep(heap_, data_));
   }
 
-  // Gives the address up; gpuheap_free frees it. Null if there is no memory.
+  // Releases ownership and returns the address. The caller frees it with gpuheap_free. Null if the
+  // buffer has no memory.
   T *release() noexcept {
     if (data_ == nullptr) return nullptr;
     size_ = 0;
@@ -302,7 +306,7 @@ class buffer {
   buffer(gpuheap_heap *heap, void *data, std::size_t size) noexcept
       : heap_(heap), data_(data), size_(size) {}
 
-  // The failure of a call without memory.
+  // Returns the outcome of a call on a buffer without memory.
   outcome nothing(const char *call) const {
     if (without_ == detail::without::elements) return std::monostate{};
     return detail::no_memory(without_, call);
@@ -314,9 +318,9 @@ class buffer {
   detail::without without_ = detail::without::elements;
 };
 
-// Memory of the program, page-locked for the device of a heap until the end of this owner. That end
-// waits for the device's work. The memory outlives this owner. Elements of the host; the device
-// uses them by device_data().
+// Owner of a page lock on memory of the program, for the device of a heap. The destructor waits for
+// the device's work and unlocks the memory. The memory must outlive this owner. The host uses the
+// elements at data(), and the device at device_data().
 template <class T>
 class registered {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
@@ -335,8 +339,8 @@ class registered {
   }
   registered(const registered &) = delete;
   registered &operator=(const registered &) = delete;
-  // If this fails, the device may still use the memory: never free it then. A program that has to
-  // know calls unregister().
+  // If unlocking fails, the device may still use the memory, so never free it. To learn of a
+  // failure, call unregister() before.
   ~registered() {
     if (data_ != nullptr) (void)gpuheap_unregister(heap_, data_);
   }
@@ -349,7 +353,8 @@ class registered {
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   bool empty() const noexcept { return size_ == 0; }
 
-  // Unlocks the memory now, after all work of the device, and returns the failure.
+  // Waits for all work of the device, then unlocks the memory. Returns the failure, if the call
+  // fails.
   outcome try_unregister() {
     if (data_ == nullptr) {
       if (without_ == detail::without::elements) return std::monostate{};
@@ -417,7 +422,7 @@ class snapshot {
   }
   ~snapshot() { (void)gpuheap_drop_snapshot(inner_); }
 
-  // The changes since an earlier snapshot of the same heap.
+  // The changes since an earlier snapshot of the same heap, as a text.
   result<std::string> try_since(const snapshot &earlier,
                                 gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
@@ -426,7 +431,8 @@ class snapshot {
     });
   }
 
-  // The changes by place, the largest growth first.
+  // The changes since an earlier snapshot of the same heap, one for each place, largest growth
+  // first.
   result<std::vector<gpuheap_site>> try_growth_since(const snapshot &earlier) const {
     return detail::sites([&](gpuheap_site *sites, std::size_t capacity, std::size_t *count) {
       return gpuheap_list_growth(earlier.inner_, inner_, sites, capacity, count);
@@ -449,8 +455,8 @@ class snapshot {
   gpuheap_snapshot *inner_ = nullptr;
 };
 
-// A scope of the calling thread. Its end frees the memory that the thread allocated inside and
-// neither freed nor kept. It ends on the thread that opened it.
+// A scope of the calling thread. The end of a scope frees the memory that the thread allocated
+// inside the scope and neither freed nor kept. A scope must end on the thread that opened it.
 class scope {
  public:
   scope(scope &&other) noexcept : inner_(std::exchange(other.inner_, nullptr)) {}
@@ -467,7 +473,7 @@ class scope {
     gpuheap_scope_report report{};
     report.size = sizeof report;
     gpuheap_status status = gpuheap_close_scope(inner_, &report);
-    // Refused on another thread: the scope stays open.
+    // If another thread opened the scope, the call is refused and the scope stays open.
     if (status != GPUHEAP_STATUS_REFUSED) inner_ = nullptr;
     if (status != GPUHEAP_STATUS_OK) return detail::last(status);
     return report;
@@ -484,12 +490,13 @@ class scope {
   gpuheap_scope *inner_ = nullptr;
 };
 
-// The memory of one device. Its buffers, scopes and snapshots end before it does.
+// The memory of one device. The heap must outlive its buffers, scopes and snapshots.
 class heap {
  public:
 #ifndef GPUHEAP_NO_EXCEPTIONS
-  // Opens a device by name: "cuda:0", "emulated:16GiB", or the name of one of devices(). Null: the
-  // device that GPUHEAP_DEVICE names, else the first GPU, else an emulated one.
+  // Opens the device with this name: "cuda:0", "emulated:16GiB", or the name of one of devices().
+  // If the name is null, opens the device that GPUHEAP_DEVICE names, else the first GPU, else an
+  // emulated device.
   explicit heap(const char *device = nullptr, const gpuheap_options *options = nullptr)
       : heap(open(device, options).value()) {}
 #endif
@@ -506,7 +513,7 @@ class heap {
     std::swap(inner_, other.inner_);
     return *this;
   }
-  // Memory that the heap could not return ends with the process.
+  // If the heap could not return some memory, that memory is freed at the end of the process.
   ~heap() { (void)gpuheap_close(inner_); }
 
   // Allocates elements for use on a stream; their bytes are not initialised.
@@ -520,8 +527,8 @@ class heap {
     return buffer<T>(inner_, data, size);
   }
 
-  // Allocates elements of unified or pinned memory for use on a stream. Before the host uses them,
-  // it waits for the stream by try_wait_for.
+  // Allocates elements of unified or pinned memory for use on a stream. Before the host uses the
+  // elements, call try_wait_for(stream).
   template <class T>
   result<buffer<T>> try_allocate_kind(gpuheap_kind kind, std::size_t size, void *stream = nullptr) {
     if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
@@ -543,8 +550,8 @@ class heap {
     return made;
   }
 
-  // Page-locks memory of the program for the device: elements that stay where they are until the
-  // owner's end.
+  // Page-locks elements in memory of the program for the device. They must not move or be freed
+  // while the returned owner exists.
   template <class T>
   result<registered<T>> try_register_memory(T *memory, std::size_t size) {
     if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
@@ -564,7 +571,7 @@ class heap {
     return device;
   }
 
-  // Returns all cached memory to the driver, with a report of the memory left.
+  // Returns all cached memory to the driver, and reports the memory that is left.
   result<gpuheap_flushed> try_flush() {
     gpuheap_flushed flushed{};
     flushed.size = sizeof flushed;
@@ -589,7 +596,7 @@ class heap {
     return fit;
   }
 
-  // Status of the heap and its device.
+  // Status of the heap and its device, as a text.
   result<std::string> try_status(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
       return gpuheap_memory_status(inner_, format, buffer, capacity, length);
@@ -603,7 +610,7 @@ class heap {
     });
   }
 
-  // The outstanding allocations by place, the most bytes first. Needs tracking.
+  // The outstanding allocations, one entry for each place, most bytes first. Needs tracking.
   result<std::vector<gpuheap_site>> try_list_leaks() const {
     return detail::sites([&](gpuheap_site *sites, std::size_t capacity, std::size_t *count) {
       return gpuheap_list_leaks(inner_, sites, capacity, count);
@@ -629,14 +636,14 @@ class heap {
   // Waits for all work of the device.
   outcome try_wait() { return detail::done(gpuheap_wait(inner_)); }
 
-  // Waits for the work of a stream so far.
+  // Waits for all work that was enqueued on a stream so far.
   outcome try_wait_for(void *stream) {
     return detail::done(gpuheap_wait_for_stream(inner_, stream));
   }
 
-  // Resets the device, with all that the process has on it, and closes this heap. See
-  // gpuheap_reset_device for everything that must have ended before. Every later call of the heap
-  // and of its buffers fails and says so.
+  // Resets the device and closes this heap. All that the process has on the device ends.
+  // gpuheap_reset_device lists the uses of the device that must end before the call. Every later
+  // call of the heap and of its buffers fails with that reason.
   outcome try_reset_device() { return detail::done(gpuheap_reset_device(inner_)); }
 
   // Announces that a stream is about to be destroyed.
@@ -644,7 +651,7 @@ class heap {
     return detail::done(gpuheap_stream_ended(inner_, stream));
   }
 
-  // Changes the limits, in bytes; 0 removes one.
+  // Changes the limits, in bytes. 0 removes a limit.
   outcome try_set_limits(std::uint64_t soft, std::uint64_t hard) {
     return detail::done(gpuheap_set_limits(inner_, soft, hard, nullptr));
   }
@@ -686,7 +693,7 @@ class heap {
   void set_limits(std::uint64_t soft, std::uint64_t hard) { try_set_limits(soft, hard).value(); }
 #endif
 
-  // The heap of the C interface. This object still owns it.
+  // The handle of the heap for the C interface. This object still owns the heap.
   gpuheap_heap *get() const noexcept { return inner_; }
 
  private:
@@ -696,10 +703,11 @@ class heap {
 };
 
 #ifdef GPUHEAP_HAS_MEMORY_RESOURCE
-// Unified or pinned memory of a heap for std::pmr containers: the host fills them and the device
-// reads them. The container's memory is freed in the order of the resource's stream and of the
-// streams that used_on() named for it. An allocation waits for the work of the resource's stream,
-// so that the host may use the memory at once: use a stream with little work. The heap outlives it.
+// Unified or pinned memory of a heap for std::pmr containers. The host fills the containers, and
+// the device reads them. The memory of a container is freed in the order of the resource's stream
+// and of the streams that used_on() named for the container. An allocation waits for the work of
+// the resource's stream, so that the host may use the memory at once: use a stream with little
+// work. The heap must outlive the resource.
 class memory_resource : public std::pmr::memory_resource {
  public:
   explicit memory_resource(heap &of, gpuheap_kind kind = GPUHEAP_KIND_PINNED,
@@ -713,7 +721,8 @@ class memory_resource : public std::pmr::memory_resource {
     }
   }
 
-  // Names another stream that uses a container's memory, by its data(), until the free.
+  // Names another stream that uses a container's memory until the free. `data` is the container's
+  // data().
   void used_on(void *data, void *stream) {
     detail::done(gpuheap_used_on(heap_, data, stream)).value();
   }
@@ -751,9 +760,9 @@ class memory_resource : public std::pmr::memory_resource {
 #endif
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
-// Allocator of device memory in the order of a stream, with plain pointers. Thrust takes one for
-// the memory of its algorithms: thrust::cuda::par(gpuheap::stream_allocator<char>(heap,
-// stream)).on(stream). The heap outlives it.
+// Allocator of device memory in the order of a stream, with plain pointers. Thrust can use it for
+// the temporary memory of algorithms: thrust::cuda::par(gpuheap::stream_allocator<char>(heap,
+// stream)).on(stream). The heap must outlive the allocator.
 template <class T>
 class stream_allocator {
  public:
@@ -795,8 +804,8 @@ class stream_allocator {
 };
 
 #ifdef GPUHEAP_HAS_THRUST
-// Allocator for thrust::device_vector, in the order of a stream: the one on which the vector is
-// used. The heap outlives the vector.
+// Allocator for thrust::device_vector. It allocates in the order of the stream on which the vector
+// is used. The heap must outlive the vector.
 template <class T>
 class thrust_allocator {
  public:
@@ -829,9 +838,9 @@ class thrust_allocator {
 };
 #endif
 
-// Device memory of a heap as a resource of CCCL (cuda::mr): of its concepts resource and
-// async_resource, and from CCCL 3.1 on of synchronous_resource and resource. A stream is a
-// cuda::stream_ref. The heap outlives it.
+// Device memory of a heap as a memory resource of CCCL (cuda::mr). It models the concepts resource
+// and async_resource; since CCCL 3.1, synchronous_resource and resource. A stream is a
+// cuda::stream_ref. The heap must outlive the resource.
 class device_resource {
   template <class Stream>
   using handle = decltype(std::declval<const Stream &>().get());
@@ -839,7 +848,7 @@ class device_resource {
  public:
   explicit device_resource(heap &of) noexcept : heap_(of.get()) {}
 
-  // In the order of a stream.
+  // Allocates in the order of a stream.
   template <class Stream, class = handle<Stream>>
   void *allocate(const Stream &stream, std::size_t bytes, std::size_t align = alignment) {
     return make(bytes, align, stream.get());
@@ -865,7 +874,7 @@ class device_resource {
     (void)gpuheap_free_on(heap_, data, stream.get());
   }
 
-  // In the order of no stream: waits for the default stream, so that all streams may use the
+  // Allocates in no stream's order: waits for the default stream, so that all streams may use the
   // memory. The free waits for the device.
   void *allocate_sync(std::size_t bytes, std::size_t align = alignment) {
     void *data = make(bytes, align, nullptr);

@@ -1,6 +1,5 @@
-//! C and C++ programs, compiled against the header and both libraries. Needs a C and a C++
-//! compiler: `CC` and `CXX`, else `cc` and `c++`. `clang` and `clang++` are tried too, if they are
-//! installed.
+//! Compiles C and C++ programs against the header and both libraries. Needs a C and a C++ compiler:
+//! `CC` and `CXX`, else `cc` and `c++`. If `clang` and `clang++` are installed, uses them too.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -14,7 +13,7 @@ use tempfile::TempDir;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 
-/// A language, with the compilers that compile it.
+/// Language of a source file.
 #[derive(Clone, Copy)]
 enum Language {
     C,
@@ -22,12 +21,12 @@ enum Language {
 }
 
 impl Language {
-    /// Returns the language of a source by its name.
+    /// Returns the language of a source file, from its name.
     fn of(source: &str) -> Language {
         if source.ends_with(".c") { Language::C } else { Language::Cplusplus }
     }
 
-    /// Returns the installed compilers: the chosen one, and clang.
+    /// Returns the installed compilers: the one from the environment, or the usual one, and clang.
     fn compilers(self) -> Vec<OsString> {
         let (variable, usual, other) = match self {
             Language::C => ("CC", "cc", "clang"),
@@ -82,7 +81,7 @@ fn attack_from_c_gets_status_text() {
     each_prints("attack.c", &["-std=c99", "-pthread"], "attacked: 0 wrong\n");
 }
 
-/// The debug information of the program has the lines.
+/// The test needs debug information in the program, because the places contain lines.
 #[test]
 fn allocating_places_fill_structures() {
     let expected = "none: 0\nplaces: 3\n\
@@ -108,7 +107,8 @@ fn attack_from_cplusplus_throws_text() {
     sanitized_prints("attack.cpp", expected);
 }
 
-/// The thread sanitizer sees the C program alone: the library was compiled without it.
+/// The thread sanitizer checks only the C program, because the library is compiled without the
+/// sanitizer.
 #[test]
 fn threads_of_c_race_nowhere() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn example_prints_refusals_on_stderr() {
 fn c_header_compiles_as_cplusplus() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("program.cpp");
-    // C++ sets members in its own way and uses a function declared in C.
+    // The C++ program sets options by member and calls a function of the C header.
     let program = "#include <gpuheap.h>\n#include <gpuheap.h>\n\
         int main() { gpuheap_options options{}; options.size = sizeof options;\n\
         gpuheap_heap *heap = nullptr;\n\
@@ -152,8 +152,8 @@ fn c_header_compiles_as_cplusplus() {
     }
 }
 
-/// Both headers in every standard that they support, by each installed compiler. C++23 is c++2b to
-/// the older ones.
+/// Each installed compiler compiles both headers in every standard that they support. Older
+/// compilers call C++23 c++2b.
 #[test]
 fn headers_compile_in_every_standard() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ fn cplusplus_header_names_its_standard() {
     }
 }
 
-/// Output of the program of the C++ owners, with and without exceptions.
+/// Output of owners.cpp, with and without exceptions.
 const OWNERS: &str = "\
 1000 elements, 4000 bytes, live 4000
 moved from: 1, live 4040
@@ -220,7 +220,7 @@ fn owners_free_their_memory() {
     }
 }
 
-/// Each method of each owner, with the whole text of its error.
+/// Calls each method of each ended owner, and compares the whole text of its error.
 #[test]
 fn ended_owners_refuse_every_call() {
     let expected = include_str!("ended.txt");
@@ -248,13 +248,13 @@ fn callback_exceptions_end_the_process() {
     }
 }
 
-/// Address sanitizer and leak sanitizer, over the owners and their moves.
+/// Runs owners.cpp, with its moves, under the address and leak sanitizers.
 #[test]
 fn owners_pass_sanitizers() {
     sanitized_prints("owners.cpp", OWNERS);
 }
 
-/// Standard containers in memory that the host and the device use, under the sanitizers too.
+/// Standard containers use memory of the host and the device. The sanitizers check the program too.
 #[test]
 fn containers_live_in_heap_memory() {
     let expected = "9999 100 long enough to be outside of the string itself\n\
@@ -269,7 +269,8 @@ fn containers_live_in_heap_memory() {
     sanitized_prints("containers.cpp", expected);
 }
 
-/// The calls of Thrust and CCCL. Their own headers come in with `tests/cuda/run`.
+/// Makes the calls that Thrust and CCCL make, without their headers. `tests/cuda/run` uses the
+/// headers.
 #[test]
 fn cuda_resources_allocate_and_free() {
     for flags in [&["-std=c++17"], &["-std=c++2b"]] {
@@ -282,8 +283,8 @@ fn cuda_resources_allocate_and_free() {
     }
 }
 
-/// Programs on a machine of two devices: the library finds the emulated driver as it finds the real
-/// one.
+/// Runs programs on a machine with two emulated devices. The library finds the emulated driver the
+/// way it finds the real driver.
 #[test]
 fn each_device_has_a_heap() {
     let driver = library::folder(&[&library::LIBCUDA]);
@@ -350,7 +351,7 @@ fn pytorch_allocator_compiles() {
     }
 }
 
-/// The shared library exports nothing but the interface.
+/// The shared library exports only the functions of the header.
 #[test]
 fn shared_library_exports_the_header() {
     let listed =
@@ -372,7 +373,7 @@ fn compile_example(folder: &TempDir, libraries: &[&str]) -> PathBuf {
     compile(folder, chosen, &source, &[&["-std=c99", "-pedantic"], libraries].concat())
 }
 
-/// Compiles a program of this folder by each installed compiler, and asserts its output.
+/// Compiles a program of this folder with each installed compiler, and asserts its output.
 fn each_prints(source: &str, flags: &[&str], expected: &str) {
     for compiler in Language::of(source).compilers() {
         let folder = tempfile::tempdir().unwrap();
@@ -382,8 +383,8 @@ fn each_prints(source: &str, flags: &[&str], expected: &str) {
     }
 }
 
-/// Asserts the output of a C++ program of this folder under the sanitizers of addresses, leaks and
-/// undefined behaviour, and that they find nothing.
+/// Runs a C++ program of this folder under the sanitizers for addresses, leaks and undefined
+/// behaviour. Asserts its output, and that the sanitizers find nothing.
 fn sanitized_prints(source: &str, expected: &str) {
     let folder = tempfile::tempdir().unwrap();
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
@@ -393,7 +394,7 @@ fn sanitized_prints(source: &str, expected: &str) {
     assert_eq!(printed, expected, "{source}");
 }
 
-/// Compiles a program of this folder, with the shared library, by the chosen compiler.
+/// Compiles a program of this folder with the shared library and the first compiler.
 fn compile_chosen(folder: &TempDir, source: &str, flags: &[&str]) -> PathBuf {
     compile_test(folder, Language::of(source).compilers().swap_remove(0), source, flags)
 }
@@ -434,7 +435,7 @@ fn assert_prints(printed: String) {
     assert!(printed.ends_with(end), "{printed}");
 }
 
-/// Returns the output of a command that has to succeed and say nothing on stderr.
+/// Returns the output of a command, which must succeed and print nothing on stderr.
 fn run(command: &mut Command) -> String {
     if std::env::var_os("GPUHEAP_DEVICE").is_none() {
         command.env("GPUHEAP_DEVICE", "emulated:1GiB");

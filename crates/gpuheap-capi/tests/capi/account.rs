@@ -1,4 +1,4 @@
-//! The account of a heap, as C reads it.
+//! Tests of the functions that report a heap's memory.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -16,11 +16,11 @@ use crate::support;
 const TEXT: u32 = gpuheap_format::Text as u32;
 const JSON: u32 = gpuheap_format::Json as u32;
 
-/// Reads a text: its length first, as a C program does.
+/// Reads a text as a C program does: first its length, then the text.
 fn text(mut write: impl FnMut(*mut c_char, usize, *mut usize) -> Status) -> String {
     let mut length = 0;
     assert_eq!(write(ptr::null_mut(), 0, &mut length), Status::Ok);
-    // The text has ages. They may have another digit by now.
+    // The text contains ages of allocations, which may have one more digit in the second call.
     let mut buffer = vec![b'#'; length + 64];
     assert_eq!(write(buffer.as_mut_ptr().cast(), buffer.len(), &mut length), Status::Ok);
     let text = CStr::from_bytes_until_nul(&buffer).unwrap().to_str().unwrap().to_owned();
@@ -129,7 +129,7 @@ fn status_is_json_too() {
     client.assert_all_returned("status");
 }
 
-/// Memory that the program gives back when the heap is short.
+/// Memory that the program frees when the heap is short of memory.
 struct Spare {
     client: Client,
     memory: Mutex<Option<Memory>>,
@@ -137,7 +137,7 @@ struct Spare {
 }
 
 unsafe extern "C-unwind" fn give_spare_back(bytes: u64, data: *mut c_void) -> u64 {
-    // SAFETY: the test passes its own `Spare`; it outlives the heap.
+    // SAFETY: the test passes its own `Spare`, which outlives the heap.
     let spare = unsafe { &*data.cast::<Spare>() };
     spare.asked_for.fetch_max(bytes, Ordering::Relaxed);
     let Some(memory) = spare.memory.lock().unwrap().take() else { return 0 };
@@ -162,7 +162,7 @@ fn shortage_callback_saves_a_request() {
 }
 
 unsafe extern "C-unwind" fn note_end(ended: *const gpuheap_thread_end, data: *mut c_void) {
-    // SAFETY: valid during the call; the test passes its own list.
+    // SAFETY: `ended` is valid during the call, and `data` is the test's own list.
     let (ended, list) = unsafe { (&*ended, &*data.cast::<Mutex<Vec<(String, u64, u64)>>>()) };
     // SAFETY: C strings that live during the call.
     let [name, text] = [ended.name, ended.text].map(|text| unsafe { CStr::from_ptr(text) });

@@ -8,7 +8,7 @@ use gpuheap_capi::*;
 
 use crate::client::{Status, sized_room};
 
-/// Names the calls, and makes them.
+/// Makes the calls, and pairs the name of each function with its status.
 macro_rules! named {
     ($($name:ident($($argument:expr),* $(,)?);)*) => {
         // SAFETY: the caller keeps the contract of `call_each`.
@@ -16,12 +16,13 @@ macro_rules! named {
     };
 }
 
-/// Calls every function that takes a heap, otherwise with valid arguments, and returns their names
-/// and statuses. The last ones close the heap.
+/// Calls every function that takes a heap, with `heap` and otherwise valid arguments. Returns their
+/// names and statuses. The last functions close the heap.
 ///
 /// # Safety
 ///
-/// `heap` is null, or a handle that no call may change anything of: closed, or in a forked child.
+/// `heap` is null, or a handle on which every call must fail: it is closed, or this is a forked
+/// child.
 pub(crate) unsafe fn call_each(
     heap: *mut gpuheap_heap,
     memory: *mut c_void,
@@ -106,10 +107,12 @@ fn every_heap_function_is_called() {
     assert_eq!(called, declared().1);
 }
 
-/// Every function is called while each of its driver calls fails, but for those listed here.
+/// The sweep calls every function of the header, except the listed ones, with each driver call
+/// failing in turn.
 #[test]
 fn every_function_is_swept() {
-    /// These call no driver, or the machine's own: the sweep cannot make that fail.
+    /// Functions that make no driver call, or call the machine's own driver. The sweep cannot make
+    /// that driver fail.
     const NOT_SWEPT: [&str; 6] = [
         "gpuheap_count_devices",
         "gpuheap_get_device",

@@ -1,4 +1,4 @@
-//! Behaviour of each C function.
+//! Tests of the behaviour of each C function.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -94,7 +94,7 @@ fn lowered_limits_return_cached_memory() {
     // The text names the options of this interface.
     let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
     assert!(error.contains(knobs) && !error.contains("::"), "{error}");
-    // Removes the limits.
+    // This call removes the limits.
     assert_eq!(call!(gpuheap_set_limits(client.0, 0, 0, ptr::null_mut())), Status::Ok);
     let memory = client.allocate(32 * MIB, CUstream::NULL).unwrap();
     assert_eq!(client.free(memory), Status::Ok);
@@ -174,7 +174,8 @@ fn options_choose_pool_and_limits() {
     assert_eq!(client.free(memory), Status::Ok);
     client.assert_all_returned("options");
 
-    // One mebibyte lies free on each side of a live one: packed, both serve one request.
+    // 1 MiB is free on each side of a live 1 MiB. If the pool packs, both free parts serve one
+    // request.
     for (slack, packs) in [(0.0, false), (1.0, false), (-1.0, true)] {
         let mut heap = ptr::null_mut();
         let options = gpuheap_options {
@@ -202,8 +203,8 @@ fn options_choose_pool_and_limits() {
         client.assert_all_returned("slack");
     }
 
-    // Null options, and options of a newer program that uses nothing new.
-    // SAFETY: options of zeros are valid.
+    // Null options, and options of a newer program that sets no new field, are accepted. SAFETY:
+    // options of zeros are valid.
     let mut newer = unsafe { MaybeUninit::<[gpuheap_options; 2]>::zeroed().assume_init() };
     assert_eq!(call!(gpuheap_open(name.as_ptr(), ptr::null(), &mut heap)), Status::Ok);
     assert_eq!(call!(gpuheap_close(heap)), Status::Ok);

@@ -1,4 +1,4 @@
-//! A C program as seen by the functions.
+//! Calls of the C functions as a C program makes them.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -13,13 +13,13 @@ use crate::support;
 
 pub(crate) use gpuheap_capi::gpuheap_status as Status;
 
-/// A heap that C holds, over a device of the test's.
+/// A heap handle that a C program uses, over a device of the test.
 #[derive(Clone, Copy)]
 pub(crate) struct Client(pub(crate) *mut gpuheap_heap);
 
-// SAFETY: the functions promise to be callable from any thread.
+// SAFETY: the C functions may be called from any thread.
 unsafe impl Send for Client {}
-// SAFETY: the functions promise to be callable from any thread.
+// SAFETY: the C functions may be called from any thread.
 unsafe impl Sync for Client {}
 
 impl Client {
@@ -34,7 +34,8 @@ impl Client {
         Client(gpuheap_heap::new(device, &heap))
     }
 
-    /// Makes a client whose streams end unannounced. With `zero_on_free` it zeroes freed memory.
+    /// Makes a client whose streams end unannounced. If `zero_on_free`, the heap zeroes freed
+    /// memory.
     pub(crate) fn with_unannounced_streams(
         device: &Device,
         pool: PoolKind,
@@ -44,7 +45,7 @@ impl Client {
         Client(gpuheap_heap::with_streams(device, &heap, true))
     }
 
-    /// Returns the device and the heap of the handle, as a Rust program sees them.
+    /// Returns the device and the heap of the handle, for calls of the Rust interface.
     pub(crate) fn inside(&self) -> (Device, Heap) {
         // SAFETY: a handle that was once opened is never freed.
         unsafe { &*self.0 }.inside().unwrap()
@@ -81,8 +82,8 @@ impl Client {
         now
     }
 
-    /// Asserts that all memory is returned, closes the heap, and asserts that the checks found
-    /// nothing.
+    /// Asserts that all memory is returned, closes the heap, and asserts that the emulator's checks
+    /// found nothing.
     pub(crate) fn assert_all_returned(self, what: &str) {
         let (device, heap) = self.inside();
         support::assert_memory_returned(&device, &heap, what);
@@ -92,23 +93,23 @@ impl Client {
             let used = emulator.usage(device.ordinal());
             assert_eq!((used.plain, used.pools), (0, 0), "{what}");
         }
-        // A device that the program opened by its name has its checks off.
+        // If the program opened the device by name, the device's checks are off.
         if device.emulator().is_some_and(|emulator| emulator.findings().is_ok()) {
             support::assert_no_findings(&device, what);
         }
     }
 }
 
-/// An address that C holds.
+/// A live allocation of a C program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub(crate) address: *mut c_void,
     pub(crate) bytes: u64,
 }
 
-// SAFETY: an address of a device.
+// SAFETY: the value is a device address, which any thread may use.
 unsafe impl Send for Memory {}
-// SAFETY: an address of a device.
+// SAFETY: the value is a device address, which any thread may use.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -130,7 +131,7 @@ pub(crate) fn handle(stream: CUstream) -> *mut c_void {
 /// Returns room for a structure of the interface, with its size set.
 pub(crate) fn sized_room<T>() -> MaybeUninit<T> {
     let mut room = MaybeUninit::<T>::zeroed();
-    // SAFETY: each of these structures begins with its size.
+    // SAFETY: the first field of each structure of the interface is its size.
     unsafe { room.as_mut_ptr().cast::<usize>().write(size_of::<T>()) };
     room
 }
@@ -140,7 +141,7 @@ pub(crate) fn last_error() -> String {
     unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap().to_owned()
 }
 
-/// Opens a device with room to spare.
+/// Opens an emulated device with 1 GiB, more than most tests need.
 pub(crate) fn device(schedule: Schedule) -> Device {
     support::device(1 << 30, schedule)
 }
@@ -165,7 +166,7 @@ pub(crate) fn order(device: &Device, earlier: CUstream, later: CUstream) {
 }
 
 pub(crate) fn destroy_stream(device: &Device, stream: CUstream) {
-    // SAFETY: the test made the stream, and uses it no more.
+    // SAFETY: the test made the stream, and does not use it again.
     let ended = device.with_current(|driver| unsafe { driver.cuStreamDestroy_v2(stream) });
     check("cuStreamDestroy_v2", ended.unwrap()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Closing a heap whose streams ended first, and frees that fail.
+//! Tests of closing a heap whose streams have ended, and of frees that fail.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
@@ -10,7 +10,7 @@ use crate::support::{assert_no_findings, emulated};
 
 const LARGE: u64 = 30 << 20;
 
-/// A kernel's error appears in the next wait, and so in the wait of a close.
+/// A kernel's error is reported by the next wait, here the wait in `gpuheap_close`.
 #[test]
 fn failed_close_touches_no_ended_stream() {
     for pool in PoolKind::ALL {
@@ -33,7 +33,8 @@ fn failed_close_touches_no_ended_stream() {
     }
 }
 
-/// A free that took the memory from the program never returns a refusal.
+/// A free that took the memory from the program never returns `Refused`, even if a driver call
+/// fails.
 #[test]
 fn free_counts_despite_driver_failure() {
     for pool in [PoolKind::None, PoolKind::Driver] {

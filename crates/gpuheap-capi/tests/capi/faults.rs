@@ -1,5 +1,5 @@
-//! Fails every driver call of a program in turn. Each time every C call returns a success, or a
-//! status with a text, and nothing is lost.
+//! Makes each driver call of a program fail in turn. In each run, every C call returns success or a
+//! status with a text, and no memory is lost.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
@@ -10,8 +10,8 @@ use crate::client::{Client, Status, destroy_stream, last_error, make_stream};
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{assert_no_findings, emulated};
 
-/// Runs a program with its `nth` driver call failing. Returns whether a C call failed, and whether
-/// the program made that many driver calls.
+/// Runs a program whose driver call number `nth` fails. Returns whether a C call failed, and
+/// whether the program made `nth` driver calls.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(2));
     let emulator = device.emulator().unwrap().clone();
@@ -34,12 +34,12 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
             }
         }
         if !held.is_empty() {
-            // The other stream's block is kept, to be freed on that stream.
+            // The block of the other stream stays live here, and is freed on that stream later.
             note(client.free(held.remove(0).0));
         }
         let ended = note(client.stream_ended(streams[0]));
         for (memory, stream) in held {
-            // A block that cannot be freed on its stream now was not freed at all.
+            // If the free on the block's stream failed, the block is still live.
             if stream == streams[1] && note(client.free_on(memory, stream)) == Status::Refused {
                 panic!("{what}: {}", last_error());
             } else if stream == streams[0] {
@@ -72,8 +72,8 @@ fn any_failed_call_gives_a_status() {
     }
 }
 
-/// Runs a program whose streams end unannounced. Memory that could not be fenced at its free is
-/// kept until the heap ends, and is never handed out too early.
+/// Runs a program whose streams end unannounced. If the fence of a free fails, the freed memory
+/// stays with the heap until its end, and is never reused too early.
 fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();

@@ -1,4 +1,5 @@
-//! A fork without exec: in the child every function returns a status, and none blocks on a lock.
+//! A fork without exec: in the child, every function returns a status, and no function blocks on a
+//! lock.
 #![cfg(unix)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ fn forked_child_gets_a_status() {
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Other threads hold the locks at any moment.
+        // Two threads call the heap all the time, so that one may hold a lock during the fork.
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -34,8 +35,8 @@ fn forked_child_gets_a_status() {
     client.assert_all_returned("the parent");
 }
 
-/// Returns 0 if every function returns a status and a text, else the number of the one that does
-/// not.
+/// Returns 0 if every function returns a status and a text, else the number of the first check that
+/// fails.
 fn child(client: Client, memory: crate::client::Memory) -> i32 {
     if client.allocate(1, CUstream::NULL).err() != Some(Status::Gone) {
         return 100;
@@ -48,13 +49,14 @@ fn child(client: Client, memory: crate::client::Memory) -> i32 {
     wrong.map_or(0, |at| 1 + at as i32)
 }
 
-/// Forks a child that runs `work`. Returns its exit code, if it ends by itself in good time.
+/// Forks a child that runs `work`. Returns the child's exit code, or `None` if a signal or the
+/// timeout ended the child.
 fn end_of(work: impl FnOnce() -> i32) -> Option<i32> {
-    // SAFETY: the child calls functions made for it, allocates little, and ends by `_exit`. glibc
-    // keeps its allocator usable in a child.
+    // SAFETY: the child calls only functions that may be called in a forked child, allocates
+    // little, and ends with `_exit`. glibc keeps its allocator usable in a child.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: `alarm` ends a child that hangs, and `_exit` ends it without the parent's exit
+        // SAFETY: `alarm` ends a child that hangs. `_exit` ends the child without the parent's exit
         // handlers.
         unsafe {
             libc::alarm(20);

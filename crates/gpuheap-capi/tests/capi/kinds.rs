@@ -1,4 +1,4 @@
-//! Memory that the host uses too, and the end of a device with all of its heaps.
+//! Tests of memory that the host also uses, and of the reset of a device with all its heaps.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -41,13 +41,15 @@ fn live(client: &Client, kind: u32) -> u64 {
     now.live
 }
 
-/// Bytes of host memory, as the host sees them.
+/// Returns the bytes of memory that the host can access.
 fn bytes(memory: Memory) -> &'static mut [u8] {
-    // SAFETY: the memory is live and out of use, and the test holds one of these at a time.
+    // SAFETY: the memory is live, no device work uses it, and the test holds one such slice at a
+    // time.
     unsafe { std::slice::from_raw_parts_mut(memory.address.cast(), memory.bytes as usize) }
 }
 
-/// A fill before the free runs late. Without the wait it would overwrite the host's bytes.
+/// A fill that was enqueued before the free runs late. Without the wait, the fill would overwrite
+/// the host's bytes.
 #[test]
 fn host_waits_before_using_memory() {
     for kind in [UNIFIED, PINNED] {
@@ -91,13 +93,13 @@ fn each_kind_frees_in_order() {
         assert_eq!(call!(gpuheap_close_scope(scope, ptr::null_mut())), Status::Ok);
         assert_eq!(live(&client, kind), 0, "{kind}");
     }
-    // Live memory goes with the heap.
+    // Closing the heap frees live memory.
     allocate(&client, PINNED, 1000, home).unwrap();
     assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
     assert_no_findings(&device, "kinds");
 }
 
-/// A fill of the device runs late, and is done once the memory is unregistered.
+/// A fill by the device runs late. It is done when gpuheap_unregister returns.
 #[test]
 fn registered_memory_outlasts_its_work() {
     let device = emulated(64 << 20, Schedule::OnDemand);
@@ -119,7 +121,7 @@ fn registered_memory_outlasts_its_work() {
             Status::Refused
         );
     }
-    // Unlocked by the close.
+    // Closing the heap unlocks this memory.
     assert_eq!(call!(gpuheap_register(client.0, memory, 100, ptr::null_mut())), Status::Ok);
     assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
     assert_no_findings(&device, "registered");
@@ -174,8 +176,8 @@ fn reset_ends_all_heaps() {
     assert_eq!(emulator.usage(device.ordinal()).plain, 0);
 }
 
-/// Runs a program with its `nth` driver call failing. Returns whether a C call failed, and whether
-/// the program made that many driver calls.
+/// Runs a program whose driver call number `nth` fails. Returns whether a C call failed, and
+/// whether the program made `nth` driver calls.
 fn run(nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(64 << 20, Schedule::Seeded(3));
     let emulator = device.emulator().unwrap().clone();
@@ -203,13 +205,13 @@ fn run(nth: u64, code: CUresult) -> (bool, bool) {
     for kind in [UNIFIED, PINNED] {
         assert_eq!(live(&client, kind), 0, "{code:?} at call {nth}");
     }
-    // Memory that could not be unlocked stays counted.
+    // Memory that could not be unlocked still counts as registered.
     let registered = if is_stuck { 1000 } else { 0 };
     assert_eq!(live(&client, REGISTERED), registered, "{code:?} at call {nth}");
     assert_eq!(client.stream_ended(stream), Status::Ok, "{}", last_error());
     destroy_stream(&device, stream);
     if is_stuck {
-        // Never freed, as the status says.
+        // The status means that the device may still use this memory, so it is never freed.
         std::mem::forget(own);
         assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
     } else {

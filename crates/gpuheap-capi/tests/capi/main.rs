@@ -1,4 +1,4 @@
-//! The C functions as C calls them, on the emulator with its checks on. With
+//! Tests of the C functions, called as C calls them, on the emulator with its checks on. With
 //! `GPUHEAP_TEST_DEVICE=cuda:0`, the tests that do not need the emulator run on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
@@ -6,9 +6,9 @@
 /// Calls functions of the interface.
 macro_rules! call {
     ($($call:tt)*) => {
-        // SAFETY: tests pass null or pointers to variables of theirs, with the sizes that these
-        // have, and streams that live through the call. Heaps and scopes are from this library, and
-        // no other thread uses one that the call ends.
+        // SAFETY: tests pass null, or pointers to their own variables with the right sizes. Streams
+        // live during the call. Heaps and scopes are from this library. If the call ends a heap or
+        // a scope, no other thread uses it.
         unsafe { $($call)* }
     };
 }

@@ -1,4 +1,4 @@
-//! Memory that several streams use, and requests of several blocks.
+//! Tests of memory that several streams use, and of batches of blocks.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -19,7 +19,7 @@ fn use_on(client: &Client, memory: Memory, stream: CUstream) -> Status {
 }
 
 /// The emulator's checks report a reuse that is not ordered after a use. The device is so small
-/// that each block reuses the memory of the one before.
+/// that each block reuses the memory of the block before.
 #[test]
 fn free_waits_for_named_streams() {
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)))
@@ -122,7 +122,7 @@ fn batch_comes_whole_or_empty() {
     assert_eq!(batch([1000, 0, 5 << 20, 7], &mut addresses), Status::Ok);
     assert_eq!(addresses.map(|address| address.is_null()), [false, true, false, false]);
     assert_eq!(client.statistics().live, 1000 + (5 << 20) + 7);
-    // A foreign address does not keep the others.
+    // An unknown address in the batch does not prevent the other frees.
     let given = [addresses[0], ptr::without_provenance_mut(512), addresses[2], addresses[3]];
     let free = || call!(gpuheap_free_batch(client.0, 4, given.as_ptr()));
     assert_eq!(free(), Status::UnknownAddress);

@@ -1,4 +1,4 @@
-//! Findings of the emulator's checks about single blocks that C holds.
+//! Tests that the emulator's checks find bugs of C programs in their use of single blocks.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{FindingKind, Schedule};
@@ -9,7 +9,7 @@ use crate::support::emulated;
 
 const BYTES: u64 = 1000;
 
-/// Returns the kinds of findings in a C program.
+/// Returns the kinds of the findings that the checks report for a C program.
 fn found(pool: PoolKind, program: impl Fn(&Program<'_>)) -> Vec<FindingKind> {
     let mut kinds = Vec::new();
     for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(3)] {
@@ -52,7 +52,8 @@ impl Program<'_> {
 
 #[test]
 fn planted_bugs_are_found() {
-    // With any other pool, a block is the driver's own allocation, and a write beyond it fails.
+    // With other pools, a block is a whole allocation of the driver, and a write beyond its end
+    // fails.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let clean = found(pool, |program| {
             let memory = program.allocate();

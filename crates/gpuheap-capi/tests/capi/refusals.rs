@@ -1,4 +1,4 @@
-//! Requests that cannot be met: each returns a status and a text, and changes nothing.
+//! Tests of requests that are refused: each returns a status and a text, and changes nothing.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -120,7 +120,7 @@ fn closed_heap_is_refused() {
     let memory = client.allocate(1000, CUstream::NULL).unwrap();
     let heap = client.0;
     assert_eq!(call!(gpuheap_close(heap)), Status::Ok);
-    // Another heap may get the memory of the closed one.
+    // Another heap may get the memory of the closed heap.
     let another = Client::new(&device, PoolKind::Split);
     for (name, status) in call!(call_each(heap, memory.address)) {
         assert_eq!(status, Status::Gone, "{name}");
@@ -185,7 +185,8 @@ fn missing_device_is_unavailable() {
     let mut heap = ptr::null_mut();
     let status = call!(gpuheap_open(c"cuda:4711".as_ptr(), ptr::null(), &mut heap));
     assert!(heap.is_null());
-    // Without a driver the machine lacks the device. With a driver, the device's number is unknown.
+    // If the machine has no driver, the device is unavailable. If it has one, the device's number
+    // is unknown.
     assert!(matches!(status, Status::Unavailable | Status::Driver | Status::Refused), "{status:?}");
     assert!(last_error().starts_with("gpuheap_open: "), "{}", last_error());
     if !std::path::Path::new("/dev/nvidiactl").exists() {
@@ -236,12 +237,12 @@ fn stream_of_another_context_is_refused() {
     client.assert_all_returned("streams");
 }
 
-/// Makes a stream of a context that the program made itself. Both stay to the end, because the test
-/// cannot destroy them.
+/// Makes a stream in a context that the program made itself. The stream and the context are never
+/// destroyed.
 fn stream_of_another_context(device: &Device) -> CUstream {
     let (mut context, mut popped) = (CUcontext::NULL, CUcontext::NULL);
     let driver = device.driver();
-    // SAFETY: the pointers are valid; the context is popped again.
+    // SAFETY: the pointers are valid, and the context is popped again.
     unsafe {
         check("create", driver.cuCtxCreate_v2(&mut context, 0, device.ordinal())).unwrap();
         let mut stream = CUstream::NULL;

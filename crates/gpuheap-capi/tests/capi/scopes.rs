@@ -1,4 +1,4 @@
-//! Scopes of threads.
+//! Tests of scopes.
 
 use std::ptr;
 
@@ -38,7 +38,8 @@ fn scope_end_frees_its_memory() {
     assert_eq!(client.free(freed), Status::Ok);
     assert_eq!(call!(gpuheap_keep(client.0, kept.address)), Status::Ok);
     assert_eq!(call!(gpuheap_keep(client.0, before.address)), Status::Ok, "of no scope");
-    // An address that is used again belongs to the new allocation.
+    // The new allocation gets an address that was freed inside the scope. The address now belongs
+    // to the new allocation.
     let again = client.allocate(100, CUstream::NULL).unwrap();
     assert_eq!(again.address, freed.address);
     let report = scope.close();
@@ -98,8 +99,8 @@ fn scope_of_another_thread_is_refused() {
     client.assert_all_returned("a scope of another thread");
 }
 
-/// Under the checks: another thread frees memory that the scope is about to free, and allocates
-/// again.
+/// While a scope ends, another thread frees memory that the scope is about to free, and allocates
+/// again. The emulator's checks must find nothing.
 #[test]
 fn scope_ends_amid_remote_frees() {
     let device = device(Schedule::Immediate);

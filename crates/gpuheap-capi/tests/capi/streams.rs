@@ -1,4 +1,4 @@
-//! Streams that the program makes and ends itself.
+//! Tests of streams that the program makes and destroys itself.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, PoolKind};
@@ -22,7 +22,7 @@ fn ended_streams_memory_is_reused_safely() {
             let stream = make_stream(&device);
             let memory = client.allocate(40 << 20, stream).unwrap();
             memory.fill(&device, round, stream);
-            // In half of the rounds the block outlives its stream.
+            // In every second round, the block outlives its stream.
             let outlives = round % 2 == 0;
             if !outlives {
                 assert_eq!(client.free(memory), Status::Ok);
@@ -41,7 +41,8 @@ fn ended_streams_memory_is_reused_safely() {
     }
 }
 
-/// The header's guarantee for captures: the calls are no part of the graph and do not break it.
+/// Tests the header's guarantee for captures: the calls are not part of the graph and do not break
+/// the capture.
 #[test]
 fn capturing_stream_allocates_and_frees() {
     let pools = PoolKind::ALL.into_iter();
@@ -76,8 +77,8 @@ fn capturing_stream_allocates_and_frees() {
             for stream in [stream, unknown] {
                 let mut graph = CUgraph::NULL;
                 let ended = device.with_current(|driver| {
-                    // SAFETY: the stream is alive, the pointer is valid, and the graph is this
-                    // test's own.
+                    // SAFETY: the stream is alive, the pointer is valid, and the graph belongs to
+                    // this test.
                     unsafe {
                         check("cuStreamEndCapture", driver.cuStreamEndCapture(stream, &mut graph))?;
                         check("cuGraphDestroy", driver.cuGraphDestroy(graph))
@@ -116,7 +117,7 @@ fn memory_crosses_streams_in_order() {
     }
 }
 
-/// After the announcement the heap does not touch the stream. On the emulator, a call with a stale
+/// After the announcement, the heap does not use the stream. On the emulator, a call with a stale
 /// handle fails and is a finding.
 #[test]
 fn heap_works_after_streams_ended() {
@@ -133,7 +134,8 @@ fn heap_works_after_streams_ended() {
                 kept.push(client.allocate(bytes, stream).unwrap());
             }
             assert_eq!(client.stream_ended(stream), Status::Ok);
-            // A second announcement is fine while the handle does not mean a new stream.
+            // A second announcement is allowed as long as the handle does not belong to a new
+            // stream.
             assert_eq!(client.stream_ended(stream), Status::Ok);
             destroy_stream(&device, stream);
             if round % 4 == 3 {
@@ -163,7 +165,7 @@ fn unknown_stream_end_changes_nothing() {
     client.assert_all_returned("no matter");
 }
 
-/// The emulator's device is so small that each thread reuses the memory of the one before.
+/// The emulator's device is so small that each thread reuses the memory of the thread before.
 #[test]
 fn per_thread_stream_differs_by_thread() {
     let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
@@ -175,7 +177,8 @@ fn per_thread_stream_differs_by_thread() {
         };
         let own = CUstream::PER_THREAD;
         if pool == PoolKind::Driver {
-            // Refused, because the driver may hang over it once the thread has ended.
+            // The pool "driver" refuses this stream, because the driver may hang after the thread
+            // has ended.
             assert_eq!(client.allocate(1 << 20, own).unwrap_err(), Status::Refused);
             continue;
         }
@@ -188,7 +191,7 @@ fn per_thread_stream_differs_by_thread() {
                 });
                 allocating.join().unwrap()
             });
-            // Another thread's stream. It does not wait for the one above.
+            // This is another thread's own stream. It does not wait for the first thread's stream.
             let other = client.allocate(1 << 20, own).unwrap();
             other.fill(&device, round, own);
             assert_eq!((client.free(memory), client.free(other)), (Status::Ok, Status::Ok));
@@ -197,7 +200,7 @@ fn per_thread_stream_differs_by_thread() {
     }
 }
 
-/// Memory of a stream that ended unannounced goes to other streams. The emulator's device is so
+/// Other streams get the memory of a stream that ended unannounced. The emulator's device is so
 /// small that they must reuse that memory.
 #[test]
 fn unannounced_streams_may_end() {
@@ -219,7 +222,7 @@ fn unannounced_streams_may_end() {
             client.statistics();
             let memory = client.allocate(40 << 20, other).unwrap();
             memory.fill(&device, round, other);
-            // Frees a block of a stream that ended, in the order of a stream that is alive.
+            // Frees a block whose stream has ended, in the order of a live stream.
             assert_eq!(client.free_on(outlives, kept), Status::Ok);
             match round % 3 {
                 0 => assert_eq!(client.free(memory), Status::Ok),
@@ -229,7 +232,7 @@ fn unannounced_streams_may_end() {
                 }
                 _ => {
                     assert_eq!(client.free(memory), Status::Ok);
-                    // An announcement is allowed all the same, even after the end.
+                    // An announcement is still allowed, even after the end of the stream.
                     destroy_stream(&device, other);
                     assert_eq!(client.stream_ended(other), Status::Ok);
                     continue;
@@ -242,7 +245,7 @@ fn unannounced_streams_may_end() {
     }
 }
 
-/// Every handle means a different stream later, and yet another one in a different heap.
+/// Each handle belongs to a different stream later, and to a third stream in another heap.
 #[test]
 fn thread_uses_many_heaps_and_streams() {
     let devices = [emulated(1 << 30, Schedule::Seeded(3)), emulated(1 << 30, Schedule::Seeded(4))];
@@ -251,7 +254,7 @@ fn thread_uses_many_heaps_and_streams() {
         .map(|device| [PoolKind::Split, PoolKind::Binned].map(|pool| Client::new(device, pool)))
         .map(Vec::from)
         .collect();
-    // Emulators of several devices give out equal handles.
+    // The emulators of different devices give out equal handles.
     let streams: Vec<[CUstream; 20]> =
         devices.iter().map(|device| [(); 20].map(|()| make_stream(device))).collect();
     assert_eq!(streams[0], streams[1]);
@@ -274,7 +277,7 @@ fn thread_uses_many_heaps_and_streams() {
     heaps.into_iter().flatten().for_each(|client| client.assert_all_returned("many"));
 }
 
-/// A Rust program that shares the heap may retire all its streams while C still uses them.
+/// A Rust program that shares the heap may retire all streams of the heap while C still uses them.
 #[test]
 fn retired_stream_is_queried_once() {
     for unannounced in [false, true] {
@@ -296,7 +299,8 @@ fn retired_stream_is_queried_once() {
     }
 }
 
-/// Reason for the announcement: without it the heap queries a stream that no longer exists.
+/// Shows why streams are announced: without the announcement, the heap queries a stream that no
+/// longer exists.
 #[test]
 fn unannounced_stream_end_is_found() {
     let device = emulated(1 << 30, Schedule::OnDemand);

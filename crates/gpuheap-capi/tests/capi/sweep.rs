@@ -1,5 +1,5 @@
-//! Fails every driver call of a program of all of the interface in turn. Each time every C call
-//! returns a success, or a status with a text, and nothing is lost.
+//! Makes each driver call of a program that uses the whole interface fail in turn. In each run,
+//! every C call returns success or a status with a text, and no memory is lost.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -13,10 +13,10 @@ use crate::client::{Client, Status, destroy_stream, handle, last_error, make_str
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::emulated;
 
-/// Bytes of the block that two streams use.
+/// Size of the block that two streams use, in bytes.
 const ON_TWO_STREAMS: u64 = 30 << 20;
 
-/// Statuses of the calls of a run.
+/// Statuses of the calls in one run.
 struct Calls {
     what: String,
     failed: bool,
@@ -34,7 +34,7 @@ impl Calls {
     }
 }
 
-/// Calls the functions that allocate, free and report, each of them once or twice.
+/// Calls each function that allocates, frees or reports, once or twice.
 fn program(client: &Client, home: CUstream, other: CUstream, calls: &mut Calls) {
     let heap = client.0;
     let home = handle(home);
@@ -67,7 +67,7 @@ fn program(client: &Client, home: CUstream, other: CUstream, calls: &mut Calls) 
         calls.note(call!(gpuheap_free(heap, inside)));
     }
     calls.note(call!(gpuheap_free_batch(heap, 3, addresses.as_ptr())));
-    // The scope is closed, whatever fails.
+    // The scope is closed even if a driver call fails.
     calls.note(call!(gpuheap_close_scope(scope, ptr::null_mut())));
     calls.note(call!(gpuheap_set_limits(heap, 64 << 20, 90 << 20, ptr::null_mut())));
     account(client, calls);
@@ -107,8 +107,8 @@ fn account(client: &Client, calls: &mut Calls) {
     }
 }
 
-/// Runs the program with its `nth` driver call failing. Returns whether a C call failed, and
-/// whether the program made that many driver calls.
+/// Runs the program with driver call number `nth` failing. Returns whether a C call failed, and
+/// whether the program made `nth` driver calls.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(2));
     let emulator = device.emulator().unwrap().clone();
@@ -123,7 +123,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
         assert_eq!(client.stream_ended(stream), Status::Ok, "{what}: {}", last_error());
         destroy_stream(&device, stream);
     }
-    // A free whose streams could not be ordered keeps its memory for good: nothing may reuse it.
+    // If a free could not order its streams, its memory is never reused.
     let now = client.statistics();
     if !failed {
         assert_eq!((now.live, now.live_allocations), (0, 0), "{what}: {now:?}");
@@ -150,7 +150,7 @@ fn any_failed_call_gives_status() {
     }
 }
 
-/// Resets a device with its `nth` driver call failing. The heap is closed all the same.
+/// Resets a device with driver call number `nth` failing. The heap is closed anyway.
 fn run_reset(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();

@@ -1,4 +1,4 @@
-//! Many threads over one heap, and frees of other threads' allocations.
+//! Tests of many threads that use one heap and free each other's allocations.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
@@ -56,8 +56,8 @@ fn threads_free_each_others_memory() {
     }
 }
 
-/// Streams come and go on every thread while other threads use theirs. All along, addresses that
-/// the heap does not own are tried.
+/// Every thread makes and ends streams while other threads use theirs. The threads also try to free
+/// addresses that the heap does not own.
 #[test]
 fn threads_end_shared_streams() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::None] {
@@ -96,13 +96,13 @@ fn threads_end_shared_streams() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // The streams and the threads of these blocks have ended.
+        // The streams and threads that allocated these blocks have ended.
         left.iter().flatten().for_each(|memory| assert_eq!(client.free(*memory), Status::Ok));
         client.assert_all_returned(pool.name());
     }
 }
 
-/// If many threads free one address at once, exactly one free succeeds.
+/// Many threads free one address at once. Exactly one free succeeds.
 #[test]
 fn one_of_many_frees() {
     let device = device(Schedule::Immediate);

@@ -1,5 +1,6 @@
-// Nanoseconds of an allocation and its free: the CUDA runtime's, and a heap's through C and through
-// C++. tests/cuda/run compiles it. benches/pairs.rs measures Rust. GPUHEAP_DEVICE names the device.
+// Measures the nanoseconds of an allocation and its free: in the CUDA runtime, and in a heap
+// through C and through C++. tests/cuda/run compiles this program. benches/pairs.rs measures Rust.
+// GPUHEAP_DEVICE names the device.
 #include <gpuheap.hpp>
 
 #include <chrono>
@@ -33,7 +34,7 @@ static void check(bool is_good, const char *what) {
   std::exit(1);
 }
 
-// The best of some rounds: other load on the machine only makes a round slower.
+// Prints the best of several rounds, because other load on the machine only makes a round slower.
 template <class Pair>
 static void show(const char *name, std::size_t bytes, Pair pair) {
   double best = 1e18;
@@ -44,7 +45,7 @@ static void show(const char *name, std::size_t bytes, Pair pair) {
     for (int at = 0; at < pairs; at++) pair();
     double each = (now() - since) / pairs;
     if (each < best) best = each;
-    // As many as take about 20 ms.
+    // A round makes as many pairs as take about 20 ms.
     pairs = static_cast<int>(2e7 / best) + 1;
   }
   std::printf("%-28s %10zu bytes %12.1f ns\n", name, bytes, best);

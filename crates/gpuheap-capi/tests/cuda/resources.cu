@@ -1,5 +1,5 @@
-// Thrust and CCCL over a heap, on a GPU; tests/cuda/run compiles it. Each line printed is an
-// assertion.
+// Uses Thrust and CCCL with a heap, on a GPU. tests/cuda/run compiles this program. Each line
+// printed is an assertion.
 #define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
 #include <gpuheap.hpp>
 
