@@ -624,7 +624,7 @@ mod tests {
         drop(gone);
         // SAFETY: this test alone uses the device, and holds its context only.
         let fresh = unsafe { device.reset() }?;
-        // SAFETY: the device was opened by the reset before, and has no objects.
+        // SAFETY: the reset above opened the device, and nothing was made on it since.
         let _again = unsafe { fresh.reset() }?;
         let seen = notes.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
         assert_eq!(seen, [Ok(())]);

@@ -15,7 +15,7 @@ pub(crate) struct Granules(Mutex<GranuleCounts>);
 struct GranuleCounts {
     /// Number of heaps in each granule, keyed by the granule's number.
     heaps: FxHashMap<u64, u64>,
-    /// Number of counts of granules by second and further heaps.
+    /// Number of times that a heap counts a granule that another heap counts already.
     again: u64,
 }
 

@@ -304,7 +304,7 @@ impl OutOfMemory {
     fn remedy_of_refusal(&self) -> String {
         const UNKNOWN: &str = "the largest request that would succeed is not known";
         match self.kind {
-            // Seen: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a host of 63 GiB.
+            // Measured: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a host of 63 GiB.
             _ if self.is_on_host() && self.on_wsl2 => "WSL2 lets a process pin 0.5 to 1 GiB, \
                 however much the host has; pin a few buffers and use them again, or use pageable \
                 memory"

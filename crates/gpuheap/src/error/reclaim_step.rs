@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A reclaim step. The request is tried again after each.
+/// A reclaim step. The request is tried again after each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReclaimStep {

@@ -188,11 +188,11 @@ impl HeapBuilder {
     /// slack packs memory tighter; more saves time if a program does not repeat itself.
     /// `benches/peers/RESULTS.md` has the curve.
     ///
-    /// The default is 0.04, or 1/72 of the device's memory or of a limit below it, if that is more.
-    /// Once three quarters of that memory are in use, the 1/72 shrinks. It reaches zero when all of
-    /// that memory is in use. Before that, the pool also takes memory in larger pieces than a
-    /// request needs. The default grows up to 0.35 for a program that makes the pool map again and
-    /// again.
+    /// The default is the larger of two amounts: 0.04 of the peak, and 1/72 of the device's memory
+    /// or of a lower limit. Once three quarters of the device's memory or of that limit are in use,
+    /// the second amount shrinks. It reaches zero when all is in use. Before that, the pool also
+    /// takes memory in larger pieces than a request needs. The default grows up to 0.35 for a
+    /// program that makes the pool map again and again.
     ///
     /// A slack set here is fixed and has no part that follows from the device. With 0, the pool
     /// always packs. A negative value and NaN count as 0, and values above 10 as 10.

@@ -39,8 +39,8 @@ pub enum Fit {
     /// The driver reports enough memory as free, but may refuse it. The forecast is `Perhaps` in
     /// these cases:
     ///
-    /// * On WSL2, Windows lends memory that it may not have. The request would leave free less than
-    ///   a fifth of the most memory that the heap could have.
+    /// * On WSL2, Windows lends memory that it may not have. After the request, less than a fifth
+    ///   of the most memory that the heap could have would be free.
     /// * The driver refused an earlier request that would have left at least as much free memory as
     ///   this request, and has not granted such a request since.
     /// * The request needs more memory, and the driver does not report how much is free.

@@ -18,7 +18,7 @@ use crate::thread_cache::ThreadCache;
 use crate::track::TrackId;
 
 impl HeapInner {
-    /// Frees a lease in the order of `stream`, or else of its own stream.
+    /// Frees a lease in the order of `stream`, or of the lease's own stream if `stream` is `None`.
     #[inline(never)]
     pub(crate) fn free(
         self: &Arc<HeapInner>,
@@ -107,8 +107,9 @@ impl HeapInner {
 }
 
 impl Store {
-    /// Frees a lease in the order of `stream`, or else of its own stream. If `zeroed`, it is filled
-    /// with zeros before reuse. `cache` is this thread's cache for that stream.
+    /// Frees a lease in the order of `stream`, or of the lease's own stream if `stream` is `None`.
+    /// If `zeroed`, the memory is filled with zeros before reuse. `cache` is this thread's cache
+    /// for that stream.
     pub(crate) fn free(
         &self,
         lease: Lease,

@@ -224,7 +224,7 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        // In a forked child, another thread of the parent may have held the lock.
+        // Skipped in a forked child: another thread of the parent may have held the lock.
         if !self.heap.is_forked() {
             self.heap.store(self.kind).lock().watched.retain(|one| one.number != self.number);
         }

@@ -420,7 +420,7 @@ impl Heap {
         Ok(self.inner().allocate(kind, bytes, stream, zeroed, at)?.0)
     }
 
-    /// Frees a lease in the order of `stream`, or else of its own stream.
+    /// Frees a lease in the order of `stream`, or of the lease's own stream if `stream` is `None`.
     pub(crate) fn free(
         &self,
         kind: MemoryKind,

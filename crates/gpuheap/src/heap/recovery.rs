@@ -484,7 +484,7 @@ impl Figures {
         match *shortage {
             Shortage::Limit(needed) => {
                 let lack = self.lack(needed, 0);
-                // Other heaps gave memory back in between.
+                // If the limit is no longer exceeded, memory was given back in between.
                 Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
             }
             Shortage::Device(needed) | Shortage::OutsidePool(needed) => {

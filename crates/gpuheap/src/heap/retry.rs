@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::recovery::{Attempt, Missing};
 
-/// An error that may mean that memory ran out, for [`Heap::retry`].
+/// An error that may mean that memory ran out. [`Heap::retry`] repeats calls that return such an
+/// error.
 ///
 /// Wrap an error type of another crate in a type of your own:
 ///

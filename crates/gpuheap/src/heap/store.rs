@@ -55,7 +55,7 @@ pub(crate) struct StoreState {
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
-    /// Number of blocks that could not be freed. They stay live forever.
+    /// Number of blocks that could not be freed. Such blocks count as live forever.
     pub(crate) lost: u64,
     /// `true` while other threads are paused.
     pub(super) is_alone: bool,
@@ -342,7 +342,7 @@ impl StoreState {
         let guard = || Some(stream.guard());
         let found =
             self.order.stream(stream.id(), stream.stored_handle(), guard, &mut *self.source);
-        // Closes the caches of streams whose end was noticed meanwhile.
+        // Closes the caches of streams whose end was noticed during the look-up.
         self.close_ended();
         found
     }
@@ -525,7 +525,8 @@ impl Drop for Store {
                 state.order.complete_all(&mut *state.source);
             }
         }
-        // A graph that uses the memory may be under capture, or be launched.
+        // Leaves the memory as it is if work may use it, or if a graph that uses it may be captured
+        // or launched.
         let is_in_use = waited.is_err_and(|error| !is_end_of_work(&error));
         if is_in_use || state.order.keeps_for_graph() {
             state.source.leave();

@@ -202,8 +202,8 @@ impl StoreState {
     }
 
     /// Pauses the other threads until [`resume_other_threads`](StoreState::resume_other_threads).
-    /// Flushes and stops their caches, through which they would free without a lock. Their next use
-    /// of the heap waits for the lock.
+    /// Flushes and stops their caches, because a free into a cache takes no lock. Their next use of
+    /// the heap waits for the lock.
     pub(crate) fn pause_other_threads(&mut self) {
         self.is_alone = true;
         self.flush_caches();
@@ -261,7 +261,7 @@ pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn Cac
         if is_reset {
             caches.iter().for_each(|cache| cache.mark_spent());
         }
-        // Waits for threads that are returning a block or their cache.
+        // `leave_heap` waits for threads that are returning a block or their cache.
         heaps.extend(caches.iter().filter_map(|cache| cache.leave_heap()));
         caches.into_iter().for_each(free);
     }

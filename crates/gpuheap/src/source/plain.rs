@@ -199,7 +199,8 @@ impl PlainSource {
         self.large + self.shared_granules.len() as u64 * GRANULE
     }
 
-    /// Returns the granules that this heap would leave if `segments` were freed.
+    /// Returns the granules in which this heap would have no small segment left if `segments` were
+    /// freed.
     fn emptied(&self, segments: &[Segment]) -> impl Iterator<Item = u64> {
         let mut left: FxHashMap<u64, u32> = FxHashMap::default();
         for &segment in segments {

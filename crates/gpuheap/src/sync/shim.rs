@@ -1,4 +1,4 @@
-//! Atomics of the standard library or of loom. loom runs a test in all orders.
+//! Atomics of the standard library, or of loom for tests that explore all interleavings of threads.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::Mutex;

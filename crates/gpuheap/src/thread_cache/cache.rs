@@ -71,7 +71,7 @@ pub(crate) struct ThreadCache {
     pub(super) heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
 
-/// Interface of a cache to its heap.
+/// Interface through which a cache calls its heap.
 pub(crate) trait CacheOwner: Any + Send + Sync {
     /// Closes and flushes a cache of this thread, and abandons it to the heap's other threads.
     /// Returns `false` if the heap does not have the cache.

@@ -40,7 +40,7 @@ pub(crate) struct KeptBlock {
     pub(crate) before: u64,
 }
 
-/// Moment of a block that is not known to be freed before any moment.
+/// Value of [`KeptBlock::before`] if the block is not known to be freed before any moment.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Mark on a block, in the low bits of its address: addresses are multiples of 256. A marked block

@@ -1,4 +1,4 @@
-//! The change between two moments.
+//! Change of the outstanding allocations between two moments.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -102,7 +102,7 @@ pub struct Diff {
     pub elapsed: Duration,
     /// Growth of the number of outstanding allocations.
     pub allocations: i64,
-    /// Growth of their bytes, as requested.
+    /// Growth of the bytes of outstanding allocations, as requested.
     pub bytes: i64,
     /// The sites that changed, the largest growth first and the largest decrease last.
     pub changes: Vec<Change>,
@@ -119,7 +119,7 @@ pub struct Change {
     pub kind: MemoryKind,
     /// Growth of the number of outstanding allocations.
     pub allocations: i64,
-    /// Growth of their bytes, as requested.
+    /// Growth of the bytes of outstanding allocations, as requested.
     pub bytes: i64,
     /// Stack that led to the line.
     pub stack: CallStack,

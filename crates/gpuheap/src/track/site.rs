@@ -38,7 +38,7 @@ impl SiteKey {
         SiteKey { words, len: 2 + frames }
     }
 
-    /// Makes a key that no stack has.
+    /// Makes a key that differs from the keys of all stacks.
     #[cfg(test)]
     pub(super) fn from_number(number: usize) -> SiteKey {
         let mut words = [0; 2 + stack::DEPTH];

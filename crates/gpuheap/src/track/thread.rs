@@ -104,7 +104,8 @@ impl Threads {
         }
     }
 
-    /// Counts an allocation of the thread in that place.
+    /// Counts an allocation of the thread with the index `place`, and returns the index. If `place`
+    /// is `None`, adds a thread without a name.
     pub(super) fn allocated(&mut self, place: Option<u32>) -> u32 {
         let index = place.unwrap_or_else(|| self.enter(None));
         self.all[index as usize].holds += 1;
@@ -130,7 +131,7 @@ impl Threads {
         }
     }
 
-    /// Returns the thread's share, with these allocations and bytes.
+    /// Returns the entry of a report for a thread that made these allocations.
     pub(super) fn share(&self, index: u32, allocations: u64, bytes: u64) -> ThreadShare {
         let place = &self.all[index as usize];
         let thread = place.thread.as_deref();

@@ -1,4 +1,4 @@
-//! How much is recorded of each outstanding allocation.
+//! Levels of detail that are recorded for each outstanding allocation.
 
 use std::fmt;
 
