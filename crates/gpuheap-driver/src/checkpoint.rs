@@ -43,7 +43,7 @@ pub fn lock(driver: &dyn Driver, pid: u32, limit: Duration) -> Result<(), Driver
     check(NAME, unsafe { driver.cuCheckpointProcessLock(pid, &mut arguments) })
 }
 
-/// Moves the device memory of a locked process to the host. Blocks until that is done.
+/// Moves the device memory of a locked process to the host. Blocks until the memory is moved.
 ///
 /// # Errors
 ///
@@ -55,13 +55,13 @@ pub fn checkpoint(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
     check(NAME, unsafe { driver.cuCheckpointProcessCheckpoint(pid, null_mut()) })
 }
 
-/// Moves the memory of a checkpointed process back to its device. Blocks until that is done. The
-/// process stays locked.
+/// Moves the memory of a checkpointed process back to the device. Blocks until the memory is moved.
+/// The process stays locked.
 ///
 /// # Errors
 ///
 /// The driver's error: the process is not checkpointed, or the device lacks memory. If memory is
-/// lacking, some drivers leave the process in a state that it cannot leave again.
+/// lacking, some drivers leave the process in a state that no call ends.
 pub fn restore(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
     const NAME: &str = "cuCheckpointProcessRestore";
     let pid = number(NAME, pid)?;

@@ -2,7 +2,7 @@
 
 /// Expands `$callback!` with every function of the driver API that gpuheap knows.
 ///
-/// One row is one variant of a function's ABI:
+/// Each row describes one variant of a function's ABI:
 ///
 /// ```text
 /// base [since symbol, since per_thread_symbol] (arguments);
@@ -105,15 +105,15 @@ macro_rules! cuda_functions {
         cuDevicePrimaryCtxSetFlags [11000 cuDevicePrimaryCtxSetFlags_v2] (device: CUdevice, flags: c_uint);
         /// Returns whether the primary context exists, and its flags.
         cuDevicePrimaryCtxGetState [7000 cuDevicePrimaryCtxGetState] (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
-        /// Creates a context and makes it current.
+        /// Creates a context and makes the context current.
         cuCtxCreate [3020 cuCtxCreate_v2] (context: *mut CUcontext, flags: c_uint, device: CUdevice);
         /// Creates a context with execution affinity.
         cuCtxCreate [11040 cuCtxCreate_v3] (context: *mut CUcontext, affinity: *mut c_void, count: c_int, flags: c_uint, device: CUdevice);
         /// Creates a context with a structure of parameters that may be null.
         cuCtxCreate [12050 cuCtxCreate_v4] (context: *mut CUcontext, parameters: *mut c_void, flags: c_uint, device: CUdevice);
-        /// Destroys a context and everything in it.
+        /// Destroys a context and all objects in the context.
         cuCtxDestroy [4000 cuCtxDestroy_v2] (context: CUcontext);
-        /// Adds a reference to the current context and returns it.
+        /// Adds a reference to the current context and returns the context.
         cuCtxAttach [2000 cuCtxAttach] (context: *mut CUcontext, flags: c_uint);
         /// Removes a reference to the current context. Removing the last reference destroys the
         /// context.
@@ -205,8 +205,8 @@ macro_rules! cuda_functions {
         cuOccupancyMaxActiveBlocksPerMultiprocessor [6050 cuOccupancyMaxActiveBlocksPerMultiprocessor] (count: *mut c_int, function: CUfunction, block_threads: c_int, shared_bytes: usize);
         /// Returns how many blocks of a kernel can run on a multiprocessor at once. Takes flags.
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags [7000 cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] (count: *mut c_int, function: CUfunction, block_threads: c_int, shared_bytes: usize, flags: c_uint);
-        /// Returns the block size with the highest occupancy, and the smallest grid that reaches
-        /// it.
+        /// Returns the block size with the highest occupancy, and the smallest grid with that
+        /// occupancy.
         cuOccupancyMaxPotentialBlockSize [6050 cuOccupancyMaxPotentialBlockSize] (blocks: *mut c_int, block_threads: *mut c_int, function: CUfunction, shared_bytes_of: CUoccupancyB2DSize, shared_bytes: usize, limit: c_int);
         /// Returns the dynamic shared memory that each block can have if `blocks` blocks run on a
         /// multiprocessor at once.
@@ -231,7 +231,7 @@ macro_rules! cuda_functions {
         cuMemGetInfo [3020 cuMemGetInfo_v2] (free: *mut usize, total: *mut usize);
         /// Allocates device memory.
         cuMemAlloc [3020 cuMemAlloc_v2] (pointer: *mut CUdeviceptr, bytes: usize);
-        /// Allocates device memory in rows, each aligned.
+        /// Allocates device memory in rows. The start of each row is aligned.
         cuMemAllocPitch [3020 cuMemAllocPitch_v2] (pointer: *mut CUdeviceptr, pitch: *mut usize, width_bytes: usize, height: usize, element_bytes: c_uint);
         /// Frees device or managed memory. Waits for the device.
         cuMemFree [3020 cuMemFree_v2] (pointer: CUdeviceptr);

@@ -24,8 +24,8 @@ pub struct Emulation {
     pub stand_ins: Option<PathBuf>,
 }
 
-/// Runs the program with the emulated driver and NVML in place of NVIDIA's, and waits for its end.
-/// Passes signals that this process gets to the program.
+/// Runs the program with the emulated driver and NVML in place of NVIDIA's, and waits until the
+/// program ends. Passes signals that this process gets to the program.
 ///
 /// # Errors
 ///

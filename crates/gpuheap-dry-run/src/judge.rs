@@ -81,8 +81,8 @@ pub(crate) fn judge(
         if let (Outcome::NoVerdict(_) | Outcome::FitsAsFarAsKnown, Some(needs)) =
             (outcome::from_run(run).outcome, &mut verdict.needs)
         {
-            // The program may need more than its trace shows: it failed early, or results decide
-            // sizes.
+            // The program may need more memory than the trace shows: it failed early, or results
+            // decide sizes.
             needs.cards.clear();
         }
         if let Some(needs) = &mut verdict.needs {
@@ -140,8 +140,8 @@ fn count_unknown(run: &Run) -> Unknown {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
             unknown.launches += driver.launches_dropped;
-            // Does not count PyTorch's own reads: for each error, it reads the free memory for the
-            // text.
+            // Does not count PyTorch's own reads: for the text of each error, PyTorch reads the
+            // free memory.
             let failed = process.torch.as_ref().map_or(0, |torch| torch.failed);
             unknown.asked_for_free_memory += driver.asked_for_free_memory.saturating_sub(failed);
         }

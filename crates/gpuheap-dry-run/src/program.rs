@@ -17,8 +17,8 @@ use crate::stand_ins::StandIns;
 use crate::verdict::Ended;
 use crate::{Error, Options, Progress, environment};
 
-/// Time after the time limit in which a program with optimiser steps may end its step. A program
-/// without steps gets SIGTERM at the time limit.
+/// Extra time after the time limit in which a program with optimiser steps may complete its current
+/// step. A program without steps gets SIGTERM at the time limit.
 const STEP: Duration = Duration::from_secs(5);
 /// Time from SIGTERM to SIGKILL, in which the program writes its reports. Writing a recording of
 /// 400,000 events takes 5 s on a busy machine.
@@ -55,7 +55,7 @@ pub(crate) struct Run {
 /// sets no variable.
 pub(crate) type Value<'v> = Option<(&'v str, u64)>;
 
-/// Runs the program once, and waits for its end.
+/// Runs the program once, and waits until it ends.
 pub(crate) fn run(
     options: &Options,
     stand_ins: &StandIns,

@@ -54,7 +54,7 @@ pub struct CardResult {
     pub outcome: Outcome,
     /// `true` if the outcome is computed by a replay of another card's trace.
     pub is_replayed: bool,
-    /// End of the program; `None` if it was not run.
+    /// Way in which the program ended; `None` if it was not run.
     pub ended: Option<Ended>,
     /// Processes that used a device.
     pub processes: Vec<ProcessResult>,
@@ -64,7 +64,7 @@ pub struct CardResult {
     pub errors: String,
 }
 
-/// End of a program.
+/// Way in which a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {

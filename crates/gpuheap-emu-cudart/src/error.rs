@@ -21,7 +21,7 @@ pub(crate) const INVALID_CONFIGURATION: CUresult = CUresult(9);
 pub(crate) const INVALID_PITCH: CUresult = CUresult(12);
 /// No variable of the device is registered at the address.
 pub(crate) const INVALID_SYMBOL: CUresult = CUresult(13);
-/// No driver was found, or it is too old.
+/// No driver was found, or the driver is too old.
 pub(crate) const INSUFFICIENT_DRIVER: CUresult = CUresult(35);
 /// The kernel was launched without a configuration.
 pub(crate) const MISSING_CONFIGURATION: CUresult = CUresult(52);

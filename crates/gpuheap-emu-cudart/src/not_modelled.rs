@@ -38,8 +38,8 @@ macro_rules! refusals_of_driver {
         /// Returns the address of the refusing function named `name`; `None` if no such function
         /// exists.
         ///
-        /// PyTorch looks up the driver's functions of green contexts, and calls them without a
-        /// check that they were found.
+        /// PyTorch looks up the driver's functions for green contexts, and calls them without
+        /// checking that the lookup succeeded.
         pub(crate) fn refusing(name: &str) -> Option<*mut c_void> {
             $(
                 #[allow(non_snake_case, reason = "named as in C")]

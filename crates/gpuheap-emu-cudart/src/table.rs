@@ -16,7 +16,7 @@ macro_rules! runtime_functions {
 
         /// Returns the version of the runtime.
         cudaRuntimeGetVersion [,] (version: Out<c_int>);
-        /// Returns the version of CUDA that the driver supports; 0 if there is no driver.
+        /// Returns the version of CUDA that the driver supports; 0 if no driver is found.
         cudaDriverGetVersion [,] (version: Out<c_int>);
         /// Starts the collection of a profiler's data.
         cudaProfilerStart [cuProfilerStart,] ();
@@ -205,7 +205,7 @@ macro_rules! runtime_functions {
         cudaStreamCreateWithFlags [cuStreamCreate,] (stream: Out<CUstream>, flags: c_uint);
         /// Creates a stream with a priority.
         cudaStreamCreateWithPriority [cuStreamCreateWithPriority,] (stream: Out<CUstream>, flags: c_uint, priority: c_int);
-        /// Destroys a stream once its work is done.
+        /// Destroys a stream once the stream's work is done.
         cudaStreamDestroy [cuStreamDestroy_v2,] (stream: CUstream);
         /// Waits for a stream's work.
         cudaStreamSynchronize [cuStreamSynchronize, cudaStreamSynchronize_ptsz] (stream: CUstream);

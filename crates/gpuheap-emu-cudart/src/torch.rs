@@ -43,8 +43,8 @@ struct Tensor(*const c_void);
 /// Functions that describe a tensor: three C++ functions of PyTorch, and C functions that PyTorch
 /// has for compiled models.
 struct Torch {
-    /// Returns `true` for an instance of a tensor subclass in Python. Another tensor has its
-    /// memory.
+    /// Returns `true` for an instance of a tensor subclass in Python. Its memory belongs to another
+    /// tensor.
     has_dispatch: unsafe extern "C-unwind" fn(&Tensor) -> bool,
     /// Returns `true` for the wrapper of a tensor that is being traced.
     is_functional: unsafe extern "C-unwind" fn(&Tensor) -> bool,
@@ -64,7 +64,8 @@ type Get<T> = unsafe extern "C-unwind" fn(&Tensor, &mut T) -> c_int;
 
 /// Reports a block of device memory to the emulated driver, and each block to PyTorch's profiler.
 // SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
-// libraries, so its function replaces PyTorch's, and calls that function at its end.
+// libraries, so this function replaces PyTorch's. It calls PyTorch's function last, with the same
+// arguments.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
 unsafe extern "C-unwind" fn report(
     block: *mut c_void,
@@ -97,7 +98,8 @@ unsafe extern "C-unwind" fn report(
 /// Calls PyTorch's `bump_version`, which counts a change of the tensor. If the tensor is on a
 /// device, reports the tensor's memory to the emulated driver.
 // SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
-// libraries, so its function replaces PyTorch's, and calls that function first.
+// libraries, so this function replaces PyTorch's. It calls PyTorch's function first, with the same
+// argument.
 #[unsafe(export_name = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE")]
 unsafe extern "C-unwind" fn bump_version(tensor: &Tensor) {
     static PYTORCHS: OnceLock<Option<BumpVersion>> = OnceLock::new();

@@ -94,8 +94,8 @@ export! {
     }
 
     /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`. They
-    /// are the bytes, the number of the variable that gets the result, the program's line (null for
-    /// a caller in C), and 1 if the request was granted, else 0.
+    /// are the bytes, the number of the variable that gets the result, the program's line, and 1 if
+    /// the request was granted, else 0. For a caller in C, the line is null.
     fn gpuheap_emulated_request(
         bytes: u64,
         place: u64,

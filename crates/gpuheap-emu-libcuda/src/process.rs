@@ -38,7 +38,7 @@ struct Process {
     log: bool,
     /// Folder for the report; `None` for no report.
     report: Option<PathBuf>,
-    /// Error in the environment variables. If there is one, `cuInit` fails, so the device is never
+    /// Error in the environment variables. With an error, `cuInit` fails, so the device is never
     /// used.
     refused: Option<SettingsError>,
 }

@@ -1,8 +1,8 @@
 //! Report of the process, written to a folder.
 //!
 //! `gpuheap dry-run` reads the report. It is written when the process ends. It is also written when
-//! a peak grows or a request is refused, so that a process that ends by a signal or by `_exit`
-//! leaves a report.
+//! a peak grows or a request is refused. So a process that ends by a signal or by `_exit` leaves a
+//! report too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

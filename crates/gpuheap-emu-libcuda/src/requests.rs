@@ -21,8 +21,8 @@ const KEPT: usize = 64;
 const DEPTH: usize = 48;
 /// Most lines of the program that are reported for one request.
 const LINES: usize = 3;
-/// Divisor: a smaller request replaces a refused one if its size is at least the refused size
-/// divided by this. Programs that try smaller sizes halve the size, or reduce it by a tenth.
+/// Divisor of a refused size: a smaller request replaces the refused one if the smaller size is at
+/// least the quotient. Programs that try smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
 /// Libraries of gpuheap, other than this one, that replace the vendor's libraries.
@@ -32,9 +32,9 @@ const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_librar
 const HEAPS: [&str; 2] = ["libgpuheap_capi.so", DROP_IN];
 const DROP_IN: &str = "libgpuheap_malloc.so";
 
-/// Size of a request that marks a deliberate failure. After its heap refused a request, the drop-in
-/// makes this request of the CUDA runtime, so that the runtime stores an error as the thread's last
-/// error.
+/// Size, in bytes, of a request that always fails. After the drop-in's heap has refused a request
+/// of the program, the drop-in makes this request to the CUDA runtime. The runtime then stores the
+/// failure as the thread's last error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
 /// Function name for requests that a heap reports with the program's line.
@@ -67,7 +67,7 @@ struct Refused {
     /// `true` once the thread has given the device other work: the program continued without the
     /// memory.
     is_over: bool,
-    /// `true` if a heap made this request to serve a request of the program, and reported the
+    /// `true` if a heap made this request to serve a request of the program. The heap reported the
     /// result of the program's request.
     is_inner: bool,
     caller: OnceLock<Caller>,
@@ -87,7 +87,7 @@ enum Then {
 
 /// Code of the program that called a function of CUDA, and that function.
 struct Caller {
-    /// Function of CUDA, as the program called it.
+    /// Name of the CUDA function that the program called.
     function: String,
     /// File name of the library or program that called the function.
     library: String,
@@ -187,7 +187,8 @@ pub(crate) fn take() -> bool {
     }
     let stack = Stack::here(&request, line);
     let thread = thread::current().id();
-    // Skips the deliberate failure: the heap has already reported the program's request.
+    // Skips the drop-in's request of this size: the heap has already reported the program's
+    // request.
     if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
         return false;
     }
@@ -229,7 +230,8 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         return;
     }
     if refused.len() == KEPT {
-        // Prefers to remove a refusal that a later request made up for: it is the least useful.
+        // Prefers to remove a refusal that a later request made up for: such a refusal is the least
+        // useful.
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
     }

@@ -196,8 +196,8 @@ pub(crate) fn cudaGetSymbolSize(bytes: Out<usize>, symbol: In<c_void>) -> Outcom
     bytes.write(found)
 }
 
-/// Returns the device address of the byte at `offset` in a variable. Checks that `bytes` from there
-/// are within the variable.
+/// Returns the device address of the byte at `offset` in a variable. Checks that `bytes` from that
+/// address are within the variable.
 fn within(symbol: In<c_void>, offset: usize, bytes: usize) -> Outcome<CUdeviceptr> {
     let driver = entered()?;
     let (address, size) = kernels::variable(driver, context::device(driver)?, symbol)?;

@@ -115,7 +115,7 @@ fn layout(device: c_int, is_12: bool) -> Outcome<Vec<u8>> {
         let (outcome, value) =
             Out::local(0, |value| call!(driver, cuDeviceGetAttribute(value, attribute, device)));
         match outcome {
-            // If the driver does not know an attribute, its value is 0.
+            // If the driver does not know an attribute, uses 0 as the attribute's value.
             Err(CUresult::ERROR_INVALID_VALUE) => Ok(0),
             outcome => outcome.map(|()| value),
         }

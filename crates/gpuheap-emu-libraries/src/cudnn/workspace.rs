@@ -2,7 +2,7 @@
 //! H200.
 //!
 //! The measurements were of 567 convolutions of ResNet-50, a UNet and a vision transformer, in 2-
-//! and 4-byte types, and of attention in two shapes, with cuDNN 9.19 and PyTorch 2.11. For 470
+//! and 4-byte types, and of attention in two shapes. They used cuDNN 9.19 and PyTorch 2.11. For 470
 //! convolutions, the rules are within 10 % or 1 MiB. Most of the others have images with 3
 //! channels, or compute gradients of filters. Other cards have other engines, so the rules are
 //! estimates for those cards.
