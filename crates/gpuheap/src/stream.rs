@@ -628,7 +628,7 @@ impl Stream {
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
         if let Err(end) = other.begin_use()? {
             let Some(event) = other.final_event(end)? else { return Ok(()) };
-            // The event would not be part of the graph.
+            // If this stream is capturing a graph, the event would not be part of that graph.
             self.refuse_capturing()?;
             return self.wait(&event);
         }

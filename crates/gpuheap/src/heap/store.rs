@@ -135,7 +135,7 @@ impl Store {
         self.note_soft_limit(state);
         let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
         let cached = state.policy.cached(None, &state.order);
-        // Counted before the queries of this call.
+        // Read before this call makes its own driver calls.
         let driver_calls = state.source.calls();
         let reserved = state.source.reserved()?;
         // Memory in a driver's pool is cached too, although no policy holds it.
@@ -209,7 +209,7 @@ impl Store {
     /// Waits for the device and retires all foreign streams.
     pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
         let mut state = self.lock();
-        // With the lock held, so that the wait covers the work on all memory freed so far.
+        // Waits with the lock held, so that the wait covers the work on all memory freed so far.
         state.flush_caches();
         let foreign: Vec<u64> = state.order.foreign_ids().collect();
         // Closed for the reason given in `retire`.

@@ -33,7 +33,7 @@ pub(super) struct Vmm {
     created: u64,
     /// Bytes that the source has reserved as plain allocations.
     pub(super) beside: u64,
-    /// High-water mark of `beside` plus the physical memory, updated by calls here.
+    /// High-water mark of `beside` plus the physical memory. Methods of this type update it.
     pub(super) reserved_peak: u64,
     pub(super) calls: u64,
 }

@@ -54,7 +54,8 @@ pub(crate) struct ThreadCache {
     /// now.
     pub(crate) most: OwnedU64,
     held: OwnedU64,
-    /// [`CLOSED`] or [`SPENT`] once its stream or thread ended. Written with the store's lock held.
+    /// [`CLOSED`] or [`SPENT`] once the cache's stream or thread ended. Written with the store's
+    /// lock held.
     closed: OwnedU64,
     /// Counters of another cache of the same thread and store, if this cache shares them. Null if
     /// this cache uses `own`.
