@@ -1,4 +1,4 @@
-/* A heap's life in C: open, allocate, free, read the figures, exceed the limit, reclaim, close.
+/* Uses a heap in C: open, allocate, free, read the figures, exceed the limit, reclaim, close.
  *
  *     cc -std=c99 allocate.c -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi
  *
@@ -14,7 +14,7 @@
 
 static const uint64_t MIB = 1 << 20;
 
-/* Ends the program if a call failed that has to succeed. */
+/* Ends the program if a call failed. For calls that must succeed. */
 static void check(gpuheap_status status) {
   if (status != GPUHEAP_STATUS_OK) {
     fprintf(stderr, "%s\n", gpuheap_last_error());
@@ -59,7 +59,7 @@ int main(void) {
   if (gpuheap_allocate(heap, 100 * MIB, NULL, &too_large) == GPUHEAP_STATUS_OUT_OF_MEMORY)
     printf("%s\n", gpuheap_last_error());
 
-  /* Cached memory returns to the driver when the program says so. */
+  /* Returns all cached memory to the driver. */
   check(gpuheap_free(heap, small));
   check(gpuheap_reclaim_all(heap, &bytes));
   printf("something went back: %s\n", bytes > 0 ? "yes" : "no");

@@ -1,4 +1,4 @@
-/* gpuheap as PyTorch's allocator: a heap for each device, made at its first use.
+/* gpuheap as PyTorch's allocator. Opens a heap for each device at the device's first use.
  *
  *     c++ -shared -fPIC -O2 torch_allocator.cpp -o libtorch_gpuheap.so \
  *         -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi \
@@ -47,15 +47,15 @@ extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
   return address;
 }
 
-// Frees on the allocating stream, passed by PyTorch, and after the streams that used_on named.
+// Frees in the order of the allocating stream and of the streams that used_on named.
 extern "C" void release(void *address, ssize_t, int device, void *) {
-  // Called in a destructor, so it must not throw. A forked worker has nothing to free.
+  // Destructors call this, so it must not throw. A forked worker has no memory to free.
   gpuheap_status status = gpuheap_free(heap_of(device), address);
   if (status != GPUHEAP_STATUS_OK && status != GPUHEAP_STATUS_GONE)
     std::fprintf(stderr, "%s\n", gpuheap_last_error());
 }
 
-// Tensor.record_stream. It does not name the device: the heap that has the memory is searched for.
+// Tensor.record_stream. PyTorch does not pass the device, so every heap is searched for the memory.
 extern "C" void used_on(void *address, void *stream) {
   for (auto &each : heaps) {
     gpuheap_heap *heap = each.load(std::memory_order_acquire);
@@ -64,7 +64,7 @@ extern "C" void used_on(void *address, void *stream) {
   throw std::runtime_error("no heap has memory that was used on another stream");
 }
 
-// Most bytes of a device that were live at once, as requested.
+// Returns the most bytes that were live at once on a device, as requested.
 extern "C" uint64_t live_peak(int device) {
   gpuheap_statistics statistics = {};
   statistics.size = sizeof statistics;

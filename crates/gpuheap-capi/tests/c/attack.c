@@ -1,6 +1,6 @@
-/* A program that does everything that the header forbids or refuses, from several threads, in a
- * forked child and at the exit. It prints one line if each call returned a status with a text, and
- * memory stayed whole. */
+/* Makes every call that the header forbids or refuses, from several threads, in a forked child and
+ * at the exit. Prints one line if each call returned a status with a text, and no memory was
+ * damaged. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdint.h>
@@ -38,7 +38,7 @@ static gpuheap_statistics statistics(gpuheap_heap *of) {
   return now;
 }
 
-/* Calls that are refused, whatever other threads do. */
+/* Makes calls that are refused, whatever other threads do. */
 static void refused(void) {
   char here[16], *nowhere = NULL;
   void *address = &address, *pair[2] = {here, &address};
@@ -86,7 +86,7 @@ static void refused(void) {
   EXPECT(BIT(OK), gpuheap_close_scope(scope, &report));
 }
 
-/* Frees the same addresses as the other threads, of this heap and of another. */
+/* Frees addresses that other threads free too, in this heap and in another heap. */
 static void *work(void *argument) {
   uintptr_t self = (uintptr_t)argument;
   for (int round = 0; round < ROUNDS; round++) {
@@ -117,7 +117,7 @@ static int in_child(void) {
   EXPECT(BIT(GONE), gpuheap_flush(heap, NULL));
   EXPECT(BIT(GONE), gpuheap_close(heap));
   EXPECT(BIT(GONE), gpuheap_allocate(heap, 1000, NULL, &address));
-  /* A device that the child opens for itself is its own. */
+  /* The child may open its own device. */
   EXPECT(BIT(OK) | BIT(GONE), gpuheap_open("emulated:64MiB", NULL, &opened));
   if (opened != NULL) {
     EXPECT(BIT(OK), gpuheap_allocate(opened, 1000, NULL, &address));
@@ -160,7 +160,7 @@ int main(void) {
   }
   if (statistics(heap).live != 0 || statistics(other).allocations != 0)
     fail(__LINE__, "memory was left", 0);
-  /* Memory of a thread that ended. */
+  /* Frees memory that an ended thread allocated. */
   pthread_create(&threads[0], NULL, at_thread_end, NULL);
   pthread_join(threads[0], &kept);
   fflush(stdout);

@@ -1,4 +1,4 @@
-// The attacks of attack.c, through the C++ header: failures are thrown with a text, destructors
+// The calls of attack.c, through the C++ header. Failures are thrown with a text, and destructors
 // throw nothing. Each line printed is an assertion of the test.
 #include <gpuheap.hpp>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <unistd.h>
 
-// Ends after every heap: its free gets a status, and ignores it.
+// This buffer ends after every heap. Its destructor ignores the failure of its free.
 static std::optional<gpuheap::buffer<char>> outlives;
 
 template <class Call>
@@ -91,7 +91,7 @@ int main() {
     if (child == 0) {
       alarm(60);
       int code = in_child(heap, memory);
-      // Destructors run in the child too.
+      // Destructors must work in the child too.
       {
         gpuheap::heap ended = std::move(heap);
       }

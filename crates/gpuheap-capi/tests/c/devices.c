@@ -1,4 +1,4 @@
-/* A machine of two devices and the emulated one: each line printed is an assertion of the test. */
+/* Lists two devices and the emulated device. Each line printed is an assertion of the test. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ int main(void) {
   printf("by its own: %d\n", gpuheap_free(heaps[1], memory[1]));
   printf("freed: %" PRIu64 " %" PRIu64 "\n", live(heaps[0]), live(heaps[1]));
 
-  /* A program of an older version, and one of a later. */
+  /* A program of an older version, and a program of a later version. */
   struct {
     gpuheap_device known;
     uint64_t later;

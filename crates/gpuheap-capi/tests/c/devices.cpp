@@ -1,5 +1,5 @@
-// Several devices, and memory of the program that one of them uses: each line printed is an
-// assertion of the test.
+// Uses several devices, and memory of the program that one device uses in place. Each line printed
+// is an assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>

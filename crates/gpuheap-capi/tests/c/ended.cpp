@@ -1,5 +1,5 @@
-// Every method of the owners after their end: freed, released, moved from, of a heap that was
-// closed, and of a device that was reset. Each line printed is an assertion of the test.
+// Calls every method of owners that were freed, released or moved from, whose heap was closed, or
+// whose device was reset. Each line printed is an assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>

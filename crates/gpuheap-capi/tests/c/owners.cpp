@@ -1,4 +1,4 @@
-// The C++ owners, on an emulated device: each line printed is an assertion of the test.
+// Uses the C++ owners on an emulated device. Each line printed is an assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>

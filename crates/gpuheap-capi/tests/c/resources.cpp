@@ -1,10 +1,10 @@
-// Allocators and resources for Thrust and CCCL, without their headers: each line printed is an
-// assertion of the test.
+// Uses the allocators and resources for Thrust and CCCL, without the headers of these libraries.
+// Each line printed is an assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>
 
-// As cuda::stream_ref has its handle.
+// Stand-in for cuda::stream_ref.
 struct stream_ref {
   void *handle;
   void *get() const { return handle; }

@@ -1,4 +1,4 @@
-// Places that allocated, as structures: each line printed is an assertion of the test.
+// Lists places that allocated, as structures. Each line printed is an assertion of the test.
 #include <gpuheap.hpp>
 
 #include <cstdio>
@@ -25,14 +25,14 @@ int main() {
   options.size = sizeof options;
   options.tracking = "backtraces";
   gpuheap::heap heap("emulated:64MiB", &options);
-  // Without it, the end of the thread is reported on stderr.
+  // Without this function, the end of the thread is reported on stderr.
   gpuheap_on_thread_end(heap.get(), [](const gpuheap_thread_end *, void *) {}, nullptr);
   std::printf("none: %zu\n", heap.list_leaks().size());
   char *first = forgets(heap, 1000);
   gpuheap::snapshot before = heap.take_snapshot();
   std::thread([&] { forgets(heap, 50000); }).join();
   auto pinned = heap.allocate_kind<char>(GPUHEAP_KIND_PINNED, 10);
-  // The place of each, and the place of the pinned memory.
+  // Lists the place of each allocation, also of the pinned one.
   std::vector<gpuheap_site> leaks = heap.list_leaks();
   std::printf("places: %zu\n", leaks.size());
   for (const gpuheap_site &site : leaks) {
@@ -45,7 +45,7 @@ int main() {
   show(growth.front());
   show(growth.back());
 
-  // Room for fewer places than exist, and structures of a later version.
+  // Passes room for fewer places than exist, and structures of a later version.
   struct {
     gpuheap_site known;
     unsigned long long later;

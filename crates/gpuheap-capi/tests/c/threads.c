@@ -1,5 +1,5 @@
-/* 16 threads that exchange allocations. Each takes the one that another thread left in a slot,
- * frees it, and leaves an allocation of its own there. */
+/* 16 threads exchange allocations. Each thread takes an allocation of another thread from a slot,
+ * frees it, and leaves a new allocation in the slot. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ static void *work(void *argument) {
     random = random * 1103515245 + 12345;
     bytes = 1 + random / 65536 % 5000;
     EXPECT(OK, gpuheap_allocate(heap, bytes, NULL, &address));
-    /* The allocation is this thread's alone, whatever other threads do. */
+    /* Only this thread has the allocation, whatever other threads do. */
     EXPECT(OK, gpuheap_allocation_size(heap, address, &read));
     if (read != bytes) {
       fprintf(stderr, "%" PRIu64 " bytes have become %" PRIu64 "\n", bytes, read);

@@ -39,7 +39,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
         }
         let ended = note(client.stream_ended(streams[0]));
         for (memory, stream) in held {
-            // If the free on the block's stream failed, the block is still live.
+            // A block of the live stream is freed on that stream, which must not be refused.
             if stream == streams[1] && note(client.free_on(memory, stream)) == Status::Refused {
                 panic!("{what}: {}", last_error());
             } else if stream == streams[0] {
