@@ -274,7 +274,7 @@ impl<T, E> Handle<T, E> {
     /// Null pointer, for no object.
     pub const NULL: Self = Self(std::ptr::null_mut(), PhantomData);
 
-    /// Makes an object that lives until [`end`](Handle::end).
+    /// Allocates an object that lives until [`end`](Handle::end) is called.
     pub fn new(object: T) -> Self {
         Self(Box::into_raw(Box::new(object)), PhantomData)
     }
@@ -283,24 +283,24 @@ impl<T, E> Handle<T, E> {
 impl<T, E: Code> Handle<T, E> {
     /// Calls `read` with the object.
     pub fn read<R>(self, read: impl FnOnce(&T) -> R) -> Result<R, E> {
-        // SAFETY: the caller passes null or an object of `new` that has not ended, and no thread
-        // changes it during the call.
+        // SAFETY: the caller passes null or a live object that `new` made. No thread changes the
+        // object during the call.
         unsafe { self.0.as_ref() }.map(read).ok_or(E::NO_OBJECT)
     }
 
     /// Calls `change` with the object.
     pub fn change<R>(self, change: impl FnOnce(&mut T) -> R) -> Result<R, E> {
-        // SAFETY: the caller passes null or an object of `new` that has not ended, and no other
-        // thread uses it during the call.
+        // SAFETY: the caller passes null or a live object that `new` made. No other thread uses the
+        // object during the call.
         unsafe { self.0.as_mut() }.map(change).ok_or(E::NO_OBJECT)
     }
 
-    /// Ends the object.
+    /// Destroys the object.
     pub fn end(self) -> Result<(), E> {
         if self.0.is_null() {
             return Err(E::NO_OBJECT);
         }
-        // SAFETY: the caller passes an object of `new` that has not ended, and does not use it
+        // SAFETY: the caller passes a live object that `new` made, and does not use the object
         // afterwards.
         drop(unsafe { Box::from_raw(self.0) });
         Ok(())

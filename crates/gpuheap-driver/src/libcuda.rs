@@ -64,7 +64,7 @@ macro_rules! libcuda {
 
             $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
                 let symbol = self.symbols.$symbol.get_or_init(|| {
-                    // SAFETY: the table gives this symbol the signature that cuda.h gives it.
+                    // SAFETY: the table and `cuda.h` have the same signature for this symbol.
                     unsafe { self.library.get(concat!(stringify!($symbol), "\0").as_bytes()) }.ok().map(|found| *found)
                 });
                 match symbol {

@@ -89,7 +89,7 @@ macro_rules! call {
 ///
 /// # Errors
 ///
-/// The error of the driver.
+/// The driver's error.
 pub fn devices(driver: &dyn Driver) -> Result<i32, DriverError> {
     let mut count = 0;
     call!(driver, cuDeviceGetCount(&mut count))?;
@@ -100,7 +100,7 @@ pub fn devices(driver: &dyn Driver) -> Result<i32, DriverError> {
 ///
 /// # Errors
 ///
-/// The error of the driver, also for an ordinal that no device has.
+/// The driver's error, for example if no device has the ordinal.
 pub fn uuid(driver: &dyn Driver, ordinal: i32) -> Result<String, DriverError> {
     let mut device = 0;
     call!(driver, cuDeviceGet(&mut device, ordinal))?;
@@ -122,7 +122,7 @@ impl<'d> Probe<'d> {
     ///
     /// # Errors
     ///
-    /// The error of the driver, also for an ordinal that no device has.
+    /// The driver's error, for example if no device has the ordinal.
     pub fn new(driver: &'d dyn Driver, ordinal: i32) -> Result<Probe<'d>, DriverError> {
         let mut device = 0;
         call!(driver, cuDeviceGet(&mut device, ordinal))?;
@@ -138,7 +138,7 @@ impl<'d> Probe<'d> {
     ///
     /// # Errors
     ///
-    /// The error of the driver.
+    /// The driver's error.
     pub fn used_bytes(&self) -> Result<u64, DriverError> {
         let (mut free, mut total) = (0, 0);
         call!(self.driver, cuMemGetInfo_v2(&mut free, &mut total))?;

@@ -40,8 +40,8 @@ macro_rules! results {
 pub struct CUresult(pub i32);
 
 impl CUresult {
-    /// Code for a symbol that the loaded library lacks. It is not a code of CUDA:
-    /// [`LibCuda`](crate::LibCuda) returns it if the called function does not exist.
+    /// Code for a symbol that the loaded library lacks. CUDA has no such code.
+    /// [`LibCuda`](crate::LibCuda) returns this code if the called function does not exist.
     pub const MISSING_SYMBOL: CUresult = CUresult(-1);
 
     /// Returns whether the call succeeded.

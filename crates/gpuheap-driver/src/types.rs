@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 /// Ordinal of a device, in the driver's order.
 pub type CUdevice = c_int;
-/// An address that the device sees.
+/// An address in the device's address space.
 pub type CUdeviceptr = u64;
 /// Physical memory of the virtual memory management.
 pub type CUmemGenericAllocationHandle = u64;
@@ -47,7 +47,7 @@ handles! {
     CUcontext;
     /// A green context: a context for a part of a device.
     CUgreenCtx;
-    /// A stream. Null is the default stream.
+    /// A stream. The null handle is the default stream.
     CUstream;
     /// An event.
     CUevent;
@@ -168,7 +168,7 @@ integers! {
         PAGEABLE_MEMORY_ACCESS = 88,
         /// 1 if host and device may use managed memory at the same time.
         CONCURRENT_MANAGED_ACCESS = 89,
-        /// 1 if the device sees registered host memory at the host's address.
+        /// 1 if registered host memory has the same address on the device as on the host.
         CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
         /// 1 if host memory can be registered.
         HOST_REGISTER_SUPPORTED = 99,
@@ -205,9 +205,9 @@ integers! {
         CONTEXT = 1,
         /// `c_uint`: a [`CUmemorytype`].
         MEMORY_TYPE = 2,
-        /// Address at which the device sees the memory.
+        /// Address of the memory on the device.
         DEVICE_POINTER = 3,
-        /// Address at which the host sees the memory.
+        /// Address of the memory on the host.
         HOST_POINTER = 4,
         /// `c_uint`: 1 if synchronous copies of this memory always block the host.
         SYNC_MEMOPS = 6,
@@ -219,7 +219,7 @@ integers! {
         DEVICE_ORDINAL = 9,
         /// `c_int`: 1 if a legacy IPC handle can share the memory.
         IS_LEGACY_CUDA_IPC_CAPABLE = 10,
-        /// Start of the allocation, as the device sees it.
+        /// Start address of the allocation on the device.
         RANGE_START_ADDR = 11,
         /// Size of the allocation, bytes.
         RANGE_SIZE = 12,
@@ -256,7 +256,7 @@ integers! {
         MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
         /// Preferred percentage of the cache to use as shared memory; -1 for the driver's choice.
         PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
-        /// 1 if a launch must give the size of a cluster.
+        /// 1 if a launch must specify the size of a cluster.
         CLUSTER_SIZE_MUST_BE_SET = 10,
     }
     /// A property of a pool.
@@ -292,9 +292,9 @@ integers! {
     }
     /// Calls that are forbidden while a stream captures, and on which threads.
     CUstreamCaptureMode {
-        /// Forbids, on every thread, calls that may disturb the capture.
+        /// Forbids calls that may disturb the capture on every thread.
         GLOBAL = 0,
-        /// Forbids, on the thread that began the capture, calls that may disturb it.
+        /// Forbids calls that may disturb the capture, but only on the thread that began it.
         THREAD_LOCAL = 1,
         /// Forbids no calls.
         RELAXED = 2,
@@ -321,7 +321,7 @@ integers! {
         /// The NUMA node of the calling thread.
         HOST_NUMA_CURRENT = 4,
     }
-    /// Kind of memory, for copies and for pointers.
+    /// Kind of memory that a copy accesses or a pointer points to.
     CUmemorytype {
         /// The host.
         HOST = 1,
@@ -352,7 +352,8 @@ pub const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
 pub const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
 /// Granularity of physical memory with which the device is fastest.
 pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
-/// Flag of a stream that neither waits for the legacy default stream nor is waited for by it.
+/// Flag of a non-blocking stream: this stream and the legacy default stream do not wait for each
+/// other.
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag of an event that records no time. Such an event costs less.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
@@ -474,7 +475,8 @@ pub struct CUmemPoolProps {
     pub location: CUmemLocation,
     /// Null, except on Windows.
     pub win32_security_attributes: *mut c_void,
-    /// Limit of the pool, bytes; 0 for the driver's choice. Drivers before 12.2 ignore it.
+    /// Largest size of the pool, bytes; 0 for the driver's choice. Drivers before 12.2 ignore this
+    /// field.
     pub max_size: usize,
     /// Must be 0.
     pub usage: u16,

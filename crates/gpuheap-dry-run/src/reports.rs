@@ -41,7 +41,7 @@ pub(crate) struct Driver {
     pub(crate) export_table_asked: bool,
 }
 
-/// Memory of one device, bytes.
+/// Memory figures of one device, bytes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct DriverDevice {
@@ -78,7 +78,7 @@ pub(crate) struct Libraries {
     pub(crate) libraries: Vec<Library>,
 }
 
-/// Notes of one library.
+/// Notes that one emulated library wrote.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Library {

@@ -38,7 +38,7 @@ pub struct Verdict {
     pub is_interrupted: bool,
 }
 
-/// Result on one card.
+/// Result of the program on one card.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CardResult {
     /// Name of the card.
@@ -49,7 +49,7 @@ pub struct CardResult {
     pub usable: u64,
     /// `true` if a figure of the card is an estimate.
     pub is_estimated: bool,
-    /// Outcome.
+    /// Outcome of the program on the card.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// `true` if the outcome is computed by a replay of another card's trace.
@@ -165,7 +165,7 @@ pub struct DeviceResult {
     pub reserved: Option<u64>,
     /// Number of allocations by PyTorch; `None` without PyTorch.
     pub allocations: Option<u64>,
-    /// Step of the peak, counted from one.
+    /// Optimiser step of the peak, counted from one.
     pub step: Option<u64>,
     /// Peak of memory in use on the device, including the context's; `None` if the driver wrote no
     /// report.

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use gpuheap_driver::{CUresult, abi};
 
-/// Outcome of a call: a value, or the code that the call returns.
+/// Outcome of a call: a value, or the code of the failure.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 
 pub(crate) type Out<T> = abi::Out<T, CUresult>;

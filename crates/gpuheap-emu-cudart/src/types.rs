@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use gpuheap_driver::CUstream;
 use gpuheap_driver::abi::PerThread;
 
-/// Size of a grid or a block.
+/// Size of a grid or a block, in three dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Dim3 {

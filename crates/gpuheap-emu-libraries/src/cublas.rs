@@ -7,7 +7,7 @@ use gpuheap_driver::{CUstream, export};
 
 use crate::device::{self, Loaded};
 
-/// Code of cuBLAS and cuBLASLt.
+/// Result code of a function of cuBLAS or cuBLASLt.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct CublasCode(c_int);

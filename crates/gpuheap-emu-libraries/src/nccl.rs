@@ -11,14 +11,14 @@ use gpuheap_driver::{CUdeviceptr, CUresult, CUstream, Driver, export};
 use crate::device::driver;
 use crate::report;
 
-/// Largest result that is written, bytes.
+/// Largest result that a collective writes, bytes.
 const MOST_BYTES: usize = 1 << 20;
 /// Lowest number of a reduction that a program creates. Lower numbers are predefined by NCCL.
 const OWN_REDUCTION: c_int = 5;
 /// Colour of a rank that joins no new communicator in a split.
 const NO_COLOUR: c_int = -1;
 
-/// Code of NCCL.
+/// Result code of an NCCL function.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct NcclCode(c_int);
@@ -39,7 +39,7 @@ type Outcome = Result<(), NcclCode>;
 type Out<T> = abi::Out<T, NcclCode>;
 type Handle = abi::Handle<Communicator, NcclCode>;
 
-/// Communicator.
+/// A communicator, as this process's rank has it.
 struct Communicator {
     ranks: c_int,
     rank: c_int,
@@ -154,7 +154,7 @@ export! {
     /// Allocates device memory with `cuMemAlloc`.
     fn ncclMemAlloc(memory: Out<CUdeviceptr>, bytes: usize) -> Outcome {
         let mut address = 0;
-        // SAFETY: `address` is valid for the write, and the program frees the memory.
+        // SAFETY: `address` is valid for the write. The program will free the memory.
         check(driver().map(|driver| unsafe { driver.cuMemAlloc_v2(&mut address, bytes) }))?;
         memory.write(address)
     }

@@ -17,7 +17,7 @@ const CUPTI: u32 = 28;
 /// Text to return for every code of the libraries that are not modelled.
 const NOT_MODELLED: &CStr = c"not modelled by gpuheap's dry run";
 
-/// Code of CUPTI.
+/// Result code of a CUPTI function.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct CuptiCode(c_int);

@@ -4,10 +4,10 @@ use std::ffi::CStr;
 
 use serde::Deserialize;
 
-/// Outcome of a call: a value, or the code that the call returns.
+/// Outcome of a call: a value, or the code of the failure.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
-/// Code of NVML, with the number that it has in `nvmlReturn_t`.
+/// Result code of an NVML function. The number is that of `nvmlReturn_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[repr(transparent)]
 #[serde(try_from = "String")]

@@ -70,7 +70,7 @@ pub(crate) fn bytes(soname: &str, version: &str, needed: &str) -> Vec<u8> {
     file.0
 }
 
-/// Tags of the dynamic section.
+/// Tags of entries in the dynamic section.
 mod tag {
     pub(super) const NEEDED: u64 = 1;
     pub(super) const HASH: u64 = 4;

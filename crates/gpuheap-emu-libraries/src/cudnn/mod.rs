@@ -21,7 +21,7 @@ use gpuheap_driver::{CUdevice_attribute, CUstream, Driver, export};
 use crate::device::{self, Loaded, driver};
 use crate::report;
 
-/// Code of cuDNN.
+/// Result code of a cuDNN function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 struct CudnnCode(c_int);

@@ -15,7 +15,7 @@ const BIDIRECTIONAL: c_int = 1;
 /// Constant part of each layer's workspace, bytes. The other part follows from the layer's sizes.
 const LAYER: u64 = 8 << 20;
 
-/// Shape of a network.
+/// Shape of a recurrent network.
 #[derive(Default)]
 struct Network {
     cell: c_int,
@@ -29,7 +29,7 @@ struct Network {
     layers: u64,
 }
 
-/// Batch of sequences.
+/// A batch of sequences: the input of a recurrent network.
 #[derive(Default)]
 struct Sequences {
     steps: u64,
@@ -126,7 +126,7 @@ impl Network {
 
 // The functions declare fewer arguments than callers pass: they read no others.
 export! {
-    /// Describes a network.
+    /// Sets the description of a network.
     fn cudnnSetRNNDescriptor_v8(
         network: Handle<Network>,
         _algorithm: c_int,
@@ -154,7 +154,7 @@ export! {
         })
     }
 
-    /// Describes a batch of sequences.
+    /// Sets the description of a batch of sequences.
     fn cudnnSetRNNDataDescriptor(
         sequences: Handle<Sequences>,
         _data_type: c_int,
