@@ -57,9 +57,9 @@ pub unsafe extern "C" fn gpuheap_open(
 ///
 /// No other thread may use the heap during the call. Later calls with the heap return
 /// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
-/// unannounced, the heap must not have been used since, and must have no idle trim, because the
-/// trim uses the heap by itself. If a stream of the device is capturing a graph, the wait breaks
-/// the capture.
+/// unannounced, the heap must not have been used since. The heap must also have no idle trim,
+/// because the trim uses the heap by itself. If a stream of the device is capturing a graph, the
+/// wait breaks the capture.
 ///
 /// The heap is closed whatever status is returned. If the status is not GPUHEAP_STATUS_OK, the text
 /// names the memory that may not have been returned to the driver. A null heap is allowed. A
@@ -191,8 +191,8 @@ pub unsafe extern "C" fn gpuheap_free(
     })
 }
 
-/// Frees memory in the order of another stream than the one that it was allocated on. The given
-/// stream must be ordered after all work on the memory. It must wait, by an event, for the
+/// Frees memory in the order of a given stream, not of the stream that it was allocated on. The
+/// given stream must be ordered after all work on the memory. It must wait, by an event, for the
 /// allocating stream at a point after the allocation. It must also wait for each other stream that
 /// used the memory. Without these waits, a later allocation may overlap work that is still running.
 ///

@@ -90,7 +90,7 @@ impl gpuheap_heap {
             left_behind: AtomicPtr::default(),
             was_reset: AtomicBool::new(false),
         }));
-        // SAFETY: made above, and no other thread has it yet.
+        // SAFETY: `open` was made above, and no other thread has the pointer.
         unsafe { &*open }.handle.store(handle, Ordering::Relaxed);
         handle
     }

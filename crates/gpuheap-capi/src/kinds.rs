@@ -24,7 +24,7 @@ use crate::streams::LiveStream;
 pub enum gpuheap_kind {
     /// Device memory. The host accesses it only by copies.
     Device = 0,
-    /// Managed memory (cudaMallocManaged): the driver moves its pages to where they are used.
+    /// Managed memory (cudaMallocManaged): the driver moves each page to the side that uses it.
     Unified = 1,
     /// Page-locked host memory (cudaMallocHost). The device uses this memory at the same address.
     Pinned = 2,
@@ -39,8 +39,8 @@ pub enum gpuheap_kind {
 /// first use. The host must not use the memory after the free.
 ///
 /// If the device does not support concurrent access to unified memory (WSL2), no work of the device
-/// may run while the host uses unified memory. Limits and gpuheap_get_statistics count device
-/// memory alone.
+/// may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device
+/// memory.
 ///
 /// kind: a gpuheap_kind. Other parameters: as for gpuheap_allocate.
 #[unsafe(no_mangle)]

@@ -35,7 +35,7 @@ fn without_broken_pipes(write: impl FnOnce()) {
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
     let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the sets are valid for reads and writes, and all zeros are an empty set. The signal
-    // is raised on the writing thread, so it is taken from this thread alone.
+    // is raised on the writing thread, so it is taken only from this thread.
     unsafe {
         libc::sigemptyset(pipe.as_mut_ptr());
         libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);

@@ -140,8 +140,8 @@ pub(crate) fn cudaDeviceReset() -> CUresult {
     pass_on(real::cudaDeviceReset)
 }
 
-/// Calls `serve` with a context current. If the thread has no context yet, a call of the runtime
-/// makes it current.
+/// Calls `serve` with a context current. If the thread has no context, a call of the runtime first
+/// makes one current.
 fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     serve().or_else(|| {
         if devices::current_context().is_some() {

@@ -16,10 +16,10 @@ pub struct AllocStats {
     /// The high-water mark of [`live`](AllocStats::live). It is exact if one thread uses the heap,
     /// on any number of streams.
     ///
-    /// If several threads use the heap, the mark may be too high or too low, because each thread
-    /// counts its own calls between updates of the shared counts. The error is at most 1.25 times
-    /// the bytes that all threads together may cache: `HeapBuilder::thread_cache` for each thread
-    /// and stream.
+    /// If several threads use the heap, the mark may be too high or too low. The reason is that
+    /// each thread counts its calls separately between updates of the shared counts. The error is
+    /// at most 1.25 times the bytes that all threads together may cache:
+    /// `HeapBuilder::thread_cache` for each thread and stream.
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as requested from the driver.
     pub taken: u64,

@@ -23,8 +23,8 @@ impl StreamHandle {
     }
 }
 
-/// A stream within a heap, identified by the driver's id for it. A handle alone is not enough:
-/// handles are recycled, and a per-thread default stream has one handle for many streams.
+/// A stream within a heap, identified by the driver's id of the stream. A handle does not identify
+/// it: handles are recycled, and a per-thread default stream has one handle for many streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamRef {
     pub(crate) slot: u32,

@@ -165,7 +165,7 @@ pub trait Policy: Send {
         env: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage>;
 
-    /// Allocates a block from the cache alone; `None` if no cached block fits. Only for policies
+    /// Allocates a block only from the cache; `None` if no cached block fits. Only for policies
     /// whose blocks [threads cache](crate::pool::KeptByThreads).
     fn reuse(&mut self, _request: Request, _env: &mut Environment<'_>) -> Served {
         Ok(None)

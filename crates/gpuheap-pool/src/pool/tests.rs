@@ -146,7 +146,7 @@ impl World {
             return;
         };
         let Some(live) = self.live.remove(&start) else { return };
-        // The program itself must order the freeing stream after the one that used the block.
+        // A program must order the freeing stream after the stream that used the block.
         let user = live.user;
         let capturing = |slot| self.model.capturing == Some(slot);
         // The number of a stream is its slot.

@@ -153,8 +153,8 @@ pub trait MemorySource: Send {
         true
     }
 
-    /// Fills a block with zeros in the order of `stream`. If `stream` is `None`, fills it at once
-    /// and waits.
+    /// Fills a block with zeros in the order of `stream`. If `stream` is `None`, fills the block
+    /// immediately and waits for the fill.
     fn zero(
         &mut self,
         address: u64,

@@ -1,9 +1,9 @@
 //! Growth: bounds on the memory taken beyond live memory, and on the size of its pieces.
 //!
 //! Memory that no other program needs costs nothing, and a mapping costs 25 µs. While the device
-//! and the limits are far from full, the pool therefore takes new memory instead of stitching, and
-//! takes it in large pieces before it is needed. As the device or a limit fills, the extra memory
-//! and the pieces shrink to nothing.
+//! and the limits are far from full, the pool therefore takes new memory instead of stitching. It
+//! takes large pieces before they are needed. As the device or a limit fills, the extra memory and
+//! the pieces shrink to nothing.
 
 use crate::pool::Headroom;
 use crate::source::{GRANULE, round_up};

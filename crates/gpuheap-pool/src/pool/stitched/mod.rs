@@ -19,8 +19,9 @@
 //! 4. a block that other streams freed: the part whose last use is completed; else the whole block,
 //!    and the request's stream waits for its last use;
 //! 5. a stitched range that is already mapped and whose bytes are all free;
-//! 6. new memory, if the total then exceeds the high-water mark of live bytes by at most `slack`,
-//!    or, while the device is far from full, by at most a small part of the device ([`growth`]);
+//! 6. new memory, if the total then exceeds the high-water mark of live bytes by at most `slack`.
+//!    While the device is far from full, the bound is a small part of the device if that is more
+//!    ([`growth`]);
 //! 7. a new stitched range: free chunks, with free parts of chunks at its ends, mapped one after
 //!    the other without a copy; new memory supplies the missing bytes.
 //!

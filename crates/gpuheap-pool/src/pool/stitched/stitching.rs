@@ -165,7 +165,7 @@ impl Stitched {
     }
 
     /// Returns the longest parts of free runs that could begin and end a range, and the longest
-    /// free piece, as if all whole free chunks had been given back.
+    /// free piece. Computes them as if all whole free chunks had been given back.
     pub(super) fn edges(&self, allowed: impl Fn(&Block) -> bool) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
         for run in self.free_runs(allowed) {
