@@ -55,8 +55,8 @@ pub(super) struct Growth {
     left: u64,
 }
 
-/// Returns the bytes that may be reserved above the high-water mark of live bytes. The fuller the
-/// device or a limit, the fewer.
+/// Returns the bytes that may be reserved above the high-water mark of live bytes. As the device or
+/// a limit fills, these bytes shrink to zero.
 pub(super) fn allowance(headroom: Headroom) -> u64 {
     (headroom.most / SHARE_OF_MOST).min(headroom.left / SHARE_OF_LEFT)
 }

@@ -81,7 +81,7 @@ const MOST_SMALL_RUNS: usize = 1024;
 /// Key of a free block that serves a request; `None` if no block serves it.
 type FoundKey = Result<Option<u32>, Shortage>;
 
-/// Factor by which the search looks at more blocks before a stream is made to wait.
+/// Factor by which the number of searched blocks grows before a stream is made to wait.
 const WIDE: usize = 8;
 
 /// Trade-off of the policy between packing and time.
