@@ -76,11 +76,11 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 ///
 /// stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
 /// stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
-/// and destructors of thread-local variables must not use memory of the heap with it. A heap with
-/// the pool "driver" refuses that stream. Other threads can order work after that stream on the
-/// legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended, unless
-/// the heap was opened with unannounced_streams. address: receives the address; null on failure,
-/// and for 0 bytes. A null address needs no free.
+/// and the thread's destructors of thread-local variables must not use memory of the heap. A heap
+/// with the pool "driver" refuses that stream. Other threads can order work after that stream on
+/// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
+/// unless the heap was opened with unannounced_streams. address: receives the address; null on
+/// failure, and for 0 bytes. A null address needs no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn gpuheap_free_batch(
 }
 
 /// Frees memory in the order of the stream that it was allocated on. Work on that stream may still
-/// use the memory. Work on other streams must be completed. Any thread may free memory that another
+/// use the memory, but work on other streams must not. Any thread may free memory that another
 /// thread allocated. Does not wait for the device, unless the free returns memory to the driver.
 ///
 /// If the end of the stream was announced, the stream may already have ended. With
