@@ -1,6 +1,6 @@
 //! Figures of a heap, reported as figures of the driver's pool that the heap replaces.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::{Error, Heap, Limits, Meter};
@@ -13,6 +13,9 @@ pub(crate) struct PlainBytes {
     /// High-water mark of `live` since the last trim. Freed memory up to this mark stays in the
     /// heap's cache, and does not count as memory of the pool.
     peak: AtomicU64,
+    /// `true` from a trim until the next allocation in a stream's order. A trim cannot return a
+    /// granule that contains an allocation of `cuMemAlloc`: the rest of it is no memory of the pool.
+    is_trimmed: AtomicBool,
 }
 
 impl PlainBytes {
@@ -20,6 +23,13 @@ impl PlainBytes {
         let live = self.live.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if live > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(live, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes an allocation in a stream's order.
+    pub(crate) fn pool_grew(&self) {
+        if self.is_trimmed.load(Ordering::Relaxed) {
+            self.is_trimmed.store(false, Ordering::Relaxed);
         }
     }
 
@@ -31,6 +41,7 @@ impl PlainBytes {
     /// trimmed.
     pub(crate) fn trimmed(&self) {
         self.peak.store(self.live.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.is_trimmed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -85,9 +96,6 @@ impl Marks {
     }
 }
 
-/// Least bytes that the driver maps or frees at once, on all devices with virtual memory so far.
-const GRANULE: u64 = 2 << 20;
-
 /// Figures of a pool in bytes, computed from a heap.
 pub(crate) struct Figures {
     pub(crate) used: u64,
@@ -116,10 +124,8 @@ impl Figures {
             _ => usage.reserved_peak,
         };
         let used = usage.live.saturating_sub(live);
-        if used == 0 {
-            // A trim cannot return a granule that contains an allocation in no stream's order, so
-            // whole granules are excluded.
-            outside = outside.next_multiple_of(GRANULE);
+        if used == 0 && plain.is_trimmed.load(Ordering::Relaxed) {
+            outside = usage.reserved;
         }
         let reserved = usage.reserved.saturating_sub(outside);
         Ok(Figures {

@@ -60,7 +60,9 @@ pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
             above => served.heap().reclaim(above),
         }),
     };
-    served.plain_bytes.trimmed();
+    if keep == 0 {
+        served.plain_bytes.trimmed();
+    }
     match trimmed {
         Ok(_) => CUresult::SUCCESS,
         Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),

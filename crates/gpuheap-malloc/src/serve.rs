@@ -68,6 +68,8 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
             return None;
         }
         served.plain_bytes.allocated(bytes as u64);
+    } else {
+        served.plain_bytes.pool_grew();
     }
     Some(match pointer.write(address) {
         Ok(()) => CUresult::SUCCESS,
