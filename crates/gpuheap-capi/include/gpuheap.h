@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Bytes that the driver does not report.
+// Value of a size in bytes that the driver does not report.
 #define GPUHEAP_UNKNOWN UINT64_MAX
 
 // Major part of the header's version, MAJOR.MINOR.PATCH.
@@ -37,25 +37,27 @@
 // Patch part of the header's version, MAJOR.MINOR.PATCH.
 #define GPUHEAP_VERSION_PATCH 0
 
-// Outcome of a call.
+// Status of a call.
 typedef enum gpuheap_status {
   // The call succeeded.
   GPUHEAP_STATUS_OK = 0,
-  // Out of memory, for the request after every reclaim step, or for a driver call.
+  // Out of memory: the request failed after every reclaim step, or a driver call failed for lack
+  // of memory.
   GPUHEAP_STATUS_OUT_OF_MEMORY = 1,
   // The request is invalid or cannot be met: a null pointer, an unknown name, a limit, a stream.
   GPUHEAP_STATUS_REFUSED = 2,
   // No allocation of this heap is at the address: it was freed before, or another heap or
   // library owns it.
   GPUHEAP_STATUS_UNKNOWN_ADDRESS = 3,
-  // A driver call failed for a reason other than memory; the text has its name and code.
+  // A driver call failed for a reason other than memory. The text contains the call's name and
+  // code.
   GPUHEAP_STATUS_DRIVER = 4,
   // The machine lacks the device or a usable driver.
   GPUHEAP_STATUS_UNAVAILABLE = 5,
   // The heap is no longer usable: it was closed, this is a forked child, or the device was reset
   // through gpuheap.
   GPUHEAP_STATUS_GONE = 6,
-  // A bug in gpuheap, caught. Please report the text to gpuheap's issue tracker.
+  // A bug in gpuheap was caught. Please report the text to gpuheap's issue tracker.
   GPUHEAP_STATUS_INTERNAL = 7,
 } gpuheap_status;
 
@@ -63,7 +65,8 @@ typedef enum gpuheap_status {
 typedef enum gpuheap_fit {
   // The request would fail, even after all cached memory was returned.
   GPUHEAP_FIT_NO = 0,
-  // The driver reports enough memory as free, but may refuse it; or it reports nothing.
+  // The driver reports enough free memory, but may refuse the request. Or the driver reports no
+  // figures.
   GPUHEAP_FIT_PERHAPS = 1,
   // The request would succeed.
   GPUHEAP_FIT_YES = 2,
@@ -71,76 +74,79 @@ typedef enum gpuheap_fit {
 
 // Form of a text.
 typedef enum gpuheap_format {
-  // Lines for people. Their wording may change between versions.
+  // Lines for people. The wording may change between versions.
   GPUHEAP_FORMAT_TEXT = 0,
-  // One JSON object. Its names are stable; later versions add some.
+  // One JSON object. The names of its members are stable. Later versions add members.
   GPUHEAP_FORMAT_JSON = 1,
 } gpuheap_format;
 
 // Kind of memory.
 typedef enum gpuheap_kind {
-  // Device memory. The host reaches it by copies.
+  // Device memory. The host accesses it only by copies.
   GPUHEAP_KIND_DEVICE = 0,
-  // Managed memory (cudaMallocManaged): the driver moves its pages to where they are used.
+  // Managed memory (cudaMallocManaged): the driver moves each page to the side that uses it.
   GPUHEAP_KIND_UNIFIED = 1,
-  // Page-locked host memory (cudaMallocHost). The device uses it by the same address.
+  // Page-locked host memory (cudaMallocHost). The device uses this memory at the same address.
   GPUHEAP_KIND_PINNED = 2,
-  // Memory of the program that gpuheap_register page-locked. It is not allocated, and has
-  // statistics alone.
+  // Memory of the program that gpuheap_register page-locked. This kind cannot be allocated; it
+  // is used only for statistics.
   GPUHEAP_KIND_REGISTERED = 3,
 } gpuheap_kind;
 
-// A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
+// A heap: the memory of one device. gpuheap_open makes a heap, and gpuheap_close ends it.
 //
-// A closed heap keeps 128 bytes, so that a later use is an error and not a crash.
+// 128 bytes of a closed heap stay allocated, so that a later use returns an error and does not
+// crash.
 typedef struct gpuheap_heap gpuheap_heap;
 
-// A scope of one thread and one heap. From gpuheap_open_scope, ended by gpuheap_close_scope.
+// A scope of one thread and one heap. gpuheap_open_scope makes a scope, and gpuheap_close_scope
+// ends it.
 typedef struct gpuheap_scope gpuheap_scope;
 
-// The outstanding allocations of a heap at one moment. From gpuheap_take_snapshot, ended by
-// gpuheap_drop_snapshot.
+// The outstanding allocations of a heap at one moment. gpuheap_take_snapshot makes a snapshot, and
+// gpuheap_drop_snapshot ends it.
 typedef struct gpuheap_snapshot gpuheap_snapshot;
 
 // Result of a flush, in bytes unless stated otherwise. Set size to sizeof(gpuheap_flushed) before
-// gpuheap_flush.
+// calling gpuheap_flush.
 typedef struct gpuheap_flushed {
   // sizeof(gpuheap_flushed).
   size_t size;
   // Bytes returned to the driver.
   uint64_t given_back;
-  // Bytes still allocated, rounding included.
+  // Bytes still allocated, including rounding.
   uint64_t live;
   // Number of live allocations.
   uint64_t live_allocations;
-  // Free bytes that could not be returned: held_free, and bytes that a graph capture, a failed
-  // call or the driver's own pool keeps.
+  // Free bytes that could not be returned: held_free, and bytes kept because of a graph capture,
+  // a failed call or the driver's own pool.
   uint64_t still_cached;
-  // Bytes in other heaps of this process on the device.
+  // Bytes that other heaps of this process hold on the device.
   uint64_t other_heaps;
-  // Free bytes of them. A flush of those heaps returns these bytes.
+  // Free bytes of other_heaps. A flush of those heaps returns these bytes.
   uint64_t other_heaps_cached;
-  // Bytes of the device in use outside its heaps: contexts, other libraries, other processes.
-  // GPUHEAP_UNKNOWN if the driver does not report how much is free.
+  // Bytes of the device in use outside this process's heaps: contexts, other libraries, other
+  // processes. GPUHEAP_UNKNOWN if the driver does not report the free bytes.
   uint64_t context_and_others;
   // Bytes that the driver reports as free, or GPUHEAP_UNKNOWN.
   uint64_t device_free;
-  // Size of the device's memory.
+  // Size of the device's memory, in bytes.
   uint64_t device_total;
-  // Bytes that live blocks hold: of the pieces, taken from the driver as a whole, in which at
-  // least one block is live. 0 for the pool "driver": its pieces are not known.
+  // Bytes that live blocks hold. A piece is memory taken from the driver in one call; counted
+  // are the pieces with at least one live block. 0 for the pool "driver", because its pieces are
+  // unknown.
   uint64_t held;
-  // Free bytes of held.
+  // Free bytes among the bytes of held.
   uint64_t held_free;
   // Number of the pieces that live blocks hold.
   uint64_t held_pieces;
 } gpuheap_flushed;
 
-// A function that gives memory back when a heap is short.
+// A function that frees memory when a heap is short of memory. Returns the bytes freed.
 typedef uint64_t (*gpuheap_shortage)(uint64_t bytes, void *data);
 
-// A thread that ended and left allocations behind, or handed them on. Valid during the call that
-// it is passed to.
+// Report about a thread that ended while allocations that it made were live. Valid only during the
+// call of the callback.
 typedef struct gpuheap_thread_end {
   // Size of the structure in the library; later versions add fields at the end.
   size_t size;
@@ -148,22 +154,24 @@ typedef struct gpuheap_thread_end {
   const char *name;
   // The thread's id in the operating system; 0 if it is unknown.
   uint64_t id;
-  // Number of allocations that it left.
+  // Number of live allocations that the thread made.
   uint64_t allocations;
-  // Bytes of these, as requested.
+  // Bytes of these allocations, as requested.
   uint64_t bytes;
-  // The report for people, several lines of UTF-8.
+  // The report as text for people: several lines of UTF-8.
   const char *text;
 } gpuheap_thread_end;
 
 // A function that a heap calls at a thread's end.
 typedef void (*gpuheap_thread_ended)(const struct gpuheap_thread_end *ended, void *data);
 
-// Options for gpuheap_open. Set all of it to zero, and size to sizeof(gpuheap_options). A zero
-// option takes its value from the environment (variables GPUHEAP_*), else the default stated here.
+// Options for gpuheap_open. Set the whole structure to zero, then size to sizeof(gpuheap_options).
+// An option of zero takes its value from the environment (variables GPUHEAP_*), else the default
+// stated here.
 //
-// Later versions add fields at the end. A program compiled with fewer fields gets their defaults.
-// A program that sets more fields than the library knows is refused.
+// Later versions add fields at the end. If a program was compiled with fewer fields, the missing
+// fields have their defaults. If a program sets fields that the library does not know,
+// gpuheap_open refuses the options.
 typedef struct gpuheap_options {
   // sizeof(gpuheap_options).
   size_t size;
@@ -171,43 +179,43 @@ typedef struct gpuheap_options {
   // management), "split", "binned", "simple", "driver" or "none".
   const char *pool;
   // Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-  // "backtraces". Only "backtraces" names places: the lines of a C program appear in its stacks
-  // alone.
+  // "backtraces". Only "backtraces" records the lines of a C program that allocated.
   const char *tracking;
-  // Hard limit, in bytes taken from the driver, never exceeded. 0: from the environment, else
-  // none, but on WSL2 80 % of the free memory.
+  // Hard limit on the bytes taken from the driver, never exceeded. 0: from the environment, else
+  // no limit. On WSL2 the default is 80 % of the free memory.
   uint64_t hard_limit;
-  // Soft limit, in bytes; cached memory above it is returned to the driver. 0: from the
-  // environment, else none.
+  // Soft limit, in bytes. Cached memory above it is returned to the driver. 0: from the
+  // environment, else no limit.
   uint64_t soft_limit;
-  // Milliseconds without an allocation or a free after which all cached memory is returned to
-  // the driver, by a thread of the heap's own. 0: no such thread.
+  // Milliseconds without an allocation or a free, after which a thread of the heap returns all
+  // cached memory to the driver. 0: no such thread.
   uint64_t idle_trim_milliseconds;
-  // Fill memory with zeros when it is freed. 1: yes; -1: no, whatever the environment says.
+  // Fills memory with zeros when it is freed. 1: yes. -1: no, even if the environment sets it.
   int32_t zero_on_free;
-  // Fill memory with zeros when it is allocated. 1: yes; -1: no, whatever the environment says.
+  // Fills memory with zeros when it is allocated. 1: yes. -1: no, even if the environment sets
+  // it.
   int32_t zero_on_alloc;
-  // 1: take no option from the environment.
+  // 1: takes no option from the environment.
   int32_t without_environment;
-  // 1: streams may end without gpuheap_stream_ended, for allocator hooks that do not see the
-  // end. A stream has to be alive in the calls that it is passed to, and in gpuheap_free of
-  // memory allocated on it.
+  // 1: streams may end without a call of gpuheap_stream_ended, for allocator hooks that do not
+  // see the end of streams. A stream must be alive in the calls that it is passed to, and in
+  // gpuheap_free of memory allocated on it.
   //
   // This costs driver calls. Every free queries whether the stream is capturing a graph, and
-  // records an event (140 ns on an H200). With 32 events in use, a free also queries one or two
-  // older ones (130 ns each). Every call with a stream queries whether its handle means a new
-  // stream. Frees bypass the thread caches.
+  // records an event (140 ns on an H200). If 32 events are in use, a free also queries one or
+  // two older events (130 ns each). Every call with a stream queries whether the handle belongs
+  // to a new stream. Frees bypass the thread caches.
   int32_t unannounced_streams;
-  // Memory that the pool "stitched" reserves beyond the peak of live memory before it maps free
-  // pieces together, as a share of the peak: 0.04 is 4 %. Negative: none, so that it always
-  // packs. 0: from the environment, else 4 %, or 1/72 of the device if that is more and the
-  // device is far from full.
+  // Memory that the pool "stitched" may reserve above the peak of live memory before it maps
+  // free pieces together, as a share of the peak. 0.04 is 4 %. Negative: no such memory, so the
+  // pool always maps free pieces first. 0: from the environment, else 4 %. While the device is
+  // far from full, the default is 1/72 of the device if that is more.
   double slack;
 } gpuheap_options;
 
 // Statistics of a heap at one moment, in bytes unless stated otherwise. Set size to
-// sizeof(gpuheap_statistics) before gpuheap_get_statistics. Later versions add fields at the end;
-// a program gets the fields that it was compiled with.
+// sizeof(gpuheap_statistics) before calling gpuheap_get_statistics. Later versions add fields at
+// the end. A program gets the fields that it was compiled with.
 typedef struct gpuheap_statistics {
   // sizeof(gpuheap_statistics).
   size_t size;
@@ -215,17 +223,18 @@ typedef struct gpuheap_statistics {
   uint64_t live;
   // The high-water mark of live.
   uint64_t live_peak;
-  // Bytes allocated, rounding included.
+  // Bytes allocated, including rounding.
   uint64_t live_blocks;
   // Number of live allocations.
   uint64_t live_allocations;
-  // Bytes freed whose stream is not known to have reached the free; part of cached.
+  // Bytes that were freed on a stream that is not known to have reached the free. They are part
+  // of cached.
   uint64_t pending;
-  // Bytes free, kept for the next request.
+  // Free bytes that the heap keeps for later requests.
   uint64_t cached;
-  // The largest contiguous cached block.
+  // Largest contiguous cached block, in bytes.
   uint64_t largest_cached_block;
-  // Bytes that the driver counts for the heap, the driver's own rounding included.
+  // Bytes that the driver counts for the heap, including the driver's rounding.
   uint64_t reserved;
   // The high-water mark of reserved.
   uint64_t reserved_peak;
@@ -235,20 +244,20 @@ typedef struct gpuheap_statistics {
   uint64_t allocated_bytes;
   // Number of allocations ever freed.
   uint64_t frees;
-  // Number of frees during which a driver call failed. Their memory is accounted for all the
-  // same.
+  // Number of frees during which a driver call failed. The other figures count their memory as
+  // freed.
   uint64_t failed_frees;
   // Bytes ever returned to the driver.
   uint64_t given_back;
   // Number of driver calls made for memory, stream order and statistics.
   uint64_t driver_calls;
-  // Most cached bytes that the pool could hand out as one block: "stitched" maps free pieces
-  // together for that. For other pools it is largest_cached_block.
+  // Most cached bytes that the pool could hand out as one block. The pool "stitched" can map
+  // free pieces together for that. For other pools, the figure equals largest_cached_block.
   uint64_t largest_stitchable;
 } gpuheap_statistics;
 
 // Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
-// with a null; a longer one is cut. Later versions add fields at the end.
+// with a null. A text that is too long is cut. Later versions add fields at the end.
 typedef struct gpuheap_device {
   // sizeof(gpuheap_device).
   size_t size;
@@ -262,7 +271,7 @@ typedef struct gpuheap_device {
   char pci_bus_id[32];
   // UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef".
   char uuid[48];
-  // Number of the device in the driver's order, as cudaSetDevice takes it.
+  // Number of the device in the driver's order. cudaSetDevice takes the same number.
   int32_t ordinal;
   // 1 if the device is emulated, else 0.
   int32_t is_emulated;
@@ -280,45 +289,46 @@ typedef struct gpuheap_device {
   int32_t concurrent_managed_access;
 } gpuheap_device;
 
-// Figures of a scope, in bytes unless stated otherwise. Set size to
-// sizeof(gpuheap_scope_report) before gpuheap_close_scope.
+// Figures of a scope, in bytes unless stated otherwise. Set size to sizeof(gpuheap_scope_report)
+// before calling gpuheap_close_scope.
 typedef struct gpuheap_scope_report {
   // sizeof(gpuheap_scope_report).
   size_t size;
-  // Number of allocations made inside.
+  // Number of allocations made inside the scope.
   uint64_t allocations;
-  // Bytes allocated inside, as requested.
+  // Bytes allocated inside the scope, as requested.
   uint64_t allocated_bytes;
-  // Most bytes that were allocated inside and live at once.
+  // Most bytes of allocations made inside the scope that were live at once.
   uint64_t peak;
-  // Number of allocations that were live at the end, and were freed by it.
+  // Number of allocations that the end of the scope freed.
   uint64_t freed_at_end;
-  // Bytes of these, as requested.
+  // Bytes that the end of the scope freed, as requested.
   uint64_t freed_at_end_bytes;
 } gpuheap_scope_report;
 
-// A place of the program that allocated, with its outstanding allocations or their growth. Set the
-// size of the first structure of an array to sizeof(gpuheap_site) before the call; each structure
-// has that size. Texts end with a null; a longer one is cut. Later versions add fields at the end.
+// A place of the program that allocated, with its outstanding allocations or their growth. Before
+// the call, set size in the first structure of the array to sizeof(gpuheap_site). Each structure
+// of the array has that size. Texts end with a null. A text that is too long is cut. Later
+// versions add fields at the end.
 typedef struct gpuheap_site {
   // sizeof(gpuheap_site).
   size_t size;
   // Bytes of the outstanding allocations, as requested, or their growth.
   int64_t bytes;
-  // Number of outstanding allocations, or its growth.
+  // Number of outstanding allocations, or the growth of that number.
   int64_t allocations;
-  // Id in the operating system of the thread with the most of these bytes; 0 if it is unknown,
-  // and for a growth.
+  // Id in the operating system of the thread that allocated most of these bytes. 0 if the id is
+  // unknown, and for a growth.
   uint64_t thread_id;
-  // A gpuheap_kind.
+  // Kind of the memory, a gpuheap_kind.
   uint32_t kind;
-  // Line of the place, from 1; 0 if it is unknown.
+  // Line of the place in its source file, from 1. 0 if the line is unknown.
   uint32_t line;
-  // Name of that thread; empty for a growth.
+  // Name of the thread that thread_id identifies. Empty for a growth.
   char thread[64];
-  // Name of the function; empty if it is unknown.
+  // Name of the function that allocated. Empty if unknown.
   char function[128];
-  // Name of the source file; empty if it is unknown.
+  // Name of the source file. Empty if unknown.
   char file[256];
 } gpuheap_site;
 
@@ -326,17 +336,18 @@ typedef struct gpuheap_site {
 extern "C" {
 #endif // __cplusplus
 
-// Returns all cached memory to the driver, and reports the memory left with the reasons. Waits for
-// frees in flight. Live memory stays.
+// Returns all cached memory to the driver. Reports the memory that is left, and why. Waits for
+// frees in flight. Live memory is not changed.
 //
-// flushed: receives the figures; set its size before the call; may be null.
+// flushed: receives the figures. Set flushed->size before the call. May be null.
 enum gpuheap_status gpuheap_flush(struct gpuheap_heap *heap, struct gpuheap_flushed *flushed);
 
-// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes and
-// returns nothing, and does not wait. Other threads and processes may change it at once.
+// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes no
+// memory, returns none, and does not wait. Other threads and processes may change the outcome at
+// any time.
 //
-// fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, as
-// gpuheap_memory_status writes its text; all three may be null or 0.
+// fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, by the
+// rules of gpuheap_memory_status. All three may be null or 0.
 enum gpuheap_status gpuheap_would_fit(struct gpuheap_heap *heap,
                                       uint64_t bytes,
                                       enum gpuheap_fit *fit,
@@ -347,21 +358,21 @@ enum gpuheap_status gpuheap_would_fit(struct gpuheap_heap *heap,
 // Writes the status of the heap and its device: the memory taken, allocated and cached, the limits
 // and, with tracking on, the outstanding allocations. Does not wait for the device.
 //
-// format: a gpuheap_format. The text is UTF-8. It is cut to fit the buffer and always ends with a
-// null; for a capacity of 0 nothing is written. buffer: may be null if capacity is 0. length:
-// receives the length of the whole text without its null; may be null.
+// format: a gpuheap_format. buffer: receives the text, in UTF-8. The text is cut to fit capacity
+// and always ends with a null. If capacity is 0, nothing is written and buffer may be null.
+// length: receives the length of the whole text without the null. May be null.
 enum gpuheap_status gpuheap_memory_status(struct gpuheap_heap *heap,
                                           uint32_t format,
                                           char *buffer,
                                           size_t capacity,
                                           size_t *length);
 
-// Writes the outstanding allocations, by the place and the thread that allocated them, the most
-// bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking; the
-// lines of a C program are known with "backtraces" alone.
+// Writes the outstanding allocations, grouped by the place and the thread that allocated them,
+// most bytes first. Does not wait. Returns GPUHEAP_STATUS_REFUSED if the heap was opened without
+// tracking. Lines of a C program are known only with the tracking "backtraces".
 //
 // format, buffer, capacity, length: as for gpuheap_memory_status. allocations: receives the number
-// of outstanding allocations; may be null.
+// of outstanding allocations. May be null.
 enum gpuheap_status gpuheap_leaks(struct gpuheap_heap *heap,
                                   uint32_t format,
                                   char *buffer,
@@ -369,18 +380,18 @@ enum gpuheap_status gpuheap_leaks(struct gpuheap_heap *heap,
                                   size_t *length,
                                   uint64_t *allocations);
 
-// Remembers the outstanding allocations of this moment, for gpuheap_snapshot_difference. Does not
-// wait. GPUHEAP_STATUS_REFUSED if the heap was opened without tracking.
+// Records the outstanding allocations of this moment, for gpuheap_snapshot_difference. Does not
+// wait. Returns GPUHEAP_STATUS_REFUSED if the heap was opened without tracking.
 //
 // snapshot: receives the snapshot; null on failure.
 enum gpuheap_status gpuheap_take_snapshot(struct gpuheap_heap *heap,
                                           struct gpuheap_snapshot **snapshot);
 
-// Writes the changes between two snapshots of one heap, by the place that allocated: the largest
-// growth first. Both snapshots stay. The heap may be closed by now.
+// Writes the changes between two snapshots of one heap, grouped by the place that allocated,
+// largest growth first. Both snapshots stay valid. The heap may already be closed.
 //
 // format, buffer, capacity, length: as for gpuheap_memory_status. growth: receives the growth of
-// the outstanding bytes; may be null.
+// the outstanding bytes. May be null.
 enum gpuheap_status gpuheap_snapshot_difference(const struct gpuheap_snapshot *earlier,
                                                 const struct gpuheap_snapshot *later,
                                                 uint32_t format,
@@ -389,23 +400,24 @@ enum gpuheap_status gpuheap_snapshot_difference(const struct gpuheap_snapshot *e
                                                 size_t *length,
                                                 int64_t *growth);
 
-// Ends a snapshot. Null is fine. Use no snapshot after its end.
+// Ends a snapshot. A null snapshot is allowed. Do not use a snapshot after its end.
 enum gpuheap_status gpuheap_drop_snapshot(struct gpuheap_snapshot *snapshot);
 
-// Sets the function that is called before a request fails for lack of memory: with the bytes that
-// are missing and with data, on the thread of the request, with no lock held. It frees as much as
-// it can and returns the bytes. It may use the heap, but is not called again meanwhile. A C++
-// exception that leaves it ends the process. Another thread may call it until gpuheap_close
-// returns.
+// Sets the function that is called before a request fails for lack of memory. The function
+// receives the missing bytes and data. It runs on the thread of the request, with no lock held. It
+// frees as much memory as it can, and returns the number of bytes freed. It may use the heap;
+// requests that it makes do not call it again. If a C++ exception leaves the function, the process
+// ends. Any thread may call the function until gpuheap_close returns.
 //
-// shortage: null to call none. It replaces the one before.
+// shortage: replaces the function set before. Null removes it.
 enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
                                         gpuheap_shortage shortage,
                                         void *data);
 
-// Sets the function that is called when a thread ends with outstanding allocations: on that
-// thread. Without it, the report goes to stderr. Threads are known with tracking alone. A C++
-// exception that leaves it ends the process. It replaces the one before.
+// Sets the function that is called if a thread ends with outstanding allocations. It runs on that
+// thread, and replaces the function set before. If no function is set, the report goes to stderr.
+// Threads are known only if tracking is on. If a C++ exception leaves the function, the process
+// ends.
 enum gpuheap_status gpuheap_on_thread_end(struct gpuheap_heap *heap,
                                           gpuheap_thread_ended ended,
                                           void *data);
@@ -413,92 +425,94 @@ enum gpuheap_status gpuheap_on_thread_end(struct gpuheap_heap *heap,
 // Opens a device and makes a heap of its memory. Takes no device memory yet. Blocks while the
 // driver makes the device's context, about 0.1 s.
 //
-// device: "cuda:0" for a real device by its number, "emulated:16GiB" for an emulated one over host
-// memory of this process. If null, GPUHEAP_DEVICE names the device; if that is unset too, the
-// first real GPU is opened, else an emulated one. options: null to take every option from the
-// environment. heap: receives the heap; null on failure.
+// device: name of the device. "cuda:0" is the real device number 0. "emulated:16GiB" is an
+// emulated device over host memory of this process. If device is null, GPUHEAP_DEVICE names the
+// device. If that variable is unset too, opens the first real GPU, else an emulated device.
+// options: null takes every option from the environment. heap: receives the heap; null on failure.
 enum gpuheap_status gpuheap_open(const char *device,
                                  const struct gpuheap_options *options,
                                  struct gpuheap_heap **heap);
 
 // Ends a heap. Waits for all work of the device, then returns all of the heap's memory to the
-// driver, live allocations included.
+// driver, including live allocations.
 //
 // No other thread may use the heap during the call. Later calls with the heap return
-// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. Streams destroyed unannounced
-// are fine only if the heap was not used since and has no idle trim, because the trim uses the
-// heap by itself. If a stream of the device is capturing a graph, the wait breaks the capture.
+// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
+// unannounced, the heap must not have been used since. The heap must also have no idle trim,
+// because the trim uses the heap by itself. If a stream of the device is capturing a graph, the
+// wait breaks the capture.
 //
-// The heap is closed whatever is returned: with any status but GPUHEAP_STATUS_OK, the text names
-// the memory that may not have been returned to the driver. A null heap is fine. A program need
-// not close its heaps before it ends.
+// The heap is closed whatever status is returned. If the status is not GPUHEAP_STATUS_OK, the text
+// names the memory that may not have been returned to the driver. A null heap is allowed. A
+// program need not close its heaps before it ends.
 enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 
 // Allocates memory for use on a stream, ordered after the work already enqueued there. The memory
 // is aligned to 512 bytes and not initialised. A request that the cache serves does not wait for
-// the device. Before the request fails for lack of memory, the heap waits for frees in flight and
-// returns cached memory to the driver, its own and the other heaps' of the process.
+// the device. Before a request fails for lack of memory, the heap waits for frees in flight. It
+// also returns cached memory to the driver, from all heaps of the process.
 //
-// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy
-// default stream. A thread's own default stream (0x2) is the calling thread's. Its end is not
-// announced, and its thread uses no memory of the heap in destructors of thread-local variables.
-// Other threads enqueue work in its order on the legacy default stream. A heap over a pool of the
-// driver refuses it. Before any other stream is destroyed, call gpuheap_stream_ended, unless the
-// heap was opened for unannounced_streams. address: receives the address; null on failure, and for
-// 0 bytes. A null needs no free.
+// stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
+// stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
+// and the thread's destructors of thread-local variables must not use memory of the heap. A heap
+// with the pool "driver" refuses that stream. Other threads can order work after that stream on
+// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
+// unless the heap was opened with unannounced_streams. address: receives the address; null on
+// failure, and for 0 bytes. A null address needs no free.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
                                      void *stream,
                                      void **address);
 
-// Allocates several blocks on one stream, all or none: if one fails, those before it are freed,
-// and all addresses are null. Otherwise as gpuheap_allocate for each.
+// Allocates several blocks on one stream, each as gpuheap_allocate does. If one allocation fails,
+// the blocks before it are freed, and all addresses are null.
 //
-// count: number of blocks. bytes: the size of each. addresses: receives as many addresses.
+// count: number of blocks. bytes: the size of each block. addresses: receives count addresses.
 enum gpuheap_status gpuheap_allocate_batch(struct gpuheap_heap *heap,
                                            size_t count,
                                            const uint64_t *bytes,
                                            void *stream,
                                            void **addresses);
 
-// Frees several blocks, as gpuheap_free does each. Null addresses are fine. If one fails, the
-// others are freed all the same; status and text are the first failure's.
+// Frees several blocks, each as gpuheap_free does. Null addresses are allowed. If one free fails,
+// the other blocks are still freed. The status and the text are those of the first failure.
 //
-// count: number of blocks. addresses: as many addresses; they are not changed.
+// count: number of blocks. addresses: count addresses. The array is not changed.
 enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
                                        size_t count,
                                        void *const *addresses);
 
 // Frees memory in the order of the stream that it was allocated on. Work on that stream may still
-// use the memory; no other stream may. Any thread may free memory that another thread allocated.
-// Does not wait for the device, unless the free returns memory to the driver.
+// use the memory, but work on other streams must not. Any thread may free memory that another
+// thread allocated. Does not wait for the device, unless the free returns memory to the driver.
 //
-// The stream may have ended by now, if that was announced. If streams end unannounced, the stream
-// has to be alive; otherwise call gpuheap_free_on.
+// If the end of the stream was announced, the stream may already have ended. With
+// unannounced_streams, the stream must be alive; if it is not, call gpuheap_free_on.
 //
-// GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing was freed. GPUHEAP_STATUS_DRIVER: the memory is freed
-// all the same. A null address is fine.
+// GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing was freed. GPUHEAP_STATUS_DRIVER: the memory was freed,
+// but a driver call failed. A null address is allowed.
 enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 
-// Frees memory in the order of another stream than the one that it was allocated on. That stream
-// must be ordered after all work on the memory. It has waited, by an event, for the allocating
-// stream, at a point after the allocation. It has also waited for each other stream that used the
-// memory. Without these waits a later allocation may overlap work that is still running.
+// Frees memory in the order of a given stream, not of the stream that it was allocated on. The
+// given stream must be ordered after all work on the memory. It must wait, by an event, for the
+// allocating stream at a point after the allocation. It must also wait for each other stream that
+// used the memory. Without these waits, a later allocation may overlap work that is still running.
 //
-// The stream follows the rules of gpuheap_allocate. If the stream is refused, nothing is freed.
+// The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
+// freed.
 enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
 
-// Names another stream that uses an allocation. Its free, by gpuheap_free, then comes after the
-// work that is enqueued on that stream by the time of the free. Call it once for each stream,
+// Names another stream that uses an allocation. gpuheap_free of the allocation is then ordered
+// after the work enqueued on that stream until the free. Call this function once for each stream,
 // before the free. Does not wait.
 //
-// The free makes one stream wait for the other by an event, and the memory is handed out again in
-// the order of the stream that was named last. If the end of a named stream was announced by then,
-// the free waits for the whole device. gpuheap_free_on ignores the named streams.
+// At the free, each named stream waits by an event for the stream before it. The memory is then
+// reused in the order of the stream named last. If the end of a named stream was announced before
+// the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
 enum gpuheap_status gpuheap_used_on(struct gpuheap_heap *heap, void *address, void *stream);
 
-// Fills bytes of an allocation, from an offset on, with the lowest byte of value. Enqueued on the
-// stream. The stream has to be ordered after other work on these bytes. Does not wait.
+// Enqueues a fill on the stream: sets bytes of an allocation, starting at an offset, to the lowest
+// byte of value. The stream must be ordered after other work on these bytes. Does not wait.
 enum gpuheap_status gpuheap_fill(struct gpuheap_heap *heap,
                                  void *address,
                                  uint64_t offset,
@@ -506,31 +520,31 @@ enum gpuheap_status gpuheap_fill(struct gpuheap_heap *heap,
                                  int32_t value,
                                  void *stream);
 
-// Waits for all work of the heap's device, of every library of the process. If a stream of the
-// device is capturing a graph, the wait breaks the capture.
+// Waits for all work on the heap's device, including work of other libraries of the process. If a
+// stream of the device is capturing a graph, the wait breaks the capture.
 enum gpuheap_status gpuheap_wait(struct gpuheap_heap *heap);
 
 // Announces that a stream is about to be destroyed. Call it before the stream is destroyed, after
 // all work on the heap's memory was enqueued there. Does not wait for the device. The heap does
-// not touch the handle afterwards. Memory freed on the stream is handed out again once the stream
+// not use the handle afterwards. Memory freed on the stream is handed out again once the stream
 // has reached the free. Memory allocated on the stream may stay live and be freed later.
 //
 // Destroying a stream without announcing it is undefined behaviour. The driver may crash when the
-// heap queries the stream's progress. If the driver gave the handle to a new stream, memory goes
-// to the new stream while work of the old one still uses it.
+// heap queries the stream's progress. If the driver gives the handle to a new stream, the new
+// stream may get memory that work of the old stream still uses.
 //
-// Call it once for a stream, for each heap that the stream was used with. No other thread may be
-// in a call with the stream. All work on memory allocated on the stream comes before the call,
+// Call this function once for each heap that the stream was used with. No other thread may be in a
+// call with the stream. Work on memory allocated on the stream must be enqueued before the call,
 // unless that memory is freed on another stream. If the call fails, the heap still needs the
-// stream: call it again. A default stream, or a stream that the heap never saw, is fine and
+// stream: repeat the call. For a default stream, or a stream that the heap never saw, the call
 // changes nothing.
 //
-// With unannounced_streams the call is optional, and releases the objects that the heap keeps for
-// the stream. The stream may then have ended already, if its handle does not yet mean a new
-// stream. No event marks the end of such a stream. Memory freed on it after this call is therefore
-// handed out again only once the heap has waited for the whole device after that free. The heap
-// waits for the device in gpuheap_reclaim, in gpuheap_reclaim_all, and for a request that would
-// fail otherwise. While a stream that the heap knows is capturing a graph, the heap does not wait.
+// With unannounced_streams, the call is optional, and releases the objects that the heap keeps for
+// the stream. The stream may already have ended, if the driver has not given its handle to a new
+// stream. No event marks the end of such a stream. Memory that is freed on the stream after this
+// call is therefore reused only after a later wait for the whole device. The heap makes that wait
+// in gpuheap_reclaim, in gpuheap_reclaim_all, and before a request would fail. While a stream that
+// the heap knows is capturing a graph, the heap does not wait.
 enum gpuheap_status gpuheap_stream_ended(struct gpuheap_heap *heap, void *stream);
 
 // Reads the requested size, in bytes, of the allocation at an address. Does not wait for the
@@ -539,10 +553,11 @@ enum gpuheap_status gpuheap_allocation_size(struct gpuheap_heap *heap,
                                             void *address,
                                             uint64_t *bytes);
 
-// Returns cached memory to the driver until at least that many bytes are returned, in few segments
-// and little more than that. Waits for frees in flight.
+// Returns cached memory to the driver until at least the given bytes are returned. Chooses few
+// segments, and returns little more than the given bytes. Waits for frees in flight.
 //
-// given_back: receives the bytes returned, fewer than requested if less was cached; may be null.
+// given_back: receives the bytes returned. If less was cached, they are fewer than requested. May
+// be null.
 enum gpuheap_status gpuheap_reclaim(struct gpuheap_heap *heap,
                                     uint64_t bytes,
                                     uint64_t *given_back);
@@ -553,9 +568,10 @@ enum gpuheap_status gpuheap_reclaim(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_reclaim_all(struct gpuheap_heap *heap, uint64_t *given_back);
 
 // Changes the limits, in bytes taken from the driver; 0 removes a limit. Cached memory above the
-// new limits is returned to the driver, after a wait for frees in flight. Live memory stays: a
-// heap above its limit takes nothing more. The hard limit of the pool "driver" cannot be raised
-// above the one that it was made with. A refused call changes nothing.
+// new limits is returned to the driver, after a wait for frees in flight. Live memory is not
+// changed: if it exceeds the hard limit, the heap takes no more memory. The hard limit of the pool
+// "driver" cannot be raised above the limit that the heap was opened with. A refused call changes
+// nothing.
 //
 // given_back: receives the bytes returned; may be null.
 enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
@@ -564,135 +580,140 @@ enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
                                        uint64_t *given_back);
 
 // Reads the heap's statistics at this moment. Does not wait for the device, with one exception: if
-// there is a soft limit, cached memory above it is returned to the driver first.
+// the heap has a soft limit, cached memory above the limit is returned to the driver first.
 //
-// statistics: receives the figures; set its size to sizeof(gpuheap_statistics) before the call.
+// statistics: receives the figures. Set statistics->size to sizeof(gpuheap_statistics) before the
+// call.
 enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
                                            struct gpuheap_statistics *statistics);
 
 // Counts the devices that gpuheap_open can open: the real ones, then one emulated device. Makes no
-// context. Blocks while the driver starts: up to seconds if it was not started before.
+// context. If the driver was not started before, blocks while it starts, up to seconds.
 //
 // count: receives the number.
 enum gpuheap_status gpuheap_count_devices(size_t *count);
 
 // Describes one of the devices that gpuheap_count_devices counts. Makes no context. Blocks as
-// gpuheap_count_devices does. To use the device, open a heap by its name.
+// gpuheap_count_devices does. To use the device, pass its name to gpuheap_open.
 //
-// index: from 0; for real devices it is the number in the driver's order. device: receives the
-// description; set its size before the call.
+// index: from 0. For a real device, the index is its number in the driver's order. device:
+// receives the description. Set device->size before the call.
 enum gpuheap_status gpuheap_get_device(size_t index, struct gpuheap_device *device);
 
 // Describes the device of a heap. Does not wait.
 //
-// device: receives the description; set its size before the call.
+// device: receives the description. Set device->size before the call.
 enum gpuheap_status gpuheap_get_heap_device(struct gpuheap_heap *heap,
                                             struct gpuheap_device *device);
 
 // Returns the text of the calling thread's last failed call, in UTF-8: the failed call, the place,
-// the numbers and a remedy. It may have several lines. Empty if no call of the thread failed;
-// never null. Valid until the thread's next failing call, or until the thread ends.
+// the numbers and a remedy. It may have several lines. The text is empty if no call of the thread
+// failed, and never null. It is valid until the thread's next failing call, or until the thread
+// ends.
 const char *gpuheap_last_error(void);
 
-// Allocates memory of a kind, as gpuheap_allocate does device memory: in the order of the stream,
-// to be freed by gpuheap_free. The host may use unified and pinned memory once the stream has
-// reached this point: call gpuheap_wait_for_stream before the first use, because work before may
-// still use the memory. The host is done with it before the free.
+// Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
+// frees the memory. The host may use unified and pinned memory once the stream has reached this
+// point, because earlier work may still use the memory: call gpuheap_wait_for_stream before the
+// first use. The host must not use the memory after the free.
 //
-// If the device has no concurrent access to unified memory (WSL2), no work of the device may run
-// while the host uses any. Limits and gpuheap_get_statistics count device memory alone.
+// If the device does not support concurrent access to unified memory (WSL2), no work of the device
+// may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device
+// memory.
 //
-// kind: a gpuheap_kind. The others: as for gpuheap_allocate.
+// kind: a gpuheap_kind. Other parameters: as for gpuheap_allocate.
 enum gpuheap_status gpuheap_allocate_kind(struct gpuheap_heap *heap,
                                           uint32_t kind,
                                           uint64_t bytes,
                                           void *stream,
                                           void **address);
 
-// Reads the statistics of one kind of memory, as gpuheap_get_statistics does for device memory.
+// Reads the statistics of one kind of memory, by the rules of gpuheap_get_statistics.
 //
 // kind: a gpuheap_kind. statistics: as for gpuheap_get_statistics.
 enum gpuheap_status gpuheap_get_kind_statistics(struct gpuheap_heap *heap,
                                                 uint32_t kind,
                                                 struct gpuheap_statistics *statistics);
 
-// Page-locks memory of the program (cudaHostRegister), so that the device reads and writes it in
-// place. The memory stays valid until gpuheap_unregister succeeded or the heap is closed. If the
-// driver locks no more memory, cached pinned memory is returned first. Does not wait otherwise.
+// Page-locks memory of the program (cudaHostRegister), so that the device can read and write it in
+// place. The memory must stay valid until gpuheap_unregister succeeds or the heap is closed. If
+// the driver refuses to lock more memory, cached pinned memory is returned first, with a wait.
+// Otherwise does not wait.
 //
-// memory: begins anywhere. bytes: at least 1. device_address: receives the address for the device.
-// It equals the host's, except with Windows drivers. May be null.
+// memory: any address, without alignment. bytes: at least 1. device_address: receives the address
+// for the device. It equals the host's address, except with Windows drivers. May be null.
 enum gpuheap_status gpuheap_register(struct gpuheap_heap *heap,
                                      void *memory,
                                      uint64_t bytes,
                                      void **device_address);
 
-// Unlocks registered memory, after all work of the device, for which it waits. If a stream of the
-// device is capturing a graph, the wait breaks the capture.
+// Waits for all work of the device, then unlocks registered memory. If a stream of the device is
+// capturing a graph, the wait breaks the capture.
 //
 // memory: as for gpuheap_register. GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing is registered there.
-// GPUHEAP_STATUS_DRIVER: the device may still use the memory: never free it.
+// GPUHEAP_STATUS_DRIVER: the device may still use the memory, so never free it.
 enum gpuheap_status gpuheap_unregister(struct gpuheap_heap *heap, void *memory);
 
-// Waits for all work that was enqueued on a stream so far. GPUHEAP_STATUS_REFUSED if the stream is
-// capturing a graph.
+// Waits for all work that was enqueued on a stream so far. Returns GPUHEAP_STATUS_REFUSED if the
+// stream is capturing a graph.
 //
 // stream: as for gpuheap_allocate.
 enum gpuheap_status gpuheap_wait_for_stream(struct gpuheap_heap *heap, void *stream);
 
-// Ends everything that the process has on the heap's device, as cudaDeviceReset does, and closes
-// the heap. For a device that an error made unusable, and for the end of tests. Waits for the
-// device's work. Open a heap afterwards to use the device again.
+// Resets the heap's device as cudaDeviceReset does, and closes the heap. Use it for a device that
+// an error made unusable, and at the end of tests. Waits for the device's work. To use the device
+// again, open a new heap.
 //
-// The device's memory, streams and events end, other libraries' too. Other heaps of the device
-// return GPUHEAP_STATUS_GONE from now on, and are to be closed all the same. No other thread may
-// use the device during the call, and no memory or handle from before may be used again, also not
-// pinned and unified memory by the host.
+// All memory, streams and events of the process on the device end, including those of other
+// libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
+// No other thread may use the device during the call. After the call, no earlier memory or handle
+// may be used. That holds also for the host's use of pinned and unified memory.
 //
-// With any status but GPUHEAP_STATUS_OK the device may be as before. The heap is closed all the
-// same, unless the status is GPUHEAP_STATUS_GONE.
+// If the status is not GPUHEAP_STATUS_OK, the device may not have been reset. The heap is closed
+// anyway, unless the status is GPUHEAP_STATUS_GONE.
 enum gpuheap_status gpuheap_reset_device(struct gpuheap_heap *heap);
 
-// Opens a scope of the calling thread. Until its end, an allocation of this thread from the heap
-// belongs to the thread's innermost open scope of that heap.
+// Opens a scope of the calling thread. Until the scope ends, each allocation that this thread
+// makes from the heap belongs to the thread's innermost open scope of that heap.
 //
-// name: a text for reports, at most 200 bytes; null for none. scope: receives the scope; null on
-// failure.
+// name: a text for reports, at most 200 bytes. Null for no name. scope: receives the scope; null
+// on failure.
 enum gpuheap_status gpuheap_open_scope(struct gpuheap_heap *heap,
                                        const char *name,
                                        struct gpuheap_scope **scope);
 
-// Ends a scope, on the thread that opened it: frees the live allocations made inside, each on the
-// stream that it was allocated on, as gpuheap_free does. Does not wait for the device, unless a
-// free does. Scopes may end in any order; later allocations belong to the scope around. Use no
-// scope after its end.
+// Ends a scope, on the thread that opened it. Frees the live allocations made inside, each as
+// gpuheap_free does. Does not wait for the device, unless a free waits. Scopes may end in any
+// order. Later allocations belong to the innermost scope that is still open. Do not use a scope
+// after its end.
 //
-// GPUHEAP_STATUS_REFUSED: another thread opened it, and nothing was changed.
-// GPUHEAP_STATUS_DRIVER: the scope is closed all the same. GPUHEAP_STATUS_GONE: the heap was
-// closed before, and the memory went with it; the scope is closed all the same. A null scope is
-// fine.
+// GPUHEAP_STATUS_REFUSED: another thread opened the scope, and nothing was changed.
+// GPUHEAP_STATUS_DRIVER: a driver call failed, but the scope is closed. GPUHEAP_STATUS_GONE: the
+// heap was closed before, which freed the memory; the scope is closed too. A null scope is
+// allowed.
 //
-// report: receives the figures; set its size before the call; may be null.
+// report: receives the figures. Set report->size before the call. May be null.
 enum gpuheap_status gpuheap_close_scope(struct gpuheap_scope *scope,
                                         struct gpuheap_scope_report *report);
 
-// Takes an allocation out of the scope that it was made in, so that the allocation outlives the
-// scope. An allocation without a scope stays as it is.
+// Removes an allocation from the scope that it was made in, so that the allocation outlives the
+// scope. If the allocation has no scope, nothing changes.
 enum gpuheap_status gpuheap_keep(struct gpuheap_heap *heap, void *address);
 
-// Lists the outstanding allocations as gpuheap_leaks writes them, as structures: the places with
-// the most bytes first. Does not wait. GPUHEAP_STATUS_REFUSED if the heap was opened without
-// tracking. With "backtraces" the first call reads the program's debug information, up to seconds.
+// Lists the outstanding allocations as an array of structures, one for each place, most bytes
+// first. gpuheap_leaks writes the same as a text. Does not wait. Returns GPUHEAP_STATUS_REFUSED if
+// the heap was opened without tracking. With the tracking "backtraces", the first call reads the
+// program's debug information. That may take seconds.
 //
-// sites: room for capacity structures; may be null if capacity is 0. count: receives the number of
-// places, even if it is above capacity; may be null.
+// sites: room for capacity structures. May be null if capacity is 0. count: receives the number of
+// places, even if that number is above capacity. May be null.
 enum gpuheap_status gpuheap_list_leaks(struct gpuheap_heap *heap,
                                        struct gpuheap_site *sites,
                                        size_t capacity,
                                        size_t *count);
 
-// Lists the changes between two snapshots of one heap, as gpuheap_snapshot_difference writes them,
-// as structures: the largest growth first, decreases last.
+// Lists the changes between two snapshots of one heap as an array of structures, largest growth
+// first, decreases last. gpuheap_snapshot_difference writes the same as a text.
 //
 // sites, capacity, count: as for gpuheap_list_leaks.
 enum gpuheap_status gpuheap_list_growth(const struct gpuheap_snapshot *earlier,
@@ -701,7 +722,8 @@ enum gpuheap_status gpuheap_list_growth(const struct gpuheap_snapshot *earlier,
                                         size_t capacity,
                                         size_t *count);
 
-// Returns the version of the loaded library, such as "0.1.0". Never null, and not to be freed.
+// Returns the version of the loaded library, such as "0.1.0". The pointer is never null. Do not
+// free it.
 const char *gpuheap_version(void);
 
 #ifdef __cplusplus

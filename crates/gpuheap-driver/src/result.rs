@@ -19,7 +19,7 @@ macro_rules! results {
             }
 
             /// Returns the text for `cuGetErrorString`; `None` for a code newer than this table.
-            /// The wording is that of driver 580 (CUDA 13.0), because programs compare these texts.
+            /// The wording equals driver 580's (CUDA 13.0), because programs compare these texts.
             pub fn driver_text(self) -> Option<&'static str> {
                 match self {
                     $($(Self::$name => Some($driver_text),)?)*

@@ -528,7 +528,7 @@ macro_rules! rows {
 
 cuda_functions!(rows);
 
-/// Returns the row that contains `symbol`, as the variant's symbol or as that of its per-thread
+/// Returns the row that contains `symbol`, as the variant's symbol or the symbol of its per-thread
 /// twin.
 pub fn function(symbol: &str) -> Option<&'static Function> {
     FUNCTIONS
@@ -547,8 +547,8 @@ pub enum Lookup {
     VersionTooOld,
 }
 
-/// Returns the symbol that `cuGetProcAddress` finds for `base`: that of the newest variant that is
-/// not newer than `version`. If `per_thread` is `true` and the function has a per-thread twin,
+/// Returns the symbol that `cuGetProcAddress` finds for `base`: the newest variant's symbol, of the
+/// variants that are not newer than `version`. If `per_thread` is `true` and the function has a per-thread twin,
 /// returns the twin's symbol.
 pub fn lookup(base: &str, version: i32, per_thread: bool) -> Lookup {
     let mut known = false;

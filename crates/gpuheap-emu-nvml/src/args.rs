@@ -28,7 +28,7 @@ impl Handle {
     }
 
     /// Returns the indices of the device and the instance. For an invalid handle, the first index
-    /// is not that of any device.
+    /// belongs to no device.
     pub(crate) fn parts(self) -> (usize, Option<usize>) {
         ((self.0 >> 16).wrapping_sub(1), (self.0 & 0xffff).checked_sub(1))
     }

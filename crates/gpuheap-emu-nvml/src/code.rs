@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// Outcome of a call: a value, or the code of the failure.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
-/// Result code of an NVML function. The number is that of `nvmlReturn_t`.
+/// Result code of an NVML function. The number equals `nvmlReturn_t`'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[repr(transparent)]
 #[serde(try_from = "String")]

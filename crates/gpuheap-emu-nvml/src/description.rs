@@ -167,7 +167,7 @@ pub(crate) struct Clocks {
     pub(crate) video: Option<u32>,
 }
 
-/// Compute mode: which processes may use the device. The numbers are those of `nvmlComputeMode_t`.
+/// Compute mode: which processes may use the device. The numbers equal `nvmlComputeMode_t`'s.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ComputeMode {

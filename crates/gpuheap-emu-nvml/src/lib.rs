@@ -1,7 +1,7 @@
 //! Emulated CUDA devices as a `libnvidia-ml.so.1` for unmodified monitors.
 //!
-//! A description lists the devices. If it lists none, the devices are those of the emulated driver
-//! in the process, else those that environment variables select. The processes are those of the
+//! A description lists the devices. If it lists none, the devices come from the emulated driver
+//! in the process, else environment variables select them. The processes belong to the
 //! description, and those that use emulated devices. The latter are all processes of a shared
 //! account, or only this process. The README lists the environment variables and the description's
 //! fields.

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-/// First bytes of the file, which identify its format.
+/// First bytes of the file. They identify its format.
 const MAGIC: [u8; 16] = *b"gpuheap account1";
 
 /// Maximum number of processes that share an account.

@@ -17,7 +17,7 @@ use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, Schedule};
 
 /// An emulated CUDA driver with its devices.
 ///
-/// A process may have any number of emulators, which share nothing. Several threads can use one
+/// A process may have any number of emulators. They share nothing. Several threads can use one
 /// emulator through an `Arc`.
 ///
 /// An emulator that was initialised (`cuInit`) before a fork has no device in the child process,

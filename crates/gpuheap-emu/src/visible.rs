@@ -35,7 +35,7 @@ impl Options {
 /// Prefix of a device's UUID.
 const UUID: &str = "GPU-";
 
-/// Parses an ordinal like C's `atoi`, which keeps the low 32 bits.
+/// Parses an ordinal like C's `atoi`: it keeps the low 32 bits.
 fn ordinal(entry: &str) -> Option<usize> {
     let entry = entry.trim_start();
     let (negative, digits) = match entry.strip_prefix('-') {

@@ -553,7 +553,7 @@ fn worker_runs_idle_host_callbacks() {
 }
 
 unsafe extern "C" fn call_back(data: *mut c_void) {
-    // SAFETY: the test passes the emulator, which outlives the stream's work.
+    // SAFETY: the test passes the emulator. It outlives the stream's work.
     let gpu = unsafe { &*data.cast::<Emulator>() };
     let mut pointer = 0;
     assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 1)), CUresult::ERROR_NOT_PERMITTED);

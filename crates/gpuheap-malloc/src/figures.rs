@@ -14,7 +14,8 @@ pub(crate) struct PlainBytes {
     /// heap's cache, and does not count as memory of the pool.
     peak: AtomicU64,
     /// `true` from a trim until the next allocation in a stream's order. A trim cannot return a
-    /// granule that contains an allocation of `cuMemAlloc`: the rest of it is no memory of the pool.
+    /// granule that contains an allocation of `cuMemAlloc`. The rest of such a granule does not
+    /// count as memory of the pool.
     is_trimmed: AtomicBool,
 }
 

@@ -23,11 +23,11 @@ pub struct AllocStats {
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as requested from the driver.
     pub taken: u64,
-    /// Number of allocations ever made, including those of zero bytes.
+    /// Number of allocations ever made, also of zero bytes.
     pub allocations: u64,
     /// Bytes ever allocated, as requested.
     pub allocated_bytes: u64,
-    /// Number of allocations ever freed, including those of zero bytes.
+    /// Number of allocations ever freed, also of zero bytes.
     pub frees: u64,
     /// Bytes ever given back to the driver.
     pub given_back: u64,
@@ -149,11 +149,11 @@ impl RunningStats {
 /// Differences wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// Number of allocations, including those of zero bytes.
+    /// Number of allocations, also of zero bytes.
     pub allocations: u64,
     /// Bytes of these allocations, as requested.
     pub allocated_bytes: u64,
-    /// Number of frees, including those of zero bytes.
+    /// Number of frees, also of zero bytes.
     pub frees: u64,
     /// Increase of live bytes.
     pub live: u64,

@@ -700,12 +700,16 @@ def test_iteration_yields_numbers_or_rows(np, heap):
             use()
 
 
-def test_iteration_lets_threads_interrupt_it(heap):
+def test_iteration_lets_threads_interrupt_it(heap, request):
     import _thread
     import collections
     import itertools
+    import signal
     import threading
 
+    # A shell starts jobs in the background with the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     a, begun = heap.zeros(1 << 22, "uint8"), threading.Event()
 
     def interrupt():

@@ -1,5 +1,5 @@
 //! Cost of a structure of many small arrays, adapted as a whole and one array at a time. Runs on an
-//! emulated device or on that of `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench adapt`.
+//! emulated device or on `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench adapt`.
 //!
 //! `up` and `down` are 10,000 arrays of 256 bytes, all of them and waited for.
 

@@ -2,7 +2,7 @@
 //! heap_threads`.
 //!
 //! * `threads`: 1 to 16 threads with a stream each, and sixteen live blocks of 256 B to 512 KiB in
-//!   each. An iteration frees one of them and allocates another. The time is that of all threads:
+//!   each. An iteration frees one of them and allocates another. The time covers all threads:
 //!   with twice as many it stays equal if nothing is shared and there are enough cores;
 //! * `free-elsewhere`: an allocation, and its free on another thread, in turns.
 

@@ -58,7 +58,7 @@ impl Loaded {
     fn find(&self, base: &str, version: c_int, flags: u64) -> (CUresult, *mut c_void, c_int) {
         let base = CString::new(base).unwrap();
         let (mut address, mut status) = (UNTOUCHED, -1);
-        // SAFETY: the function type is that of `cuda.h`.
+        // SAFETY: the function type equals `cuda.h`'s.
         let code = unsafe {
             let find = self.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
             find(base.as_ptr(), &mut address, version, flags, &mut status)
@@ -130,7 +130,7 @@ fn a_search_that_fails_says_why() {
     assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
     assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
 
-    // SAFETY: the function types are those of `cuda.h`. The function must accept null.
+    // SAFETY: the function types equal `cuda.h`'s. The function must accept null.
     unsafe {
         let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
         let mut address = ptr::null_mut();
@@ -176,7 +176,7 @@ fn asks_for_default_streams() {
     assert!(code.is_success());
     let ask = |symbol: &str| {
         let mut id = 0;
-        // SAFETY: the function type is that of `cuda.h`, and `id` is valid for the write.
+        // SAFETY: the function type equals `cuda.h`'s, and `id` is valid for the write.
         unsafe {
             assert!(driver.cuCtxSetCurrent(context).is_success());
             let function = library.get::<Id>(symbol).unwrap();

@@ -217,7 +217,7 @@ fn leaves_its_block() {
     fill(50);
     checks.iter().for_each(|checks| checks.freed(&block, true));
     fill(0);
-    // SAFETY: the address is that of the allocation, which is freed once.
+    // SAFETY: the address belongs to the allocation, freed once.
     assert!(unsafe { driver.cuMemFree_v2(address) }.is_success());
 }
 
@@ -272,7 +272,7 @@ fn cannot_open() {
 fn opens() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let (mut count, mut bytes, mut name) = (0, 0, [0_u8; 64]);
-    // SAFETY: the pointers are valid for writes, and the length is that of the array.
+    // SAFETY: the pointers are valid for writes, and the length equals the array's.
     unsafe {
         assert!(driver.cuDeviceGetCount(&mut count).is_success());
         assert!(driver.cuDeviceGetName(name.as_mut_ptr().cast(), 64, 0).is_success());

@@ -44,7 +44,7 @@ unsafe fn function<'l, T>(library: &'l Library, name: &str) -> Symbol<'l, T> {
 #[ignore = "runs in a process of its own"]
 fn asks_for_sizes() {
     let library = load();
-    // SAFETY: the function types are those of NVML's header, and all arrays are as long as their
+    // SAFETY: the function types equal NVML's header, and all arrays are as long as their
     // counts.
     unsafe {
         assert_eq!(function::<unsafe extern "C" fn() -> u32>(&library, "nvmlInit_v2")(), 0);
@@ -85,7 +85,7 @@ fn passes_wrong_arguments() {
     type Memory = unsafe extern "C" fn(Handle, *mut u64) -> u32;
 
     let library = load();
-    // SAFETY: the function types are those of NVML's header. Null pointers and wrong handles are
+    // SAFETY: the function types equal NVML's header. Null pointers and wrong handles are
     // deliberate: the library must refuse them.
     unsafe {
         let (init, shutdown) = (

@@ -166,7 +166,7 @@ impl Call<'_> {
         graph: CUgraph,
         flags: u64,
     ) -> Outcome {
-        // An upload needs a stream, which only `cuGraphInstantiateWithParams` takes: measured.
+        // An upload needs a stream. Only `cuGraphInstantiateWithParams` takes one: measured.
         if flags & UPLOAD != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -340,7 +340,7 @@ impl Call<'_> {
         }
     }
 
-    /// Resets a high-water mark, which is always zero. No other value can be set.
+    /// Resets a high-water mark. It is always zero. No other value can be set.
     pub(crate) fn cuDeviceSetGraphMemAttribute(
         &mut self,
         device: CUdevice,

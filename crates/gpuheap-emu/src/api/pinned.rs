@@ -150,7 +150,7 @@ impl Call<'_> {
         })
     }
 
-    /// Maps managed memory, which does not count as pinned.
+    /// Maps managed memory. It does not count as pinned.
     pub(crate) fn map_managed(&mut self, bytes: u64) -> Outcome<u64> {
         let mapped =
             bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;

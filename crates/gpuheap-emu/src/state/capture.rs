@@ -1,4 +1,4 @@
-//! Captures, in which streams record a graph instead of running work. Events, which mark a point in
+//! Captures: streams record a graph instead of running work. Events, which mark a point in
 //! a stream's work or in a capture.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Vector clocks, which record the order of steps of the host and the streams.
+//! Vector clocks. They record the order of steps of the host and the streams.
 
 /// Number of an actor, never reused. The host is one actor, and each stream is another.
 pub(crate) type Lane = usize;

@@ -93,7 +93,7 @@ thread_local! {
     static ALIVE: Arc<()> = Arc::default();
 }
 
-/// Returns the calling thread's number, which no other thread of the process ever has. The number
+/// Returns the calling thread's number. No other thread of the process ever has it. The number
 /// needs no destructor, so a thread can call this function until the thread ends.
 pub(crate) fn this_thread() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -76,14 +76,14 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Returns the memory in use, which is all memory except the free memory.
+    /// Returns the memory in use: all memory except the free memory.
     pub fn in_use(&self) -> u64 {
         let Usage { context, plain, pools, vmm, managed, late, .. } = *self;
         context + plain + pools + vmm + managed + late
     }
 }
 
-/// The primary context, which the whole process shares.
+/// The primary context. The whole process shares it.
 #[derive(Default)]
 pub(crate) struct Primary {
     /// Handle; `None` until the context is first made. After that, the handle stays the same:

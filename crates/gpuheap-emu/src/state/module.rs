@@ -9,7 +9,7 @@ use crate::state::parameters::Parameters;
 
 /// A module, or a library of kernels.
 pub(crate) struct Module {
-    /// Context of the module; `None` for a library, which belongs to no context.
+    /// Context of the module; `None` for a library: it belongs to no context.
     pub(crate) context: Option<u32>,
     pub(crate) code: Code,
     /// Parameters of the module's kernels; empty if the module's image does not state them.
@@ -21,7 +21,7 @@ pub(crate) struct Module {
 /// Code of a module or of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Code {
-    /// A kernel of gpuheap, which the emulator runs.
+    /// A kernel of gpuheap. The emulator runs it.
     Own(Kernel),
     /// Any other code, whose launches do nothing.
     Foreign,

@@ -45,7 +45,7 @@ pub(crate) struct Allocation {
     pub(crate) device: usize,
     /// Number that no other allocation ever has.
     pub(crate) id: u64,
-    /// Queued free of the allocation, which the stream has not reached yet.
+    /// Queued free of the allocation. The stream has not reached it yet.
     pub(crate) freed: Option<OpRef>,
     pub(crate) sync_memops: bool,
     /// Advice given for managed memory.
@@ -77,7 +77,7 @@ pub(crate) enum Kind {
     Managed { mapped: usize, charged: u64 },
     /// Pinned host memory that the emulator owns.
     Pinned { mapped: usize, flags: u32 },
-    /// Registered host memory, which the caller owns.
+    /// Registered host memory. The caller owns it.
     Registered { flags: u32 },
     /// Addresses without memory.
     Reserved,

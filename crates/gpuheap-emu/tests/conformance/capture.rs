@@ -368,7 +368,7 @@ fn unknown_graph_flags_are_refused() {
         for (flags, expected) in [
             (1, CUresult::SUCCESS),
             (8, CUresult::SUCCESS),
-            // An upload needs a stream, which only another function takes.
+            // An upload needs a stream. Only another function takes one.
             (2, CUresult::ERROR_INVALID_VALUE),
             (16, CUresult::ERROR_INVALID_VALUE),
         ] {

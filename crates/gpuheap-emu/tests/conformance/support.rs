@@ -10,7 +10,7 @@ use gpuheap_emu::{Emulator, Options, Schedule};
 /// Calls a function of the driver and returns its code.
 macro_rules! code {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers. Handles may be stale, which the driver detects.
+        // SAFETY: the tests pass valid pointers. Handles may be stale: the driver detects that.
         unsafe { $gpu.driver.$function($($arg),*) }
     };
 }
