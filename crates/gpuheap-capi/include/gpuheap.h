@@ -494,9 +494,10 @@ enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 
 // Frees memory in the order of a given stream, not of the stream that it was allocated on. The
-// given stream must be ordered after all work on the memory. It must wait, by an event, for the
-// allocating stream at a point after the allocation. It must also wait for each other stream that
-// used the memory. Without these waits, a later allocation may overlap work that is still running.
+// given stream must be ordered after all work on the memory. Before this call, it must have been
+// made to wait, by an event, for the allocating stream at a point after the allocation, and for
+// each other stream that used the memory. Without these waits, a later allocation may overlap
+// work that is still running.
 //
 // The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 // freed.
@@ -615,7 +616,7 @@ const char *gpuheap_last_error(void);
 // Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
 // frees the memory. The host may use unified and pinned memory once the stream has reached this
 // point, because earlier work may still use the memory: call gpuheap_wait_for_stream before the
-// first use. The host must not use the memory after the free.
+// first use. The host must have finished using the memory before the free.
 //
 // If the device does not support concurrent access to unified memory (WSL2), no work of the device
 // may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device
@@ -666,8 +667,8 @@ enum gpuheap_status gpuheap_wait_for_stream(struct gpuheap_heap *heap, void *str
 //
 // All memory, streams and events of the process on the device end, including those of other
 // libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
-// No other thread may use the device during the call. After the call, no earlier memory or handle
-// may be used. That holds also for the host's use of pinned and unified memory.
+// No other thread may use the device during the call. From the start of the call, no earlier
+// memory or handle may be used, not even pinned or unified memory by the host.
 //
 // If the status is not GPUHEAP_STATUS_OK, the device may not have been reset. The heap is closed
 // anyway, unless the status is GPUHEAP_STATUS_GONE.

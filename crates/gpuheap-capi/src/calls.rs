@@ -192,9 +192,10 @@ pub unsafe extern "C" fn gpuheap_free(
 }
 
 /// Frees memory in the order of a given stream, not of the stream that it was allocated on. The
-/// given stream must be ordered after all work on the memory. It must wait, by an event, for the
-/// allocating stream at a point after the allocation. It must also wait for each other stream that
-/// used the memory. Without these waits, a later allocation may overlap work that is still running.
+/// given stream must be ordered after all work on the memory. Before this call, it must have been
+/// made to wait, by an event, for the allocating stream at a point after the allocation, and for
+/// each other stream that used the memory. Without these waits, a later allocation may overlap
+/// work that is still running.
 ///
 /// The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 /// freed.

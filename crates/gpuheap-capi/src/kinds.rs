@@ -36,7 +36,7 @@ pub enum gpuheap_kind {
 /// Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
 /// frees the memory. The host may use unified and pinned memory once the stream has reached this
 /// point, because earlier work may still use the memory: call gpuheap_wait_for_stream before the
-/// first use. The host must not use the memory after the free.
+/// first use. The host must have finished using the memory before the free.
 ///
 /// If the device does not support concurrent access to unified memory (WSL2), no work of the device
 /// may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device
@@ -146,8 +146,8 @@ pub unsafe extern "C" fn gpuheap_wait_for_stream(
 ///
 /// All memory, streams and events of the process on the device end, including those of other
 /// libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
-/// No other thread may use the device during the call. After the call, no earlier memory or handle
-/// may be used. That holds also for the host's use of pinned and unified memory.
+/// No other thread may use the device during the call. From the start of the call, no earlier
+/// memory or handle may be used, not even pinned or unified memory by the host.
 ///
 /// If the status is not GPUHEAP_STATUS_OK, the device may not have been reset. The heap is closed
 /// anyway, unless the status is GPUHEAP_STATUS_GONE.

@@ -11,7 +11,7 @@ use super::{Handle, Out, Outcome};
 /// adjacent channels.
 const SPATIAL_PERSISTENT: c_int = 2;
 
-// The functions declare fewer arguments than callers pass: they read no others.
+// Arguments whose names begin with `_` are not read.
 export! {
     /// Writes the workspace of the forward pass, bytes.
     ///

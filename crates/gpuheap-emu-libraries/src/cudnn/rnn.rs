@@ -124,7 +124,7 @@ impl Network {
     }
 }
 
-// The functions declare fewer arguments than callers pass: they read no others.
+// Arguments whose names begin with `_` are not read.
 export! {
     /// Sets the description of a network.
     fn cudnnSetRNNDescriptor_v8(
