@@ -123,7 +123,7 @@ def test_left_loop_frees_its_batch(small):
 
 
 def test_interrupted_rows_come_again(small, monkeypatch):
-    batches = gpuheap.batches(bytes(8), heap=small)
+    batches = gpuheap.batches(bytearray(8), heap=small)
     batches._source.chunk = 2
     next(batches)
     upload = _batches.adapt_noting
