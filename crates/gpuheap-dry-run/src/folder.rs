@@ -13,10 +13,25 @@ use crate::error::no_folder;
 use crate::shell;
 use crate::stand_ins::StandIns;
 
+/// Package of the Python hook.
+const HOOK: &str = "gpuheap_dry_run_hook";
+
+/// Lists files of the Python hook, with their texts.
+macro_rules! hook_files {
+    ($($name:literal),* $(,)?) => { [$(($name, include_str!(concat!("hook/", $name)))),*] };
+}
+
 /// Names and texts of the Python modules that the program's interpreter loads when it starts.
-const HOOK_FILES: [(&str, &str); 2] = [
-    ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
-    ("gpuheap_dry_run_hook.py", include_str!("hook/gpuheap_dry_run_hook.py")),
+const HOOK_FILES: [(&str, &str); 9] = hook_files![
+    "sitecustomize.py",
+    "gpuheap_dry_run_hook/__init__.py",
+    "gpuheap_dry_run_hook/callbacks.py",
+    "gpuheap_dry_run_hook/lines.py",
+    "gpuheap_dry_run_hook/native_stack.py",
+    "gpuheap_dry_run_hook/peaks.py",
+    "gpuheap_dry_run_hook/process.py",
+    "gpuheap_dry_run_hook/reads.py",
+    "gpuheap_dry_run_hook/report.py",
 ];
 
 /// Folder of one run. Dropping this value removes the folder.
@@ -84,11 +99,12 @@ pub(crate) fn link_driver(folder: &Path, stand_ins: &StandIns) -> io::Result<()>
 /// Fills the folder, and returns the libraries to preload.
 fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
     let libraries = folder.join("lib");
-    for made in [&libraries, &folder.join("python"), &folder.join("reports")] {
+    let python = folder.join("python");
+    for made in [&libraries, &python, &python.join(HOOK), &folder.join("reports")] {
         fs::create_dir(made)?;
     }
     for (name, text) in HOOK_FILES {
-        fs::write(folder.join("python").join(name), text)?;
+        fs::write(python.join(name), text)?;
     }
     link_driver(&libraries, stand_ins)?;
     let mut preloaded = Vec::new();

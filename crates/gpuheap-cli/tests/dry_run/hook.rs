@@ -168,9 +168,9 @@ except MemoryError:
 #[test]
 fn reads_have_their_lines() {
     let program = "
-import gpuheap_dry_run_hook as hook
+from gpuheap_dry_run_hook import reads
 torch.peak[0] = 1
-def item(): hook.read_from_device(4)
+def item(): reads.read_from_device(4)
 for _ in range(10_000):
     item()
 item()

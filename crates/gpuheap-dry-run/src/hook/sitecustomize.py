@@ -15,8 +15,12 @@ sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
 def _start():
     import importlib.util
 
-    path = os.path.join(_here, "gpuheap_dry_run_hook.py")
-    spec = importlib.util.spec_from_file_location("gpuheap_dry_run_hook", path)
+    folder = os.path.join(_here, "gpuheap_dry_run_hook")
+    spec = importlib.util.spec_from_file_location(
+        "gpuheap_dry_run_hook",
+        os.path.join(folder, "__init__.py"),
+        submodule_search_locations=[folder],
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

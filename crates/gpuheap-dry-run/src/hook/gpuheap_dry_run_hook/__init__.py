@@ -1,0 +1,199 @@
+"""Hook of `gpuheap dry-run` in a Python program: reports steps, peaks, lines and reads of results.
+
+Does nothing until the program imports `torch`. Prints nothing. Raises `SystemExit` after the steps
+or the time of `--steps` and `--time-limit`, and no other exception.
+"""
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+from .callbacks import guarded
+from .peaks import out_of_memory, step_ended, update_peaks
+from .process import state
+from .reads import stop_watching, watch_reads
+from .report import write, write_modules, write_snapshot
+
+# Most events in PyTorch's recorded history. Bounds its host memory: an event takes a few hundred
+# bytes.
+MOST_EVENTS = 400_000
+# Names of the libraries that stand in for CUDA's in this process.
+PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "").split(":") if path}
+# Functions of PyTorch that the emulated runtime replaces or calls, and the note if a PyTorch lacks
+# them.
+REPORTS = (
+    (
+        "libc10.so",
+        "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+        "this PyTorch does not report its blocks: reused memory may read as an earlier upload",
+    ),
+    (
+        "libtorch_cpu.so",
+        "aoti_torch_is_contiguous",
+        "this PyTorch does not report changes of tensors: one may read as it was uploaded",
+    ),
+)
+
+
+class TorchWaiter:
+    """Finder that calls the hook after `torch` is imported. Other finders locate the module."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        import importlib.util
+
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            torch_imported(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+@guarded
+def torch_imported(torch):
+    state.torch = torch
+    if torch.version.cuda is None:
+        state.note("this PyTorch has no CUDA (a CPU-only build): it takes no memory of a GPU")
+        atexit.register(end)
+        return
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(step_ended)
+    reset = torch._C._cuda_resetPeakMemoryStats
+
+    def keep_peaks(*arguments):
+        guarded(update_peaks)()
+        return reset(*arguments)
+
+    torch._C._cuda_resetPeakMemoryStats = keep_peaks
+    torch.cuda._lazy_call(guarded(device_opened))
+    atexit.register(end)
+    # Forked workers of `multiprocessing` end without `atexit`.
+    from multiprocessing import util
+
+    util.register_after_fork(state, lambda _: util.Finalize(None, end, exitpriority=0))
+
+
+def device_opened():
+    torch = state.torch
+    guarded(end_by_signal)()
+    guarded(watch_reads)()
+    backend = torch.cuda.get_allocator_backend()
+    state.has_stats = backend in ("native", "cudaMallocAsync")
+    if not state.has_stats:
+        guarded(watch_heap)()
+        state.note(
+            f"the program replaced PyTorch's own allocator (by {backend}): PyTorch's peaks are not "
+            "known, and no trace is recorded"
+        )
+    if backend == "cudaMallocAsync":
+        state.note("PyTorch uses the driver's pool (cudaMallocAsync), which records no trace")
+    if backend != "native":
+        return
+    guarded(check_reports)()
+    torch._C._cuda_attach_out_of_memory_observer(guarded(out_of_memory))
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context="alloc", stacks="python", max_entries=MOST_EVENTS
+    )
+    state.is_recording = True
+
+
+def check_reports():
+    for library, function, note in REPORTS:
+        try:
+            is_reported = hasattr(ctypes.CDLL(library), function)
+        except OSError:
+            is_reported = False
+        if not is_reported:
+            state.note(note)
+
+
+def watch_heap():
+    """Finds the driver's function to call after a step.
+
+    A step after a refusal shows that the program caught a heap's error and continued.
+    """
+    state.heap_step_done = getattr(ctypes.CDLL("libcuda.so.1"), "gpuheap_emulated_step_done", None)
+
+
+def end():
+    if state.torch.version.cuda is not None:
+        guarded(stop_watching)()
+        guarded(update_peaks)()
+        # Writes the report before the snapshot: a process may be killed while it writes a long
+        # history.
+        guarded(write)()
+        # If the last request failed, the snapshot from that moment stays: the verdict explains it.
+        if not state.count_of_failures or state.steps_after_failure:
+            guarded(write_snapshot)()
+    guarded(write)()
+
+
+def end_without_atexit(code):
+    """Replaces `os._exit`, with which some trainers end: first writes the process's reports."""
+    if state.is_recording:
+        guarded(end)()
+    write_modules()
+    exit_at_once(code)
+
+
+exit_at_once = os._exit
+
+
+def end_program(number, frame):
+    """Handles SIGTERM, sent by the command at its time limit or by a user.
+
+    Ends the program as `sys.exit` does, so that reports are written. Ignores further signals.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
+        state.ended = "time"
+    raise SystemExit(128 + number)
+
+
+def end_by_signal():
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end_program)
+
+
+def load_stand_ins_by_name():
+    """Makes `ctypes` load each library that has a stand-in by name, even if given a path.
+
+    PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The
+    loader would then load both the vendor's files and the stand-ins.
+    """
+    load = ctypes.CDLL.__init__
+
+    def by_name(self, name, *arguments, **options):
+        if isinstance(name, str) and os.path.basename(name) in PRELOADED:
+            name = os.path.basename(name)
+        load(self, name, *arguments, **options)
+
+    ctypes.CDLL.__init__ = by_name
+
+
+def forked():
+    if state.torch is not None:
+        state.clear()
+
+
+sys.meta_path.insert(0, TorchWaiter())
+atexit.register(write_modules)
+load_stand_ins_by_name()
+os._exit = end_without_atexit
+os.register_at_fork(after_in_child=forked)
+if state.most_seconds:
+    end_by_signal()

@@ -1,0 +1,119 @@
+"""Operators of PyTorch on the native stack of a read."""
+
+import ctypes
+import os
+import re
+
+from .process import state
+
+# Most frames of native code that are examined at a read, from the copy outwards. Bounds the time
+# that a read takes.
+MOST_FRAMES = 160
+# Operators that return a value to their caller. For these, the caller's name decides whether a size
+# depends on the value.
+PASS_ON = {
+    "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
+    "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
+}  # fmt: skip
+# Prefixes of the names of operators that read a value but do not choose a size by it.
+KEEP_SIZES = (
+    "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_is_a", "_linalg", "allclose",
+    "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "histc", "index_fill", "inverse", "isclose",
+    "linalg_", "linspace", "logdet", "logspace", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "segment_reduce",
+    "slogdet", "svd", "triangular_solve",
+)  # fmt: skip
+# Python's C functions that convert an object to an integer for a length, a bound or an index.
+INDEX = {b"PyNumber_Index", b"_PyNumber_Index", b"PyNumber_AsSsize_t", b"_PyEval_SliceIndex"}
+# Mangled symbol of an operator: the length of the operator's name, the name, and further
+# characters.
+OPERATOR = re.compile(rb"_ZN2at4_ops(\d+)(\w+)")
+
+
+def operator_that_reads():
+    """Returns the operator that reads a result and may choose a size by it.
+
+    Returns None if the program itself reads, or if the operator does not choose a size. The stack
+    contains, from the innermost frame: hook, driver, operators of PyTorch, and interpreter.
+    """
+    if state.libc is None:
+        return None
+    addresses = (ctypes.c_void_p * MOST_FRAMES)()
+    count = state.libc.backtrace(addresses, MOST_FRAMES)
+    is_under_driver = is_passed_on = in_python = False
+    for address in addresses[:count]:
+        place = state.places.get(address)
+        if place is None:
+            place = state.places[address] = native_place(address)
+        kind, name = place
+        if kind == "driver":
+            is_under_driver = True
+        elif not is_under_driver:
+            continue
+        elif kind == "python":
+            if name in INDEX:
+                return "__index__" if is_passed_on else None
+            if name == b"_PyEval_EvalFrameDefault":
+                return None
+            in_python = True
+        elif in_python:
+            return None
+        elif kind == "operator":
+            if name not in PASS_ON:
+                return None if name.startswith(KEEP_SIZES) else name
+            is_passed_on = True
+        elif kind == "extension" and is_passed_on:
+            return name
+    return None
+
+
+def native_place(address):
+    """Returns the kind and the name of a place on a native stack."""
+    # Looks up the byte before the return address: that address may already belong to the next
+    # function.
+    found = symbol(state.libc, address - 1)
+    name, file = found.name or b"", os.fsdecode(found.file or b"")
+    if found.base == state.driver:
+        return "driver", name
+    if found.base == state.python:
+        return "python", name
+    operator = OPERATOR.match(name)
+    if operator:
+        return "operator", operator[2][: int(operator[1])].decode()
+    # True for an extension of PyTorch, such as torchvision's, but not for PyTorch's or CUDA's
+    # libraries.
+    is_extension = f"{os.sep}site-packages{os.sep}" in file and not file.startswith(
+        state.folder_of_torch
+    )
+    if is_extension and f"{os.sep}nvidia{os.sep}" not in file:
+        folder, base = os.path.split(file)
+        return "extension", os.path.join(os.path.basename(folder), base)
+    return "other", name
+
+
+def prepare_native_stacks(function_of_driver):
+    """Prepares `operator_that_reads`. Raises if the C library has no functions for stacks."""
+    libc = ctypes.CDLL(None)
+    libc.backtrace.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
+    libc.dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(Found)]
+    base_of = lambda function: symbol(libc, ctypes.cast(function, ctypes.c_void_p).value).base
+    state.driver = base_of(function_of_driver)
+    state.python = base_of(ctypes.pythonapi.Py_IsInitialized)
+    state.folder_of_torch = os.path.dirname(state.torch.__file__) + os.sep
+    state.libc = libc
+
+
+def symbol(libc, address):
+    found = Found()
+    libc.dladdr(address, ctypes.byref(found))
+    return found
+
+
+class Found(ctypes.Structure):
+    """`Dl_info` of `dladdr`."""
+
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]

@@ -1,0 +1,90 @@
+"""Peaks of memory, optimiser steps, and requests that failed."""
+
+import sys
+import time
+
+from .callbacks import guarded
+from .lines import lines_of
+from .process import state
+from .report import write, write_snapshot
+
+# Most failures in a report: a program that tries smaller sizes may have many failures.
+MOST_FAILURES = 20
+
+
+def update_peaks():
+    """Reads the peaks of all devices. If a peak rose, assigns it to the current step."""
+    torch = state.torch
+    if not (state.has_stats and torch.cuda.is_initialized()):
+        return
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats_as_nested_dict(device)
+        if not stats:
+            continue
+        of = lambda key, part="peak": stats.get(key, {}).get("all", {}).get(part, 0)
+        peak = {
+            "requested": of("requested_bytes"),
+            "allocated": of("allocated_bytes"),
+            "reserved": of("reserved_bytes"),
+        }
+        if not any(peak.values()):
+            continue
+        known = state.peaks.setdefault(
+            device, {"device": device, "requested": 0, "allocated": 0, "reserved": 0, "step": 1}
+        )
+        if peak["allocated"] > known["allocated"]:
+            known["step"] = max(state.step(), 1) if state.in_hook else state.step() + 1
+        for key, value in peak.items():
+            known[key] = max(known[key], value)
+        known["allocations"] = of("allocation", "allocated")
+        known["retries"] = stats.get("num_alloc_retries", 0)
+
+
+def step_ended(optimizer, arguments, keywords):
+    """Called after each step of each optimiser."""
+    state.steps[id(optimizer)] = state.steps.get(id(optimizer), 0) + 1
+    state.steps_after_failure = True
+    guarded(after_step)()
+    if state.heap_step_done is not None:
+        state.heap_step_done()
+    if state.most_steps and state.step() >= state.most_steps:
+        state.ended = "steps"
+    elif state.most_seconds and time.monotonic() - state.began > state.most_seconds:
+        state.ended = "time"
+    if state.ended:
+        guarded(write)()
+        raise SystemExit(0)
+
+
+def after_step():
+    state.in_hook = True
+    try:
+        update_peaks()
+    finally:
+        state.in_hook = False
+    # Writes at most once a second, so that a killed process leaves recent figures.
+    if time.monotonic() - state.written > 1.0:
+        write()
+
+
+def out_of_memory(device, requested, total, free):
+    """Called by PyTorch before it raises `torch.OutOfMemoryError`."""
+    update_peaks()
+    state.count_of_failures += 1
+    state.steps_after_failure = False
+    if len(state.failures) < MOST_FAILURES:
+        torch = state.torch
+        state.failures.append(
+            {
+                "device": device,
+                "requested": requested,
+                "total": total,
+                "free": free,
+                "allocated": torch.cuda.memory_allocated(device),
+                "reserved": torch.cuda.memory_reserved(device),
+                "step": state.step() + 1,
+                "lines": lines_of(sys._getframe()),
+            }
+        )
+    write()
+    write_snapshot()

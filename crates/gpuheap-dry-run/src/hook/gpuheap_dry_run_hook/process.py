@@ -1,0 +1,61 @@
+"""Figures and settings of this process, shared by all parts of the hook."""
+
+import os
+import time
+
+# Most lines with reads in a report, and most notes.
+MOST_LINES = 200
+
+
+class State:
+    """Figures and settings of this process."""
+
+    def __init__(self):
+        self.folder = os.environ["GPUHEAP_EMULATED_REPORT"]
+        self.most_steps = int(os.environ.get("GPUHEAP_DRY_RUN_STEPS", 0))
+        self.most_seconds = float(os.environ.get("GPUHEAP_DRY_RUN_SECONDS", 0))
+        self.began = time.monotonic()
+        self.written = 0.0
+        self.torch = None
+        # Number of reads for each line; None while the hook records no lines.
+        self.lines = {}
+        self.callback = None
+        # Number of callbacks from native code that the main thread is executing.
+        self.callbacks = 0
+        # The C library, if it has functions for native stacks. `places` caches the places on such
+        # stacks, keyed by address.
+        self.libc = None
+        self.places = {}
+        # Function of the emulated driver to call after each optimiser step; None if no heap watches
+        # steps.
+        self.heap_step_done = None
+        # False if the program replaced PyTorch's allocator.
+        self.has_stats = True
+        # True while the hook of a completed optimiser step runs.
+        self.in_hook = False
+        self.clear()
+
+    def clear(self):
+        self.is_recording = False
+        self.steps = {}
+        self.ended = None
+        self.peaks = {}
+        self.failures = []
+        self.count_of_failures = 0
+        self.steps_after_failure = False
+        self.reads = 0
+        self.sizes = {}
+        self.notes = []
+        if self.lines is not None:
+            self.lines = {}
+
+    def note(self, text):
+        if text not in self.notes and len(self.notes) < MOST_LINES:
+            self.notes.append(text)
+
+    def step(self):
+        """Number of optimiser steps. If there are several optimisers, the highest number of one."""
+        return max(self.steps.values(), default=0)
+
+
+state = State()

@@ -1,0 +1,78 @@
+"""Reports of the process, for `gpuheap dry-run` to read."""
+
+import json
+import os
+import sys
+import time
+
+from .callbacks import guarded
+from .lines import line_of
+from .process import state
+
+# Modules whose libraries do not run on the emulated driver.
+NOT_SERVED = ("jax", "cupy", "rmm", "cudf", "cuml")
+
+
+def write():
+    state.written = time.monotonic()
+    torch = state.torch
+    reads = [] if state.lines is None else list(state.lines.items())
+    reads.sort(key=lambda item: -item[1])
+    report = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+        or os.environ.get("PYTORCH_ALLOC_CONF"),
+        "rank": os.environ.get("RANK"),
+        "steps": state.step(),
+        "ended": state.ended,
+        "devices": list(state.peaks.values()),
+        "failures": state.failures,
+        "failed": state.count_of_failures,
+        "failures_watched": state.is_recording,
+        "went_on": bool(state.count_of_failures and state.steps_after_failure),
+        "reads": state.reads,
+        "reads_watched": state.callback is not None,
+        "lines": [
+            {"line": line_of(code, line), "times": times} for (code, line), times in reads[:10]
+        ],
+        "sizes": [
+            {
+                "line": "a thread of PyTorch" if at is None else line_of(*at),
+                "operator": operator,
+                "times": times,
+            }
+            for (at, operator), times in list(state.sizes.items())
+        ],
+        "notes": state.notes,
+    }
+    replace(f"torch.{os.getpid()}.json", lambda file: file.write(json.dumps(report).encode()))
+
+
+@guarded
+def write_modules():
+    """Writes the names of the imported modules that do not run on the emulated driver."""
+    found = [name for name in NOT_SERVED if name in sys.modules]
+    if found:
+        replace(
+            f"python.{os.getpid()}.json",
+            lambda file: file.write(json.dumps({"not_served": found}).encode()),
+        )
+
+
+def write_snapshot():
+    torch = state.torch
+    if not (state.is_recording and torch.cuda.is_initialized()):
+        return
+    import pickle
+
+    snapshot = torch.cuda.memory._snapshot()
+    replace(f"torch.{os.getpid()}.pickle", lambda file: pickle.dump(snapshot, file))
+
+
+def replace(name, put):
+    """Replaces a file atomically: a reader finds either the old content or the new content."""
+    path = os.path.join(state.folder, name)
+    with open(path + ".part", "wb") as file:
+        put(file)
+    os.replace(path + ".part", path)
